@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from headwater.processors.replay.engine import ReplayEngine
+from headwater.processors.code.engine import ReplayEngine
 from headwater.schemas.history import Command, CommandSent, StartRun, TerminateRun, instance_key
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.engine.code import Code

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.ended import Owned, kafka, show
-from headwater.processors.replay.state import CodeRun
+from headwater.processors.code.state import CodeRun
 from headwater.processors.runs.state import Entry
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from headwater.streams.engine.live_instances import LiveInstances

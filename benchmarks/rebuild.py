@@ -21,8 +21,8 @@ from typing import Final
 from benchmarks.payloads import delivery
 from benchmarks.results import Comparison, Round, Target, turns
 from benchmarks.system import PARTITIONS, System, log_progress, opened
-from headwater.gateway.rebuilding.reading import placement_of, readers_of
-from headwater.gateway.settings import Settings
+from headwater.gateway.builtin.rebuilding.reading import placement_of, readers_of
+from headwater.gateway.settings.settings import Settings
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import ACTIVITIES, DAILY_SUMMARY, Table

@@ -18,8 +18,8 @@ from litestar import Litestar, asgi
 from litestar.datastructures import State
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from headwater.gateway.http.front import front_of
-from headwater.gateway.http.server import serve
+from headwater.gateway.api.front import front_of
+from headwater.gateway.api.server import serve
 
 PATH: Final = "/webhooks/terra"
 TOPIC: Final = "bench-bare"

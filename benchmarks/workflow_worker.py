@@ -13,7 +13,7 @@ from typing import Final
 
 import uvloop
 
-from headwater.processors.replay.engine import ReplayEngine
+from headwater.processors.code.engine import ReplayEngine
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.worker import WorkflowWorker

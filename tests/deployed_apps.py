@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from headwater.processors.code.engine import ReplayEngine
 from headwater.processors.deployments import Activated, deployment_id
-from headwater.processors.replay.engine import ReplayEngine
 from headwater.schemas.deployments import (
     DeployedSchedule,
     DeployedWorkflow,

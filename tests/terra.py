@@ -16,8 +16,8 @@ from typing import Any, Self
 
 import httpx
 
-from headwater.gateway.terra.access import TerraAccess
-from headwater.gateway.terra.client import Terra
+from headwater.gateway.builtin.terra.client import Terra
+from headwater.gateway.settings.terra_access import TerraAccess
 from tests.e2e.house import SECRET, free_port, signed
 from tests.waiting import ANSWERED_WITHIN_S, wait_until
 

@@ -1,1 +1,1 @@
-"""The built-in workflows: backfill, import, labs, reconcile, replay, prune and wipe."""
+"""Built-in workflows: backfill, replay, prune, wipe and rebuild."""

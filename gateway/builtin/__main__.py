@@ -10,8 +10,8 @@ from headwater.gateway.builtin.forget_workflow import forget_workflow
 from headwater.gateway.builtin.prune_workflow import prune_workflow
 from headwater.gateway.builtin.replay_workflow import replay_workflow
 from headwater.gateway.builtin.terra_workflows import TerraWorkflows
-from headwater.gateway.environment import load_settings
-from headwater.gateway.privacy import close_environment
+from headwater.gateway.settings.environment import load_settings
+from headwater.gateway.settings.privacy import close_environment
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App
 from headwater.streams.code_host.builtin_app import builtin_workflows

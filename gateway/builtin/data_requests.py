@@ -10,8 +10,9 @@ import msgspec
 from typing_extensions import override
 
 from headwater.gateway.builtin.ports import TerraRequests
-from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured, TerraRefused
-from headwater.processors.replay.errors import NonRetryableError
+from headwater.gateway.builtin.terra.errors import TerraFailed, TerraRefused
+from headwater.gateway.settings.terra_access import TerraNotConfigured
+from headwater.processors.code.errors import NonRetryableError
 
 #: Concurrent requests; the client limits their rate.
 _CONCURRENT: Final = 8

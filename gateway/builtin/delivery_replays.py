@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from headwater.gateway.commands.cluster import cluster_of
-from headwater.gateway.settings import Settings
+from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.settings import Settings
 from headwater.projections.deliveries.replaying import Matched, ReplayCursor, Selection
 from headwater.projections.deliveries.replaying import page as page_of
 from headwater.projections.postgres.reader import PooledReader

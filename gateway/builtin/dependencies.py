@@ -7,11 +7,11 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from headwater.gateway.blobs.choice import blobs_at
-from headwater.gateway.blobs.store import Blobs
-from headwater.gateway.commands.options import dsn_of
-from headwater.gateway.settings import Settings
-from headwater.gateway.terra.client import Terra
+from headwater.gateway.builtin.blobs.choice import blobs_at
+from headwater.gateway.builtin.blobs.store import Blobs
+from headwater.gateway.builtin.terra.client import Terra
+from headwater.gateway.settings.addresses import dsn_of
+from headwater.gateway.settings.settings import Settings
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ class Dependencies:
 
 
 async def _started_log(settings: Settings) -> "WebhookLog":
-    from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
-    from headwater.gateway.sources import sources_of  # noqa: PLC0415 (see above)
+    from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (see above)
+    from headwater.gateway.settings.sources import sources_of  # noqa: PLC0415 (see above)
     from headwater.processors.providers.placement import Placement  # noqa: PLC0415 (see above)
     from headwater.processors.sources import providers_of  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.webhook_log import WebhookLog  # noqa: PLC0415 (see above)

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from headwater.gateway.commands.cluster import cluster_of
-from headwater.gateway.request_ids import ulid_source
-from headwater.gateway.settings import Settings
+from headwater.gateway.client.request_ids import ulid_source
+from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.settings import Settings
 from headwater.processors.wipes import ForgetParams
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.postgres.reader import PooledReader

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import date
 from typing import Protocol
 
-from headwater.gateway.blobs.store import Blobs
+from headwater.gateway.builtin.blobs.store import Blobs
 from headwater.projections.workflows.expired import Expired, Expiry, PruneCursor
 from headwater.schemas.providers.headwater import SystemEvent
 

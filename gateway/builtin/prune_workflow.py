@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headwater.gateway.builtin.paging import UNTIL_IT_WORKS, process_pages
 from headwater.gateway.builtin.ports import InstancePruner
-from headwater.gateway.prune_instances import ERASE, PAGE, PRUNE, Pruned, PruneParams
+from headwater.gateway.builtin.prune_instances import ERASE, PAGE, PRUNE, Pruned, PruneParams
 from headwater.projections.workflows.expired import FIRST
 from headwater.streams.authoring.workflow_values import WorkflowEvent
 from headwater.streams.replay.step import Step

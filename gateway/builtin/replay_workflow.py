@@ -6,7 +6,7 @@ A page that was in progress when a worker was killed is appended again, which is
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.gateway.builtin.paging import process_pages
-from headwater.gateway.replay_instances import PAGE, REPLAY, Progress, ReplayParams
+from headwater.gateway.builtin.replay_instances import PAGE, REPLAY, Progress, ReplayParams
 from headwater.projections.deliveries.replaying import FIRST
 from headwater.streams.authoring.workflow_values import WorkflowEvent
 from headwater.streams.replay.step import Step

@@ -11,9 +11,9 @@ from typing_extensions import override
 
 from headwater.gateway.client.answers import StreamItem, accepted, status_in, value_of
 from headwater.gateway.client.listing import PAGE_SIZE, TRIMMED_PAGE_SIZE, Listing
+from headwater.gateway.client.paths import path
 from headwater.gateway.client.requests import Query, json_object
 from headwater.gateway.client.retries import Repeat
-from headwater.gateway.paths import path
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.limits import BATCH_MAX, VALUE_BYTES_TOP
 from headwater.schemas.answers import (

@@ -8,6 +8,7 @@ import httpx
 from headwater.gateway.client.answers import StreamItem, read, value_of
 from headwater.gateway.client.errors import UnavailableError
 from headwater.gateway.client.event_stream import EventStream, Message
+from headwater.gateway.client.paths import path
 from headwater.gateway.client.positions import Positions
 from headwater.gateway.client.requests import (
     HttpAnswer,
@@ -18,7 +19,6 @@ from headwater.gateway.client.requests import (
 )
 from headwater.gateway.client.retries import Repeat
 from headwater.gateway.client.transport import Transport, unreached
-from headwater.gateway.paths import path
 from headwater.schemas.answers import STREAMED
 from headwater.schemas.failures import ClientError, CommandRefusedError
 

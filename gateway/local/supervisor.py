@@ -39,7 +39,7 @@ from headwater.gateway.local.processes import (
     log_tail,
 )
 from headwater.gateway.local.restarts import CrashHistory, RestartPolicy
-from headwater.gateway.privacy import make_private_folder
+from headwater.gateway.settings.privacy import make_private_folder
 from headwater.schemas.errors import ProcessUnavailable
 
 __all__ = ["ProcessSpec", "SupervisedProcess", "Supervisor"]

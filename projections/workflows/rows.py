@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from typing_extensions import override
 
-from headwater.processors.replay.entry_keys import keys_of_iterations
+from headwater.processors.code.entry_keys import keys_of_iterations
 from headwater.processors.runs.transitions import TRANSITIONS
 from headwater.schemas.history import Failure, Json, Parent
 from headwater.schemas.statuses import OPEN, EntryStatus, RunStatus

@@ -9,8 +9,8 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Any, cast
 
-from headwater.processors.replay.errors import RollbackError, StepFailedError, UniqueConstraintError
-from headwater.processors.replay.state import Entry
+from headwater.processors.code.errors import RollbackError, StepFailedError, UniqueConstraintError
+from headwater.processors.code.state import Entry
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import (
     DAY_MS,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from headwater.processors.replay.errors import (
+from headwater.processors.code.errors import (
     NonRetryableError,
     StepFailedError,
     TooManyEntriesError,

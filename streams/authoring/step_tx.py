@@ -4,7 +4,7 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from headwater.processors.replay.errors import UnserialisableError
+from headwater.processors.code.errors import UnserialisableError
 from headwater.processors.runs.labels import checked_labels
 from headwater.processors.runs.limits import (
     DEFAULT_LIMITS,

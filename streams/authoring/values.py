@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.replay.errors import UnserialisableError
+from headwater.processors.code.errors import UnserialisableError
 from headwater.processors.runs.limits import VALUE_BYTES_MAX, value_problem
 from headwater.schemas.history import NESTING_MAX, Json
 from headwater.streams.authoring.pydantic_models import model_to_plain

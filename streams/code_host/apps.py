@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from headwater.processors.code.decide import KIND
 from headwater.processors.graph.builder import GraphWorkflow
 from headwater.processors.graph.state import KIND as GRAPH
-from headwater.processors.replay.decide import KIND
 from headwater.processors.runs.limits import BUILTIN_PREFIX
 from headwater.processors.runs.params import params_problem
 from headwater.processors.runs.slot_keys import concurrency_problem

@@ -23,8 +23,8 @@ from typing import Final, NoReturn, TypeAlias
 import msgspec
 import uvloop
 
-from headwater.processors.replay.commands import Raise
-from headwater.processors.replay.host_messages import FromHost
+from headwater.processors.code.commands import Raise
+from headwater.processors.code.host_messages import FromHost
 from headwater.processors.runs.host_messages import Evict, Requested
 from headwater.schemas.failures import UNSERIALISABLE
 from headwater.schemas.history import Failure

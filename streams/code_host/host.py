@@ -11,9 +11,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from headwater.processors.graph.host_messages import CallTasks, DropTasks, ToTaskHost
-from headwater.processors.replay.commands import Raise
-from headwater.processors.replay.host_messages import (
+from headwater.processors.code.commands import Raise
+from headwater.processors.code.host_messages import (
     Activate,
     Advanced,
     Cancelled,
@@ -23,7 +22,8 @@ from headwater.processors.replay.host_messages import (
     RetryHandler,
     RetrySteps,
 )
-from headwater.processors.replay.host_messages import ToHost as ToCodeHost
+from headwater.processors.code.host_messages import ToHost as ToCodeHost
+from headwater.processors.graph.host_messages import CallTasks, DropTasks, ToTaskHost
 from headwater.processors.runs.host_messages import (
     AbandonAttempt,
     AllowAttempts,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from headwater.processors.replay.commands import BeginRollback, CodeCommand, Raise
-from headwater.processors.replay.ends import CANCELLED_ERROR
-from headwater.processors.replay.errors import NonRetryableError, RollbackError, UnserialisableError
-from headwater.processors.replay.host_messages import Activate, FromHost
+from headwater.processors.code.commands import BeginRollback, CodeCommand, Raise
+from headwater.processors.code.ends import CANCELLED_ERROR
+from headwater.processors.code.errors import NonRetryableError, RollbackError, UnserialisableError
+from headwater.processors.code.host_messages import Activate, FromHost
 from headwater.processors.runs.host_messages import AttemptStarted, Requested, YieldBack
 from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.processors.runs.requests import (

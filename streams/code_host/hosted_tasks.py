@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from headwater.processors.code.errors import NonRetryableError, UnserialisableError
 from headwater.processors.graph.host_messages import CallTasks, TaskCall
-from headwater.processors.replay.errors import NonRetryableError, UnserialisableError
 from headwater.processors.runs.host_messages import Requested, YieldBack
 from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.processors.runs.requests import StepRaised, StepReturned

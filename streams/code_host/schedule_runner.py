@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from headwater.processors.code.errors import NonRetryableError
 from headwater.processors.cron import CATCH_UP_MAX, due_ticks, next_tick
-from headwater.processors.replay.errors import NonRetryableError
 from headwater.schemas.history import Artifact, StartRun
 from headwater.schemas.statuses import EntryKind
 from headwater.streams.authoring.step_tx import StepTx

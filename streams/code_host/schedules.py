@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
+from headwater.processors.code.errors import UnserialisableError
 from headwater.processors.cron import CatchUp, Cron, cron_problem
-from headwater.processors.replay.errors import UnserialisableError
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.labels import labels_problem
 from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_problem

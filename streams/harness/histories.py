@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, TypedDict
 
-from headwater.processors.replay.state import Entry
+from headwater.processors.code.state import Entry
 from headwater.processors.runs.token_views import TokenView
 from headwater.processors.runs.views import RunView
 from headwater.schemas import history

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from headwater.processors.replay.host_messages import FromHost
+from headwater.processors.code.host_messages import FromHost
 from headwater.processors.runs.host_messages import Requested
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.schemas.history import Failure

@@ -17,11 +17,11 @@ from typing import Any, Final, Self, TypeVar, overload
 
 import msgspec
 
+from headwater.processors.code.engine import ReplayEngine
+from headwater.processors.code.host_messages import FromHost
 from headwater.processors.deployments import Deployments
 from headwater.processors.graph.builder import GraphWorkflow
 from headwater.processors.graph.engine import GraphEngine
-from headwater.processors.replay.engine import ReplayEngine
-from headwater.processors.replay.host_messages import FromHost
 from headwater.processors.runs.claims import Claims, claim_of
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.engine import Engine, Engines

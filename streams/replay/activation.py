@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.replay.commands import BeginRollback, Raise, Return, Suspend
-from headwater.processors.replay.ends import CANCELLED_ERROR
-from headwater.processors.replay.errors import HistoryDivergedError
-from headwater.processors.replay.host_messages import Activate, Advanced, Resolved
-from headwater.processors.replay.state import Entry
+from headwater.processors.code.commands import BeginRollback, Raise, Return, Suspend
+from headwater.processors.code.ends import CANCELLED_ERROR
+from headwater.processors.code.errors import HistoryDivergedError
+from headwater.processors.code.host_messages import Activate, Advanced, Resolved
+from headwater.processors.code.state import Entry
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.schemas.history import Failure
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from headwater.processors.replay.errors import HistoryDivergedError
+from headwater.processors.code.errors import HistoryDivergedError
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.replay.scope import Scope

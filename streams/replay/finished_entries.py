@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from headwater.processors.replay.state import Entry
+from headwater.processors.code.state import Entry
 from headwater.schemas.statuses import OPEN
 from headwater.streams.replay.branches import Branches
 from headwater.streams.replay.loop import WorkflowLoop

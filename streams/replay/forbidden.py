@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater.processors.replay.errors import NonDeterministicError
+from headwater.processors.code.errors import NonDeterministicError
 from headwater.streams.replay.loop import WorkflowLoop
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from headwater.processors.replay.commands import CodeCommand
+from headwater.processors.code.commands import CodeCommand
 from headwater.processors.runs.requests import Reached, RetryPolicy
 from headwater.streams.authoring.value_types import ValueType
 

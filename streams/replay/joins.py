@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headwater.processors.replay.commands import Close, CodeCommand, Fail, Losers
-from headwater.processors.replay.entry_keys import entry_key
-from headwater.processors.replay.errors import JoinError, RaceError, UnserialisableError
-from headwater.processors.replay.state import Entry
+from headwater.processors.code.commands import Close, CodeCommand, Fail, Losers
+from headwater.processors.code.entry_keys import entry_key
+from headwater.processors.code.errors import JoinError, RaceError, UnserialisableError
+from headwater.processors.code.state import Entry
 from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX, bounded
 from headwater.schemas.failures import JOIN, RACE
 from headwater.schemas.history import Failure

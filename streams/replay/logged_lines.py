@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from headwater.processors.replay.state import BEGINNING, UNRESOLVED, Entry
+from headwater.processors.code.state import BEGINNING, UNRESOLVED, Entry
 from headwater.schemas.statuses import EntryStatus
 
 

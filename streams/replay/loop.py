@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 
 from typing_extensions import override
 
-from headwater.processors.replay.errors import NonDeterministicError
+from headwater.processors.code.errors import NonDeterministicError
 
 #: Workflow code does little between entries; this many callbacks mean that it spins.
 TURNS_MAX: Final = 1_000_000

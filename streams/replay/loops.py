@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias
 
-from headwater.processors.replay.commands import Advance, Close, Fail
-from headwater.processors.replay.entry_keys import iteration_scope
-from headwater.processors.replay.errors import LoopError
-from headwater.processors.replay.state import Entry
+from headwater.processors.code.commands import Advance, Close, Fail
+from headwater.processors.code.entry_keys import iteration_scope
+from headwater.processors.code.errors import LoopError
+from headwater.processors.code.state import Entry
 from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode, encode

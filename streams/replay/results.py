@@ -10,7 +10,7 @@ import asyncio
 import heapq
 from itertools import count
 
-from headwater.processors.replay.state import UNRESOLVED, Entry
+from headwater.processors.code.state import UNRESOLVED, Entry
 from headwater.schemas.statuses import OPEN, EntryStatus
 from headwater.streams.replay.loop import WorkflowLoop
 

@@ -7,9 +7,9 @@ pending. When it rests, every handler that belongs to a completed step is known.
 from collections.abc import Mapping
 from typing import Final
 
-from headwater.processors.replay.commands import RolledBack
-from headwater.processors.replay.rolling_back import is_to_roll_back
-from headwater.processors.replay.state import Entry
+from headwater.processors.code.commands import RolledBack
+from headwater.processors.code.rolling_back import is_to_roll_back
+from headwater.processors.code.state import Entry
 from headwater.processors.runs.requests import RollbackRaised
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.result_types import result_of_step

@@ -3,11 +3,11 @@
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater.processors.replay.commands import CodeCommand, Log
-from headwater.processors.replay.errors import NonDeterministicError
-from headwater.processors.replay.host_messages import Activate
-from headwater.processors.replay.state import Entry
-from headwater.processors.replay.trimming import trim
+from headwater.processors.code.commands import CodeCommand, Log
+from headwater.processors.code.errors import NonDeterministicError
+from headwater.processors.code.host_messages import Activate
+from headwater.processors.code.state import Entry
+from headwater.processors.code.trimming import trim
 from headwater.processors.runs.limits import DEFAULT_LIMITS, LOG_MESSAGE_MAX, SYSTEM, bounded
 from headwater.processors.runs.requests import Reached
 from headwater.schemas.statuses import EntryStatus

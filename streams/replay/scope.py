@@ -14,15 +14,15 @@ from typing import Any, Self
 
 from typing_extensions import override
 
-from headwater.processors.replay.commands import Cancel, Open, OpenCompleted
-from headwater.processors.replay.entry_keys import entry_key
-from headwater.processors.replay.errors import (
+from headwater.processors.code.commands import Cancel, Open, OpenCompleted
+from headwater.processors.code.entry_keys import entry_key
+from headwater.processors.code.errors import (
     DuplicateStepError,
     HistoryDivergedError,
     NonDeterministicError,
     NotAwaitedError,
 )
-from headwater.processors.replay.state import BEGINNING, Entry
+from headwater.processors.code.state import BEGINNING, Entry
 from headwater.schemas.statuses import OPEN, EntryKind
 from headwater.streams.authoring.arguments import check_length, check_name
 from headwater.streams.replay.loop import WorkflowLoop

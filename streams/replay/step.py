@@ -6,12 +6,12 @@ from typing import Any, Final, overload
 
 from typing_extensions import TypeVar
 
-from headwater.processors.replay.errors import (
+from headwater.processors.code.errors import (
     ChildWorkflowError,
     EventTimeoutError,
     RollbackCheckpointError,
 )
-from headwater.processors.replay.state import Entry
+from headwater.processors.code.state import Entry
 from headwater.processors.runs.durations import Duration, timeout_of
 from headwater.processors.runs.limits import name_problem
 from headwater.processors.runs.requests import Reached

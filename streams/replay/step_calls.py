@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from headwater.processors.replay.entry_keys import keys_at_or_under
+from headwater.processors.code.entry_keys import keys_at_or_under
 from headwater.streams.replay.host_port import Call, HostPort
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final, NoReturn
 
 from typing_extensions import override
 
-from headwater.processors.replay.commands import Log
+from headwater.processors.code.commands import Log
 from headwater.processors.runs.limits import SYSTEM, control_character
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.attempt import ATTEMPT

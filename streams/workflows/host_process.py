@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from headwater.processors.replay.host_messages import FromHost
+from headwater.processors.code.host_messages import FromHost
 from headwater.processors.runs.host_messages import HostMessage, Ping, Pong
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import Disposition, HeadwaterError

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.replay.host_messages import Activate
+from headwater.processors.code.host_messages import Activate
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.code_host.compatibility import CompatibilityReport

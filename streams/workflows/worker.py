@@ -17,8 +17,8 @@ from collections.abc import (
 )
 from typing import Any, Final
 
+from headwater.processors.code.host_messages import Activate
 from headwater.processors.evaluations import Evaluator
-from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.engine import Engines
 from headwater.schemas.history import instance_key
 from headwater.streams.clock import monotonic

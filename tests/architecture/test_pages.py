@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.cli import cli
-from headwater.gateway.environment import describe
-from headwater.gateway.http.metrics import Metrics
-from headwater.gateway.settings import Settings
+from headwater.gateway.api.metrics import Metrics
+from headwater.gateway.cli.main import cli
+from headwater.gateway.settings.environment import describe
+from headwater.gateway.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))

@@ -28,8 +28,8 @@ import httpx
 import psycopg
 from psycopg import conninfo, sql
 
-from headwater.gateway.paths import path
-from headwater.gateway.providers import installed_providers
+from headwater.gateway.client.paths import path
+from headwater.gateway.settings.providers import installed_providers
 from headwater.processors.providers.placement import Placement
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.roles import ROLES, make_roles

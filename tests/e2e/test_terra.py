@@ -19,9 +19,9 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from headwater.gateway.paths import path
-from headwater.gateway.terra_stand_in.generated_data import records_of
-from headwater.gateway.terra_stand_in.posting import DIED
+from headwater.gateway.client.paths import path
+from headwater.gateway.local.terra_stand_in.generated_data import records_of
+from headwater.gateway.local.terra_stand_in.posting import DIED
 from tests.e2e.house import ADMIN, House, free_port, opened
 from tests.terra import KEYS, StandIn
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, key_set, token

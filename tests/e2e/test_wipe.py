@@ -20,9 +20,9 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from headwater.gateway.blobs.store import reports_of
-from headwater.gateway.commands.mirror import Mirror
-from headwater.gateway.paths import path
+from headwater.gateway.builtin.blobs.store import reports_of
+from headwater.gateway.cli.mirror import Mirror
+from headwater.gateway.client.paths import path
 from headwater.schemas.topics import TOPICS, Cleanup
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psycopg
 
-from headwater.gateway.commands.options import dsn_of
-from headwater.gateway.environment import load_settings
+from headwater.gateway.settings.addresses import dsn_of
+from headwater.gateway.settings.environment import load_settings
 from headwater.schemas.history import Command, ReplySent, SendEvent, StartRun
 from tests.e2e.house import free_port
 from tests.waiting import until
@@ -172,8 +172,8 @@ def test_the_demo_shows_a_workflow_to_its_end(tmp_path: Path, scratch: Path):
 def test_a_worker_that_crashes_says_so_and_ends_with_70(tmp_path: Path, topics: str):
     (tmp_path / "mine.py").write_text(APP)
     crash = (
-        "from headwater.gateway.commands.work import run_workflows\n"
-        "from headwater.gateway.environment import load_settings\n"
+        "from headwater.gateway.cli.work import run_workflows\n"
+        "from headwater.gateway.settings.environment import load_settings\n"
         f"settings = load_settings(app='mine', kafka={topics!r})\n"
         "try:\n"
         "    run_workflows(settings, clock=lambda: 1 // 0, ticked=False, reload=False)\n"

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headwater import Client, InstanceExistsError, InstanceFailedError
-from headwater.gateway.cli import cli
+from headwater.gateway.cli.main import cli
 from headwater.projections.postgres.migrate import migrate
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.topics import create_topics

@@ -23,7 +23,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from headwater.processors.replay.state import CodeRun
+from headwater.processors.code.state import CodeRun
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.token_views import retried_tokens
 from headwater.processors.runs.views import RunView

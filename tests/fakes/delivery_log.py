@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from headwater.gateway.http.ports import DeliveryLog
+from headwater.gateway.api.ports import DeliveryLog
 from headwater.processors.providers.headwater.delivering import delivery_of
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable

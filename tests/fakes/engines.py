@@ -2,8 +2,8 @@
 
 from functools import partial
 
+from headwater.processors.code.engine import ReplayEngine
 from headwater.processors.graph.engine import GraphEngine
-from headwater.processors.replay.engine import ReplayEngine
 from headwater.processors.runs import folding, views
 from headwater.processors.runs.engine import Engines
 from headwater.processors.slots.engine import SlotsEngine

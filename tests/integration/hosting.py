@@ -10,8 +10,8 @@ from typing import Final, Self
 
 import uvloop
 
-from headwater.processors.replay.host_messages import FromHost, ToHost
-from headwater.processors.replay.state import CodeRun
+from headwater.processors.code.host_messages import FromHost, ToHost
+from headwater.processors.code.state import CodeRun
 from headwater.processors.runs.claims import Claims
 from headwater.schemas.history import (
     CommandSent,

@@ -372,7 +372,7 @@ PARENT = """
 import asyncio, sys
 from pathlib import Path
 from headwater.streams.workflows.host_process import HostProcess
-from headwater.processors.replay.host_messages import Activate
+from headwater.processors.code.host_messages import Activate
 
 async def main():
     host = HostProcess("misbehaving", received=print, exited=print, directory=Path(sys.argv[1]))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from headwater.processors.code.engine import ReplayEngine
 from headwater.processors.deployments import artifact_of
-from headwater.processors.replay.engine import ReplayEngine
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
 from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from headwater.schemas.history import RestartRun, RunStarted, SendEvent, StartRun

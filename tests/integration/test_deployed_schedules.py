@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headwater import schedule
-from headwater.processors.replay.engine import ReplayEngine
+from headwater.processors.code.engine import ReplayEngine
 from headwater.schemas.deployments import DeployedWorkflow
 from headwater.streams.code_host.schedules import Schedule
 from tests.deployed_apps import deploying

@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from headwater.gateway.http import wrong_keys
+from headwater.gateway.api import wrong_keys
 from tests.e2e.house import free_port
 from tests.integration.test_user_routes import BEARER, House, dsn, running, stand_in
 from tests.terra import StandIn

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
 
-from headwater.gateway.commands.export import export
+from headwater.gateway.cli.export import export
 from headwater.projections.errors import ExportRefused
 
 AT = datetime(2026, 7, 1, 22, 30, tzinfo=UTC)
@@ -175,7 +175,7 @@ def test_memory_is_bounded_however_large_the_table(database: str, tmp_path: Path
     # Not getrusage: its peak begins with that of whoever started the process.
     program = (
         "import sys; from pathlib import Path\n"
-        "from headwater.gateway.commands.export import export\n"
+        "from headwater.gateway.cli.export import export\n"
         "export(sys.argv[1:], standalone_mode=False)\n"
         "status = Path('/proc/self/status').read_text()\n"
         "print(status.partition('VmHWM:')[2].split()[0])"

@@ -9,9 +9,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from litestar.testing import TestClient
 
+from headwater.gateway.client.request_ids import ulid_source
 from headwater.gateway.local.demo_day import demo_deliveries, terra_signature
-from headwater.gateway.providers import installed_providers
-from headwater.gateway.request_ids import ulid_source
+from headwater.gateway.settings.providers import installed_providers
 from headwater.processors.providers.placement import Placement
 from headwater.schemas.codec import decode, encode, record_name
 from headwater.schemas.errors import BrokerUnavailable

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from headwater import GraphWorkflow
+from headwater.processors.code.engine import ReplayEngine
 from headwater.processors.graph.catalogue import Deployed, NotDeployed, Version
 from headwater.processors.graph.engine import GraphEngine
-from headwater.processors.replay.engine import ReplayEngine
 from headwater.schemas.definitions import GraphDeployed
 from headwater.schemas.deployments import DeployedWorkflow
 from headwater.schemas.failures import GRAPH_OF_APP, INSTANCE_EXISTS

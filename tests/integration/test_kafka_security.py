@@ -9,8 +9,8 @@ import pytest
 from aiokafka.conn import create_conn
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
-from headwater.gateway.commands.cluster import cluster_of
-from headwater.gateway.environment import load_settings
+from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.environment import load_settings
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import Post
 from headwater.schemas.topics import DEAD_LETTERS, TRACES

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 from psycopg import sql
 
-from headwater.gateway.cli import cli
-from headwater.gateway.commands.up import _migrate as migrate_of_up
-from headwater.gateway.environment import load_settings
+from headwater.gateway.cli.main import cli
+from headwater.gateway.cli.up import _migrate as migrate_of_up
+from headwater.gateway.settings.environment import load_settings
 from headwater.projections.deliveries.row_readers import table_row, table_row_reader
 from headwater.projections.errors import DatabaseTooNew, MigrationChanged
 from headwater.projections.postgres.analysts import documented

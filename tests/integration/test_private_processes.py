@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway import privacy
+from headwater.gateway.settings import privacy
 
 #: Reads what its parent was started with, as code of authors might.
 CURIOUS = (

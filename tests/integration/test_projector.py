@@ -18,8 +18,8 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from click.testing import CliRunner
 
-from headwater.gateway.commands.accepting_loss import accept_loss
-from headwater.gateway.commands.output import counted
+from headwater.gateway.cli.accepting_loss import accept_loss
+from headwater.gateway.cli.output import counted
 from headwater.processors.runs.retention import KEEP_FOREVER
 from headwater.projections import catalogue
 from headwater.projections.catalogue import run_projector

@@ -15,8 +15,8 @@ import pytest
 
 from headwater import WorkflowTest
 from headwater.gateway.builtin.instance_deletion import _conditional_deletion_of
+from headwater.gateway.builtin.prune_instances import PRUNE, PruneParams
 from headwater.gateway.builtin.prune_workflow import prune_workflow
-from headwater.gateway.prune_instances import PRUNE, PruneParams
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.workflows.expired import (
     Expired,

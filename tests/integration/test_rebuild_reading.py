@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 import psutil
 import pytest
 
-from headwater.gateway.rebuilding.reading import ReadRequest, read_in_child
-from headwater.gateway.settings import Settings
+from headwater.gateway.builtin.rebuilding.reading import ReadRequest, read_in_child
+from headwater.gateway.settings.settings import Settings
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.tables import DAILY_SUMMARY
 from headwater.schemas.topics import WEBHOOKS
@@ -21,7 +21,7 @@ from tests.e2e.deliveries import mixed
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.streams.test_rebuilding import DAY_MS, PARTITIONS, PLACEMENT, log_of, rows_of
 
-MODULE = "headwater.gateway.rebuilding.reading"
+MODULE = "headwater.gateway.builtin.rebuilding.reading"
 
 
 async def ends_of(cluster: Cluster) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from psycopg import conninfo, sql
 
-from headwater.gateway.cli import cli
+from headwater.gateway.cli.main import cli
 from headwater.processors.runs.requests import StepReturned
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.projections.errors import TableUnfit

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from headwater.gateway.cli import cli
+from headwater.gateway.cli.main import cli
 from headwater.gateway.client import Client
 from headwater.processors.idempotency import (
     REMEMBERED_MS,

@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
 import pytest
 
-from headwater.gateway.http import server
-from headwater.gateway.http.budget import READS_MAX
-from headwater.gateway.http.front import front_of
+from headwater.gateway.api import server
+from headwater.gateway.api.budget import READS_MAX
+from headwater.gateway.api.front import front_of
 from headwater.gateway.local.demo_day import terra_signature
 from headwater.streams.clock import now_ms
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
@@ -29,7 +29,7 @@ LATE_S = 600
 @pytest.fixture(autouse=True)
 def slow_senders_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than usual: on a busy machine an answer at once may take as long as a slow sender."""
-    monkeypatch.setattr("headwater.gateway.app.READ_S", LATE_S)
+    monkeypatch.setattr("headwater.gateway.api.app.READ_S", LATE_S)
     monkeypatch.setattr(server, "_HEAD_TIMEOUT_MS", LATE_S * 1_000)
     monkeypatch.setattr(server, "_UNREAD_TIMEOUT_MS", LATE_S * 1_000)
 
@@ -134,7 +134,7 @@ def test_heads_without_bodies_keep_nobody_out(path: str) -> None:
 def test_a_body_that_never_comes_is_answered_in_time(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwater.gateway.app.READ_S", 0.2)
+    monkeypatch.setattr("headwater.gateway.api.app.READ_S", 0.2)
 
     async def whole() -> None:
         async with served() as connect:

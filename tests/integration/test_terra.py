@@ -17,12 +17,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headwater.gateway.blobs.folder import FolderBlobs
+from headwater.gateway.builtin.blobs.folder import FolderBlobs
+from headwater.gateway.builtin.terra.client import DATA_TYPES, Terra
+from headwater.gateway.builtin.terra.errors import TerraFailed, TerraRefused
 from headwater.gateway.builtin.terra_workflows import TerraWorkflows
-from headwater.gateway.terra.access import TerraAccess
-from headwater.gateway.terra.client import DATA_TYPES, Terra
-from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured, TerraRefused
-from headwater.gateway.terra_stand_in.posting import DIED
+from headwater.gateway.local.terra_stand_in.posting import DIED
+from headwater.gateway.settings.terra_access import TerraAccess, TerraNotConfigured
 from headwater.schemas.providers.headwater import LabSubmitted, SystemEvent
 from headwater.streams.harness.instance_handle import TestInstance
 from headwater.streams.harness.workflow_test import WorkflowTest
@@ -142,7 +142,7 @@ def test_nobody_there_is_an_error_that_says_where():
 
 
 def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headwater.gateway.terra.client._WHOLE_S", 0.3)
+    monkeypatch.setattr("headwater.gateway.builtin.terra.client._WHOLE_S", 0.3)
 
     left = asyncio.Event()
 
@@ -169,7 +169,7 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest
 
 
 def test_a_lab_report_may_take_longer_to_send_than_its_answer(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headwater.gateway.terra.client._WHOLE_S", 0.5)
+    monkeypatch.setattr("headwater.gateway.builtin.terra.client._WHOLE_S", 0.5)
 
     async def takes_its_time(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         length = 0

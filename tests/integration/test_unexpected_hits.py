@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 
-from headwater.gateway.http.ownership import UnexpectedHits
+from headwater.gateway.api.ownership import UnexpectedHits
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.unexpected_hits import Hits
 from tests.unit.projections.histories import START_MS

@@ -12,13 +12,13 @@ import psycopg
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.blobs.folder import FolderBlobs
-from headwater.gateway.commands.user_tokens import verifier_of
-from headwater.gateway.http.wiping import Wiping
-from headwater.gateway.settings import Settings
-from headwater.gateway.terra.client import Terra
-from headwater.gateway.users.lab_reports import FILE_BYTES_MAX
-from headwater.gateway.users.ports import UserServices
+from headwater.gateway.api.users.lab_reports import FILE_BYTES_MAX
+from headwater.gateway.api.users.ports import UserServices
+from headwater.gateway.api.wiping import Wiping
+from headwater.gateway.builtin.blobs.folder import FolderBlobs
+from headwater.gateway.builtin.terra.client import Terra
+from headwater.gateway.cli.user_tokens import verifier_of
+from headwater.gateway.settings.settings import Settings
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.answers import LocatedInstance, Page
 from headwater.schemas.answers import InstanceFound, InstanceStatus

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.commands.extras import EXTRAS
+from headwater.gateway.cli.extras import EXTRAS
 from tests.bare_environment import ROOMS, ROOT, built, installed, run
 
 FENCED = re.MULTILINE | re.DOTALL
@@ -78,7 +78,7 @@ asyncio.run(main())
 PARTS = f"""
 import ast, sys
 from importlib import import_module
-import headwater.gateway.cli as cli
+import headwater.gateway.cli.main as cli
 
 for node in ast.walk(ast.parse(open(cli.__file__).read())):
     if isinstance(node, ast.ImportFrom) and not node.module.endswith(".up"):

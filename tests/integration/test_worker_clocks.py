@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from headwater.processors.replay.state import CodeRun
+from headwater.processors.code.state import CodeRun
 from headwater.schemas.history import SendEvent, StartRun
 from headwater.streams.clock import now_ms
 from headwater.streams.workflows.client import WorkflowClient

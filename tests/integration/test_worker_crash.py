@@ -21,7 +21,7 @@ import logging, sys
 from pathlib import Path
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import UnknownError
-from headwater.gateway.providers import installed_providers
+from headwater.gateway.settings.providers import installed_providers
 from headwater.processors.providers.placement import Placement
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster

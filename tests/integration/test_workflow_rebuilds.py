@@ -6,7 +6,7 @@ from typing import Self
 
 import psycopg
 
-from headwater.gateway.rebuilding.workflows import WorkflowRebuild
+from headwater.gateway.builtin.rebuilding.workflows import WorkflowRebuild
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.rebuilds.rebuilds import Rebuild, begin, find, request_state
 from headwater.projections.rebuilds.work import RebuildWork

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.processors.replay.appliers import apply
-from headwater.processors.replay.commands import (
+from headwater.processors.code.appliers import apply
+from headwater.processors.code.commands import (
     Advance,
     BeginRollback,
     Cancel,
@@ -24,9 +24,9 @@ from headwater.processors.replay.commands import (
     RolledBack,
     Suspend,
 )
-from headwater.processors.replay.decide import decide_command, decide_request
-from headwater.processors.replay.state import UNRESOLVED, CodeRun
-from headwater.processors.replay.waits import next_wake_ms
+from headwater.processors.code.decide import decide_command, decide_request
+from headwater.processors.code.state import UNRESOLVED, CodeRun
+from headwater.processors.code.waits import next_wake_ms
 from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.durations import LONGEST_MS, milliseconds
 from headwater.processors.runs.requests import (

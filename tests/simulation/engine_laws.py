@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headwater.processors.replay.commands import (
+from headwater.processors.code.commands import (
     Advance,
     BeginRollback,
     Cancel,
@@ -14,9 +14,9 @@ from headwater.processors.replay.commands import (
     Open,
     OpenCompleted,
 )
-from headwater.processors.replay.host_messages import FromHost, ToHost, activate
-from headwater.processors.replay.state import CodeRun
-from headwater.processors.replay.trimming import trimmed
+from headwater.processors.code.host_messages import FromHost, ToHost, activate
+from headwater.processors.code.state import CodeRun
+from headwater.processors.code.trimming import trimmed
 from headwater.processors.runs.host_messages import Requested
 from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.processors.runs.slots import SLOTS

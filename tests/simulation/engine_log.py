@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
+from headwater.processors.code.state import CONTAINERS, CodeRun, Entry
 from headwater.processors.graph.state import GraphRun
-from headwater.processors.replay.state import CONTAINERS, CodeRun, Entry
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.limits import SYSTEM
 from headwater.processors.runs.state import Run

@@ -17,17 +17,17 @@ from zlib import crc32
 import msgspec
 from typing_extensions import override
 
-from headwater.processors.graph.host_messages import CallTasks
-from headwater.processors.graph.state import GraphRun
-from headwater.processors.graph.tokens import TokenStatus
-from headwater.processors.replay.host_messages import (
+from headwater.processors.code.host_messages import (
     Activate,
     Advanced,
     FromHost,
     HandlerDone,
     Resolved,
 )
-from headwater.processors.replay.state import CodeRun
+from headwater.processors.code.state import CodeRun
+from headwater.processors.graph.host_messages import CallTasks
+from headwater.processors.graph.state import GraphRun
+from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs.claims import claim_of
 from headwater.processors.runs.host_messages import AttemptStarted, HostMessage
 from headwater.processors.runs.state import Run

@@ -12,9 +12,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+from headwater.processors.code.engine import ReplayEngine
+from headwater.processors.code.host_messages import Activate
 from headwater.processors.deployments import Deployments
-from headwater.processors.replay.engine import ReplayEngine
-from headwater.processors.replay.host_messages import Activate
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
 from headwater.schemas.history import instance_key
 from tests.simulation.shapes import Violation

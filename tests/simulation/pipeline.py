@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from headwater.gateway.providers import installed_providers
+from headwater.gateway.settings.providers import installed_providers
 from headwater.processors.epochs import epoch_after
 from headwater.processors.providers.placement import Placement
 from headwater.schemas.codec import decode, decode_row, encode

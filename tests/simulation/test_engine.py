@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 import pytest
 from typing_extensions import override
 
-import headwater.processors.replay.decide as deciding
-from headwater.processors.replay.commands import Return, Suspend
-from headwater.processors.replay.ends import end_run
-from headwater.processors.replay.state import CodeRun
+import headwater.processors.code.decide as deciding
+from headwater.processors.code.commands import Return, Suspend
+from headwater.processors.code.ends import end_run
+from headwater.processors.code.state import CodeRun
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import STALE, Decision
 from headwater.processors.runs.requests import Request, StepUnderWay

@@ -18,8 +18,8 @@ from headwater import (
     WorkflowTest,
     workflow,
 )
-from headwater.processors.replay.host_messages import activate
-from headwater.processors.replay.state import Cancelling
+from headwater.processors.code.host_messages import activate
+from headwater.processors.code.state import Cancelling
 from headwater.schemas.statuses import EntryStatus
 from headwater.streams.code_host.host import Host
 from tests.unit.processors.replay.states import NOW_MS, a_run, an_entry

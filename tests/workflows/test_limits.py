@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from headwater import Break, Retry, Step, StepTx, WorkflowEvent, WorkflowTest, workflow
-from headwater.processors.replay.engine import ReplayEngine
-from headwater.processors.replay.host_messages import Activate
+from headwater.processors.code.engine import ReplayEngine
+from headwater.processors.code.host_messages import Activate
 from headwater.processors.runs.decisions import Facts, Rejection
 from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.schemas.failures import (

@@ -23,7 +23,7 @@ from headwater import (
     task,
     workflow,
 )
-from headwater.gateway.paths import path
+from headwater.gateway.client.paths import path
 from headwater.streams.authoring.batches import parse_batch
 from headwater.streams.replay import loops, run_context
 from headwater.streams.replay.loops import IDLE_MAX

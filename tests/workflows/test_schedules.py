@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from headwater import Schedule, WorkflowEvent, WorkflowTest, schedule, workflow
-from headwater.processors.replay.decide import KIND
+from headwater.processors.code.decide import KIND
 from headwater.schemas.deployments import (
     DeployedWorkflow,
     DeploymentActivated,

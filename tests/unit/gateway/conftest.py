@@ -8,9 +8,9 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.http import wrong_keys
+from headwater.gateway.api import wrong_keys
 from headwater.gateway.local.demo_day import terra_signature
-from headwater.gateway.settings import Settings
+from headwater.gateway.settings.settings import Settings
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog
 from tests.unit.gateway.memory_app import memory_app
 

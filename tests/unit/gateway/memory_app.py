@@ -6,16 +6,16 @@ from typing import Any
 
 from litestar import Litestar
 
-from headwater.gateway.app import Ports, create_app
-from headwater.gateway.blobs.folder import FolderBlobs
-from headwater.gateway.http.wiping import Wiping
-from headwater.gateway.settings import Settings
-from headwater.gateway.sources import sources_with_secrets
-from headwater.gateway.terra.client import Terra
-from headwater.gateway.users.ports import UserServices
-from headwater.gateway.workflows.authorization import WorkflowHooks
-from headwater.gateway.workflows.routes import WorkflowPorts
-from headwater.gateway.workflows.runs.run_service import RunPorts
+from headwater.gateway.api.app import Ports, create_app
+from headwater.gateway.api.users.ports import UserServices
+from headwater.gateway.api.wiping import Wiping
+from headwater.gateway.api.workflows.authorization import WorkflowHooks
+from headwater.gateway.api.workflows.routes import WorkflowPorts
+from headwater.gateway.api.workflows.runs.run_service import RunPorts
+from headwater.gateway.builtin.blobs.folder import FolderBlobs
+from headwater.gateway.builtin.terra.client import Terra
+from headwater.gateway.settings.settings import Settings
+from headwater.gateway.settings.sources import sources_with_secrets
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.idempotency import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows

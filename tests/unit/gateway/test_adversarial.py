@@ -21,11 +21,11 @@ import pytest
 from psycopg import AsyncConnection
 from typing_extensions import override
 
-from headwater.gateway.app import LOOP_WATCH
-from headwater.gateway.http.front import front_of
-from headwater.gateway.http.limited_bodies import BODY, BodySize
-from headwater.gateway.settings import Settings
-from headwater.gateway.sources import sources_with_secrets
+from headwater.gateway.api.app import LOOP_WATCH
+from headwater.gateway.api.front import front_of
+from headwater.gateway.api.limited_bodies import BODY, BodySize
+from headwater.gateway.settings.settings import Settings
+from headwater.gateway.settings.sources import sources_with_secrets
 from headwater.processors.signatures import sign
 from headwater.processors.sources import Source
 from headwater.projections.deliveries.queries import Reader

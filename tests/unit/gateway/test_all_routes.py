@@ -19,14 +19,14 @@ from litestar import Litestar
 from litestar.routes import ASGIRoute, HTTPRoute
 from litestar.testing import TestClient
 
-from headwater.gateway.blobs.folder import FolderBlobs
-from headwater.gateway.commands.user_tokens import verifier_of
-from headwater.gateway.http.front import front_of
-from headwater.gateway.http.wiping import Wiping
-from headwater.gateway.patterns import DESCRIPTIONS
-from headwater.gateway.settings import Settings
-from headwater.gateway.terra.client import Terra
-from headwater.gateway.users.ports import UserServices
+from headwater.gateway.api.front import front_of
+from headwater.gateway.api.users.ports import UserServices
+from headwater.gateway.api.wiping import Wiping
+from headwater.gateway.builtin.blobs.folder import FolderBlobs
+from headwater.gateway.builtin.terra.client import Terra
+from headwater.gateway.cli.user_tokens import verifier_of
+from headwater.gateway.settings.patterns import DESCRIPTIONS
+from headwater.gateway.settings.settings import Settings
 from tests.fakes.delivery_log import MemoryWipes
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, key_set, token
 from tests.unit.gateway.memory_app import memory_app, memory_workflows

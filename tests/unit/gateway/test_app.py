@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.http.problems import CODES
+from headwater.gateway.api.problems import CODES
 from tests.fakes.delivery_log import MemoryLog
 from tests.unit.gateway.conftest import Post, posting, started
 from tests.unit.gateway.problem_contract import assert_problem

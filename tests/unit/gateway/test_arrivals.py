@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from headwater.gateway.http.budget import Refusal
-from headwater.gateway.http.delivery_batcher import Answer, DeliveryBatcher, IncomingDelivery
-from headwater.gateway.settings import Settings
-from headwater.gateway.sources import sources_of
+from headwater.gateway.api.budget import Refusal
+from headwater.gateway.api.delivery_batcher import Answer, DeliveryBatcher, IncomingDelivery
+from headwater.gateway.settings.settings import Settings
+from headwater.gateway.settings.sources import sources_of
 from headwater.processors.providers.envelope import Malformed, Routing
 from headwater.processors.signatures import Claim, Refused, read_claim, sign
 from headwater.processors.sources import Source

@@ -15,16 +15,16 @@ from litestar.params import FromPath
 from litestar.routes import HTTPRoute
 from litestar.testing import TestClient
 
+from headwater.gateway.api.auditing import Auditing, note
+from headwater.gateway.api.front import front_of
+from headwater.gateway.api.keys import admit, key_id
+from headwater.gateway.api.metrics import Metrics
+from headwater.gateway.api.peers import peer_resolver
+from headwater.gateway.api.problems import HANDLERS
+from headwater.gateway.api.request_scope import STATE_NAME
+from headwater.gateway.api.workflows.authorization import RequestContext, WorkflowHooks
 from headwater.gateway.client.retries import Failure, failure_of
-from headwater.gateway.http.auditing import Auditing, note
-from headwater.gateway.http.front import front_of
-from headwater.gateway.http.keys import admit, key_id
-from headwater.gateway.http.metrics import Metrics
-from headwater.gateway.http.peers import peer_resolver
-from headwater.gateway.http.problems import HANDLERS
-from headwater.gateway.http.request_scope import STATE_NAME
-from headwater.gateway.settings import Settings
-from headwater.gateway.workflows.authorization import RequestContext, WorkflowHooks
+from headwater.gateway.settings.settings import Settings
 from headwater.schemas.audit import OperationAudited
 from headwater.schemas.history import ReplySent
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown

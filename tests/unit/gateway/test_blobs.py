@@ -12,8 +12,13 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from headwater.gateway.blobs.choice import blobs_at
-from headwater.gateway.blobs.store import BlobNotFound, Blobs, BlobsUnavailable, InvalidBlobKey
+from headwater.gateway.builtin.blobs.choice import blobs_at
+from headwater.gateway.builtin.blobs.store import (
+    BlobNotFound,
+    Blobs,
+    BlobsUnavailable,
+    InvalidBlobKey,
+)
 from tests.e2e.house import free_port
 from tests.waiting import wait_until
 

@@ -7,8 +7,8 @@ import pytest
 from litestar.routes import HTTPRoute
 from litestar.testing import TestClient
 
-from headwater.gateway.http.limited_bodies import BODY, ENVELOPE_BYTES, BodySize
-from headwater.gateway.settings import Settings
+from headwater.gateway.api.limited_bodies import BODY, ENVELOPE_BYTES, BodySize
+from headwater.gateway.settings.settings import Settings
 from headwater.schemas.history import Limits
 from tests.unit.gateway.problem_contract import assert_problem
 from tests.unit.gateway.test_all_routes import TICK, Asked, application

@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 from litestar.testing import TestClient
 
-from headwater.gateway.blobs.folder import FolderBlobs
-from headwater.gateway.commands.user_tokens import token as token_command
-from headwater.gateway.commands.user_tokens import verifier_of, with_development_issuer
-from headwater.gateway.loopback import DEVELOPMENT_ISSUER
-from headwater.gateway.settings import Settings
-from headwater.gateway.terra.client import Terra
-from headwater.gateway.users.ports import UserServices
+from headwater.gateway.api.users.ports import UserServices
+from headwater.gateway.builtin.blobs.folder import FolderBlobs
+from headwater.gateway.builtin.terra.client import Terra
+from headwater.gateway.cli.user_tokens import token as token_command
+from headwater.gateway.cli.user_tokens import verifier_of, with_development_issuer
+from headwater.gateway.settings.loopback import DEVELOPMENT_ISSUER
+from headwater.gateway.settings.settings import Settings
 from headwater.streams.clock import now_ms
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, key_set, token
 from tests.unit.gateway.memory_app import memory_app

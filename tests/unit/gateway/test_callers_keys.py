@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.workflows import Principal, RequestContext, WorkflowHooks
-from headwater.gateway.workflows.runs.run_service import RunPorts
+from headwater.gateway.api.workflows import Principal, RequestContext, WorkflowHooks
+from headwater.gateway.api.workflows.runs.run_service import RunPorts
 from headwater.processors.idempotency import IdempotencyKey, RequestState, StoredRequest
 from headwater.projections.workflows.runs import Runs
 from headwater.schemas.history import SendEvent, StartRun

@@ -14,13 +14,13 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from headwater.gateway.cli import cli
-from headwater.gateway.commands.api import explain
-from headwater.gateway.commands.on_demand import OnDemand
-from headwater.gateway.commands.output import print_rows
-from headwater.gateway.commands.up import process_specs
-from headwater.gateway.commands.work import steps_dsn_of
-from headwater.gateway.environment import load_settings
+from headwater.gateway.cli.api import explain
+from headwater.gateway.cli.main import cli
+from headwater.gateway.cli.on_demand import OnDemand
+from headwater.gateway.cli.output import print_rows
+from headwater.gateway.cli.up import process_specs
+from headwater.gateway.cli.work import steps_dsn_of
+from headwater.gateway.settings.environment import load_settings
 
 README = Path(__file__).parents[3] / "README.md"
 GATEWAY = Path(__file__).parents[3] / "gateway"
@@ -103,11 +103,11 @@ def test_a_command_is_listed_as_it_describes_itself(listed: OnDemand) -> None:
     ("module", "slow"),
     [
         (
-            "headwater.gateway.cli",
-            {"asyncio", "httpx", "pydantic", "rich", "headwater.gateway.commands.instances"},
+            "headwater.gateway.cli.main",
+            {"asyncio", "httpx", "pydantic", "rich", "headwater.gateway.cli.instances"},
         ),
-        ("headwater.gateway.commands.instances", {"asyncio", "httpx", "pydantic", "rich"}),
-        ("headwater.gateway.commands.work", {"httpx", "litestar", "rich"}),
+        ("headwater.gateway.cli.instances", {"asyncio", "httpx", "pydantic", "rich"}),
+        ("headwater.gateway.cli.work", {"httpx", "litestar", "rich"}),
         (
             "headwater.streams.code_host.child",
             {"aiokafka", "headwater.schemas.codec", "gateway", "psycopg", "pydantic"},
@@ -290,13 +290,17 @@ def test_settings_are_read_where_typing_errors_are_named() -> None:
         for each in GATEWAY.rglob("*.py")
         if re.search(r"(?<!def )load_settings\(", each.read_text("utf-8"))
     }
-    children = {"rebuilding/__main__.py", "rebuilding/reading.py", "builtin/__main__.py"}
+    children = {
+        "builtin/rebuilding/__main__.py",
+        "builtin/rebuilding/reading.py",
+        "builtin/__main__.py",
+    }
     # Children are started by a process that has named them.
-    assert callers == {"commands/options.py", *children}
+    assert callers == {"cli/options.py", *children}
 
 
 def test_progress_that_nobody_reads_stops_nothing() -> None:
-    code = "from headwater.gateway.commands.output import say; say('a'); say('b'); print('done')"
+    code = "from headwater.gateway.cli.output import say; say('a'); say('b'); print('done')"
     reading, writing = os.pipe()
     os.close(reading)
     try:

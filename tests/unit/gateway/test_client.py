@@ -410,9 +410,7 @@ def test_what_cannot_be_a_key_is_refused_before_anything_is_sent(key: str):
 
 
 def test_httpx_is_loaded_by_those_alone_who_ask_for_something():
-    code = (
-        "import sys, headwater, headwater.gateway.commands.instances; print('httpx' in sys.modules)"
-    )
+    code = "import sys, headwater, headwater.gateway.cli.instances; print('httpx' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headwater.gateway.terra.connection_list import ConnectionList, parse_connection_list
-from headwater.gateway.users.connections import compared
+from headwater.gateway.api.users.connections import compared
+from headwater.gateway.builtin.terra.connection_list import ConnectionList, parse_connection_list
 from headwater.projections.deliveries.of_user import Connection
 from headwater.schemas.providers.headwater import ConnectionClosed, ConnectionListed
 

@@ -12,12 +12,12 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.console.rendering import age, duration, pretty, readable
-from headwater.gateway.console.sessions import COOKIE, SESSION_S, Sessions
-from headwater.gateway.console.timeline import Bar, bars
-from headwater.gateway.http.front import front_of
-from headwater.gateway.settings import Settings
-from headwater.gateway.workflows.authorization import Denied, RequestContext, WorkflowHooks
+from headwater.gateway.api.console.rendering import age, duration, pretty, readable
+from headwater.gateway.api.console.sessions import COOKIE, SESSION_S, Sessions
+from headwater.gateway.api.console.timeline import Bar, bars
+from headwater.gateway.api.front import front_of
+from headwater.gateway.api.workflows.authorization import Denied, RequestContext, WorkflowHooks
+from headwater.gateway.settings.settings import Settings
 from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NOW_MS, Clock

@@ -11,11 +11,11 @@ from litestar import Litestar, Request, Response, get, post
 from litestar.datastructures import State
 from litestar.testing import TestClient
 
-from headwater.gateway.console.api_client import ConsoleKeys
-from headwater.gateway.console.routes import Console
-from headwater.gateway.console.views import projections_of
-from headwater.gateway.http.admin import DeadLetterPosition, ReplayAnswer
-from headwater.gateway.http.request_scope import STATE_NAME
+from headwater.gateway.api.admin import DeadLetterPosition, ReplayAnswer
+from headwater.gateway.api.console.api_client import ConsoleKeys
+from headwater.gateway.api.console.routes import Console
+from headwater.gateway.api.console.views import projections_of
+from headwater.gateway.api.request_scope import STATE_NAME
 from headwater.projections.deliveries.of_user import UserWhole
 from headwater.projections.deliveries.queries import DeadLetter, DeadLetterPage
 from headwater.schemas.answers import (

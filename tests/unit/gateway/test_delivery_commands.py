@@ -8,9 +8,9 @@ import base64
 import pytest
 from click.testing import CliRunner, Result
 
-from headwater.gateway.commands.deliveries import COLUMNS, DROPS, deliveries
-from headwater.gateway.commands.operate import dlq, trace_rows
-from headwater.gateway.commands.terminal import columns_to_drop, show_rows
+from headwater.gateway.cli.deliveries import COLUMNS, DROPS, deliveries
+from headwater.gateway.cli.operate import dlq, trace_rows
+from headwater.gateway.cli.terminal import columns_to_drop, show_rows
 from tests.fakes.json_server import answering
 
 EVENT = "5f1d7a84b2c9e03f6a1b8d7c4e2f9a60"

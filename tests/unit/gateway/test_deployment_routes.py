@@ -17,9 +17,9 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.deployments import artifact_check
-from headwater.gateway.settings import Settings
-from headwater.gateway.workflows.authorization import Denied, RequestContext, WorkflowHooks
+from headwater.gateway.api.deployments import artifact_check
+from headwater.gateway.api.workflows.authorization import Denied, RequestContext, WorkflowHooks
+from headwater.gateway.settings.settings import Settings
 from headwater.processors.deployments import Deployments
 from headwater.processors.graph.graph import graph_of
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated

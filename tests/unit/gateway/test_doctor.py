@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from headwater.gateway.commands import findings
-from headwater.gateway.commands.doctor import doctor
+from headwater.gateway.cli import findings
+from headwater.gateway.cli.doctor import doctor
 from headwater.schemas.deployments import DeploymentCreated
 from tests.fakes.json_server import Asked, answering
 

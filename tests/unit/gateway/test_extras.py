@@ -7,8 +7,8 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from headwater.gateway.commands.extras import EXTRAS, missing_extra
-from headwater.gateway.commands.on_demand import COMMANDS
+from headwater.gateway.cli.extras import EXTRAS, missing_extra
+from headwater.gateway.cli.on_demand import COMMANDS
 
 ROOT = Path(__file__).parents[3]
 #: Those that are served on this machine, or read Kafka or Postgres themselves.
@@ -19,7 +19,7 @@ import asyncio, sys
 from importlib import import_module
 
 import headwater
-from headwater.gateway.cli import cli
+from headwater.gateway.cli.main import cli
 
 for command in {commands!r}:
     cli.commands[command].load()

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.commands.following import followed
-from headwater.gateway.commands.output import counted
+from headwater.gateway.cli.following import followed
+from headwater.gateway.cli.output import counted
 
 
 def states(*numbers: int) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from litestar.testing import TestClient
 from psycopg import AsyncConnection
 from typing_extensions import override
 
-from headwater.gateway.http.health import CachedQuery
+from headwater.gateway.api.health import CachedQuery
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.reader import PooledReader
 from tests.unit.gateway.memory_app import memory_app

@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from headwater.gateway.commands.instance_formatting import (
+from headwater.gateway.cli.instance_formatting import (
     event_rows,
     listed_rows,
     log_row,
@@ -16,7 +16,7 @@ from headwater.gateway.commands.instance_formatting import (
     summary,
     waiting_for,
 )
-from headwater.gateway.commands.times import from_unix_ms
+from headwater.gateway.cli.times import from_unix_ms
 from headwater.schemas.answers import (
     Answer,
     CurrentStep,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows.freshness import Freshness
-from headwater.gateway.workflows.job_bodies import Activation
-from headwater.gateway.workflows.job_keys import read_key
-from headwater.gateway.workflows.jobs import WAITING_MAX, JobService
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.workflows.freshness import Freshness
+from headwater.gateway.api.workflows.job_bodies import Activation
+from headwater.gateway.api.workflows.job_keys import read_key
+from headwater.gateway.api.workflows.jobs import WAITING_MAX, JobService
 from headwater.projections.workflows.answers import OpenJob
 from headwater.schemas.answers import Job
 from headwater.schemas.history import ReplySent

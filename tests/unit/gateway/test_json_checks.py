@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.gateway.http.json_checks import (
+from headwater.gateway.api.json_checks import (
     SMALL_BYTES,
     DuplicateName,
     check_at_once,

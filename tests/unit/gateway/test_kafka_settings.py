@@ -6,9 +6,14 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from headwater.gateway.commands.cluster import cluster_of
-from headwater.gateway.commands.options import SettingsUnusable
-from headwater.gateway.environment import SettingsInvalid, describe, environment, load_settings
+from headwater.gateway.settings.addresses import SettingsUnusable
+from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.environment import (
+    SettingsInvalid,
+    describe,
+    environment,
+    load_settings,
+)
 from headwater.streams.kafka.cluster import PasswordLogin, TokenLogin
 from headwater.streams.kafka.tokens import EndpointTokens, FileTokens
 

@@ -6,10 +6,10 @@ import pytest
 from click.testing import CliRunner
 from litestar.testing import TestClient
 
-from headwater.gateway.commands.ownership import validate_ownership
-from headwater.gateway.http.ownership import ownership
-from headwater.gateway.ownership_settings import EXPECTED_WORLD
-from headwater.gateway.settings import Settings
+from headwater.gateway.api.ownership import ownership
+from headwater.gateway.cli.ownership import validate_ownership
+from headwater.gateway.settings.ownership import EXPECTED_WORLD
+from headwater.gateway.settings.settings import Settings
 from headwater.projections.unexpected_hits import Hits
 from tests.fakes.json_server import answering
 from tests.unit.gateway.memory_app import memory_app

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.commands.state import stores_of
-from headwater.gateway.environment import load_settings
+from headwater.gateway.api.tokens.development import make_issuer
+from headwater.gateway.cli.state import stores_of
 from headwater.gateway.local.processes import ChildProcess, ProcessSpec
 from headwater.gateway.local.supervisor import Supervisor
-from headwater.gateway.privacy import make_data_dir
-from headwater.gateway.tokens.development import make_issuer
+from headwater.gateway.settings.environment import load_settings
+from headwater.gateway.settings.privacy import make_data_dir
 
 
 def mode(path: Path) -> int:

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 from litestar.testing import TestClient
 
-from headwater.gateway.cli import cli
-from headwater.gateway.environment import environment, load_settings
-from headwater.gateway.providers import GROUP, ProviderInvalid, installed_providers
-from headwater.gateway.sources import sources_with_secrets, with_development_sources
+from headwater.gateway.cli.main import cli
+from headwater.gateway.settings.environment import environment, load_settings
+from headwater.gateway.settings.providers import GROUP, ProviderInvalid, installed_providers
+from headwater.gateway.settings.sources import sources_with_secrets, with_development_sources
 from headwater.processors.columns import RowUpdate
 from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.provider import DeliveryType, Providers, catalogue_of

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from headwater.gateway.rebuilding.reading import placement_of, readers_of
-from headwater.gateway.settings import Settings
+from headwater.gateway.builtin.rebuilding.reading import placement_of, readers_of
+from headwater.gateway.settings.settings import Settings
 from headwater.schemas.tables import DAILY_SUMMARY, USERS, Table
 from headwater.streams.pipeline.rebuild_reader import RebuildReader, Span
 

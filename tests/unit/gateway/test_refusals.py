@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headwater.gateway.http.refusals import _KINDS_MAX, _RECORDS_MAX, Refusals
+from headwater.gateway.api.refusals import _KINDS_MAX, _RECORDS_MAX, Refusals
 from headwater.schemas.records import RequestAnswered
 from tests.fakes.delivery_log import MemoryAnswers
 from tests.fakes.delivery_log import an_answer as of

@@ -10,9 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from headwater.gateway.commands.prune import prune
-from headwater.gateway.commands.rebuild import rebuild
-from headwater.gateway.commands.replay import replay
+from headwater.gateway.cli.prune import prune
+from headwater.gateway.cli.rebuild import rebuild
+from headwater.gateway.cli.replay import replay
 from tests.fakes.json_server import Asked, answering
 
 REPLAYS = "/admin/replays"

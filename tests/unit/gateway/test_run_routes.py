@@ -9,8 +9,8 @@ import pytest
 from litestar.testing import TestClient
 from typing_extensions import override
 
-from headwater.gateway.workflows import Denied, RequestContext, WorkflowHooks
-from headwater.gateway.workflows.runs.run_service import RunPorts
+from headwater.gateway.api.workflows import Denied, RequestContext, WorkflowHooks
+from headwater.gateway.api.workflows.runs.run_service import RunPorts
 from headwater.projections.idempotency import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import FoundRun

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.gateway.clear_text import clear_text_warnings
-from headwater.gateway.environment import (
+from headwater.gateway.settings.clear_text import clear_text_warnings
+from headwater.gateway.settings.environment import (
     SettingsInvalid,
     describe,
     environment,
     load_settings,
     unknown_variables,
 )
-from headwater.gateway.exposure import weakness_of
-from headwater.gateway.loopback import is_loopback
-from headwater.gateway.settings import PREFIX, Settings
+from headwater.gateway.settings.exposure import weakness_of
+from headwater.gateway.settings.loopback import is_loopback
+from headwater.gateway.settings.settings import PREFIX, Settings
 from headwater.schemas.history import Limits
 
 SECRETS = {

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.commands.show_day import DayShow
-from headwater.gateway.environment import load_settings
+from headwater.gateway.cli.show_day import DayShow
 from headwater.gateway.local.demo_day import Posted
+from headwater.gateway.settings.environment import load_settings
 
 PROGRAMS = {"headwater", "psql"}
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.settings import Settings
-from headwater.gateway.sources import (
+from headwater.gateway.settings.settings import Settings
+from headwater.gateway.settings.sources import (
     DEVELOPMENT_SOURCES,
     sources_of,
     sources_with_secrets,

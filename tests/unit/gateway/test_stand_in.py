@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from headwater.gateway.terra_stand_in.app import create_stand_in
-from headwater.gateway.terra_stand_in.people import Person
-from headwater.gateway.terra_stand_in.setup import StandIn
-from headwater.gateway.users.lab_reports import FILE_BYTES_MAX
+from headwater.gateway.api.users.lab_reports import FILE_BYTES_MAX
+from headwater.gateway.local.terra_stand_in.app import create_stand_in
+from headwater.gateway.local.terra_stand_in.people import Person
+from headwater.gateway.local.terra_stand_in.setup import StandIn
 
 KEYS = {"dev-id": "test", "x-api-key": "test"}
 NOW_MS = 1_782_900_000_000

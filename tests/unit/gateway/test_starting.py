@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.commands.starting import (
+from headwater.gateway.cli.starting import (
     RulesUnusable,
     check_rules,
     pipeline_rules,
@@ -13,8 +13,8 @@ from headwater.gateway.commands.starting import (
     rules_without_app,
     run_until_first_exit,
 )
-from headwater.gateway.commands.up import process_specs
-from headwater.gateway.settings import Settings
+from headwater.gateway.cli.up import process_specs
+from headwater.gateway.settings.settings import Settings
 from headwater.streams.code_host.apps import Declarations
 
 RULE = """

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.commands.state import stores_of
-from headwater.gateway.settings import Settings
+from headwater.gateway.cli.state import stores_of
+from headwater.gateway.settings.settings import Settings
 from headwater.schemas.errors import ProcessUnavailable
 
 

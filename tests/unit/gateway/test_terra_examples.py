@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from headwater.gateway.providers import installed_providers
+from headwater.gateway.settings.providers import installed_providers
 from headwater.processors.providers.headwater.delivering import delivery_of
 from headwater.processors.providers.placement import Placement
 from headwater.schemas.codec import decode, decode_row, encode

@@ -18,12 +18,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.gateway.cli import cli
-from headwater.gateway.loopback import DEVELOPMENT_ISSUER
-from headwater.gateway.tokens.development import AUDIENCE as DEVELOPMENT_AUDIENCE
-from headwater.gateway.tokens.development import NoIssuer, make_issuer, token_of
-from headwater.gateway.tokens.key_set import KEY_SET_BYTES_MAX, KeySetInvalid, read_key_set
-from headwater.gateway.tokens.key_source import (
+from headwater.gateway.api.tokens.development import AUDIENCE as DEVELOPMENT_AUDIENCE
+from headwater.gateway.api.tokens.development import NoIssuer, make_issuer, token_of
+from headwater.gateway.api.tokens.key_set import KEY_SET_BYTES_MAX, KeySetInvalid, read_key_set
+from headwater.gateway.api.tokens.key_source import (
     EXPIRED_AFTER_S,
     FRESH_S,
     READ_INTERVAL_S,
@@ -31,7 +29,9 @@ from headwater.gateway.tokens.key_source import (
     KeysUnavailable,
     keys_at,
 )
-from headwater.gateway.tokens.verifier import LEEWAY_S, TokenRefused, Verifier
+from headwater.gateway.api.tokens.verifier import LEEWAY_S, TokenRefused, Verifier
+from headwater.gateway.cli.main import cli
+from headwater.gateway.settings.loopback import DEVELOPMENT_ISSUER
 from tests.unit.gateway.issuer import (
     AUDIENCE,
     ISSUER,

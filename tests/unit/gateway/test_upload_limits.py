@@ -2,8 +2,8 @@
 
 import pytest
 
-from headwater.gateway.http.problems import Problem
-from headwater.gateway.users.upload_limits import UploadLimits
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.users.upload_limits import UploadLimits
 
 
 class Clock:

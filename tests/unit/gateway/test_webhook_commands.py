@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from headwater.gateway.cli import cli
-from headwater.gateway.commands.webhook import read_headers
-from headwater.gateway.environment import load_settings
-from headwater.gateway.sources import sources_of, with_development_sources
+from headwater.gateway.cli.main import cli
+from headwater.gateway.cli.webhook import read_headers
+from headwater.gateway.settings.environment import load_settings
+from headwater.gateway.settings.sources import sources_of, with_development_sources
 
 DEVELOPMENT = with_development_sources(load_settings())
 BODY = b'{"type":"daily"}\n'

@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 
 from headwater import Runtime
-from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows import (
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.workflows import (
     Denied,
     Hook,
     Policy,
@@ -15,7 +15,7 @@ from headwater.gateway.workflows import (
     WorkflowHooks,
     authorization,
 )
-from headwater.gateway.workflows.authorization import Authorizer, HooksNotLoaded, load_hooks
+from headwater.gateway.api.workflows.authorization import Authorizer, HooksNotLoaded, load_hooks
 
 HOOKS = "tests.unit.gateway.workflow_hooks"
 KEY = {"authorization": "Bearer workflow-key"}

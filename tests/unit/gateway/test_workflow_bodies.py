@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.http.limited_bodies import is_json
-from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows import bodies
-from headwater.gateway.workflows.bodies import (
+from headwater.gateway.api.limited_bodies import is_json
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.workflows import bodies
+from headwater.gateway.api.workflows.bodies import (
     Body,
     NewEvent,
     NewInstance,

@@ -11,11 +11,11 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from headwater.gateway.cli import cli
-from headwater.gateway.commands import output
-from headwater.gateway.commands.on_demand import OnDemand
-from headwater.gateway.commands.times import from_unix_ms
-from headwater.gateway.commands.workflow_service import CliEnvironment, explained, header_of
+from headwater.gateway.cli import output
+from headwater.gateway.cli.main import cli
+from headwater.gateway.cli.on_demand import OnDemand
+from headwater.gateway.cli.times import from_unix_ms
+from headwater.gateway.cli.workflow_service import CliEnvironment, explained, header_of
 from tests.unit.gateway.workflow_network import (
     BASE_URL,
     Network,

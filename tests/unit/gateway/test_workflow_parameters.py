@@ -2,9 +2,9 @@
 
 import pytest
 
-from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows.parameters import prefers_async
-from headwater.gateway.workflows.positions import format_positions, furthest, read_positions
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.workflows.parameters import prefers_async
+from headwater.gateway.api.workflows.positions import format_positions, furthest, read_positions
 
 
 @pytest.mark.parametrize(

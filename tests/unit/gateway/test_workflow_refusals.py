@@ -2,8 +2,8 @@
 
 import pytest
 
-from headwater.gateway.http.problems import CODES
-from headwater.gateway.workflows.refusals import refusal
+from headwater.gateway.api.problems import CODES
+from headwater.gateway.api.workflows.refusals import refusal
 from headwater.schemas.failures import INTERNAL, REFUSALS
 from tests.unit.gateway.workflow_fakes import reply
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.settings import Settings
-from headwater.gateway.workflows import Denied, RequestContext, WorkflowHooks, wire
+from headwater.gateway.api.workflows import Denied, RequestContext, WorkflowHooks, wire
+from headwater.gateway.settings.settings import Settings
 from headwater.schemas.answers import CurrentStep
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
 from headwater.schemas.history import (

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from headwater.gateway.http import streaming
-from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows import tail
-from headwater.gateway.workflows.freshness import Freshness
-from headwater.gateway.workflows.tail import Tails, message
+from headwater.gateway.api import streaming
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.workflows import tail
+from headwater.gateway.api.workflows.freshness import Freshness
+from headwater.gateway.api.workflows.tail import Tails, message
 from headwater.projections.workflows.answers import event_of, log_line_of
 from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import StoreUnavailable

@@ -9,9 +9,9 @@ import pytest
 from litestar.testing import TestClient
 from litestar.types import Receive, Scope, Send
 
-from headwater.gateway.http.problems import Problem
-from headwater.gateway.http.wrong_keys import WrongKeys
-from headwater.gateway.settings import Settings
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.wrong_keys import WrongKeys
+from headwater.gateway.settings.settings import Settings
 from tests.unit.gateway.memory_app import memory_app
 from tests.unit.gateway.problem_contract import assert_problem
 

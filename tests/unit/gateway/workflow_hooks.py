@@ -1,6 +1,6 @@
 """Hooks as users of the house write them; a test names them as the setting does."""
 
-from headwater.gateway.workflows import Denied, RequestContext, WorkflowHooks
+from headwater.gateway.api.workflows import Denied, RequestContext, WorkflowHooks
 
 
 def only_amara(context: RequestContext) -> Denied | None:

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from headwater.gateway.providers import installed_providers
+from headwater.gateway.settings.providers import installed_providers
 from headwater.processors.columns import merge
 from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
 from headwater.schemas.errors import MalformedPayload

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import pytest
 
-from headwater.gateway.commands.mirror import sqlite_table
+from headwater.gateway.cli.mirror import sqlite_table
 from headwater.projections.postgres.statements import upsert_of
 from headwater.projections.postgres.table_ddl import ddl_of
 from headwater.projections.postgres.wide_view import wide_view_ddl

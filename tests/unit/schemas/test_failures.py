@@ -1,6 +1,6 @@
 """The registry of failures and refusals holds together."""
 
-from headwater.processors.replay import errors
+from headwater.processors.code import errors
 from headwater.schemas import failures
 from headwater.schemas.failures import (
     REFUSALS,

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from headwater.processors.replay.host_messages import Activate
+from headwater.processors.code.host_messages import Activate
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.host_messages import HostMessage, Requested
 from headwater.schemas.history import CommandSent, StartRun

@@ -7,9 +7,9 @@ from typing import Final
 import pytest
 
 from headwater import GraphWorkflow
+from headwater.processors.code.commands import Raise, Suspend
 from headwater.processors.deployments import Deployments, artifact_of
 from headwater.processors.graph.engine import GraphEngine
-from headwater.processors.replay.commands import Raise, Suspend
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.host_messages import Requested

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from headwater.processors.replay.commands import Log
+from headwater.processors.code.commands import Log
 from headwater.processors.runs.host_messages import Requested
 from headwater.streams.code_host.frames import HOST_FRAME_MAX, Pipe, encode_frames
 

@@ -5,7 +5,7 @@ import itertools
 import msgspec
 import pytest
 
-from headwater.gateway.providers import installed_providers
+from headwater.gateway.settings.providers import installed_providers
 from headwater.processors.providers.headwater.delivering import delivery_of
 from headwater.processors.providers.placement import Placement
 from headwater.processors.sources import SourcesInvalid, read_sources, webhook_providers

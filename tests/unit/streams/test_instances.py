@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from headwater.processors.replay.state import CodeRun
+from headwater.processors.code.state import CodeRun
 from headwater.schemas.statuses import EntryStatus, RunStatus
 from headwater.streams.engine.live_instances import LiveInstance
 from tests.fakes.engines import REPLAY

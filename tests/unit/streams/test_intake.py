@@ -5,7 +5,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from headwater.gateway.providers import installed_providers
+from headwater.gateway.settings.providers import installed_providers
 from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.provider import Providers
 from headwater.processors.providers.results import Effect, Normalized, NormalizeResult

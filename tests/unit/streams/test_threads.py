@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headwater import Step, StepTx, WorkflowEvent, workflow
-from headwater.processors.replay.host_messages import Activate
+from headwater.processors.code.host_messages import Activate
 from headwater.processors.runs.host_messages import Evict
 from headwater.processors.runs.requests import StepReturned
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from headwater.processors.replay.state import CodeRun, Entry
+from headwater.processors.code.state import CodeRun, Entry
 from headwater.processors.runs.requests import Reached, RetryPolicy
 from headwater.processors.runs.state import Received
 from headwater.schemas.history import Child, Failure, Parent

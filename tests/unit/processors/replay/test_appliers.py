@@ -2,9 +2,9 @@
 
 import pytest
 
-from headwater.processors.replay.appliers import apply
-from headwater.processors.replay.state import BEGINNING, UNRESOLVED, CodeRun
-from headwater.processors.replay.trimming import trimmed
+from headwater.processors.code.appliers import apply
+from headwater.processors.code.state import BEGINNING, UNRESOLVED, CodeRun
+from headwater.processors.code.trimming import trimmed
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
     CommandRejected,

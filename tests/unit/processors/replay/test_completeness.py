@@ -2,8 +2,8 @@
 
 from typing import get_args
 
+from headwater.processors.code import appliers, commands, decide
 from headwater.processors.graph import appliers as graph_appliers
-from headwater.processors.replay import appliers, commands, decide
 from headwater.processors.runs import appliers as runs
 from headwater.processors.runs.requests import HostFailed, Request, StepUnderWay, Wake
 from headwater.projections.workflows import plan

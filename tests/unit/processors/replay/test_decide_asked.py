@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from headwater.processors.replay.commands import (
+from headwater.processors.code.commands import (
     Advance,
     BeginRollback,
     Cancel,
@@ -18,12 +18,12 @@ from headwater.processors.replay.commands import (
     RolledBack,
     Suspend,
 )
-from headwater.processors.replay.decide import (
+from headwater.processors.code.decide import (
     HOSTS_LOST_MAX,
     decide_request,
 )
-from headwater.processors.replay.rolling_back import ROLLBACK_RETRIES
-from headwater.processors.replay.state import Cancelling, CodeRun
+from headwater.processors.code.rolling_back import ROLLBACK_RETRIES
+from headwater.processors.code.state import Cancelling, CodeRun
 from headwater.processors.runs.decisions import STALE, Rejection
 from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.processors.runs.requests import (

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from headwater.processors.replay.decide import decide_command
-from headwater.processors.replay.state import Cancelling, CodeRun
+from headwater.processors.code.decide import decide_command
+from headwater.processors.code.state import Cancelling, CodeRun
 from headwater.processors.runs.decisions import STALE, Facts, Rejection
 from headwater.processors.runs.limits import CLEANUP_MS, MAILBOX_MAX
 from headwater.processors.runs.state import Slot, StoredKey

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headwater.processors.replay.appliers import apply
-from headwater.processors.replay.state import CodeRun
-from headwater.processors.replay.transitions import TRANSITIONS
+from headwater.processors.code.appliers import apply
+from headwater.processors.code.state import CodeRun
+from headwater.processors.code.transitions import TRANSITIONS
 from headwater.processors.runs.appliers import move
 from headwater.processors.runs.transitions import TRANSITIONS as RUN_TRANSITIONS
 from headwater.schemas.errors import InvariantViolation

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from headwater.processors.replay import errors
+from headwater.processors.code import errors
 from headwater.schemas.history import Failure
 
 FAILURE = Failure("LookupError", "no such page", '"trace"')

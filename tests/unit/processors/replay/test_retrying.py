@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from headwater.processors.replay.retrying import retry
-from headwater.processors.replay.state import UNRESOLVED, CodeRun, Entry
+from headwater.processors.code.retrying import retry
+from headwater.processors.code.state import UNRESOLVED, CodeRun, Entry
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, bounded
 from headwater.schemas.history import Failure, LogWritten, Reopened, RetryRun, RunStarted

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from headwater.processors.replay.appliers import apply
-from headwater.processors.replay.decide import decide_command
-from headwater.processors.replay.state import CodeRun
+from headwater.processors.code.appliers import apply
+from headwater.processors.code.decide import decide_command
+from headwater.processors.code.state import CodeRun
 from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.limits import DECISION_BYTES_MAX, FAILURE_MESSAGE_MAX
 from headwater.processors.runs.sizes import bytes_max

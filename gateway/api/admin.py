@@ -1,0 +1,335 @@
+"""Operator routes: dead letters and their replay, traces, outcomes, projection positions."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+from litestar import Router, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+
+from headwater.gateway.api.auditing import note
+from headwater.gateway.api.checked_parameters import checked_parameters
+from headwater.gateway.api.deliveries import delivery_routes
+from headwater.gateway.api.json_bodies import OperatorRequest, check_texts
+from headwater.gateway.api.keys import operators_only
+from headwater.gateway.api.limited_bodies import BodySize, LimitedBodies
+from headwater.gateway.api.lineage import lineage_routes
+from headwater.gateway.api.moments import moment_of
+from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses
+from headwater.gateway.api.ports import DeliveryLog, Replays
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.raw_events import raw_event_routes
+from headwater.gateway.api.request_scope import AnyRequest
+from headwater.gateway.api.user_routes import user_routes
+from headwater.processors.providers.provider import Providers
+from headwater.projections.deliveries.queries import (
+    DeadLetter,
+    DeadLetterPage,
+    DeadLetterWhole,
+    Outcome,
+    OutcomeCount,
+    Position,
+    ProjectionError,
+    Reader,
+    Trace,
+)
+from headwater.projections.postgres.reader import PAGE_MAX
+from headwater.projections.workflows.counts import InstanceCount, instance_counts
+
+_PAGE_DEFAULT: Final = 50
+_PROBLEMS: Final = problem_responses("store_unavailable")
+
+#: Dead letters of one replay. They are read and appended one by one, some milliseconds each.
+REPLAYS_MAX: Final = 1000
+
+#: Characters of a dead letter's reason; those of Headwater have about thirty.
+_REASON_CHARS: Final = 256
+
+Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
+
+
+class Level(StrEnum):
+    """Level of a trace: `error` if the delivery became a dead letter."""
+
+    INFO = "info"
+    ERROR = "error"
+
+
+class Status(StrEnum):
+    """Outcome of a delivery."""
+
+    PROCESSED = "processed"
+    SKIPPED = "skipped"
+    PARKED = "parked"
+    DEAD = "dead"
+
+
+class State(StrEnum):
+    """Kind of unprocessed delivery: dead letters, deliveries parked for their user, or both."""
+
+    DEAD = "dead"
+    PARKED = "parked"
+    ALL = "all"
+
+
+class DeadLetterPosition(msgspec.Struct, frozen=True):
+    """Position of a dead letter in the topic dead-letters."""
+
+    partition: Annotated[int, msgspec.Meta(ge=0)]
+    offset: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Dead letters to replay: those at `positions`, or all that were never replayed.
+
+    `reason` filters `all`. With `all`, one request replays one page; pass `next` of the answer as
+    `after` to continue.
+    """
+
+    positions: Annotated[tuple[DeadLetterPosition, ...], msgspec.Meta(max_length=REPLAYS_MAX)] = ()
+    all: bool = False
+    reason: str | None = None
+    after: DeadLetterPosition | None = None
+    dry_run: bool = False
+
+
+class ReplayResult(msgspec.Struct, frozen=True):
+    """Result of replaying one dead letter."""
+
+    partition: int
+    offset: int
+    topic: str
+    ok: bool
+    detail: str
+
+
+class ReplayAnswer(msgspec.Struct, frozen=True):
+    """Results of a replay. With `all`, `next` is set while there may be more dead letters."""
+
+    dry_run: bool
+    replayed: int
+    failed: int
+    next: DeadLetterPosition | None
+    results: list[ReplayResult]
+
+
+class Traces(msgspec.Struct, frozen=True):
+    """Traces, newest first."""
+
+    traces: list[Trace]
+
+
+class Outcomes(msgspec.Struct, frozen=True):
+    """Number of deliveries by outcome."""
+
+    outcomes: list[OutcomeCount]
+
+
+class Instances(msgspec.Struct, frozen=True):
+    """Number of workflow instances by workflow and status."""
+
+    instances: list[InstanceCount]
+
+
+class Projections(msgspec.Struct, frozen=True):
+    """Positions of the projections, and the records that they could not apply."""
+
+    positions: list[Position]
+    errors: list[ProjectionError]
+
+
+def admin_routes(  # noqa: PLR0913 (one parameter for each dependency)
+    reader: Reader,
+    log: DeliveryLog,
+    replays: Replays,
+    providers: Providers,
+    *,
+    key: str,
+    limited: LimitedBodies,
+    more: Sequence[HTTPRouteHandler],
+) -> Router:
+    """Return the router for /admin.
+
+    Args:
+        reader: Postgres reader.
+        log: Topic `webhooks`.
+        replays: Replays dead letters and deliveries.
+        providers: Installed providers.
+        key: Operators' key.
+        limited: Middleware that limits request bodies.
+        more: Further route handlers for this router.
+    """
+    handlers = [
+        *_dead_letter_routes(reader, replays),
+        *_journey_routes(reader),
+        *delivery_routes(reader, log),
+        *raw_event_routes(reader, log, replays),
+        *user_routes(reader),
+        *lineage_routes(reader, log, providers),
+        *more,
+    ]
+    return Router(
+        "/admin",
+        route_handlers=handlers,
+        middleware=[limited],
+        request_class=OperatorRequest,
+        request_max_body_size=None,
+        guards=[operators_only(key), checked_parameters],
+        security=[{ADMIN_KEY: []}],
+        tags=["operate"],
+    )
+
+
+def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandler]:
+    @get(
+        "/dlq",
+        summary="Dead letters, newest first",
+        description="`state=parked` lists deliveries parked for their user, `state=all` both.",
+        responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
+    )
+    async def dead_letters(
+        selected: Annotated[
+            State, QueryParameter(name="state", description="Dead letters, parked, or both.")
+        ] = State.DEAD,
+        limit: Limit = _PAGE_DEFAULT,
+        after: Annotated[
+            str | None, QueryParameter(description="Cursor of the previous page.")
+        ] = None,
+    ) -> DeadLetterPage:
+        states = (State.DEAD, State.PARKED) if selected is State.ALL else (selected,)
+        return await reader.dead_letters(limit=limit, after=after, states=states)
+
+    @get(
+        "/dlq/{partition:int}/{offset:int}",
+        summary="Get a dead letter with its key and value",
+        description="Key and value are the original bytes in base64.",
+        responses=problem_responses("not_found", "store_unavailable"),
+    )
+    async def dead_letter(partition: FromPath[int], offset: FromPath[int]) -> DeadLetterWhole:
+        letter = await reader.dead_letter(partition, offset)
+        if letter is None:
+            raise Problem("not_found", f"There is no dead letter at {partition}/{offset}.")
+        return letter
+
+    @post(
+        "/dlq/replay",
+        body=BodySize.POSITIONS,
+        audit="dead_letters.replay",
+        status_code=200,
+        summary="Replay dead letters to their original topics",
+        description=f"At most {REPLAYS_MAX} in one request. Replaying again is safe: rows and "
+        "outcomes converge.",
+        responses=problem_responses("broker_unavailable", "store_unavailable"),
+    )
+    async def replay(request: AnyRequest, data: JSONBody[ReplayRequest]) -> ReplayAnswer:
+        note(request, dry_run=data.dry_run)
+        return await _replay(reader, replays, data)
+
+    return [dead_letters, dead_letter, replay]
+
+
+def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
+    @get(
+        "/traces",
+        summary="Traces of deliveries, newest first",
+        responses=problem_responses("invalid_parameter", "store_unavailable"),
+    )
+    async def traces(
+        request_id: FromQuery[str | None] = None,
+        user_id: FromQuery[str | None] = None,
+        level: FromQuery[Level | None] = None,
+        limit: Limit = _PAGE_DEFAULT,
+    ) -> Traces:
+        return Traces(
+            await reader.traces(request_id=request_id, user_id=user_id, level=level, limit=limit)
+        )
+
+    @get(
+        "/outcomes",
+        summary="Number of deliveries by outcome",
+        responses=problem_responses("invalid_parameter", "store_unavailable"),
+    )
+    async def outcomes(
+        status: FromQuery[Status | None] = None,
+        since: Annotated[
+            str | None, QueryParameter(description="Only deliveries received since, in RFC 3339.")
+        ] = None,
+    ) -> Outcomes:
+        counts = await reader.outcome_counts(moment_of("since", since))
+        return Outcomes([count for count in counts if status in (None, count.status)])
+
+    @get(
+        "/outcomes/{event_id:str}",
+        summary="Get the outcome of a delivery",
+        responses=problem_responses("not_found", "store_unavailable"),
+    )
+    async def outcome(event_id: FromPath[str]) -> Outcome:
+        row = await reader.outcome(event_id)
+        if row is None:
+            raise Problem("not_found", f"No outcome of {event_id[:64]} is known (yet).")
+        return row
+
+    @get(
+        "/instances",
+        summary="Number of workflow instances by workflow and status",
+        responses=_PROBLEMS,
+    )
+    async def instances() -> Instances:
+        return Instances(await instance_counts(reader))
+
+    @get("/projections", summary="Positions and errors of the projections", responses=_PROBLEMS)
+    async def projections(limit: Limit = _PAGE_DEFAULT) -> Projections:
+        return Projections(
+            await reader.projection_positions(), await reader.projection_errors(limit=limit)
+        )
+
+    return [traces, outcomes, outcome, instances, projections]
+
+
+async def _replay(reader: Reader, replays: Replays, request: ReplayRequest) -> ReplayAnswer:
+    if request.all == bool(request.positions):
+        raise Problem("invalid_parameter", "expected either positions or all", field="positions")
+    check_texts(_REASON_CHARS, reason=request.reason)
+    positions = [(position.partition, position.offset) for position in request.positions]
+    pending: list[DeadLetter] = []
+    next_page = None
+    if request.all:
+        pending, next_page = await _pending(reader, request)
+        positions = [(letter.partition, letter.offset) for letter in pending]
+    if request.dry_run and request.all:
+        results = [_dry_run_result(letter.partition, letter.offset, letter) for letter in pending]
+    elif request.dry_run:
+        results = [
+            _dry_run_result(partition, offset, await reader.dead_letter(partition, offset))
+            for partition, offset in positions
+        ]
+    else:
+        results = [
+            ReplayResult(
+                replayed.partition, replayed.offset, replayed.topic, replayed.ok, replayed.detail
+            )
+            for replayed in await replays.replay(positions)
+        ]
+    succeeded = sum(result.ok for result in results)
+    return ReplayAnswer(request.dry_run, succeeded, len(results) - succeeded, next_page, results)
+
+
+async def _pending(
+    reader: Reader, request: ReplayRequest
+) -> tuple[list[DeadLetter], DeadLetterPosition | None]:
+    """Return a page of dead letters that were never replayed, and the position to continue at."""
+    begin = request.after
+    after = (-1, -1) if begin is None else (begin.partition, begin.offset)
+    page = await reader.pending_dead_letters(limit=REPLAYS_MAX, after=after)
+    letters = [letter for letter in page if request.reason in (None, letter.reason)]
+    last = page[-1] if len(page) == REPLAYS_MAX else None
+    return letters, DeadLetterPosition(last.partition, last.offset) if last else None
+
+
+def _dry_run_result(partition: int, offset: int, letter: DeadLetter | None) -> ReplayResult:
+    """Return what a replay would do, according to the projection."""
+    topic = "" if letter is None else letter.original_topic or ""
+    detail = "no dead letter there" if letter is None else "would be replayed"
+    return ReplayResult(partition, offset, topic, bool(topic), detail)

@@ -1,0 +1,374 @@
+"""The HTTP application: its routes, and the lifecycle of its ports."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPMethod
+from importlib.metadata import version
+from typing import Any, Final
+
+from litestar import Litestar, Router, asgi, post
+from litestar.connection import ASGIConnection
+from litestar.exceptions import NotFoundException
+from litestar.handlers import ASGIRouteHandler, BaseRouteHandler, HTTPRouteHandler
+from litestar.openapi import OpenAPIConfig, ResponseSpec
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components
+from litestar.params import FromPath
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from headwater.gateway.api.admin import admin_routes
+from headwater.gateway.api.asyncapi import asyncapi_route
+from headwater.gateway.api.audit_routes import audit_router
+from headwater.gateway.api.auditing import Auditing
+from headwater.gateway.api.bodies import BodyReader
+from headwater.gateway.api.budget import READ_S, Budget
+from headwater.gateway.api.builtin_instances import BuiltinInstances
+from headwater.gateway.api.callers import Callers
+from headwater.gateway.api.console.api_client import ConsoleKeys
+from headwater.gateway.api.console.routes import Console
+from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
+from headwater.gateway.api.deployments.deployment_service import DeploymentService
+from headwater.gateway.api.deployments.routes import deployment_routers
+from headwater.gateway.api.front import add_headers, state_of
+from headwater.gateway.api.health import health_routes
+from headwater.gateway.api.hosts import hosts_known
+from headwater.gateway.api.keys import key_id
+from headwater.gateway.api.limited_bodies import ANY_JSON, BodyKind, LimitedBodies
+from headwater.gateway.api.metrics import Metrics
+from headwater.gateway.api.openapi import SECURITY as KEYS
+from headwater.gateway.api.openapi import responses_of
+from headwater.gateway.api.ownership import UnexpectedHits, ownership_routers
+from headwater.gateway.api.pages import Home
+from headwater.gateway.api.peers import peer_resolver
+from headwater.gateway.api.ports import AnswerLog, AuditLog, DeliveryLog, Replays
+from headwater.gateway.api.problems import HANDLERS, Problem
+from headwater.gateway.api.prunes import prune_routes
+from headwater.gateway.api.reads import read_routes
+from headwater.gateway.api.rebuilds import rebuild_routes
+from headwater.gateway.api.refusals import Refusals
+from headwater.gateway.api.replays import replay_routes
+from headwater.gateway.api.schema_registry import registry
+from headwater.gateway.api.segments import whole_parameters
+from headwater.gateway.api.unmatched import record_unmatched, refusal_recorder
+from headwater.gateway.api.users.ports import UserPorts, UserServices
+from headwater.gateway.api.users.routes import user_routes
+from headwater.gateway.api.users.upload_limits import UploadLimits
+from headwater.gateway.api.webhooks import Accepted, Receiver
+from headwater.gateway.api.wiping import Wiping, wipe_routes
+from headwater.gateway.api.workflows.openapi import SECURITY
+from headwater.gateway.api.workflows.routes import ServiceKeys, WorkflowPorts, WorkflowService
+from headwater.gateway.api.workflows.swagger import SwaggerPage
+from headwater.gateway.api.workflows.wire import StepTypes
+from headwater.gateway.api.wrong_keys import STATE as WRONG_KEYS
+from headwater.gateway.api.wrong_keys import WrongKeys
+from headwater.gateway.settings.settings import Settings
+from headwater.processors.providers.provider import Providers
+from headwater.processors.sources import Source, providers_of
+from headwater.projections.deliveries.of_user import connections_of
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
+from headwater.schemas.installed_tables import TABLE_BY_NAME
+from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
+
+_VERSION: Final = version("headwater")
+_ROOT: Final = "/"
+
+_SERVICE: Final = "workflow_service"
+#: Key of the app's state with the watch of its event loop.
+LOOP_WATCH: Final = "loop_watch"
+
+#: Bodies of the console's forms, which declare their content type.
+_FORMS: Final = BodyKind("application/x-www-form-urlencoded", lambda _: True, b"")
+
+#: Error codes of `/webhooks/{source}`.
+_REFUSALS: Final = (
+    "empty_body",
+    "malformed_payload",
+    "bad_request",
+    "invalid_signature",
+    "unknown_source",
+    "body_timeout",
+    "body_too_large",
+    "too_many_requests",
+    "broker_unavailable",
+    "overloaded",
+    "not_yet_readable",
+    "internal_error",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Dependencies of the application.
+
+    Attributes:
+        clock: Unix milliseconds.
+    """
+
+    log: DeliveryLog
+    answers: AnswerLog
+    audit: AuditLog
+    replays: Replays
+    reader: Reader
+    workflows: WorkflowPorts
+    users: UserServices
+    wiping: Wiping
+    clock: Callable[[], int]
+    new_request_id: Callable[[], str]
+
+
+def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> Litestar:
+    """Build the application."""
+    metrics, refusals = Metrics(), Refusals(ports.answers)
+    bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=Budget(read_s=READ_S))
+    peer_of = peer_resolver(settings.trusted_proxies)
+    limited = LimitedBodies(bodies, peer_of, settings.limits)
+    report_refusal = refusal_recorder(refusals, peer_of, ports.clock)
+    callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
+    service = _workflow_service(settings, ports.workflows, limited)
+    watching = ports.reader.with_own_pool()
+    watch = _loop_watch(metrics)
+    receivers: dict[str, Receiver] = {}
+    for source in sources:
+        receiver = Receiver(
+            source, log=ports.log, bodies=bodies, peer_of=peer_of, refusals=refusals,
+            metrics=metrics, clock=ports.clock, new_request_id=ports.new_request_id,
+        )  # fmt: skip
+        receivers |= dict.fromkeys(source.paths, receiver)
+    auditing = Auditing(
+        ports.audit, project=settings.project, peer_of=peer_of, metrics=metrics,
+        clock=ports.clock, new_id=ports.new_request_id,
+    )  # fmt: skip
+    uploads = UploadLimits(
+        settings.lab_uploads, settings.lab_upload_mib * 1024 * 1024, lambda: ports.clock() / 1000
+    )
+    app = Litestar(
+        [
+            *(_receiving(receiver, path) for path, receiver in receivers.items() if path != _ROOT),
+            _at_root(Home(_VERSION, tuple(receivers)), receivers.get(_ROOT)),
+            _any_other_source(", ".join(source.name for source in sources)),
+            read_routes(ports.reader, callers),
+            *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
+            *_operators_routes(settings, ports, providers_of(sources), limited),
+            _console(settings, ports.clock, report_refusal, limited),
+            registry,
+            asyncapi_route(_VERSION),
+            health_routes(ports.log, watching, metrics),
+            *service.routers(),
+            *_deployments(settings, ports.workflows, service, limited),
+        ],
+        lifespan=[lambda _app: _running(ports, service, watching, watch)],
+        middleware=[whole_parameters, auditing],
+        before_send=[add_headers],
+        after_exception=[record_unmatched(report_refusal)],
+        exception_handlers=HANDLERS,
+        plugins=[StepTypes()],
+        openapi_config=_openapi(),
+        logging_config=None,
+        request_max_body_size=settings.max_body_bytes,
+        state=state_of(
+            receivers=receivers,
+            host_known=hosts_known(settings.host, settings.allowed_hosts),
+            new_request_id=ports.new_request_id,
+        ),
+    )
+    app.state[WRONG_KEYS] = WrongKeys(peer_of, lambda: ports.clock() / 1000)
+    app.state[_SERVICE] = service
+    app.state[LOOP_WATCH] = watch
+    return app
+
+
+def end_streams(app: Litestar) -> None:
+    """End open event streams, before the server stops."""
+    service: WorkflowService = app.state[_SERVICE]
+    service.end_streams()
+
+
+def _console(
+    settings: Settings,
+    clock: Callable[[], int],
+    report_refusal: Callable[[Scope, str], None],
+    bodies: LimitedBodies,
+) -> Router:
+    """Return the console's pages, with the keys for its requests to the API."""
+    keys = ConsoleKeys(
+        settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value()
+    )
+    return Console(
+        keys, clock=clock, record_refusal=report_refusal, bodies=bodies.for_kind(_FORMS)
+    ).router()
+
+
+def _operators_routes(
+    settings: Settings, ports: Ports, providers: Providers, limited: LimitedBodies
+) -> list[Router]:
+    key, reader, workflows = settings.admin_key.get_secret_value(), ports.reader, ports.workflows
+    builtin = BuiltinInstances(
+        commands=workflows.commands,
+        workflows=workflows.workflows,
+        new_id=workflows.new_id,
+        clock=workflows.clock,
+    )
+    further = [
+        *wipe_routes(reader, ports.wiping),
+        *rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id),
+        *replay_routes(reader, builtin),
+        *prune_routes(reader, builtin),
+    ]
+    hits = UnexpectedHits(reader, settings.project, ports.clock)
+    return [
+        admin_routes(
+            reader,
+            ports.log,
+            ports.replays,
+            providers,
+            key=key,
+            limited=limited.for_kind(ANY_JSON),
+            more=further,
+        ),
+        audit_router(reader, key),
+        *ownership_routers(settings, hits, key),
+    ]
+
+
+def _user_ports(ports: Ports) -> UserPorts:
+    return UserPorts(
+        services=ports.users,
+        log=ports.log,
+        commands=ports.workflows.commands,
+        instances=ports.workflows.workflows,
+        connections=partial(connections_of, ports.reader),
+        clock=ports.clock,
+        new_id=ports.new_request_id,
+    )
+
+
+def _receiving(receiver: ASGIApp, path: str) -> ASGIRouteHandler:
+    @asgi(path, copy_scope=False)
+    async def receive_delivery(scope: Scope, receive: Receive, send: Send) -> None:
+        await receiver(scope, receive, send)
+
+    return receive_delivery
+
+
+def _at_root(home: Home, receiver: Receiver | None) -> ASGIRouteHandler:
+    """Return the home page's handler, at a path that may also accept deliveries."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if receiver is None or scope.get("method") == HTTPMethod.GET:
+            await home(scope, receive, send)
+        else:
+            await receiver(scope, receive, send)
+
+    return _receiving(answer, _ROOT)
+
+
+def _any_other_source(known: str) -> HTTPRouteHandler:
+    """Answer for sources that do not exist; document the route for those that do.
+
+    Litestar's OpenAPI omits plain ASGI routes, and for readers they are one route.
+    """
+
+    @post(
+        "/webhooks/{source:str}",
+        status_code=200,
+        summary="Accept a delivery",
+        description=f"The source is one of: {known}. The body is the delivery as its "
+        "source signed it. 200 means that Kafka has acknowledged it.",
+        responses={
+            200: ResponseSpec(Accepted, generate_examples=False, description="It is durable."),
+            **responses_of(*_REFUSALS),
+        },
+        tags=["webhooks"],
+    )
+    async def take_delivery(source: FromPath[str]) -> None:
+        raise Problem("unknown_source", f"expected one of {known}, found {source[:64]!r}")
+
+    return take_delivery
+
+
+def _loop_watch(metrics: Metrics) -> LoopWatch:
+    def blocked(event: Blocked) -> None:
+        metrics.loop_blocked()
+        log_blocked(event)
+
+    return LoopWatch(metrics.loop_late, blocked)
+
+
+@asynccontextmanager
+async def _running(
+    ports: Ports, service: WorkflowService, watching: PooledReader, watch: LoopWatch
+) -> AsyncIterator[None]:
+    async with AsyncExitStack() as exits:
+        exits.enter_context(watch.watching())
+        for log in (ports.log, ports.answers, ports.audit, ports.replays, ports.wiping.log):
+            await log.start()
+            exits.push_async_callback(log.stop)
+        for reader in (ports.reader, watching):
+            await reader.open()
+            exits.push_async_callback(reader.close)
+        await exits.enter_async_context(service.lifespan())
+        exits.push_async_callback(ports.users.close)
+        yield
+
+
+def _workflow_service(
+    settings: Settings, workflows: WorkflowPorts, bodies: LimitedBodies
+) -> WorkflowService:
+    """Return the workflow service, with the keys of the settings."""
+    return WorkflowService(
+        workflows,
+        keys=ServiceKeys(
+            workflow=settings.workflow_key.get_secret_value(),
+            world=settings.world_key.get_secret_value(),
+            tick=settings.tick_key.get_secret_value(),
+        ),
+        tick_urls=settings.tick_urls,
+        bodies=bodies,
+        limits=settings.limits,
+    )
+
+
+def _deployments(
+    settings: Settings, workflows: WorkflowPorts, service: WorkflowService, bodies: LimitedBodies
+) -> list[Router]:
+    """Return the routes of deployments, with the keys of the settings."""
+    key = settings.admin_key.get_secret_value()
+    artifact_check = ArtifactCheck(passed=settings.app_environment, limits=settings.limits)
+    service.add_shutdown_callback(artifact_check.close)
+    deployment_service = DeploymentService(
+        workflows.run_ports.deployments,
+        artifact_check,
+        by=key_id("admin", key),
+        clock=workflows.clock,
+    )
+    return deployment_routers(
+        deployment_service,
+        service.request_guard,
+        bodies,
+        key,
+        settings.world_key.get_secret_value(),
+    )
+
+
+def _no_such_page(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+    """Refuse unknown pages below /schema, for which Litestar would answer with its own page."""
+    if connection.path_params:
+        raise NotFoundException
+
+
+def _openapi() -> OpenAPIConfig:
+    return OpenAPIConfig(
+        title="Headwater",
+        version=_VERSION,
+        description="Signed webhooks in, typed rows out; durable workflows. Errors are RFC 9457 "
+        "problem documents.",
+        openapi_router=Router(
+            "/schema", route_handlers=[], include_in_schema=False, guards=[_no_such_page]
+        ),
+        components=Components(security_schemes={**KEYS, **SECURITY}),
+        render_plugins=[JsonRenderPlugin(path=["/", "/openapi.json"]), SwaggerPage()],
+    )

@@ -1,0 +1,159 @@
+"""The console's client of the gateway's own HTTP API, called in the same process.
+
+The console has no other data source. So pages show only what the API returns, changes are in the
+audit log like those of any client, and a page can list the requests that it was rendered from.
+"""
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import urlencode
+
+import httpx
+import msgspec
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from headwater.gateway.api.request_scope import AnyRequest, request_id_of
+from headwater.gateway.api.segments import split_as_sent
+from headwater.gateway.settings.loopback import DEVELOPMENT_SECRETS
+
+_JSON: Final = msgspec.json.Decoder(float_hook=Decimal)
+#: Headers of the browser that are forwarded to the API, for its audit log.
+_FORWARDED_HEADERS: Final = frozenset({b"user-agent", b"x-forwarded-for"})
+
+
+class ApiKey(NamedTuple):
+    """A key of the API.
+
+    Attributes:
+        header: Header that carries the key.
+        prefix: Text before the key in the header.
+        setting: Setting of the key.
+        value: The key.
+    """
+
+    header: str
+    prefix: str
+    setting: str
+    value: str
+
+    @property
+    def shell_header(self) -> str:
+        """The header for a shell, with the name of a variable unless it is the development key."""
+        is_public = self.value == DEVELOPMENT_SECRETS[self.setting]
+        shown = self.value if is_public else f"$HEADWATER_{self.setting.upper()}"
+        return f'"{self.header}: {self.prefix}{shown}"'
+
+
+class ConsoleKeys(NamedTuple):
+    """Keys of the console's requests to the API."""
+
+    admin: str
+    workflow: str
+
+    def key_for(self, path: str) -> ApiKey | None:
+        """Return the key that a path requires."""
+        if path.startswith("/health/"):
+            return None
+        if path.startswith("/api/"):
+            return ApiKey("authorization", "Bearer ", "workflow_key", self.workflow)
+        return ApiKey("x-admin-key", "", "admin_key", self.admin)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiResponse:
+    """Response of the API."""
+
+    status: int
+    data: Any
+    content: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether the request succeeded."""
+        return self.status < httpx.codes.BAD_REQUEST
+
+    @property
+    def problem(self) -> Mapping[str, Any]:
+        """The problem document of a failure, or a substitute if a hook returned its own body."""
+        if isinstance(self.data, dict) and {"title", "detail", "code"} <= self.data.keys():
+            return self.data
+        detail = self.content.decode(errors="replace")
+        return {
+            "title": "Request refused",
+            "detail": detail,
+            "code": "none",
+            "status": self.status,
+        }
+
+
+class ApiClient:
+    """Calls the API on behalf of one request of a browser, and records the calls."""
+
+    def __init__(self, request: AnyRequest, keys: ConsoleKeys) -> None:
+        self._request = request
+        self._keys = keys
+        #: The calls as shell commands, in their order.
+        self.curl_commands: list[str] = []
+
+    async def get(self, path: str, query: Iterable[tuple[str, object]] = ()) -> ApiResponse:
+        """Send a GET request, without empty query parameters."""
+        text = urlencode([(name, value) for name, value in query if value not in (None, "")])
+        return await self._send("GET", f"{path}?{text}" if text else path)
+
+    async def post(
+        self, path: str, body: Mapping[str, Any] | None = None, **headers: str
+    ) -> ApiResponse:
+        """Send a POST request; write - as _ in the names of headers."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self._send("POST", path, msgspec.json.encode(body or {}), named)
+
+    async def _send(
+        self, method: str, url: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> ApiResponse:
+        key = self._keys.key_for(url)
+        self.curl_commands.append(self._curl_command(url, key, body))
+        scope = self._request.scope
+        sent = [(name, value) for name, value in scope["headers"] if name in _FORWARDED_HEADERS]
+        own = {"x-request-id": request_id_of(scope), **(headers or {})}
+        if key is not None:
+            own[key.header] = key.prefix + key.value
+        if body:
+            own["content-type"] = "application/json"
+        sent += [(name.encode(), value.encode()) for name, value in own.items()]
+        app = _with_split_paths(self._request.app)
+        transport = httpx.ASGITransport(cast("Any", app), client=scope["client"] or ("", 0))
+        request = httpx.Request(method, f"http://localhost{url}", content=body, headers=sent)
+        response = await transport.handle_async_request(request)
+        await response.aread()
+        return ApiResponse(response.status_code, _parse(response), response.content)
+
+    def _curl_command(self, url: str, key: ApiKey | None, body: bytes) -> str:
+        """Return the request as a shell command."""
+        address = f"{self._request.url.scheme}://{self._request.url.netloc}{url}"
+        words = ["curl", *([] if key is None else ["-H", key.shell_header])]
+        if body:
+            words += ["--json", shlex.quote(body.decode())]
+        return " ".join([*words, shlex.quote(address)])
+
+
+def _with_split_paths(app: ASGIApp) -> ASGIApp:
+    """Wrap the app like the server does, so that ids in paths may contain slashes."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(split_as_sent(scope), receive, send)
+
+    return served
+
+
+def _parse(response: httpx.Response) -> Any:  # noqa: ANN401 (JSON)
+    """Decode the JSON of a response, with numbers as they were written."""
+    if "json" not in response.headers.get("content-type", ""):
+        return None
+    try:
+        return _JSON.decode(response.content)
+    except msgspec.DecodeError:  # Lone surrogates are valid JSON, but msgspec refuses them.
+        return json.loads(response.content)

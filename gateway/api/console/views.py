@@ -1,0 +1,244 @@
+"""Views: read the data of a page from the API and render its template."""
+
+from asyncio import gather
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from litestar import Response
+
+from headwater.gateway.api.console.api_client import ApiResponse
+from headwater.gateway.api.console.page_context import BASE, PageContext
+from headwater.gateway.api.console.rendering import PICTURE_HEADERS, moment, redirect
+from headwater.gateway.api.console.timeline import bars
+from headwater.gateway.client.paths import path
+
+#: Most dead letters and parked deliveries that the overview counts.
+_COUNT_MAX: Final = 100
+#: Newest deliveries on the overview.
+_NEWEST: Final = 8
+#: Rows on a page of a history.
+_HISTORY_ROWS: Final = 100
+#: Actions by status of an instance; restart is always possible.
+_ACTIONS: Final[Mapping[str, Sequence[str]]] = {
+    "active": ("pause", "cancel", "terminate"),
+    "waiting": ("pause", "cancel", "terminate"),
+    "paused": ("resume", "cancel", "terminate"),
+    "errored": ("retry",),
+}
+
+
+async def overview(context: PageContext) -> Response[bytes]:
+    """Overview: readiness, counts, and what needs attention."""
+    since = (context.now - timedelta(days=1)).isoformat(timespec="seconds").replace("+00:00", "Z")
+    get = context.api.get
+    ready, day, parked, dead, instances, progress, newest = await gather(
+        get("/health/ready"),
+        get("/admin/outcomes", [("since", since)]),
+        get("/admin/dlq", [("state", "parked"), ("limit", _COUNT_MAX)]),
+        get("/admin/dlq", [("limit", _COUNT_MAX)]),
+        get("/admin/instances"),
+        get("/admin/projections"),
+        get("/admin/deliveries", [("limit", _NEWEST)]),
+    )
+    return context.render(
+        "overview.html",
+        "",
+        # When not ready, it returns 503 with the unavailable parts, not a problem document.
+        ready=ready.data["parts"],
+        day=day,
+        day_counts=_counts(day, "outcomes", "status", "deliveries"),
+        parked=parked,
+        dead=dead,
+        instances=instances,
+        instance_counts=_counts(instances, "instances", "status", "instances"),
+        progress=progress,
+        projections=projections_of(progress.data["positions"]) if progress.ok else (),
+        newest=newest,
+        since=since,
+    )
+
+
+def _counts(response: ApiResponse, rows: str, name: str, number: str) -> Counter[str]:
+    """Add up the numbers of rows that have the same name."""
+    counts = Counter[str]()
+    for row in response.data[rows] if response.ok else ():
+        counts[row[name]] += row[number]
+    return counts
+
+
+def projections_of(positions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the progress of projections: records read, and when some were last applied."""
+    projections: dict[str, dict[str, Any]] = {}
+    for position in positions:
+        name = position["projection"]
+        projection = projections.setdefault(name, {"name": name, "records": 0, "applied_at": None})
+        projection["records"] += position["next_offset"]
+        times = [at for at in (projection["applied_at"], position["applied_at"]) if at]
+        projection["applied_at"] = max(times, key=moment, default=None)
+    return list(projections.values())
+
+
+async def deliveries(context: PageContext) -> Response[bytes]:
+    """List of deliveries."""
+    if reference := context.query_value("id").strip():
+        return redirect(f"{BASE}{path('deliveries', reference)}")
+    response = await context.api.get("/admin/deliveries", context.filters(without=["id"]))
+    return context.render("deliveries.html", "deliveries", response=response)
+
+
+async def delivery(context: PageContext) -> Response[bytes]:
+    """Details of a delivery or a refused request."""
+    reference = context.path_value("reference").removeprefix("webhooks/")
+    response = await context.api.get(path("admin", "deliveries", reference))
+    raw = impact = None
+    if response.ok and response.data.get("delivery"):
+        event_id = response.data["delivery"]["outcome"]["event_id"]
+        raw, impact = await gather(
+            context.api.get(path("admin", "raw-events", event_id)),
+            context.api.get(path("admin", "impact", event_id)),
+        )
+    return context.render(
+        "delivery.html",
+        "deliveries",
+        response=response,
+        raw=raw,
+        impact=impact,
+        reference=reference,
+    )
+
+
+async def dead_letters(context: PageContext) -> Response[bytes]:
+    """List of dead letters and parked deliveries."""
+    response = await context.api.get("/admin/dlq", context.filters())
+    return context.render("dead_letters.html", "dead-letters", response=response)
+
+
+async def dead_letter(context: PageContext) -> Response[bytes]:
+    """Details of a dead letter."""
+    position = (context.path_value("partition"), context.path_value("offset"))
+    response = await context.api.get(path("admin", "dlq", *position))
+    return context.render("dead_letter.html", "dead-letters", response=response)
+
+
+async def confirm_reprocessing(context: PageContext) -> Response[bytes]:
+    """Confirmation before all dead letters with a reason are reprocessed."""
+    reason = context.query_value("reason")
+    body = {"all": True, "dry_run": True, **({"reason": reason} if reason else {})}
+    response = await context.api.post("/admin/dlq/replay", body)
+    return context.render(
+        "confirm_reprocessing.html", "dead-letters", response=response, reason=reason
+    )
+
+
+async def workflows(context: PageContext) -> Response[bytes]:
+    """List of workflows with counts of instances."""
+    response, instances = await gather(
+        context.api.get("/api/workflows/workflows"), context.api.get("/admin/instances")
+    )
+    counts: dict[str, dict[str, int]] = {}
+    for row in instances.data["instances"] if instances.ok else ():
+        counts.setdefault(row["workflow"], {})[row["status"]] = row["instances"]
+    names = {row["name"] for row in response.data["workflows"]} if response.ok else set()
+    built_in = sorted(counts.keys() - names)
+    return context.render(
+        "workflows.html",
+        "workflows",
+        response=response,
+        instances=instances,
+        counts=counts,
+        built_in=built_in,
+    )
+
+
+async def instances(context: PageContext) -> Response[bytes]:
+    """List of instances."""
+    workflow = context.query_value("workflow")
+    scope = ("workflows", workflow) if workflow else ()
+    query = context.filters(without=["workflow"])
+    response = await context.api.get(path("api", "workflows", *scope, "instances"), query)
+    return context.render("instances.html", "workflows", response=response, workflow=workflow)
+
+
+def instance_path(context: PageContext) -> str:
+    """Return the API path of the instance of a page."""
+    segments = (context.path_value("workflow"), "instances", context.path_value("instance"))
+    return path("api", "workflows", "workflows", *segments)
+
+
+async def instance(context: PageContext) -> Response[bytes]:
+    """Details of an instance, with the history of one run."""
+    base = instance_path(context)
+    query = [("pageSize", _HISTORY_ROWS), ("includeLogs", "true"), *context.filters()]
+    response, history = await gather(
+        context.api.get(base), context.api.get(f"{base}/history", query)
+    )
+    live = explained = None
+    entries = []
+    if history.ok:
+        entries = history.data["steps"] or history.data["tokens"]
+        if history.data["tokens"]:
+            run = [("runNumber", history.data["runNumber"])]
+            live, explained = await gather(
+                context.api.get(f"{base}/graph/tokens", run),
+                context.api.get(f"{base}/graph/explain", run),
+            )
+    status = response.data["details"]["status"] if response.ok else ""
+    return context.render(
+        "instance.html",
+        "workflows",
+        response=response,
+        history=history,
+        entries=list(zip(entries, bars(entries, context.now), strict=True)),
+        live=live,
+        explained=explained,
+        actions=_ACTIONS.get(status, ()),
+        workflow=context.path_value("workflow"),
+        instance=context.path_value("instance"),
+    )
+
+
+async def picture(context: PageContext) -> Response[bytes]:
+    """Picture of a run of a graph."""
+    response = await context.api.get(f"{instance_path(context)}/graph/svg", context.filters())
+    if not response.ok:
+        return context.render("problem.html", "workflows", response=response)
+    return Response(response.content, media_type="image/svg+xml", headers=PICTURE_HEADERS)
+
+
+async def deployments(context: PageContext) -> Response[bytes]:
+    """List of deployments."""
+    response = await context.api.get("/v1/deployments", context.filters())
+    rows = response.data["deployments"] if response.ok else ()
+    active = next((row["id"] for row in rows if row["active"]), None)
+    has_other_pages = response.ok and (
+        response.data["hasNextPage"] or context.query_value("cursor")
+    )
+    if active is None and has_other_pages:
+        active_response = await context.api.get("/v1/deployments/active")
+        active = active_response.data["id"] if active_response.ok else None
+    return context.render("deployments.html", "deployments", response=response, active=active)
+
+
+async def users(context: PageContext) -> Response[bytes]:
+    """Details of a user."""
+    user_id = context.query_value("user_id").strip()
+    if not user_id:
+        return context.render("users.html", "users", user_id="")
+    response = await context.api.get(path("admin", "user", user_id))
+    return context.render("users.html", "users", response=response, user_id=user_id)
+
+
+async def why(context: PageContext) -> Response[bytes]:
+    """Origin of the values of a row."""
+    table = context.query_value("table") or "-"
+    key = [value for name, value in context.filters() if name == "key"] or ["-"]
+    response = await context.api.get(path("admin", "why", table, *key))
+    return context.render("why.html", "users", response=response, table=table, key=key)
+
+
+async def audit(context: PageContext) -> Response[bytes]:
+    """List of audit entries."""
+    response = await context.api.get("/v1/audit", context.filters())
+    return context.render("audit.html", "audit", response=response)

@@ -1,0 +1,181 @@
+"""Verify, parse and append received deliveries in batches.
+
+Processing many deliveries in a row takes a third less time than processing each within its own
+request, because code and data stay in the processor's caches. So deliveries that arrive during an
+append are processed together when it has completed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from headwater.gateway.api.budget import Refusal
+from headwater.gateway.api.ports import DeliveryLog
+from headwater.processors.providers.envelope import (
+    UNREADABLE,
+    Malformed,
+    Routing,
+    event_id,
+    sent_at_ms,
+)
+from headwater.processors.signatures import Claim, Refused, Verified, prove
+from headwater.processors.sources import Source
+from headwater.schemas.errors import HeadwaterError
+from headwater.schemas.records import WebhookReceived
+from headwater.streams.pipeline.webhook_log import Appended
+
+_LOG: Final = logging.getLogger("headwater.gateway")
+
+#: Routing of a delivery that cannot be parsed; the pipeline makes a dead letter of it.
+_UNREADABLE: Final = Routing(UNREADABLE, "")
+
+
+class HandshakeResponse(NamedTuple):
+    """Text to answer a provider's handshake with."""
+
+    text: str
+    outcome: str = "handshake"
+
+
+@dataclass(slots=True, eq=False)
+class IncomingDelivery:
+    """A delivery that was received whole. Its headers are well-formed; nothing is verified yet."""
+
+    body: bytes
+    claim: Claim
+    headers: Mapping[str, str]
+    request_id: str
+    at_ms: int
+    #: Set when its signature has been verified.
+    verified: Verified | None = None
+    #: Set when its envelope has been parsed, too.
+    delivery: WebhookReceived | None = None
+    #: Resolved with an `Answer`.
+    answer: "asyncio.Future[Any]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+#: `Refused` means that the signature is not valid.
+Answer: TypeAlias = Appended | HandshakeResponse | Refused | Refusal
+
+
+class DeliveryBatcher:
+    """Batches the deliveries of one source that arrive at about the same time."""
+
+    def __init__(self, source: Source, log: DeliveryLog) -> None:
+        self._source = source
+        self._log = log
+        self._waiting: list[IncomingDelivery] = []
+
+    async def process(self, incoming: IncomingDelivery) -> Answer:
+        """Process a delivery together with those that arrive meanwhile; return when it is durable.
+
+        Raises:
+            HeadwaterError: As `DeliveryLog.append`.
+        """
+        if not self._waiting:
+            self._log.at_next_append(self._handle_all)
+        self._waiting.append(incoming)
+        try:
+            answer: Answer = await incoming.answer
+        except HeadwaterError:
+            self._abandon(incoming)
+            raise
+        except Exception:
+            self._abandon(incoming)
+            if incoming.verified is None or not incoming.body:
+                raise
+            # A signed delivery is kept even if its provider or its encoding has a bug.
+            _LOG.exception("request %s: the delivery is kept as unreadable", incoming.request_id)
+            delivery = self._delivery(incoming, incoming.verified, _UNREADABLE)
+            if delivery == incoming.delivery:
+                raise
+            incoming.delivery = delivery
+            return await self._log.append(delivery)
+        except BaseException:
+            self._abandon(incoming)
+            raise
+        return answer
+
+    def _abandon(self, incoming: IncomingDelivery) -> None:
+        if incoming.delivery is not None:
+            self._log.leave(incoming.delivery, incoming.answer)
+
+    def _handle_all(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._handle([incoming for incoming in waiting if not incoming.answer.done()])
+
+    def _handle(self, batch: Sequence[IncomingDelivery]) -> None:
+        """Process a batch. An exception fails only the delivery that caused it."""
+        try:
+            results = list(self._verify_and_parse(batch))
+        except Exception as error:  # noqa: BLE001 (it reaches the outermost loop of its route)
+            if len(batch) == 1:
+                batch[0].answer.set_exception(error)
+            else:
+                for incoming in batch:
+                    self._handle([incoming])
+            return
+        accepted = []
+        for incoming, result in zip(batch, results, strict=True):
+            if isinstance(result, WebhookReceived):
+                incoming.delivery = result
+                accepted.append(incoming)
+            else:
+                incoming.answer.set_result(result)
+        self._log.begin(
+            [incoming.delivery for incoming in accepted if incoming.delivery is not None],
+            [incoming.answer for incoming in accepted],
+        )
+
+    def _verify_and_parse(
+        self, batch: Sequence[IncomingDelivery]
+    ) -> Iterator[WebhookReceived | HandshakeResponse | Refused | Refusal]:
+        scheme, secrets = self._source.scheme, self._source.secrets
+        proofs = [prove(scheme, incoming.claim, incoming.body, secrets) for incoming in batch]
+        for incoming, proof in zip(batch, proofs, strict=True):
+            yield proof if isinstance(proof, Refused) else self._parse(incoming, proof)
+
+    def _parse(
+        self, incoming: IncomingDelivery, verified: Verified
+    ) -> WebhookReceived | HandshakeResponse | Refusal:
+        """Parse what the pipeline needs to route a delivery."""
+        source, body = self._source, incoming.body
+        incoming.verified = verified
+        if source.handshake is not None:
+            text = source.handshake(body, incoming.headers)
+            if text is not None:
+                return HandshakeResponse(text)
+        if not body:
+            return Refusal("empty_body", "expected a delivery as JSON, found an empty body")
+        routing = source.provider.route(body, incoming.headers)
+        if isinstance(routing, Malformed):
+            routing = _UNREADABLE  # The pipeline's dead letter states the reason.
+        return self._delivery(incoming, verified, routing)
+
+    def _delivery(
+        self, incoming: IncomingDelivery, verified: Verified, routing: Routing
+    ) -> WebhookReceived:
+        """Return the record to append."""
+        source, body = self._source, incoming.body
+        return WebhookReceived(
+            # A delivery id that the producer signed identifies duplicates better than the bytes.
+            event_id=event_id(
+                source.name,
+                routing.type,
+                routing.subject,
+                body if verified.delivery_id is None else verified.delivery_id.encode(),
+            ),
+            request_id=incoming.request_id,
+            source=source.name,
+            type=routing.type,
+            subject=routing.subject,
+            reference=routing.reference,
+            sent_at_ms=sent_at_ms(verified.sent_at_ms or incoming.at_ms, routing.ordered_ms),
+            updated_at_ms=routing.updated_at_ms,
+            received_at_ms=incoming.at_ms,
+            body=body,
+        )

@@ -1,0 +1,255 @@
+"""Creates, activates and reads deployments; reads include all writes of any gateway."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from litestar import Response
+
+from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
+from headwater.gateway.api.ports import DeploymentLog
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.workflows.runs.deployment_choice import active_of, deployment_of
+from headwater.processors.deployments import (
+    Activated,
+    ActivationRejected,
+    Created,
+    DeploymentOutcome,
+    Deployments,
+    deployment_id,
+)
+from headwater.schemas.answers import Answer
+from headwater.schemas.codec import encode
+from headwater.schemas.deployment_answers import (
+    Deployment,
+    DeploymentActive,
+    DeploymentId,
+    DeploymentPage,
+    ScheduleDeployed,
+    WorkflowDeployed,
+)
+from headwater.schemas.deployments import (
+    DeployedSchedule,
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+)
+from headwater.schemas.failures import ARTIFACT_INVALID
+
+#: Stands for the active deployment where there is none, in If-Match.
+NONE: Final = "none"
+#: Most bytes of declarations: every gateway and worker has those of all deployments in memory.
+_DECLARED_BYTES_MAX: Final = 1024 * 1024
+
+
+class DeploymentService:
+    """Deploys apps, activates and rolls back deployments, and lists them.
+
+    Args:
+        log: The topic of deployments.
+        artifact_check: Imports apps before they are deployed.
+        by: Id of the operators' key, written into records.
+        clock: Returns Unix milliseconds.
+
+    Raises:
+        Problem: Every method raises it when a request is refused.
+    """
+
+    def __init__(
+        self,
+        log: DeploymentLog,
+        artifact_check: ArtifactCheck,
+        *,
+        by: str,
+        clock: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._artifact_check = artifact_check
+        self._by = by
+        self._clock = clock
+
+    async def deploy(self, app: str, artifact: bytes) -> Response[bytes]:
+        """Deploy an artifact without activating it."""
+        check_name(app)
+        digest = (await asyncio.to_thread(hashlib.sha256, artifact)).hexdigest()
+        name = deployment_id(app, digest)
+        deployments = await self._log.catch_up()
+        if name in deployments.by_id:
+            return _response(_deployment(deployments, deployments.by_id[name]))
+        workflows, schedules = await self._artifact_check.check(app, artifact)
+        record = DeploymentCreated(
+            id=name,
+            app=app,
+            digest=digest,
+            size=len(artifact),
+            offset=0,
+            workflows=workflows,
+            by=self._by,
+            at_ms=self._clock(),
+            schedules=schedules,
+        )
+        declared = len(encode(record))
+        if declared > _DECLARED_BYTES_MAX:
+            raise Problem(
+                ARTIFACT_INVALID,
+                f"expected an app that declares at most {_DECLARED_BYTES_MAX} bytes, names, graphs "
+                f"and JSON Schemas of params, found {declared}",
+            )
+        offset = await self._log.upload(name, artifact)
+        outcome = await self._log.write(msgspec.structs.replace(record, offset=offset))
+        created = _require_outcome(outcome, Created)
+        status = HTTPStatus.CREATED if created.new else HTTPStatus.OK
+        return _response(_deployment(await self._log.catch_up(), created.deployment), status)
+
+    async def activate(self, name: str, after: str) -> Response[bytes]:
+        """Activate a deployment: new runs begin on it.
+
+        Args:
+            name: Id of the deployment.
+            after: Id of the deployment that must be active before; "" for any.
+        """
+        deployments = await self._log.catch_up()
+        deployment_of(deployments, name)
+        return await self._activate(deployments, name, after, rollback=False)
+
+    async def rollback(self, name: str | None, after: str) -> Response[bytes]:
+        """Activate an earlier deployment again.
+
+        Args:
+            name: Id of a deployment that was active before; None for the previous one.
+            after: Id of the deployment that must be active before; "" for any.
+        """
+        deployments = await self._log.catch_up()
+        if name is not None:
+            deployment_of(deployments, name)
+        active = NONE if deployments.active is None else deployments.active.id
+        if after and after == deployments.rolled_back_from:
+            # A repeated request, whose first response may have been lost.
+            name = name or active
+        if name != active:
+            target = deployments.rolled_back_to(name)
+            if isinstance(target, ActivationRejected):
+                raise Problem(target.code, target.message)
+            name = target.id
+        # `active` as the condition: two concurrent rollbacks must not go back two deployments.
+        return await self._activate(deployments, name, after or active, rollback=True)
+
+    async def _activate(
+        self, deployments: Deployments, name: str, after: str, *, rollback: bool
+    ) -> Response[bytes]:
+        replaces = None
+        if deployments.active is not deployments.by_id[name]:
+            record = DeploymentActivated(
+                id=name, after=after, rollback=rollback, by=self._by, at_ms=self._clock()
+            )
+            activated = _require_outcome(await self._log.write(record), Activated)
+            replaces = activated.before if activated.new else None
+            deployments = await self._log.catch_up()
+        return _response(
+            DeploymentActive(**_fields(deployments, deployments.by_id[name]), replaces=replaces),
+            tag=name,
+        )
+
+    async def list_deployments(self, limit: int, cursor: str | None) -> Response[bytes]:
+        """Return a page of deployments, the newest first."""
+        deployments = await self._log.catch_up()
+        names = list(reversed(deployments.by_id))
+        if cursor is not None:
+            if cursor not in deployments.by_id:
+                detail = f"expected the cursor of a page, found {cursor[:64]!r}"
+                raise Problem("invalid_cursor", detail, field="cursor")
+            names = names[names.index(cursor) + 1 :]
+        more = len(names) > limit
+        rows = [_deployment(deployments, deployments.by_id[name]) for name in names[:limit]]
+        page = DeploymentPage(
+            deployments=rows, has_next_page=more, cursor=rows[-1].id if more else None
+        )
+        return _response(page)
+
+    async def get_deployment(self, name: str) -> Response[bytes]:
+        """Return a deployment."""
+        deployments = await self._log.catch_up()
+        return _response(_deployment(deployments, deployment_of(deployments, name), detailed=True))
+
+    async def get_active(self) -> Response[bytes]:
+        """Return the active deployment, with its ETag for If-Match."""
+        deployments = await self._log.catch_up()
+        active = active_of(deployments)
+        return _response(_deployment(deployments, active, detailed=True), tag=active.id)
+
+    async def get_active_id(self) -> Response[bytes]:
+        """Return only the id of the active deployment."""
+        return _response(DeploymentId(deployment_id=active_of(await self._log.catch_up()).id))
+
+
+def _require_outcome(outcome: DeploymentOutcome, kind: type[Any]) -> Any:  # noqa: ANN401 (of that kind)
+    if isinstance(outcome, ActivationRejected):
+        raise Problem(outcome.code, outcome.message)
+    assert isinstance(outcome, kind)  # noqa: S101 (the kind of the record determines it)
+    return outcome
+
+
+def _deployment(
+    deployments: Deployments, created: DeploymentCreated, *, detailed: bool = False
+) -> Deployment:
+    return Deployment(**_fields(deployments, created, detailed=detailed))
+
+
+def _fields(
+    deployments: Deployments, created: DeploymentCreated, *, detailed: bool = False
+) -> dict[str, Any]:
+    at_ms = deployments.activated_at_ms.get(created.id)
+    return {
+        "id": created.id,
+        "app": created.app,
+        "digest": created.digest,
+        "size": created.size,
+        "workflows": [_workflow(workflow, detailed=detailed) for workflow in created.workflows],
+        "schedules": [_schedule(schedule) for schedule in created.schedules],
+        "active": deployments.active is created,
+        "deployed_at": _utc(created.at_ms),
+        "deployed_by": created.by,
+        "activated_at": None if at_ms is None else _utc(at_ms),
+    }
+
+
+def _workflow(workflow: DeployedWorkflow, *, detailed: bool) -> WorkflowDeployed:
+    schema = json.loads(workflow.params) if detailed and workflow.params is not None else None
+    return WorkflowDeployed(
+        name=workflow.name,
+        kind="graph" if workflow.document is not None else "code",
+        definition_digest=workflow.digest or None,
+        versioning="latest" if workflow.latest else "pinned",
+        params_schema=schema,
+    )
+
+
+def _schedule(schedule: DeployedSchedule) -> ScheduleDeployed:
+    declared = json.loads(schedule.declared)
+    return ScheduleDeployed(
+        name=schedule.name,
+        workflow=declared["workflow"],
+        cron=declared["cron"],
+        timezone=declared["timezone"],
+    )
+
+
+def _utc(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def _response(body: Answer, status: int = HTTPStatus.OK, tag: str = "") -> Response[bytes]:
+    headers = {"etag": f'"{tag}"'} if tag else {}
+    if status == HTTPStatus.CREATED and isinstance(body, Deployment):
+        headers["location"] = f"/v1/deployments/{body.id}"
+    return Response(
+        msgspec.json.encode(body),
+        status_code=status,
+        media_type="application/json",
+        headers=headers,
+    )

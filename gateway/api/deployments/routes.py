@@ -1,0 +1,326 @@
+"""Routes of deployments, under /v1/deployments, and of the active one, under /v1/world."""
+
+import re
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from litestar import Request, Response, Router, get, post
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.openapi import ResponseSpec
+from litestar.openapi.spec import Example, OpenAPIType, Schema
+from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
+from litestar.types import Guard
+
+from headwater.gateway.api.checked_parameters import checked_parameters
+from headwater.gateway.api.deployments.deployment_service import NONE, DeploymentService
+from headwater.gateway.api.entity_tags import tag_of
+from headwater.gateway.api.keys import (
+    is_operator,
+    operator_key_required,
+    operators_only,
+    programs_only,
+)
+from headwater.gateway.api.limited_bodies import BodyKind, BodySize, LimitedBodies
+from headwater.gateway.api.openapi import ADMIN_KEY, OptionalBody, problem_responses, raw_body
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.workflows.authorization import Policy
+from headwater.gateway.api.workflows.bodies import Body
+from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS, WORLD_KEYS
+from headwater.gateway.api.workflows.openapi import KEYS as WORKFLOW_KEYS
+from headwater.gateway.api.workflows.parameters import PAGE_DEFAULT, PAGE_MAX, Cursor
+from headwater.gateway.api.workflows.request_guard import BodyRequest, RequestGuard
+from headwater.schemas.deployment_answers import (
+    Deployment,
+    DeploymentActive,
+    DeploymentId,
+    DeploymentPage,
+)
+from headwater.schemas.failures import (
+    ARTIFACT_INVALID,
+    DEPLOYMENT_CHANGED,
+    DEPLOYMENT_NOT_FOUND,
+    NO_ACTIVE_DEPLOYMENT,
+    NOTHING_TO_ROLL_BACK,
+)
+
+BASE: Final = "/v1/deployments"
+WORLD: Final = "/v1/world"
+
+_ID: Final = re.compile(rf'"(dep_[0-9a-f]{{20}}|{NONE})"')
+_JSON: Final = "application/json"
+_LOG_PROBLEMS: Final = ("broker_unavailable", "not_yet_readable")
+
+_ZIPS: Final = frozenset(
+    {"application/zip", "application/x-zip-compressed", "application/octet-stream"}
+)
+
+
+def _is_zip(content_type: str | None) -> bool:
+    return content_type is None or content_type.partition(";")[0].strip().lower() in _ZIPS
+
+
+#: Content type of artifacts.
+_ZIP: Final = BodyKind("application/zip", _is_zip, b"")
+
+_IfMatch: TypeAlias = Annotated[
+    str | None,
+    HeaderParameter(
+        name="If-Match",
+        description='ETag of a deployment, or "none": change something only if that is the active '
+        "deployment.",
+    ),
+]
+_App: TypeAlias = Annotated[
+    str,
+    QueryParameter(description="App in the artifact: package.module, or package.module:attribute."),
+]
+_Limit: TypeAlias = Annotated[
+    int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of deployments.")
+]
+
+_DEPLOYMENT: Final[dict[str, Any]] = {
+    "id": "dep_5d41402abc4b2a76b971",
+    "app": "orders",
+    "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "size": 1731,
+    "workflows": [{"name": "order"}],
+    "schedules": [{"name": "nightly", "workflow": "order", "cron": "0 2 * * *", "timezone": "UTC"}],
+    "active": False,
+    "deployedAt": "2026-07-01T08:00:00Z",
+    "deployedBy": "admin:5baa61e4",
+}
+_ACTIVE: Final = _DEPLOYMENT | {"active": True, "activatedAt": "2026-07-01T09:00:00Z"}
+
+
+class Rollback(Body, frozen=True, kw_only=True):
+    """Target of a rollback."""
+
+    deployment_id: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None,
+        msgspec.Meta(
+            description="A deployment that was active before; by default the previous one."
+        ),
+    ] = None
+
+
+_ARTIFACT: Final = raw_body(
+    _ZIP.media_type,
+    Schema(
+        type=OpenAPIType.STRING,
+        content_media_type=_ZIP.media_type,
+        description="A zip of Python modules, or a wheel: at most 10 MiB, and 100 MiB unpacked.",
+    ),
+)
+
+
+def deployment_routers(
+    deployment_service: DeploymentService,
+    request_guard: RequestGuard,
+    limited: LimitedBodies,
+    admin_key: str,
+    world_key: str,
+) -> list[Router]:
+    """Return the routers of deployments and of `/v1/world`."""
+    operators: dict[str, Any] = {
+        "guards": [operators_only(admin_key), checked_parameters],
+        "security": [{ADMIN_KEY: []}],
+        "request_max_body_size": None,
+    }
+    deploys = Router(
+        "/",
+        route_handlers=[_deploy_route(deployment_service)],
+        middleware=[limited.for_kind(_ZIP)],
+        **operators,
+    )
+    changes = Router(
+        "/",
+        route_handlers=[_activate_route(deployment_service), _rollback_route(deployment_service)],
+        middleware=[limited],
+        request_class=BodyRequest,
+        **operators,
+    )
+    reads = Router(
+        "/",
+        route_handlers=_read_routes(deployment_service),
+        guards=[_operators_or_users(admin_key, request_guard), checked_parameters],
+        security=[{ADMIN_KEY: []}, *WORKFLOW_KEYS],
+        opt={"policy": Policy.READ},
+    )
+    world = Router(
+        WORLD,
+        route_handlers=[_active_id_route(deployment_service)],
+        guards=[programs_only(world_key), checked_parameters],
+        security=WORLD_KEYS,
+        tags=["deployments"],
+    )
+    routes = Router(BASE, route_handlers=[deploys, changes, reads], tags=["deployments"])
+    return [routes, world]
+
+
+def _operators_or_users(admin_key: str, request_guard: RequestGuard) -> Guard:
+    """Return a guard that allows operators, and callers who may read workflows."""
+
+    async def guard(
+        connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
+    ) -> None:
+        if is_operator(connection, admin_key):
+            return
+        try:
+            await request_guard.guard(connection, handler)
+        except Problem as problem:
+            # A caller that sent an operators' key gets the error about that key.
+            if problem.code == "unauthorized" and connection.headers.get("x-admin-key"):
+                raise operator_key_required() from problem
+            raise
+
+    return guard
+
+
+def _deploy_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
+    @post(
+        "/",
+        audit="deployments.deploy",
+        body=BodySize.ARTIFACT,
+        operation_id="deploy",
+        operation_class=_ARTIFACT,
+        summary="Deploy an app",
+        description="The app is imported once to check it. A deployment has no effect until it is "
+        "activated. Deploying the same app and artifact again creates no new deployment.",
+        status_code=200,
+        responses={
+            200: _response_spec(Deployment, _DEPLOYMENT, "Deployed before."),
+            201: _response_spec(Deployment, _DEPLOYMENT, "Deployed."),
+            **problem_responses(*BODY_PROBLEMS, *_LOG_PROBLEMS, ARTIFACT_INVALID),
+        },
+    )
+    async def deploy(request: Request[Any, Any, Any], app: _App) -> Response[bytes]:
+        return await deployment_service.deploy(app, await request.body())
+
+    return deploy
+
+
+def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
+    @post(
+        "/{deploymentId:str}/activate",
+        audit="deployments.activate",
+        operation_id="activateDeployment",
+        summary="Activate a deployment",
+        description="New runs begin on it as soon as this request has returned. Existing runs stay "
+        "on the deployment that they began on.",
+        status_code=200,
+        responses={
+            200: _response_spec(DeploymentActive, _ACTIVE, "Active."),
+            **problem_responses(*_LOG_PROBLEMS, DEPLOYMENT_NOT_FOUND, DEPLOYMENT_CHANGED),
+        },
+    )
+    async def activate(
+        deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
+        if_match: _IfMatch = None,
+    ) -> Response[bytes]:
+        return await deployment_service.activate(deploymentId, _expected_active(if_match))
+
+    return activate
+
+
+def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
+    @post(
+        "/rollback",
+        audit="deployments.rollback",
+        operation_id="rollBackDeployment",
+        operation_class=OptionalBody,
+        summary="Roll back to an earlier deployment",
+        description="Activates the previous deployment, or a named earlier one. A second rollback "
+        "goes back further. With If-Match a request is safe to repeat.",
+        status_code=200,
+        responses={
+            200: _response_spec(DeploymentActive, _ACTIVE, "Active again."),
+            **problem_responses(
+                *BODY_PROBLEMS,
+                *_LOG_PROBLEMS,
+                DEPLOYMENT_NOT_FOUND,
+                DEPLOYMENT_CHANGED,
+                NOTHING_TO_ROLL_BACK,
+            ),
+        },
+    )
+    async def rollback(data: JSONBody[Rollback], if_match: _IfMatch = None) -> Response[bytes]:
+        return await deployment_service.rollback(data.deployment_id, _expected_active(if_match))
+
+    return rollback
+
+
+def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler]:
+    @get(
+        "/",
+        operation_id="listDeployments",
+        summary="List deployments, the newest first",
+        responses={
+            200: _response_spec(
+                DeploymentPage, {"deployments": [_DEPLOYMENT], "hasNextPage": False}, "A page."
+            ),
+            **problem_responses("forbidden", "invalid_cursor", *_LOG_PROBLEMS),
+        },
+    )
+    async def list_deployments(
+        limit: _Limit = PAGE_DEFAULT, cursor: Cursor = None
+    ) -> Response[bytes]:
+        return await deployment_service.list_deployments(limit, cursor)
+
+    @get(
+        "/active",
+        operation_id="getActiveDeployment",
+        summary="Get the active deployment",
+        description="New runs begin on it. Use its ETag in If-Match.",
+        responses={
+            200: _response_spec(Deployment, _ACTIVE, "Active."),
+            **problem_responses("forbidden", NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
+        },
+    )
+    async def get_active() -> Response[bytes]:
+        return await deployment_service.get_active()
+
+    @get(
+        "/{deploymentId:str}",
+        operation_id="getDeployment",
+        summary="Get a deployment",
+        responses={
+            200: _response_spec(Deployment, _DEPLOYMENT, "The deployment."),
+            **problem_responses("forbidden", DEPLOYMENT_NOT_FOUND, *_LOG_PROBLEMS),
+        },
+    )
+    async def get_deployment(
+        deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
+    ) -> Response[bytes]:
+        return await deployment_service.get_deployment(deploymentId)
+
+    return [list_deployments, get_active, get_deployment]
+
+
+def _active_id_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
+    @get(
+        "/deployment-id",
+        operation_id="getActiveDeploymentId",
+        summary="Get the id of the active deployment",
+        responses={
+            200: _response_spec(DeploymentId, {"deploymentId": _ACTIVE["id"]}, "Active."),
+            **problem_responses(NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
+        },
+    )
+    async def get_active_id() -> Response[bytes]:
+        return await deployment_service.get_active_id()
+
+    return get_active_id
+
+
+def _response_spec(kind: type, example: Any, description: str) -> ResponseSpec:  # noqa: ANN401 (JSON)
+    return ResponseSpec(kind, False, description, _JSON, [Example(value=example)])
+
+
+def _expected_active(if_match: str | None) -> str:
+    """Return the id of the deployment that must be active; "" for any.
+
+    Raises:
+        Problem: The header is not the ETag of a deployment.
+    """
+    return tag_of(if_match, _ID, f'"dep_…" or "{NONE}", the quotes included')

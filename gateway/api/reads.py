@@ -1,0 +1,170 @@
+"""Sync route for readers and users: the rows that changed since a cursor."""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Annotated, Final
+
+import msgspec
+from litestar import Router, get
+from litestar.openapi import ResponseSpec
+from litestar.params import QueryParameter
+from litestar.response.base import ASGIResponse
+from litestar.types import ASGIApp
+
+from headwater.gateway.api.callers import Callers, user_or_reader
+from headwater.gateway.api.checked_parameters import checked_parameters
+from headwater.gateway.api.json_bodies import check_texts
+from headwater.gateway.api.moments import moment_of
+from headwater.gateway.api.openapi import READ_KEY, USER_TOKEN, problem_responses
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.request_scope import AnyRequest
+from headwater.gateway.api.streaming import Streamed
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.deliveries.sync import SYNCED, SyncPage, changes
+from headwater.projections.postgres.reader import PAGE_MAX, Row
+from headwater.projections.projector.store import SYNC_KEPT_DAYS
+from headwater.schemas.errors import HeadwaterError
+
+_LOG: Final = logging.getLogger("headwater.gateway")
+
+_PAGE_DEFAULT: Final = 1000
+_JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+
+_DESCRIPTION: Final = f"""\
+Rows by table, oldest change first. Continue with the returned cursor: immediately while `has_more`,
+later to get newer changes. A row is returned again whenever it changes, so upsert by primary key. A
+deleted row consists of its key and `"deleted": true`; deleted rows precede the other rows of their
+table. A cursor is valid for {SYNC_KEPT_DAYS} days; then the response is `cursor_expired`: empty
+your copy, and start without a cursor. The readers' key returns the rows of all users, a user's
+token only those of the user.
+
+With `Accept: {NDJSON}` the response has one line for each row, `{{"table", "row"}}` or
+`{{"table", "deleted": true, "key"}}`, and ends with `{{"cursor", "has_more"}}`; without that last
+line, the response is incomplete. Without a limit, it continues until there are no more rows."""
+
+_RESPONSES: Final = {
+    200: ResponseSpec(SyncPage, generate_examples=False, description="The changed rows."),
+    **problem_responses(
+        "invalid_cursor", "cursor_expired", "forbidden", "store_unavailable", "jwks_unavailable"
+    ),
+}
+
+Limit = Annotated[
+    int,
+    QueryParameter(
+        ge=1,
+        le=PAGE_MAX,
+        description="Maximum number of rows of all tables together; fewer if rows are large.",
+    ),
+]
+
+
+#: Characters of a user's id; those of Headwater have about thirty.
+_USER_CHARS: Final = 512
+
+
+def read_routes(reader: Reader, callers: Callers) -> Router:
+    """Return the router of the sync route."""
+
+    @get(
+        "/sync",
+        summary="Rows that changed",
+        description=_DESCRIPTION,
+        responses=_RESPONSES,
+    )
+    async def sync(
+        request: AnyRequest,
+        since: Annotated[
+            str | None,
+            QueryParameter(description="Only rows written since, in RFC 3339, or a cursor."),
+        ] = None,
+        cursor: Annotated[
+            str | None, QueryParameter(description="Cursor of the previous response.")
+        ] = None,
+        user_id: Annotated[
+            str | None, QueryParameter(description="Only the rows of this user.")
+        ] = None,
+        table: Annotated[
+            str | None, QueryParameter(description="Only the rows of this table.")
+        ] = None,
+        limit: Limit = _PAGE_DEFAULT,
+    ) -> ASGIApp:
+        check_texts(_USER_CHARS, user_id=user_id)
+        owner = _owner(user_or_reader(request.scope), user_id)
+        if table is not None and table not in SYNCED:
+            raise Problem(
+                "invalid_parameter",
+                f"table: expected one of {', '.join(SYNCED)}, found {table[:60]!r}",
+                field="table",
+            )
+        moment = None
+        if cursor is None and since is not None:
+            if since[:1].isdigit():  # No cursor begins with a digit.
+                moment = moment_of("since", since)
+            else:
+                cursor = since
+
+        async def page_after(cursor: str | None) -> SyncPage:
+            return await changes(
+                reader, after=cursor, since=moment, limit=limit, user_id=owner, table=table
+            )
+
+        page = await page_after(cursor)
+        if request.accept.best_match([_JSON, NDJSON]) != NDJSON:
+            return ASGIResponse(body=msgspec.json.encode(page), media_type=_JSON)
+        all_pages = "limit" not in request.query_params
+        return Streamed(iterator=_lines(page, page_after if all_pages else None), media_type=NDJSON)
+
+    return Router(
+        "/v1",
+        route_handlers=[sync],
+        guards=[callers.users_and_readers, checked_parameters],
+        security=[{READ_KEY: []}, {USER_TOKEN: []}],
+        tags=["read"],
+    )
+
+
+def _owner(caller: str | None, user_id: str | None) -> str | None:
+    """Return the user whose rows are read; None for all users.
+
+    Raises:
+        Problem: A user requests the rows of another one.
+    """
+    if caller is not None and user_id not in (None, caller):
+        raise Problem(
+            "forbidden",
+            "user_id: a user's token does not give access to rows of other users",
+            field="user_id",
+        )
+    return caller or user_id
+
+
+async def _lines(
+    page: SyncPage, page_after: Callable[[str], Awaitable[SyncPage]] | None
+) -> AsyncGenerator[bytes, None]:
+    """Yield a page as lines, then further pages if `page_after` is set, one in memory at a time."""
+    yield _lines_of_rows(page)
+    try:
+        while page.has_more and page_after is not None:
+            page = await page_after(page.cursor)
+            yield _lines_of_rows(page)
+    except HeadwaterError as error:
+        _LOG.warning("a stream of rows ended early: %s", error)
+        return
+    yield msgspec.json.encode({"cursor": page.cursor, "has_more": page.has_more}) + b"\n"
+
+
+def _lines_of_rows(page: SyncPage) -> bytes:
+    lines = [
+        msgspec.json.encode({"table": table, **_line(row)})
+        for table, rows in page.tables.items()
+        for row in rows
+    ]
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _line(row: Row) -> dict[str, object]:
+    if row.get("deleted") is not True:
+        return {"row": row}
+    return {"deleted": True, "key": {name: row[name] for name in row if name != "deleted"}}

@@ -1,0 +1,185 @@
+"""Operator routes for rebuilds of projections: start, compare, switch and switch back."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Annotated, Final
+
+import msgspec
+from litestar import get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, JSONBody, QueryParameter
+
+from headwater.gateway.api.openapi import problem_responses
+from headwater.gateway.api.problems import Problem
+from headwater.projections.postgres.reader import PAGE_MAX, PooledReader
+from headwater.projections.rebuilds.rebuilds import (
+    Example,
+    Rebuild,
+    begin,
+    find,
+    latest,
+    request_state,
+)
+
+_SHOWN_CHARS: Final = 64
+_PAGE_DEFAULT: Final = 50
+#: Seconds to wait for a switch before answering with its current state.
+_SWITCHED_WITHIN_S: Final = 20.0
+_POLL_EVERY_S: Final = 0.1
+
+Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
+
+
+class RebuildOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The projection to rebuild: the name of a table, or workflows."""
+
+    projection: Annotated[str, msgspec.Meta(min_length=1, max_length=_SHOWN_CHARS)]
+    dry_run: bool = False
+
+
+class RebuildProgress(msgspec.Struct, frozen=True):
+    """Number of records that were read, and of all records."""
+
+    applied: int
+    total: int
+
+
+class RebuildDifference(msgspec.Struct, frozen=True):
+    """Number of rows that differ, with examples of each kind."""
+
+    added: int
+    removed: int
+    changed: int
+    examples: tuple[Example, ...]
+
+
+class RebuildState(msgspec.Struct, frozen=True, kw_only=True):
+    """State of a rebuild.
+
+    `state` is building, compared, switching, switched, switching_back, switched_back or failed;
+    `error` states why it failed.
+    """
+
+    id: str
+    projection: str
+    version: int
+    state: str
+    dry_run: bool
+    progress: RebuildProgress
+    difference: RebuildDifference
+    error: str
+
+
+class Rebuilds(msgspec.Struct, frozen=True):
+    """Rebuilds, newest first."""
+
+    rebuilds: list[RebuildState]
+
+
+_COMPARED: Final = (
+    "The rows of a table are compared with its topic, so manual changes in Postgres are not "
+    "reported as differences."
+)
+
+
+def rebuild_routes(
+    reader: PooledReader, projections: Iterable[str], new_id: Callable[[], str]
+) -> list[HTTPRouteHandler]:
+    """Return the routes under /admin/rebuilds."""
+    known = tuple(projections)
+    problems = problem_responses("not_found", "not_compared", "store_unavailable")
+
+    @post(
+        "/rebuilds",
+        audit="rebuilds.begin",
+        status_code=202,
+        summary="Rebuild a projection from the first offset",
+        description=f"One of: {', '.join(known)}. The projector builds it while the current one "
+        f"continues to serve, and compares the two. {_COMPARED} A dry run cannot be switched to.",
+        responses=problem_responses("rebuild_under_way", "store_unavailable"),
+    )
+    async def rebuild(data: JSONBody[RebuildOrder]) -> RebuildState:
+        if data.projection not in known:
+            detail = f"projection: expected one of {', '.join(known)}, found {data.projection!a}"
+            raise Problem("invalid_parameter", detail, field="projection")
+        begun = await begin(reader, new_id(), data.projection, dry_run=data.dry_run)
+        if begun is None:
+            detail = f"Another rebuild of {data.projection} is under way; wait until it has ended."
+            raise Problem("rebuild_under_way", detail)
+        return _state(begun)
+
+    @get("/rebuilds", summary="Rebuilds, newest first", responses=problem_responses())
+    async def listing(limit: Limit = _PAGE_DEFAULT) -> Rebuilds:
+        return Rebuilds([_state(row) for row in await latest(reader, limit=limit)])
+
+    @get(
+        "/rebuilds/{rebuild_id:str}",
+        summary="Get the progress of a rebuild, and its differences",
+        responses=problem_responses("not_found", "store_unavailable"),
+    )
+    async def look(rebuild_id: FromPath[str]) -> RebuildState:
+        return _state(await _get(reader, rebuild_id))
+
+    @post(
+        "/rebuilds/{rebuild_id:str}/switch",
+        audit="rebuilds.switch",
+        status_code=200,
+        summary="Replace the rows that differ, atomically",
+        responses=problems,
+    )
+    async def switch(rebuild_id: FromPath[str]) -> RebuildState:
+        return await _move(reader, rebuild_id, "switching", ("compared", "switched_back"))
+
+    @post(
+        "/rebuilds/{rebuild_id:str}/back",
+        audit="rebuilds.switch_back",
+        status_code=200,
+        summary="Restore the old rows, atomically",
+        description="Changes by later deliveries are kept.",
+        responses=problems,
+    )
+    async def back(rebuild_id: FromPath[str]) -> RebuildState:
+        return await _move(reader, rebuild_id, "switching_back", ("switched",))
+
+    return [rebuild, listing, look, switch, back]
+
+
+async def _get(reader: PooledReader, rebuild_id: str) -> Rebuild:
+    row = await find(reader, rebuild_id)
+    if row is None:
+        raise Problem("not_found", f"There is no rebuild {rebuild_id[:_SHOWN_CHARS]}.")
+    return row
+
+
+async def _move(
+    reader: PooledReader, rebuild_id: str, state: str, after: tuple[str, ...]
+) -> RebuildState:
+    """Request a change of state, and wait for it up to `_SWITCHED_WITHIN_S`."""
+    before = await _get(reader, rebuild_id)
+    moved = await request_state(reader, rebuild_id, state, after=after)
+    if moved is None:
+        expected = " or ".join(after)
+        dry_run = ", a dry run" if before.dry_run else ""
+        raise Problem(
+            "not_compared",
+            f"expected a rebuild that is {expected}, and no other rebuild of {before.projection} "
+            f"under way, found it {before.state}{dry_run}",
+        )
+    deadline_s = asyncio.get_running_loop().time() + _SWITCHED_WITHIN_S
+    while moved.state == state and asyncio.get_running_loop().time() < deadline_s:
+        await asyncio.sleep(_POLL_EVERY_S)
+        moved = await _get(reader, rebuild_id)
+    return _state(moved)
+
+
+def _state(row: Rebuild) -> RebuildState:
+    return RebuildState(
+        id=row.id,
+        projection=row.projection,
+        version=row.version,
+        state=row.state,
+        dry_run=row.dry_run,
+        progress=RebuildProgress(row.applied, row.total),
+        difference=RebuildDifference(row.added, row.removed, row.changed, row.examples),
+        error=row.error,
+    )

@@ -1,0 +1,111 @@
+"""JSON bodies of requests and responses of the user routes."""
+
+import re
+from typing import Annotated, Any, Final
+
+import msgspec
+from typing_extensions import override
+
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.workflows.bodies import Body
+from headwater.gateway.settings.patterns import WEARABLE
+from headwater.processors.texts import text_problem
+from headwater.schemas.history import Limits
+
+DAYS_MAX: Final = 1460
+_URL_MAX: Final = 2048
+_PROVIDERS_MAX: Final = 100
+#: A URL that a browser or an app opens. Script URLs are excluded: they would run in Terra's page.
+_URL: Final = re.compile(
+    r"(?!javascript:|data:|vbscript:|file:)[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE
+)
+
+_Url = Annotated[
+    str,
+    msgspec.Meta(max_length=_URL_MAX, description="Where Terra redirects the user; any scheme."),
+]
+_Provider = Annotated[str, msgspec.Meta(pattern=WEARABLE)]
+
+
+def _unchanged(name: str) -> str:
+    return name
+
+
+class NewConnection(Body, frozen=True, kw_only=True, rename=_unchanged):
+    """Wearables that the user may choose from (all by default), and where to redirect to."""
+
+    providers: Annotated[
+        tuple[_Provider, ...],
+        msgspec.Meta(max_length=_PROVIDERS_MAX, description="Terra's names, for example GARMIN."),
+    ] = ()
+    success_url: _Url | None = None
+    failure_url: _Url | None = None
+
+    @override
+    def check(self, limits: Limits, at: str = "") -> None:
+        for name, url in (("success_url", self.success_url), ("failure_url", self.failure_url)):
+            if url is not None and (text_problem(name, url, _URL_MAX) or not _URL.fullmatch(url)):
+                raise Problem(
+                    "invalid_body",
+                    f"{at}{name}: expected an address such as https://app.example/done, found "
+                    f"{url[:60]!r}",
+                    field=f"{at}{name}",
+                )
+
+
+class NewImport(Body, frozen=True, kw_only=True, rename=_unchanged):
+    """Number of past days to import."""
+
+    days: Annotated[
+        Any,
+        msgspec.Meta(
+            description=f"1 to {DAYS_MAX}; larger values are reduced to {DAYS_MAX}.",
+            extra_json_schema={"extra": {"type": "integer", "minimum": 1}},
+        ),
+    ] = None
+
+    @override
+    def check(self, limits: Limits, at: str = "") -> None:
+        # Python's bool is an int, so isinstance would accept it.
+        if type(self.days) is not int or self.days < 1:
+            found = "nothing" if self.days is None else repr(self.days)[:60]
+            raise Problem(
+                "invalid_days",
+                f"{at}days: expected a whole number from 1 to {DAYS_MAX}, found {found}",
+                field=f"{at}days",
+            )
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A page on which the user connects a wearable. `expires_in` is in seconds."""
+
+    url: str
+    session_id: str
+    expires_in: int
+
+
+class NamedInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance of a workflow."""
+
+    workflow: str
+    id: str
+
+
+class Importing(msgspec.Struct, frozen=True, kw_only=True):
+    """An import that was started: its size, and the workflow instance to follow."""
+
+    ok: bool
+    days: int
+    connections: int
+    requests: int
+    instance: NamedInstance
+
+
+class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
+    """A lab report that was stored, and Terra's response to it."""
+
+    ok: bool
+    upload_id: str
+    storage_key: str
+    terra_status: str
+    note: str

@@ -1,0 +1,146 @@
+"""Operator routes that wipe a user and report the progress of a wipe."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Final
+
+import msgspec
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import ResponseSpec
+from litestar.params import FromPath, PathParameter
+
+from headwater.gateway.api.json_bodies import check_texts
+from headwater.gateway.api.openapi import problem_responses
+from headwater.gateway.api.ports import Wipes
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.builtin.blobs.store import Blobs, InvalidBlobKey, reports_of
+from headwater.projections.deliveries.wiped import progress
+from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.workflows.about_users import forgotten
+
+_POLL_EVERY_S: Final = 0.2
+#: A response waits up to 20 s for the partitions; commands wait somewhat longer.
+_POLLS: Final = 100
+_USER_CHARS: Final = 512
+_BLOBS: Final = "blobs"
+_INSTANCES: Final = "workflow_instances"
+
+UserId = Annotated[str, PathParameter(description="The user's id, as in deliveries.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiping:
+    """Dependencies of wipes in addition to Postgres."""
+
+    log: Wipes
+    blobs: Blobs
+    new_id: Callable[[], str]
+    polls: int = _POLLS
+
+
+class Wiped(msgspec.Struct, frozen=True):
+    """Number of deleted records of a user by table; `done` when every partition has finished.
+
+    raw_events are deliveries, traces their traces, blobs the files of lab reports, and
+    workflow_instances the instances about the user.
+    """
+
+    ok: bool
+    wipe_id: str
+    done: bool
+    deleted: dict[str, int]
+
+
+def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
+    """Return the routes that wipe a user and report the progress."""
+
+    @post(
+        "/user/{user_id:str}/wipe",
+        audit="users.wipe",
+        status_code=200,
+        summary="Delete everything about a user",
+        description="Deletes what exists of the user: rows, deliveries, dead letters, parked "
+        "deliveries, files of lab reports, and workflow instances whose params name the user in "
+        "`user_id`. Duplicates of deleted deliveries are still detected; new deliveries are "
+        "accepted. Once requested, a wipe is carried out even if processes crash. 202 means that "
+        "it is not complete yet: get the wipe by its id. Requesting it again is safe, and starts "
+        "over. Topics lose the bytes when they are compacted.",
+        responses={
+            202: ResponseSpec(Wiped, generate_examples=False, description="It is in progress."),
+            **problem_responses("invalid_parameter", "broker_unavailable", "store_unavailable"),
+        },
+    )
+    async def wipe(user_id: UserId) -> Response[Wiped]:
+        _check(user_id)
+        wipe_id = wiping.new_id()
+        partitions = await wiping.log.order(user_id, wipe_id)
+        blobs = await _delete_blobs(wiping.blobs, user_id)
+        _, wiped = await _progress(reader, user_id, wipe_id, partitions)
+        for _ in range(wiping.polls):
+            if wiped.done:
+                break
+            await asyncio.sleep(_POLL_EVERY_S)
+            _, wiped = await _progress(reader, user_id, wipe_id, partitions)
+        # Files that were uploaded before the wipe took effect.
+        blobs += await _delete_blobs(wiping.blobs, user_id)
+        answer = msgspec.structs.replace(wiped, deleted={**wiped.deleted, _BLOBS: blobs})
+        return Response(answer, status_code=HTTPStatus.OK if wiped.done else HTTPStatus.ACCEPTED)
+
+    @get(
+        "/user/{user_id:str}/wipe/{wipe_id:str}",
+        summary="Get the progress of a wipe",
+        description="The number of deleted records so far, by table. Files of lab reports are "
+        "counted only in the response to the wipe request.",
+        responses=problem_responses(
+            "invalid_parameter", "not_found", "broker_unavailable", "store_unavailable"
+        ),
+    )
+    async def see(user_id: UserId, wipe_id: FromPath[str]) -> Wiped:
+        _check(user_id)
+        check_texts(_USER_CHARS, wipe_id=wipe_id)
+        begun, wiped = await _progress(reader, user_id, wipe_id, await wiping.log.partitions())
+        if not begun:
+            raise Problem(
+                "not_found",
+                f"No partition has begun the wipe {wipe_id[:64]} of this user (yet); check its id, "
+                "and that a pipeline worker and a projector are running.",
+            )
+        return wiped
+
+    return [wipe, see]
+
+
+async def _progress(
+    reader: PooledReader, user_id: str, wipe_id: str, partitions: int
+) -> tuple[int, Wiped]:
+    """Return how many partitions have begun a wipe, and its total progress."""
+    deliveries = await progress(reader, user_id, wipe_id)
+    workflows = await forgotten(reader, wipe_id)
+    instances = 0 if workflows is None else workflows.instances
+    is_done = deliveries.done == partitions and workflows is not None
+    deleted = {**deliveries.deleted, _INSTANCES: instances}
+    return deliveries.begun, Wiped(True, wipe_id, is_done, deleted)
+
+
+def _check(user_id: str) -> None:
+    try:
+        fits = "\0" not in user_id and len(user_id.encode()) <= _USER_CHARS
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        raise Problem(
+            "invalid_parameter",
+            f"user_id: expected a text of at most {_USER_CHARS} bytes without NUL, found "
+            f"{user_id[:60]!a}",
+            field="user_id",
+        )
+
+
+async def _delete_blobs(blobs: Blobs, user_id: str) -> int:
+    try:
+        return await blobs.delete_prefix(reports_of(user_id))
+    except InvalidBlobKey:
+        return 0  # A user with such an id cannot have any.

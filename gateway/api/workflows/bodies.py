@@ -1,0 +1,340 @@
+"""Request bodies as structs. A validation error is a problem that names the field.
+
+Values of workflow authors stay JSON text. They are checked for duplicate names, NaN, numbers that
+no float can hold and invalid Unicode, because the code that would fail on them runs much later.
+"""
+
+import json
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
+
+import msgspec
+from typing_extensions import override
+
+from headwater.gateway.api.json_bodies import check_json, decoded, invalid
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.settings.patterns import NAME
+from headwater.processors.runs.labels import labels_problem
+from headwater.processors.runs.limits import (
+    BATCH_MAX,
+    DEFAULT_LIMITS,
+    EVENT_TYPE_MAX,
+    INSTANCE_ID_MAX,
+    REASON_MAX,
+    STEP_KEY_MAX,
+    TICK_MAX,
+    VALUE_BYTES_TOP,
+    name_problem,
+    value_problem,
+)
+from headwater.schemas.failures import (
+    INVALID_EVENT_PAYLOAD,
+    INVALID_EVENT_TYPE,
+    INVALID_INSTANCE_ID,
+    INVALID_LABELS,
+    INVALID_PARAMS,
+)
+from headwater.schemas.history import Command, Json, Limits, RetryRun
+from headwater.schemas.statuses import RunStatus
+from headwater.streams.authoring.lifecycle import ACTIONS
+
+#: Most characters of a cursor; real ones have about sixty.
+CURSOR_MAX: Final = 1_024
+#: Commands that may be sent to many instances: those that can be repeated, so no restart.
+BULK: Final[dict[str, Command]] = {
+    "retry": RetryRun(),
+    **{verb.name: verb.command for verb in ACTIONS if verb.repeatable},
+}
+_ENDING: Final = {verb.name: verb for verb in ACTIONS if verb.takes_reason}
+
+B = TypeVar("B", bound="Body")
+
+
+def _name(longest: int, description: str) -> msgspec.Meta:
+    # Only described here: invalid names have error codes of their own.
+    described = {"min_length": 1, "max_length": longest, "pattern": NAME}
+    return msgspec.Meta(description=description, extra_json_schema={"extra": described})
+
+
+null: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+Value: TypeAlias = Annotated[
+    msgspec.Raw,
+    msgspec.Meta(
+        description="Any JSON, at most 1 MiB unless a setting changes it; null by default."
+    ),
+]
+_Labels: TypeAlias = Annotated[
+    dict[str, str],
+    msgspec.Meta(description="Texts to filter instances by, by name; at most 16."),
+]
+_absent: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b""))
+#: A token, node or transition of a graph; its existence is checked later.
+_Ref: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=TICK_MAX)]
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Base of request bodies."""
+
+    def check(self, limits: Limits, at: str = "") -> None:
+        """Check what the types do not express.
+
+        Args:
+            limits: Limits of the deployment.
+            at: Path of this part within the body, as a prefix of field names.
+
+        Raises:
+            Problem: A field is invalid.
+        """
+
+
+class NoFields(Body, frozen=True, kw_only=True):
+    """A body without fields."""
+
+
+class Ending(Body, frozen=True, kw_only=True):
+    """Reason why an instance is ended."""
+
+    reason: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=REASON_MAX, description="For people; part of the error of the instance."
+        ),
+    ] = ""
+
+
+class NewInstance(Body, frozen=True, kw_only=True):
+    """An instance to be created."""
+
+    id: Annotated[
+        str | None, _name(INSTANCE_ID_MAX, "Unique in the workflow; generated if absent.")
+    ] = None
+    params: Value = null
+    labels: _Labels = {}
+
+    @override
+    def check(self, limits: Limits, at: str = "") -> None:
+        if self.id is not None:
+            problem = name_problem(
+                "an instance id", self.id, limits.max_instance_id, "max_instance_id"
+            )
+            _refuse(INVALID_INSTANCE_ID, f"{at}id", problem)
+        check_params(f"{at}params", self.params, limits)
+        _check_labels(f"{at}labels", self.labels)
+
+
+class NamedInstance(NewInstance, frozen=True, kw_only=True):
+    """An instance of a batch to be created."""
+
+    id: Annotated[str, _name(INSTANCE_ID_MAX, "Unique in the workflow.")]
+
+
+class NewInstances(Body, frozen=True, kw_only=True):
+    """Instances to be created; of several with the same id, only the first."""
+
+    instances: Annotated[
+        tuple[NamedInstance, ...], msgspec.Meta(min_length=1, max_length=BATCH_MAX)
+    ]
+
+    @override
+    def check(self, limits: Limits, at: str = "") -> None:
+        for number, instance in enumerate(self.instances):
+            instance.check(limits, f"{at}instances[{number}].")
+
+    def unique_instances(self) -> list[NamedInstance]:
+        """Return the instances; of several with the same id, only the first."""
+        first: dict[str, NamedInstance] = {}
+        for instance in self.instances:
+            first.setdefault(instance.id, instance)
+        return list(first.values())
+
+
+class StartIfMissing(Body, frozen=True, kw_only=True):
+    """Params and labels of an instance that an event may create."""
+
+    params: Value = null
+    labels: _Labels = {}
+
+
+class NewEvent(Body, frozen=True, kw_only=True):
+    """An event to be sent."""
+
+    type: Annotated[str, _name(EVENT_TYPE_MAX, "Event type that a workflow waits for.")]
+    payload: Value = null
+    start_if_missing: Annotated[
+        StartIfMissing | None,
+        msgspec.Meta(
+            description="Create the instance, if it does not exist, with the event in its mailbox."
+        ),
+    ] = None
+
+    @override
+    def check(self, limits: Limits, at: str = "") -> None:
+        problem = name_problem("an event type", self.type, limits.max_event_type, "max_event_type")
+        _refuse(INVALID_EVENT_TYPE, f"{at}type", problem)
+        max_bytes = limits.max_event_bytes
+        problem = value_problem(f"{at}payload", text(self.payload), max_bytes, "max_event_bytes")
+        _refuse(INVALID_EVENT_PAYLOAD, f"{at}payload", problem)
+        if self.start_if_missing is not None:
+            start = self.start_if_missing
+            check_params(f"{at}startIfMissing.params", start.params, limits)
+            _check_labels(f"{at}startIfMissing.labels", start.labels)
+
+
+class Retry(Body, frozen=True, kw_only=True):
+    """The step from which an instance is retried."""
+
+    from_step: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=STEP_KEY_MAX)] | None,
+        msgspec.Meta(
+            description="Key of the first step to execute again; by default the failed one."
+        ),
+    ] = None
+
+    @override
+    def check(self, limits: Limits, at: str = "") -> None:
+        if "\0" in (self.from_step or ""):
+            raise invalid(f"{at}fromStep", "expected a step's key without NUL")
+
+
+class BulkChange(Ending, frozen=True, kw_only=True):
+    """An action for all instances of a workflow with a status or labels."""
+
+    action: Annotated[
+        str, msgspec.Meta(description=f"One of {', '.join(BULK)}.", extra={"one_of": list(BULK)})
+    ]
+    status: RunStatus | None = None
+    labels: _Labels = {}
+    dry_run: Annotated[
+        bool, msgspec.Meta(description="Only list the instances; change nothing.")
+    ] = False
+    page_size: Annotated[int, msgspec.Meta(ge=1, le=BATCH_MAX)] = BATCH_MAX
+    cursor: Annotated[str, msgspec.Meta(min_length=1, max_length=CURSOR_MAX)] | None = None
+
+    @override
+    def check(self, limits: Limits, at: str = "") -> None:
+        if self.action not in BULK:
+            problem = f"expected one of {', '.join(BULK)}, found {self.action[:60]!r}"
+            raise invalid(f"{at}action", problem)
+        if self.status is None and not self.labels:
+            raise invalid(f"{at}status", "expected a status or labels, found neither")
+        if self.reason and self.action not in _ENDING:
+            takers = " and ".join(_ENDING)
+            problem = f"expected none with {self.action}, found one: only {takers} take it"
+            raise invalid(f"{at}reason", problem)
+        _check_labels(f"{at}labels", self.labels)
+
+    def command(self) -> Command:
+        """Return the command of the action."""
+        if self.action in _ENDING:
+            return _ENDING[self.action].with_reason(self.reason)
+        return BULK[self.action]
+
+
+class RoutingSimulation(Body, frozen=True, kw_only=True):
+    """Simulated completion of a token, or of a node, with an output."""
+
+    token: _Ref | None = None
+    node: _Ref | None = None
+    output: Annotated[
+        msgspec.Raw, msgspec.Meta(description="Any JSON; without it no output is mapped.")
+    ] = _absent
+
+    @override
+    def check(self, limits: Limits, at: str = "") -> None:
+        if (self.token is None) is (self.node is None):
+            raise invalid(f"{at}token", "expected a token or a node, found both or neither")
+        if self.output:
+            check_value("invalid_body", f"{at}output", self.output)
+
+
+class SynchronizationSimulation(Body, frozen=True, kw_only=True):
+    """Simulated arrival of a token at a join by a transition."""
+
+    token: _Ref
+    transition: _Ref
+
+
+class Tick(Body, frozen=True, kw_only=True, omit_defaults=True):
+    """Limits of a tick; without limits workers execute all that is due."""
+
+    max_instances: _Count | None = None
+    max_steps: _Count | None = None
+
+
+class WorkerTick(Tick, frozen=True, kw_only=True):
+    """Tick of one worker; `continuing` restricts it to instances that have begun."""
+
+    continuing: bool = False
+
+
+def read(kind: type[B], body: bytes, limits: Limits = DEFAULT_LIMITS) -> B:
+    """Parse and check a body; an empty one has no fields.
+
+    Raises:
+        Problem: The body is invalid.
+    """
+    if not body.strip():
+        body = b"{}"
+    check_json(body)
+    return read_part(kind, msgspec.Raw(body), limits)
+
+
+def read_part(kind: type[B], part: msgspec.Raw, limits: Limits, at: str = "") -> B:
+    """Parse and check a part of a body that is known to be JSON.
+
+    Args:
+        kind: Type of the part.
+        part: The JSON.
+        limits: Limits of the deployment.
+        at: Path of the part within the body, as a prefix of field names.
+
+    Raises:
+        Problem: The part is invalid.
+    """
+    parsed = decoded(kind, part, at)
+    parsed.check(limits, at)
+    return parsed
+
+
+def text(value: msgspec.Raw) -> Json:
+    """Return the JSON text of a value, unchanged."""
+    return bytes(value).decode()
+
+
+def generic(value: msgspec.Raw) -> Any:  # noqa: ANN401 (any JSON value)
+    """Decode a value that is known to be JSON, for hooks."""
+    return json.loads(bytes(value))
+
+
+def check_value(code: str, field: str, value: msgspec.Raw) -> None:
+    """Refuse a value larger than any setting allows; the run's owner checks its own limit.
+
+    Raises:
+        Problem: The value is too large.
+    """
+    _refuse(code, field, value_problem(field, text(value), VALUE_BYTES_TOP))
+
+
+def check_params(field: str, params: msgspec.Raw, limits: Limits) -> None:
+    """Refuse invalid params of an instance.
+
+    Raises:
+        Problem: The params are invalid.
+    """
+    problem = value_problem(field, text(params), limits.max_params_bytes, "max_params_bytes")
+    _refuse(INVALID_PARAMS, field, problem)
+
+
+def _check_labels(field: str, labels: dict[str, str]) -> None:
+    problem = labels_problem(labels)
+    _refuse(INVALID_LABELS, field, problem and f"{field}: {problem}")
+
+
+def _refuse(code: str, field: str, problem: str | None) -> None:
+    """Refuse a field if it has a problem.
+
+    Raises:
+        Problem: It has one.
+    """
+    if problem:
+        raise Problem(code, problem, field=field)

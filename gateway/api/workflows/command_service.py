@@ -1,0 +1,266 @@
+"""Sends commands to workflow instances and responds with their outcomes.
+
+A response is sent once Postgres has applied the outcome, so that later reads include it. A caller
+that prefers not to wait gets 202 with the outcome itself; so does every caller while Postgres lags
+or is unavailable.
+"""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+from litestar import Response
+
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.sending import send_all
+from headwater.gateway.api.workflows.bodies import NewEvent, NewInstance, NewInstances, text
+from headwater.gateway.api.workflows.freshness import Freshness
+from headwater.gateway.api.workflows.idempotency import idempotency_of
+from headwater.gateway.api.workflows.parameters import prefers_async
+from headwater.gateway.api.workflows.pending_commands import accept_without_worker, pending_or_error
+from headwater.gateway.api.workflows.positions import furthest
+from headwater.gateway.api.workflows.query_service import response_of
+from headwater.gateway.api.workflows.refusals import refusal
+from headwater.gateway.api.workflows.statuses import Statuses
+from headwater.processors.runs.labels import labels_of
+from headwater.processors.runs.limits import BUILTIN_PREFIX, name_problem
+from headwater.schemas.answers import (
+    Answer,
+    EventSent,
+    InstanceListed,
+    InstancesCreated,
+    InstanceStatus,
+    Managed,
+)
+from headwater.schemas.errors import StoreUnavailable
+from headwater.schemas.failures import (
+    EVENT_ALREADY_RECEIVED,
+    INSTANCE_CREATED_BEFORE,
+    INSTANCE_EXISTS,
+    INSTANCE_NOT_FOUND,
+    INVALID_INSTANCE_ID,
+    WORKFLOW_NOT_FOUND,
+    is_refused,
+)
+from headwater.schemas.history import (
+    Command,
+    Limits,
+    ReplySent,
+    RestartRun,
+    RetryRun,
+    SendEvent,
+    StartRun,
+    creates,
+)
+from headwater.schemas.statuses import RunStatus, keep_unknown_values
+from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
+
+#: Seconds that a write waits for Postgres. A projection that lags by more will take longer than
+#: clients wait.
+_APPLIED_TIMEOUT_S: Final = 5.0
+#: Reply codes of a command whose idempotency key was used before.
+_REPLAYED_CODES: Final = frozenset({EVENT_ALREADY_RECEIVED, INSTANCE_CREATED_BEFORE})
+
+
+class CommandResult(NamedTuple):
+    """Replies to commands, and whether Postgres has applied their outcomes."""
+
+    replies: Sequence[ReplySent]
+    applied: bool
+
+
+class CommandService:
+    """Sends commands and responds with their outcomes.
+
+    Raises:
+        Problem: Every method raises it when a command is refused or cannot be sent.
+    """
+
+    def __init__(
+        self,
+        commands: Commands,
+        statuses: Statuses,
+        freshness: Freshness,
+        limits: Limits,
+    ) -> None:
+        self._limits = limits
+        self._commands = commands
+        self._statuses = statuses
+        self._freshness = freshness
+
+    @accept_without_worker
+    async def create_instance(
+        self, workflow: str, instance_id: str, new: NewInstance, key: str, prefer: str
+    ) -> Response[bytes]:
+        """Create an instance."""
+        _check_workflow(workflow, self._limits)
+        result = await self.send_commands(
+            [Addressed(workflow, instance_id, _start(new, key))], prefer
+        )
+        (reply,) = result.replies
+        if is_refused(reply.code):
+            raise refusal(reply)
+        # The instance is new: the reply has all of its status.
+        created = InstanceListed(id=instance_id, details=_status(reply), labels=new.labels)
+        return command_response(created, result, prefer)
+
+    @accept_without_worker
+    async def create_instances(
+        self, workflow: str, batch: NewInstances, key: str, prefer: str
+    ) -> Response[bytes]:
+        """Create the instances of a batch that do not exist."""
+        _check_workflow(workflow, self._limits)
+        instances = batch.unique_instances()
+        commands = [Addressed(workflow, new.id, _start(new, key)) for new in instances]
+        result = await self.send_commands(commands, prefer)
+        created = [
+            InstanceListed(id=new.id, details=_status(reply), labels=new.labels)
+            for new, reply in zip(instances, result.replies, strict=True)
+            if not is_refused(reply.code)
+        ]
+        for reply in result.replies:
+            if is_refused(reply.code) and reply.code != INSTANCE_EXISTS:
+                raise refusal(reply, created=[instance.id for instance in created])
+        return command_response(InstancesCreated(instances=created), result, prefer)
+
+    @accept_without_worker
+    async def control_instance(
+        self, workflow: str, instance_id: str, command: Command, prefer: str
+    ) -> Response[bytes]:
+        """Pause, resume, terminate, restart or retry an instance."""
+        result = await self.send_command(workflow, instance_id, command, prefer)
+        status = await self._status(workflow, instance_id, result)
+        starts_run = isinstance(command, RestartRun | RetryRun)
+        number = result.replies[0].run_number if starts_run else None
+        return command_response(Managed(ok=True, status=status, run_number=number), result, prefer)
+
+    @accept_without_worker
+    async def send_event(
+        self,
+        workflow: str,
+        instance_id: str,
+        command: SendEvent,
+        prefer: str,
+    ) -> Response[bytes]:
+        """Send an event; the command may create the instance."""
+        result = await self.send_command(workflow, instance_id, command, prefer)
+        status = await self._status(workflow, instance_id, result)
+        return command_response(EventSent(status=status), result, prefer)
+
+    async def send_command(
+        self, workflow: str, instance_id: str, command: Command, prefer: str = ""
+    ) -> CommandResult:
+        """Send a command to an existing instance, or to one that the command creates."""
+        may_create = creates(command)
+        if may_create:
+            _check_workflow(workflow, self._limits)
+        _check_instance(workflow, instance_id, self._limits, may_create=may_create)
+        result = await self.send_commands([Addressed(workflow, instance_id, command)], prefer)
+        if is_refused(result.replies[0].code):
+            raise refusal(result.replies[0])
+        return result
+
+    async def send_commands(self, commands: Sequence[Addressed], prefer: str) -> CommandResult:
+        """Send commands; wait until Postgres has applied their outcomes, or for a timeout.
+
+        Raises:
+            Problem: The commands could not be sent.
+            CommandsPending: No worker runs, and the caller prefers not to wait.
+        """
+        try:
+            replies = await send_all(self._commands, commands)
+        except OutcomeUnknown as error:
+            if not prefers_async(prefer):
+                raise
+            raise pending_or_error(commands, error) from error
+        if prefers_async(prefer):
+            return CommandResult(replies, applied=False)
+        return CommandResult(replies, await self._applied(replies))
+
+    async def _applied(self, replies: Sequence[ReplySent]) -> bool:
+        positions = furthest((reply.partition, reply.position) for reply in replies)
+        try:
+            return await self._freshness.wait_until_applied(positions, _APPLIED_TIMEOUT_S)
+        except StoreUnavailable:
+            return False
+
+    async def _status(
+        self, workflow: str, instance_id: str, result: CommandResult
+    ) -> InstanceStatus:
+        """Return an instance's status from Postgres; from the reply if Postgres has none."""
+        (reply,) = result.replies
+        if result.applied:
+            try:
+                status = await self._statuses.status_of(workflow, instance_id)
+            except StoreUnavailable:
+                status = None
+            if status is not None:
+                return status
+        return _status(reply)
+
+
+def event_of(event: NewEvent, event_id: str, key: str) -> SendEvent:
+    """Return the command that sends an event, deduplicated by a key if there is one."""
+    start = event.start_if_missing
+    request = (event.type, event.payload, *((start.params, start.labels) if start else ()))
+    return SendEvent(
+        event_id,
+        event.type,
+        text(event.payload),
+        start=text(start.params) if start else None,
+        once=idempotency_of(key, *request),
+        labels=labels_of(start.labels) if start else (),
+    )
+
+
+def _start(new: NewInstance, key: str) -> StartRun:
+    once = idempotency_of(key, new.params, new.labels)
+    return StartRun(text(new.params), once=once, labels=labels_of(new.labels))
+
+
+def _status(reply: ReplySent) -> InstanceStatus:
+    """Return the status of an instance at the time of a reply."""
+    with keep_unknown_values():
+        return InstanceStatus(status=RunStatus(reply.status))
+
+
+def command_response(body: Answer, result: CommandResult, prefer: str) -> Response[bytes]:
+    """Return a response: 200 if Postgres has applied the outcomes, else 202."""
+    headers = {"preference-applied": "respond-async"} if prefers_async(prefer) else {}
+    if any(reply.code in _REPLAYED_CODES for reply in result.replies):
+        headers["idempotent-replayed"] = "true"
+    return response_of(
+        body,
+        furthest((reply.partition, reply.position) for reply in result.replies),
+        status=HTTPStatus.OK if result.applied else HTTPStatus.ACCEPTED,
+        headers=headers,
+    )
+
+
+def _check_workflow(workflow: str, limits: Limits) -> None:
+    """Refuse an invalid workflow name, and the names of built-in workflows."""
+    problem = _workflow_name_problem(workflow, limits)
+    if problem:
+        raise Problem(WORKFLOW_NOT_FOUND, problem)
+    if workflow.startswith(BUILTIN_PREFIX):
+        # Some built-in workflows do what requires the operators' key.
+        raise Problem(
+            "forbidden",
+            f"expected a workflow of your own, found the built-in workflow {workflow}, whose "
+            "instances are created by routes and commands of its own",
+        )
+
+
+def _workflow_name_problem(workflow: str, limits: Limits) -> str | None:
+    longest = limits.max_workflow_name
+    return name_problem("a workflow's name", workflow, longest, "max_workflow_name")
+
+
+def _check_instance(workflow: str, instance_id: str, limits: Limits, *, may_create: bool) -> None:
+    """Refuse names that no instance can have."""
+    problem = name_problem("an instance id", instance_id, limits.max_instance_id, "max_instance_id")
+    if problem and may_create:
+        raise Problem(INVALID_INSTANCE_ID, problem, field="instanceId")
+    problem = problem or _workflow_name_problem(workflow, limits)
+    if problem:
+        raise Problem(INSTANCE_NOT_FOUND, problem)

@@ -1,0 +1,185 @@
+"""Deploys graph definitions and reads deployed ones."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import msgspec
+from litestar import Response
+
+from headwater.gateway.api.json_bodies import check_json
+from headwater.gateway.api.problems import Problem
+from headwater.processors.graph.catalogue import Catalogue, Deployed, NotDeployed, Outcome, Version
+from headwater.processors.graph.definition import (
+    INVALID_DEFINITION,
+    DefinitionInvalid,
+    to_dict,
+)
+from headwater.processors.graph.definition import (
+    Problem as DefinitionError,
+)
+from headwater.processors.graph.graph import Graph, graph_of
+from headwater.processors.runs.limits import BUILTIN_PREFIX
+from headwater.schemas.answers import Answer
+from headwater.schemas.definitions import GraphDeployed
+from headwater.schemas.failures import GRAPH_INVALID, GRAPH_NOT_FOUND, GRAPH_OF_APP
+from headwater.schemas.graph_answers import (
+    GraphDefinition,
+    GraphList,
+    GraphVersion,
+    GraphVersions,
+)
+
+#: Most errors of a definition that one response lists.
+_ERRORS_SHOWN: Final = 100
+
+
+class Definitions(Protocol):
+    """Deployed graphs, read from and written to the log."""
+
+    async def catch_up(self) -> Catalogue:
+        """Return the catalogue with all that was deployed before the call."""
+
+    async def deploy(self, record: GraphDeployed) -> Outcome:
+        """Deploy a definition; return the outcome once it is durable."""
+
+    async def stop(self) -> None:
+        """Disconnect."""
+
+
+class Graphs:
+    """Deploys and reads graphs; reads include all earlier deployments.
+
+    Raises:
+        Problem: Every method raises it when a request is refused.
+    """
+
+    def __init__(self, definitions: Definitions, *, clock: Callable[[], int]) -> None:
+        self._definitions = definitions
+        self._clock = clock
+
+    async def deploy(self, name: str, body: bytes, after: str) -> Response[bytes]:
+        """Deploy a definition.
+
+        Args:
+            name: Name of the graph.
+            body: The definition as JSON.
+            after: Digest that the newest version must have; "" for any.
+        """
+        graph = await asyncio.to_thread(_parse, name, body)
+        record = GraphDeployed(
+            name=name,
+            document=json.dumps(to_dict(graph.definition), ensure_ascii=False),
+            digest=graph.digest,
+            app="",
+            after=after,
+            at_ms=self._clock(),
+        )
+        match await self._definitions.deploy(record):
+            case Deployed(version, new):
+                status = HTTPStatus.CREATED if new else HTTPStatus.OK
+                return _response(_graph_version(version), status, version)
+            case NotDeployed(code, message):
+                raise Problem(code, message)
+            case outcome:
+                raise AssertionError(outcome)
+
+    async def list_graphs(self) -> Response[bytes]:
+        """Return the newest version of every graph."""
+        catalogue = await self._definitions.catch_up()
+        newest = [versions[-1] for _, versions in sorted(catalogue.versions.items())]
+        return _response(GraphList(graphs=[_graph_version(version) for version in newest]))
+
+    async def list_versions(self, name: str) -> Response[bytes]:
+        """Return the versions of a graph, the newest first."""
+        catalogue = await self._definitions.catch_up()
+        versions = catalogue.versions.get(name)
+        if versions is None:
+            raise _not_found(catalogue, name)
+        rows = [_graph_version(version) for version in reversed(versions)]
+        return _response(GraphVersions(versions=rows))
+
+    async def get_definition(self, name: str, number: int | None = None) -> Response[bytes]:
+        """Return a version of a graph with its definition; the newest if number is None."""
+        catalogue = await self._definitions.catch_up()
+        version = catalogue.newest(name) if number is None else catalogue.version(name, number)
+        if version is None:
+            raise _not_found(catalogue, name, number)
+        definition = msgspec.Raw(version.document.encode())
+        row = GraphDefinition(**_fields(version), definition=definition)
+        return _response(row, HTTPStatus.OK, version)
+
+
+def _parse(name: str, body: bytes) -> Graph:
+    """Parse and validate the definition in a body."""
+    if name.startswith(BUILTIN_PREFIX):
+        raise Problem(
+            GRAPH_OF_APP,
+            f"expected a name that does not begin with {BUILTIN_PREFIX}, the prefix of built-in "
+            f"workflows, found {name!r}",
+        )
+    check_json(body)
+    document = json.loads(body)
+    if isinstance(document, dict):
+        document.setdefault("name", name)
+    try:
+        graph = graph_of(document)
+    except DefinitionInvalid as error:
+        raise _invalid(error.problems) from error
+    if graph.definition.name != name:
+        message = f"expected the name of the path, {name!r}, found {graph.definition.name[:64]!r}"
+        raise _invalid((DefinitionError(INVALID_DEFINITION, "name", message),))
+    return graph
+
+
+def _invalid(errors: tuple[DefinitionError, ...]) -> Problem:
+    shown = errors[:_ERRORS_SHOWN]
+    more = f"; {len(errors) - len(shown)} more" if len(errors) > len(shown) else ""
+    lines = "; ".join(f"{error.code} at {error.path}: {error.message}" for error in shown)
+    return Problem(
+        GRAPH_INVALID,
+        lines + more,
+        field=shown[0].path,
+        errors=[
+            {"code": error.code, "path": error.path, "message": error.message} for error in shown
+        ],
+    )
+
+
+def _not_found(catalogue: Catalogue, name: str, number: int | None = None) -> Problem:
+    versions = catalogue.versions.get(name)
+    if versions:
+        return Problem(
+            GRAPH_NOT_FOUND,
+            f"expected a version of {name[:64]!r} from 1 to {len(versions)}, found {number}",
+        )
+    return Problem(GRAPH_NOT_FOUND, f"expected a deployed graph, found {name[:64]!r}")
+
+
+def _graph_version(version: Version) -> GraphVersion:
+    return GraphVersion(**_fields(version))
+
+
+def _fields(version: Version) -> Mapping[str, Any]:
+    return {
+        "name": version.name,
+        "version": version.number,
+        "digest": version.digest,
+        "deployed_at": datetime.fromtimestamp(version.deployed_at_ms / 1000, UTC),
+        "app": version.app or None,
+    }
+
+
+def _response(
+    body: Answer, status: int = HTTPStatus.OK, version: Version | None = None
+) -> Response[bytes]:
+    headers = {} if version is None else {"etag": f'"{version.digest}"'}
+    return Response(
+        msgspec.json.encode(body),
+        status_code=status,
+        media_type="application/json",
+        headers=headers,
+    )

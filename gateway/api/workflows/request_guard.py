@@ -1,0 +1,134 @@
+"""Guard of the workflow routes: authenticates, authorizes and audits requests."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar, Final, TypeAlias
+
+from litestar import Request
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+from typing_extensions import override
+
+from headwater.gateway.api.auditing import note
+from headwater.gateway.api.keys import admit, presented_key
+from headwater.gateway.api.limited_bodies import JsonRequest
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.workflows import bodies
+from headwater.gateway.api.workflows.authorization import (
+    AuthenticatedCaller,
+    Authorizer,
+    Policy,
+    RequestContext,
+)
+from headwater.gateway.api.workflows.parameters import INSTANCE, WORKFLOW
+from headwater.gateway.api.wrong_keys import check_key
+from headwater.processors.runs.limits import DEFAULT_LIMITS
+from headwater.schemas.history import Limits
+from headwater.streams.authoring.runtime import Runtime
+
+AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
+
+#: Policies whose hooks get the body. The handler calls them once it has read the body.
+_WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT, Policy.WORK})
+
+
+#: Key of the principal in a request's state.
+_PRINCIPAL: Final = "headwater_principal"
+#: Option of a handler that authorizes the request itself, once it knows the workflow.
+AUTHORIZES_LATER: Final = "authorizes_later"
+
+
+class BodyRequest(JsonRequest):
+    """A request whose body is parsed as the struct that its handler takes."""
+
+    limits: ClassVar[Limits] = DEFAULT_LIMITS
+
+    @override
+    def read_body(self, kind: type[Any], body: bytes) -> Any:
+        return bodies.read(kind, body, self.limits)
+
+
+def requests_within(limits: Limits) -> type[BodyRequest]:
+    """Return a request class that checks bodies against limits."""
+    return type("BodyRequestWithin", (BodyRequest,), {"limits": limits})
+
+
+class RequestGuard:
+    """Authenticates and authorizes requests before they are handled."""
+
+    def __init__(self, authorizer: Authorizer, runtime: Runtime) -> None:
+        self._authorizer = authorizer
+        self._runtime = runtime
+
+    async def guard(self, connection: AnyConnection, handler: BaseRouteHandler) -> None:
+        """Authenticate and authorize a request; a guard in the sense of Litestar.
+
+        Raises:
+            Problem: The request is denied.
+        """
+        if isinstance(connection, Request) and connection.method == "OPTIONS":
+            return  # Lists the methods of a path, which the public description has, too.
+        context = self.context_of(connection, handler)
+        note(connection, run_id=context.instance_id, workflow=context.workflow_name)
+        caller = await self._authenticate(connection, context)
+        admit(connection.scope, caller.key_id, caller.scope)
+        connection.scope["state"][_PRINCIPAL] = caller.principal
+        context = replace(context, principal=caller.principal)
+        if context.policy not in _WITH_BODY and not handler.opt.get(AUTHORIZES_LATER):
+            await self.authorize(context)
+
+    async def _authenticate(
+        self, connection: AnyConnection, context: RequestContext
+    ) -> AuthenticatedCaller:
+        """Authenticate the caller, and record whether its key was right."""
+        if self._authorizer.authenticates_by_hook(context.policy):
+            return await self._authorizer.authenticate(context)
+        kind = "tick" if context.policy is Policy.TICK else "workflow"
+        key = presented_key(connection.headers)
+        try:
+            caller = await self._authorizer.authenticate(context)
+        except Problem:
+            check_key(connection, kind, key, right=False)
+            raise
+        check_key(connection, kind, key, right=True)
+        return caller
+
+    async def authorize(
+        self, context: RequestContext, body: Callable[[], Any] | None = None
+    ) -> None:
+        """Call the hook of the context's policy, if there is one.
+
+        Args:
+            context: The request.
+            body: Returns the body for the hook; called only if there is a hook.
+
+        Raises:
+            Problem: The request is denied.
+        """
+        if self._authorizer.has_hook(context.policy):
+            await self._authorizer.authorize(replace(context, body=body and body()))
+
+    async def is_authorized(self, context: RequestContext) -> bool:
+        """Whether the hook of the context's policy allows a request.
+
+        Raises:
+            Problem: The hook failed.
+        """
+        try:
+            await self.authorize(context)
+        except Problem as problem:
+            if problem.status is None:  # Only a denial by a hook has a status of its own.
+                raise
+            return False
+        return True
+
+    def context_of(self, connection: AnyConnection, handler: BaseRouteHandler) -> RequestContext:
+        """Return the context of a request for hooks."""
+        return RequestContext(
+            policy=handler.opt["policy"],
+            workflow_name=connection.path_params.get(WORKFLOW),
+            instance_id=connection.path_params.get(INSTANCE, handler.opt.get(INSTANCE)),
+            headers=connection.headers,
+            runtime=self._runtime,
+            principal=connection.scope["state"].get(_PRINCIPAL),
+        )

@@ -1,0 +1,294 @@
+"""Routes of workflows, under /api/workflows, and of their jobs, under /api/jobs."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from litestar import Response, Router, route
+from litestar.di import Provide
+from litestar.handlers import HTTPRouteHandler
+from litestar.types import ControllerRouterHandler
+
+from headwater.gateway.api.checked_parameters import checked_parameters
+from headwater.gateway.api.keys import programs_only
+from headwater.gateway.api.limited_bodies import LimitedBodies
+from headwater.gateway.api.workflows.authorization import (
+    Authorizer,
+    WorkflowHooks,
+)
+from headwater.gateway.api.workflows.bulk import BulkService
+from headwater.gateway.api.workflows.command_service import CommandService
+from headwater.gateway.api.workflows.folding import RunFolds, RunLog
+from headwater.gateway.api.workflows.freshness import Freshness
+from headwater.gateway.api.workflows.graph_inspection import GraphInspection
+from headwater.gateway.api.workflows.graph_routes import graph_router
+from headwater.gateway.api.workflows.graphs import Definitions, Graphs
+from headwater.gateway.api.workflows.introspection_routes import graph_inspection_routes
+from headwater.gateway.api.workflows.job_routes import job_routes
+from headwater.gateway.api.workflows.jobs import JobService
+from headwater.gateway.api.workflows.parameters import (
+    BATCH_ID,
+    BATCH_PATH,
+    INSTANCE,
+    INSTANCES_PATH,
+    instance_id,
+    min_position,
+    run_reference,
+    workflow_name,
+)
+from headwater.gateway.api.workflows.query_service import QueryService
+from headwater.gateway.api.workflows.read_routes import instance_routes, listing_routes, tail_route
+from headwater.gateway.api.workflows.request_guard import (
+    RequestGuard,
+    requests_within,
+)
+from headwater.gateway.api.workflows.runs import routes as runs
+from headwater.gateway.api.workflows.runs import world_routes
+from headwater.gateway.api.workflows.runs.run_service import RunPorts, RunService
+from headwater.gateway.api.workflows.runs.world import WorldApi
+from headwater.gateway.api.workflows.statuses import Statuses
+from headwater.gateway.api.workflows.tail import Tails
+from headwater.gateway.api.workflows.tick import Ticks
+from headwater.gateway.api.workflows.write_routes import (
+    bulk_route,
+    creation_routes,
+    event_route,
+    lifecycle_route,
+    retry_route,
+    tick_route,
+)
+from headwater.projections.workflows.queries import Workflows
+from headwater.schemas.history import Limits
+from headwater.streams.authoring.lifecycle import ACTIONS
+from headwater.streams.authoring.runtime import Runtime
+from headwater.streams.evaluation.evaluator import EvaluatorProcess
+from headwater.streams.workflows.client import Commands
+
+BASE: Final = "/api/workflows"
+JOBS_BASE: Final = "/api/jobs"
+
+#: Seconds that a caller waits for a worker to decide a command. Most commands take a few ms, and
+#: a worker that acquires a partition needs a few seconds.
+OUTCOME_TIMEOUT_S: Final = 10.0
+
+#: Provides the positions that a request requires to be applied.
+_POSITION: Final = {"position": Provide(min_position)}
+#: Path of one instance.
+_INSTANCE_PATH: Final = f"{INSTANCES_PATH}/{{{INSTANCE}:str}}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowPorts:
+    """External dependencies of the workflow service.
+
+    Attributes:
+        new_id: Returns globally unique ids for instances and events.
+        clock: Returns Unix milliseconds.
+    """
+
+    commands: Commands
+    definitions: Definitions
+    run_ports: RunPorts
+    workflows: Workflows
+    runs: RunLog
+    hooks: WorkflowHooks
+    new_id: Callable[[], str]
+    clock: Callable[[], int]
+
+
+class ServiceKeys(NamedTuple):
+    """Keys of the routes: of workflows, of `/v1/world`, and of ticks."""
+
+    workflow: str
+    world: str
+    tick: str
+
+
+class WorkflowService:
+    """Builds the routes, and starts and stops the services that they call."""
+
+    def __init__(
+        self,
+        ports: WorkflowPorts,
+        *,
+        keys: ServiceKeys,
+        tick_urls: Sequence[str],
+        bodies: LimitedBodies,
+        limits: Limits,
+    ) -> None:
+        self._ports = ports
+        self._requests = requests_within(limits)
+        self._freshness = Freshness(ports.workflows.next_offsets)
+        self._ticks = Ticks(tick_urls if keys.tick else ())
+        self._tails = Tails(ports.workflows, self._freshness)
+        #: Also guards routes outside this package.
+        self.request_guard = RequestGuard(
+            Authorizer(ports.hooks, workflow_key=keys.workflow, tick_key=keys.tick),
+            Runtime(ports.clock),
+        )
+        self._bodies = bodies
+        folds = RunFolds(ports.runs)
+        self._query_service = QueryService(
+            ports.workflows, self._freshness, ports.definitions, ports.run_ports.deployments, folds
+        )
+        self._inspection = GraphInspection(
+            self._query_service, ports.workflows, folds, EvaluatorProcess()
+        )
+        self._command_service = CommandService(
+            ports.commands, Statuses(ports.workflows.statuses), self._freshness, limits
+        )
+        self._world_key = keys.world
+        self._run_service = RunService(
+            ports.run_ports,
+            self._command_service,
+            new_id=ports.new_id,
+        )
+        self._world = WorldApi(
+            self._run_service, self._command_service, limits=limits, new_id=ports.new_id
+        )
+        self._jobs = JobService(
+            ports.commands,
+            ports.workflows,
+            self._freshness,
+            new_id=ports.new_id,
+        )
+
+        self._shutdown_callbacks = [self._tails.close, self._jobs.close]
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """Start the services of the routes; stop them on exit."""
+        async with AsyncExitStack() as stack:
+            await self._ports.commands.start()
+            stack.push_async_callback(self._ports.commands.stop)
+            stack.push_async_callback(self._ports.definitions.stop)
+            stack.push_async_callback(self._ports.run_ports.deployments.stop)
+            await self._ticks.start()
+            stack.push_async_callback(self._ticks.stop)
+            await self._freshness.start()
+            stack.push_async_callback(self._freshness.stop)
+            stack.callback(self.end_streams)
+            yield
+
+    def add_shutdown_callback(self, callback: Callable[[], None]) -> None:
+        """Register a callback that `end_streams` calls."""
+        self._shutdown_callbacks.append(callback)
+
+    def end_streams(self) -> None:
+        """End long-running responses, which would delay the shutdown of the server."""
+        for callback in self._shutdown_callbacks:
+            callback()
+
+    def routers(self) -> list[Router]:
+        """Return the routers of workflows, graphs, jobs, runs and `/v1/world`."""
+        graphs = Graphs(self._ports.definitions, clock=self._ports.clock)
+        jobs = job_routes(self.request_guard, self._query_service, self._jobs)
+        rows = self._ports.run_ports.rows
+        run_routes = runs.run_routes(
+            self.request_guard, self._query_service, self._run_service, rows
+        )
+        guarded = {
+            "guards": [self.request_guard.guard, checked_parameters],
+            "dependencies": _POSITION,
+        }
+        world_guards = [programs_only(self._world_key), checked_parameters]
+        return [
+            self._router(),
+            graph_router(graphs, self.request_guard, self._bodies),
+            self._limited_router(JOBS_BASE, jobs, "jobs", **guarded),
+            self._limited_router(runs.BASE, run_routes, "runs", **guarded),
+            self._limited_router(
+                world_routes.BASE,
+                world_routes.world_routes(self._world),
+                "world",
+                guards=world_guards,
+            ),
+        ]
+
+    def _router(self) -> Router:
+        guarded = Router(
+            "/",
+            route_handlers=[
+                *listing_routes(self._query_service),
+                *creation_routes(self.request_guard, self._command_service, self._ports.new_id),
+                bulk_route(BulkService(self._query_service, self._command_service)),
+                *_instance_routers(self._instance_routes()),
+            ],
+            guards=[self.request_guard.guard, checked_parameters],
+        )
+        return self._limited_router(
+            BASE,
+            [_options_route(), guarded, tick_route(self.request_guard, self._ticks)],
+            "workflows",
+            dependencies={"workflow": Provide(workflow_name), **_POSITION},
+        )
+
+    def _limited_router(
+        self,
+        base: str,
+        handlers: Sequence[ControllerRouterHandler],
+        tag: str,
+        **options: Any,  # noqa: ANN401 (passed to Router)
+    ) -> Router:
+        """Return a router whose request bodies are limited."""
+        return Router(
+            base,
+            route_handlers=handlers,
+            middleware=[self._bodies],
+            request_class=self._requests,
+            request_max_body_size=None,
+            tags=[tag],
+            **options,
+        )
+
+    def _instance_routes(self) -> list[HTTPRouteHandler]:
+        """Return the routes of one instance; their paths are relative to the instance's."""
+        return [
+            *instance_routes(self._query_service),
+            *graph_inspection_routes(self._inspection),
+            *[lifecycle_route(self._command_service, verb) for verb in ACTIONS],
+            retry_route(self._command_service),
+            event_route(self.request_guard, self._command_service, self._ports.new_id),
+            tail_route(self._query_service, self._tails),
+        ]
+
+
+def _instance_routers(handlers: list[HTTPRouteHandler]) -> list[Router]:
+    """Mount the routes of one instance under any instance id, and again under the id `batch`.
+
+    Litestar prefers a literal path segment and does not backtrack. Under the path of batches it
+    would not match the routes of an instance with the id `batch`.
+    """
+    return [
+        Router(
+            _INSTANCE_PATH,
+            route_handlers=handlers,
+            dependencies={"instance_id": Provide(instance_id), "run": Provide(run_reference)},
+        ),
+        Router(
+            BATCH_PATH,
+            route_handlers=handlers,
+            dependencies={
+                "instance_id": Provide(_batch_id, sync_to_thread=False),
+                "run": Provide(run_reference),
+            },
+            include_in_schema=False,
+            opt={INSTANCE: BATCH_ID},
+        ),
+    ]
+
+
+def _batch_id() -> str:
+    return BATCH_ID
+
+
+def _options_route() -> HTTPRouteHandler:
+    """Answer OPTIONS for paths with two handlers; Litestar lists only the first one's methods."""
+    paths = [INSTANCES_PATH, BATCH_PATH]
+
+    @route(paths, http_method="OPTIONS", status_code=204, include_in_schema=False)
+    async def list_methods() -> Response[None]:
+        return Response(None, headers={"allow": "GET, OPTIONS, POST"})
+
+    return list_methods

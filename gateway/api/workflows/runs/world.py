@@ -1,0 +1,179 @@
+"""Operations of `/v1/world`: messages in queues, and events of runs."""
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from headwater.gateway.api.json_bodies import invalid
+from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.workflows.bodies import Body, check_value, read_part, text
+from headwater.gateway.api.workflows.command_service import CommandService
+from headwater.gateway.api.workflows.idempotency import refuse_derived_id
+from headwater.gateway.api.workflows.runs.bodies import (
+    EventType,
+    HookReceived,
+    Message,
+    NewEvent,
+    NewRun,
+    RunCancellation,
+    RunCreation,
+)
+from headwater.gateway.api.workflows.runs.idempotent_requests import RunResult
+from headwater.gateway.api.workflows.runs.run_service import OnRunId, RunService
+from headwater.processors.runs.limits import name_problem
+from headwater.schemas.failures import INVALID_EVENT_TYPE, INVALID_INSTANCE_ID
+from headwater.schemas.history import Limits, SendEvent
+from headwater.schemas.run_answers import EventCreated, MessagePublished
+
+B = TypeVar("B", bound=Body)
+
+PUBLISH: Final = "world.queue.publish"
+CREATE_EVENT: Final = "world.events.create"
+RUN_CREATED: Final = "run_created"
+RUN_CANCELLED: Final = "run_cancelled"
+HOOK_RECEIVED: Final = "hook_received"
+_EVENT_TYPES: Final = (RUN_CREATED, RUN_CANCELLED, HOOK_RECEIVED)
+_AT: Final = "data."
+
+
+def dedupe_key(event_type: str, run_id: str | None) -> str | None:
+    """Return the key that deduplicates an event; None if the event is not deduplicated."""
+    if event_type != RUN_CREATED or run_id is None:
+        return None
+    return f"{CREATE_EVENT}:{RUN_CREATED}:{run_id}"
+
+
+def event_type_of(event: NewEvent) -> str:
+    """Return the type of an event, which may be unknown.
+
+    Raises:
+        Problem: The event has no type.
+    """
+    try:
+        event_type = msgspec.json.decode(event.data, type=EventType).event_type
+    except msgspec.ValidationError as error:
+        raise invalid("data.eventType", f"expected {_one_of()}, found none") from error
+    if not isinstance(event_type, str):
+        found = "none" if event_type is None else f"{event_type!r:.60}"
+        raise invalid("data.eventType", f"expected {_one_of()}, found {found}")
+    return event_type
+
+
+class WorldApi:
+    """Publishes messages and creates events.
+
+    Raises:
+        Problem: Every method raises it when a request is refused.
+    """
+
+    def __init__(
+        self,
+        run_service: RunService,
+        command_service: CommandService,
+        *,
+        limits: Limits,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._run_service = run_service
+        self._command_service = command_service
+        self._limits = limits
+        self._new_id = new_id
+
+    async def publish(self, message: Message, on_run_id: OnRunId) -> MessagePublished:
+        """Publish a message, once per key if it has a key."""
+        new = NewRun(
+            workflow_name=message.queue_name,
+            input=message.message,
+            deployment_id=message.opts.deployment_id,
+        )
+        key = message.opts.idempotency_key
+        created = await self._create_run(
+            PUBLISH, key, new, self._run_service.new_run_id(), on_run_id
+        )
+        return MessagePublished(message_id=created.run_id, deduped=created.deduped)
+
+    async def _create_run(
+        self, endpoint: str, key: str | None, new: NewRun, run_id: str, on_run_id: OnRunId
+    ) -> RunResult:
+        if key is not None:
+            return await self._run_service.create_once(endpoint, key, new, run_id, on_run_id)
+        create = await self._run_service.prepare_creation(new, on_run_id)
+        return await create(run_id)
+
+    async def create_event(
+        self, event: NewEvent, event_type: str, on_run_id: OnRunId
+    ) -> EventCreated:
+        """Create an event of a run.
+
+        Args:
+            event: The event.
+            event_type: Its type, as `event_type_of` returns it.
+            on_run_id: Called with the id of a run before it is created.
+        """
+        match event_type:
+            case "run_created":
+                creation = self._parse(RunCreation, event.data)
+                return await self._create_by_event(event.run_id, creation, on_run_id)
+            case "run_cancelled":
+                return await self._cancel_run(
+                    event.run_id, self._parse(RunCancellation, event.data)
+                )
+            case "hook_received":
+                return await self._send_event(event.run_id, self._parse(HookReceived, event.data))
+            case _:
+                raise invalid(
+                    "data.eventType",
+                    f"expected {_one_of()}, found {event_type!r:.60}; all others are written by "
+                    "Headwater",
+                )
+
+    def _parse(self, kind: type[B], data: msgspec.Raw) -> B:
+        return read_part(kind, data, self._limits, _AT)
+
+    async def _create_by_event(
+        self, run_id: str | None, event: RunCreation, on_run_id: OnRunId
+    ) -> EventCreated:
+        new = event.event_data
+        if run_id is not None:
+            max_length = self._limits.max_instance_id
+            problem = name_problem("the id of a run", run_id, max_length, "max_instance_id")
+            if problem:
+                raise Problem(INVALID_INSTANCE_ID, problem, field="runId")
+            refuse_derived_id(run_id, "runId")
+            await self._run_service.refuse_taken_id(run_id, new.workflow_name)
+        key = dedupe_key(event.event_type, run_id)
+        created = await self._create_run(
+            CREATE_EVENT, key, new, run_id or self._run_service.new_run_id(), on_run_id
+        )
+        return _event_created(event.event_type, created.run_id, deduped=created.deduped)
+
+    async def _cancel_run(self, run_id: str | None, event: RunCancellation) -> EventCreated:
+        row = await self._run_service.find_run(_require_id(run_id))
+        result = await self._run_service.cancel(row, event.event_data.reason)
+        return _event_created(event.event_type, row.run.run_id, deduped=result is None)
+
+    async def _send_event(self, run_id: str | None, event: HookReceived) -> EventCreated:
+        name, payload = event.correlation_id, event.event_data.payload
+        problem = name_problem("an event type", name, self._limits.max_event_type, "max_event_type")
+        if problem:
+            raise Problem(INVALID_EVENT_TYPE, problem, field="data.correlationId")
+        check_value("INVALID_EVENT_PAYLOAD", "data.eventData.payload", payload)
+        run = (await self._run_service.find_run(_require_id(run_id))).run
+        command = SendEvent(self._new_id(), name, text(payload))
+        await self._command_service.send_command(run.workflow_name, run.run_id, command)
+        return _event_created(event.event_type, run.run_id, deduped=False)
+
+
+def _require_id(run_id: str | None) -> str:
+    if run_id is None:
+        raise invalid("runId", "expected the id of a run, found null")
+    return run_id
+
+
+def _event_created(event_type: str, run_id: str, *, deduped: bool) -> EventCreated:
+    return EventCreated(run_id=run_id, event_type=event_type, deduped=deduped)
+
+
+def _one_of() -> str:
+    return f"one of {', '.join(_EVENT_TYPES)}"

@@ -1,0 +1,79 @@
+"""Run requested rebuilds one after the other, each in a child process."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from headwater.gateway.builtin.rebuilding.stores import delete_outdated, folder_of
+from headwater.gateway.settings.environment import environment
+from headwater.gateway.settings.settings import Settings
+from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.projector.log_ends import pause
+from headwater.projections.rebuilds.rebuilds import under_way
+from headwater.schemas.errors import StoreUnavailable
+
+log = logging.getLogger("headwater.rebuild")
+
+_POLL_EVERY_S: Final = 1.0
+#: Pause after a rebuild that failed, or that another projector carries out.
+_RETRY_AFTER_S: Final = 3.0
+#: Seconds for a child process to exit after SIGTERM.
+_EXIT_WITHIN_S: Final = 10.0
+
+
+async def carry_out_rebuilds(
+    settings: Settings, stop: asyncio.Event, dsn_of: Callable[[Settings], str]
+) -> None:
+    """Carry out requested rebuilds until `stop` is set; a later process continues unfinished ones.
+
+    Args:
+        settings: The settings.
+        stop: Ends this function, and the current child process.
+        dsn_of: Returns the Postgres DSN of settings.
+    """
+    reader = PooledReader(dsn_of(settings))
+    await reader.open()
+    try:
+        while not stop.is_set():
+            requested: list[str] = []
+            with contextlib.suppress(StoreUnavailable):
+                requested = await under_way(reader)
+                if not requested:
+                    await delete_outdated(reader, folder_of(settings))
+            pause_s = _POLL_EVERY_S
+            for rebuild_id in requested:
+                if not stop.is_set() and await _carry_out(settings, rebuild_id, stop):
+                    pause_s = _RETRY_AFTER_S
+            await pause(stop, pause_s)
+    finally:
+        await reader.close()
+
+
+async def _carry_out(settings: Settings, rebuild_id: str, stop: asyncio.Event) -> int:
+    """Run a child process until it exits; return its exit code."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "headwater.gateway.builtin.rebuilding", rebuild_id),
+        env={**os.environ, **environment(settings)},
+        stdin=asyncio.subprocess.DEVNULL,
+    )
+    ending = asyncio.create_task(process.wait())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({ending, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            process.terminate()
+            await asyncio.wait({ending}, timeout=_EXIT_WITHIN_S)
+    finally:
+        stopping.cancel()
+        if process.returncode is None:
+            process.kill()
+    code = await ending
+    if code and not stop.is_set():
+        log.warning(
+            "rebuild %s: the process exited with %d and will be restarted", rebuild_id, code
+        )
+    return code

@@ -1,0 +1,243 @@
+"""`headwater audit`: list, verify and export the audit log."""
+
+import asyncio
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from typing_extensions import override
+
+from headwater.gateway.cli.api import Api, admin_options
+from headwater.gateway.cli.on_demand import Group
+from headwater.gateway.cli.options import (
+    examples,
+    json_option,
+    kafka_option,
+    postgres_option,
+    settings_from,
+)
+from headwater.gateway.cli.output import counted, print_json, print_rows, say
+from headwater.gateway.cli.paging import limit_option, say_more
+from headwater.gateway.settings.addresses import dsn_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headwater.gateway.settings.settings import Settings
+    from headwater.projections.audit.verifying import Verification
+    from headwater.projections.postgres.reader import PooledReader
+
+_COLUMNS: Final = ("createdAt", "action", "resource", "result", "keyId", "ip", "runId", "offset")
+#: Columns that a narrow terminal drops, in this order.
+_DROPS: Final = ("offset", "ip", "runId", "keyId", "result")
+#: Rows of a query.
+_PAGE: Final = 1000
+_ANCHOR: Final = re.compile(r"([0-9]{1,18}):([0-9a-fA-F]{64})")
+
+
+@click.group(
+    cls=Group,
+    epilog=examples(
+        "headwater audit list --action users.wipe",
+        "headwater audit verify",
+        "headwater audit verify --anchor 1200:9f86d081884c7d65…",
+        "headwater audit export > audit.ndjson",
+    ),
+)
+def audit() -> None:
+    """Show who has done what, and verify that the audit log was not changed."""
+
+
+@audit.command(
+    "list", epilog=examples("headwater audit list", "headwater audit list --result failure --json")
+)
+@click.option("--action", help="Only this action, as deployments.activate.")
+@click.option("--result", type=click.Choice(["success", "failure"]), help="Only this result.")
+@click.option("--key-id", metavar="ID", help="Only this key, as admin:9f86d081.")
+@click.option("--run-id", metavar="ID", help="Only entries that concern this run.")
+@click.option("--since", metavar="RFC3339", help="Only entries since this time.")
+@click.option("--until", metavar="RFC3339", help="Only entries before this time.")
+@limit_option(1000)
+@click.option("--cursor", metavar="CURSOR", help="Continue after an earlier page.")
+@admin_options
+@json_option
+def list_entries(
+    api: Api,
+    as_json: bool,
+    key_id: str | None,
+    run_id: str | None,
+    **filters: str | int | None,
+) -> None:
+    """List entries, newest first."""
+    page = api.get("/v1/audit", keyId=key_id, runId=run_id, **filters)
+    if as_json:
+        print_json(page)
+        return
+    rows = [{**row, "runId": _run_of(row["metadata"])} for row in page["entries"]]
+    print_rows(rows, _COLUMNS, drops=_DROPS)
+    say_more(rows, page["cursor"], none="There are none.")
+
+
+def _run_of(metadata: Mapping[str, Any]) -> str | None:
+    """Return an entry's run; of several, the first and the number of the others."""
+    several: list[str] = metadata.get("runIds") or []
+    if not several:
+        return metadata.get("runId")
+    return several[0] if len(several) == 1 else f"{several[0]} and {len(several) - 1} more"
+
+
+class Anchor(click.ParamType):
+    """Parameter type of a hash that was kept elsewhere, OFFSET:HASH."""
+
+    name = "OFFSET:HASH"
+
+    @override
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, bytes]:
+        if isinstance(value, tuple):
+            return value
+        match = _ANCHOR.fullmatch(str(value))
+        if match is None:
+            self.fail(f"expected OFFSET:HASH as `audit verify` prints the head, found {value!r}")
+        return int(match[1]), bytes.fromhex(match[2])
+
+
+@audit.command(
+    epilog=examples(
+        "headwater audit verify",
+        "headwater audit verify --anchor 1200:9f86d081884c7d65…    a head that you kept",
+        "headwater audit verify --json",
+    )
+)
+@click.option("--anchor", "anchors", type=Anchor(), multiple=True,
+              help="A head that an earlier verify printed; repeatable.")  # fmt: skip
+@kafka_option
+@postgres_option
+@json_option
+def verify(
+    anchors: tuple[tuple[int, bytes], ...], kafka: str | None, postgres: str | None, as_json: bool
+) -> None:
+    """Compare the rows of the audit log with the log itself; exit code 1 when something differs.
+
+    Reads Kafka and Postgres, and needs no gateway. Keep the printed head where writers of Kafka and
+    Postgres cannot change it: --anchor compares with it.
+    """
+    settings = settings_from(kafka=kafka, postgres=postgres)
+    verification = asyncio.run(_verified(settings, dict(anchors)))
+    if as_json:
+        print_json(_as_json(verification))
+    else:
+        _report(verification)
+    if verification.found:
+        raise click.exceptions.Exit(1)
+
+
+def _as_json(verification: "Verification") -> dict[str, Any]:
+    return {
+        "entries": verification.entries,
+        "unreadable": verification.unreadable,
+        "head": _head(verification),
+        "found": verification.found,
+        "findings": [
+            {"offset": finding.offset, "what": finding.what} for finding in verification.findings
+        ],
+    }
+
+
+def _head(verification: "Verification") -> str | None:
+    return f"{verification.offset}:{verification.head.hex()}" if verification.entries else None
+
+
+def _report(verification: "Verification") -> None:
+    if verification.found:
+        rows = [
+            {"offset": finding.offset, "what": finding.what} for finding in verification.findings
+        ]
+        print_rows(rows, ("offset", "what"), title=counted(verification.found, "finding"))
+    else:
+        say(f"{counted(verification.entries, 'entry', 'entries')}, all as written.")
+    if verification.unreadable:
+        unreadable = counted(verification.unreadable, "record")
+        say(f"{unreadable} of the log are unreadable, and have no row.")
+    if verification.entries:
+        sys.stdout.write(f"head {_head(verification)}\n")
+
+
+async def _verified(settings: "Settings", anchors: dict[int, bytes]) -> "Verification":
+    from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (loads slowly)
+    from headwater.projections.audit.queries import between, next_offset  # noqa: PLC0415
+    from headwater.projections.audit.verifying import LogEntry, Verification  # noqa: PLC0415
+    from headwater.schemas.topics import AUDIT  # noqa: PLC0415
+    from headwater.streams.kafka.partition_reader import read_partition  # noqa: PLC0415
+    from headwater.streams.pipeline.audit_log import PARTITION  # noqa: PLC0415
+
+    cluster = cluster_of(settings)
+    async with _rows(settings) as reader:
+        verification = Verification(await next_offset(reader), anchors)
+        last = -1
+        async with aclosing(read_partition(cluster, [AUDIT], PARTITION)) as batches:
+            async for records in batches:
+                rows = await between(reader, last + 1, records[-1].offset)
+                last = records[-1].offset
+                verification.compare(
+                    [LogEntry(record.offset, record.value) for record in records], rows
+                )
+        beyond = await between(reader, last + 1, limit=_PAGE)
+        # Rows of records that were appended meanwhile are no finding.
+        async for records in read_partition(cluster, [AUDIT], PARTITION, start=last + 1):
+            last = records[-1].offset
+        verification.report_unmatched([row for row in beyond if row.entry.offset > last])
+        verification.finish()
+    return verification
+
+
+@asynccontextmanager
+async def _rows(settings: "Settings") -> "AsyncIterator[PooledReader]":
+    from headwater.projections.postgres.reader import PooledReader  # noqa: PLC0415 (loads slowly)
+
+    reader = PooledReader(dsn_of(settings))
+    await reader.open()
+    try:
+        yield reader
+    finally:
+        await reader.close()
+
+
+@audit.command(
+    epilog=examples(
+        "headwater audit export > audit.ndjson",
+        "headwater audit export --after 1200 >> audit.ndjson    the entries since",
+    )
+)
+@click.option("--after", type=click.IntRange(min=-1), default=-1, metavar="OFFSET",
+              help="Only entries after this one.")  # fmt: skip
+@postgres_option
+def export(after: int, postgres: str | None) -> None:
+    """Write all entries to standard output, oldest first, a JSON object a line.
+
+    Without its member `hash`, and with the others in order and no spaces, a line is what was
+    hashed: SHA-256 of the previous line's hash, as bytes, followed by the line.
+    """
+    written = asyncio.run(_exported(settings_from(postgres=postgres), after))
+    say(counted(written, "entry", "entries"))
+
+
+async def _exported(settings: "Settings", after: int) -> int:
+    import msgspec  # noqa: PLC0415 (loads slowly)
+
+    from headwater.projections.audit.queries import between  # noqa: PLC0415
+
+    written = 0
+    async with _rows(settings) as reader:
+        while page := await between(reader, after + 1, limit=_PAGE):
+            for row in page:
+                line = {**msgspec.structs.asdict(row.entry), "hash": row.hash.hex()}
+                encoded = msgspec.json.encode(line, order="sorted")
+                sys.stdout.write(f"{encoded.decode()}\n")
+            after = page[-1].entry.offset
+            written += len(page)
+    return written

@@ -1,0 +1,199 @@
+"""`headwater deliveries`: list deliveries, and show everything about one."""
+
+import base64
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from headwater.gateway.cli.api import Api, admin_options, path_of
+from headwater.gateway.cli.on_demand import Group
+from headwater.gateway.cli.operate import trace_rows
+from headwater.gateway.cli.options import examples, json_option
+from headwater.gateway.cli.output import print_fields, print_json, print_rows, say
+from headwater.gateway.cli.paging import limit_option, say_more
+
+COLUMNS: Final = (
+    "received_at",
+    "id",
+    "status",
+    "source",
+    "type",
+    "user_id",
+    "rows",
+    "rejected",
+    "request_id",
+    "reason",
+)
+#: Columns that a narrow terminal drops, in this order. Rows are sorted by time, so the time goes
+#: before the type.
+DROPS: Final = ("request_id", "rejected", "rows", "source", "received_at", "user_id", "type")
+#: Effects of a delivery, with the columns of their tables.
+_EFFECT_COLUMNS: Final = {
+    "workflows": ("at", "rule", "instance", "does"),
+    "rows": ("table", "key", "columns"),
+    "dead letters": ("position", "reason", "rule", "dead_at", "replayed_at", "message"),
+    "copies": ("request_id", "at"),
+}
+_EFFECT_DROPS: Final = ("replayed_at", "dead_at", "rule", "at")
+_STATUSES: Final = ("processed", "skipped", "parked", "dead", "refused")
+_STYLES: Final = {"status": {"dead": "red", "refused": "red", "parked": "yellow"}}
+
+
+@click.group(
+    cls=Group,
+    epilog=examples(
+        "headwater deliveries list",
+        "headwater deliveries list --status dead --since 2026-07-01T00:00:00Z",
+        "headwater deliveries show 5f1d7a84b2c9e03f6a1b8d7c4e2f9a60",
+        "headwater deliveries drain --user user_amara",
+    ),
+)
+def deliveries() -> None:
+    """Look at deliveries: what became of them, and why."""
+
+
+@deliveries.command(
+    "drain",
+    epilog=examples(
+        "headwater deliveries drain",
+        "headwater deliveries drain --user user_amara --limit 1000",
+    ),
+)
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True,
+              help="How many, at most; those retried longest ago come first.")  # fmt: skip
+@click.option("--user", help="Only those of this user's connections.")
+@admin_options
+@json_option
+def drain(limit: int, user: str | None, api: Api, as_json: bool) -> None:
+    """Retry deliveries that wait for their user, now.
+
+    A delivery whose user is still unknown keeps waiting, and its waiting time is not reset.
+    """
+    body = {"limit": limit} | ({} if user is None else {"user_id": user})
+    drained = api.post("/admin/drain", body)
+    if as_json:
+        print_json(drained)
+    elif drained["enqueued"]:
+        say(f"Retried: {drained['enqueued']}.")
+    else:
+        say("No delivery waits.")
+
+
+@deliveries.command(
+    "list",
+    epilog=examples(
+        "headwater deliveries list --refused",
+        "headwater deliveries list --type daily --user user_amara",
+        "headwater deliveries list --reason no_connection_for_terra_user --json | jq .",
+    ),
+)
+@click.option("--source", help="Only those of this source.")
+@click.option("--type", "kind", help="Only those of this type, as the source names it.")
+@click.option("--user", help="Only those of this user.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only those with this status.")
+@click.option("--refused", is_flag=True, help="The same as --status refused.")
+@click.option("--reason", help="Only those with this reason, as it is printed.")
+@click.option("--since", metavar="RFC3339", help="Only those received at or after this time.")
+@click.option("--until", metavar="RFC3339", help="Only those received before this time.")
+@limit_option(10_000)
+@click.option("--after", metavar="CURSOR", help="Continue after an earlier page.")
+@admin_options
+@json_option
+def list_deliveries(
+    *,
+    kind: str | None,
+    user: str | None,
+    status: str | None,
+    refused: bool,
+    api: Api,
+    as_json: bool,
+    **filters: Any,  # noqa: ANN401 (parameters of the route, by the same names)
+) -> None:
+    """List deliveries and refused requests, newest first."""
+    if refused and status not in (None, "refused"):
+        raise click.UsageError(f"expected --refused or --status {status}, found both")
+    status = "refused" if refused else status
+    page = api.get("/admin/deliveries", **filters, type=kind, user_id=user, status=status)
+    if as_json:
+        print_json(page)
+        return
+    rows = [{**row, "id": row["event_id"] or row["request_id"]} for row in page["rows"]]
+    print_rows(rows, COLUMNS, drops=DROPS, styles=_STYLES)
+    say_more(rows, page["cursor"], none="There are no such deliveries.", by="--after")
+
+
+@deliveries.command(
+    "show",
+    epilog=examples(
+        "headwater deliveries show 5f1d7a84b2c9e03f6a1b8d7c4e2f9a60",
+        "headwater deliveries show 01JZ2Y0W8M3V9Q6T5R4E3W2Q1A --body | jq .",
+        "headwater deliveries show webhooks/3@17",
+    ),
+)
+@click.argument("delivery_id", metavar="ID")
+@click.option("--body", is_flag=True, help="Print only the body, byte for byte as it was signed.")
+@admin_options
+@json_option
+def show_delivery(delivery_id: str, body: bool, api: Api, as_json: bool) -> None:
+    """Show everything about a delivery: its traces, rows, workflows and dead letters.
+
+    ID is its event id, the id of a request that delivered it (the gateway's request_id), or its
+    position in the log, webhooks/PARTITION@OFFSET.
+    """
+    path = path_of("admin", "deliveries", delivery_id.removeprefix("webhooks/"))
+    answer = api.get(path, body="true" if body else None)
+    if as_json:
+        print_json(answer)
+    elif body:
+        _write_body(answer.get("body"))
+    elif answer.get("delivery") is None:
+        print_fields(answer["refusal"].items(), title="refused")
+    else:
+        _show(answer["delivery"])
+
+
+def _write_body(body: str | None) -> None:
+    if body is None:
+        raise click.ClickException("the log no longer has the body of this delivery")
+    sys.stdout.buffer.write(base64.b64decode(body))
+
+
+def _show(delivery: Mapping[str, Any]) -> None:
+    print_fields(delivery["outcome"].items(), title="delivery")
+    traces = delivery["journeys"]
+    for number, trace in enumerate(traces, 1):
+        title = "trace" if len(traces) == 1 else f"trace {number} of {len(traces)}"
+        columns = ("at", "after_ms", "stage", "position", "detail")
+        print_rows(trace_rows(trace["hops"]), columns, title=title, drops=("after_ms",))
+    for name, rows in (
+        ("workflows", map(_effect, delivery["effects"])),
+        ("rows", map(_changed, delivery["rows"])),
+        ("dead letters", map(_letter, delivery["dead_letters"])),
+        ("copies", delivery["copies"]),
+    ):
+        if effects := list(rows):
+            print_rows(effects, _EFFECT_COLUMNS[name], title=name, drops=_EFFECT_DROPS)
+
+
+def _effect(effect: Mapping[str, Any]) -> dict[str, Any]:
+    event = effect["event_type"]
+    return {
+        "rule": effect["name"],
+        "instance": f"{effect['workflow']}/{effect['instance_id']}",
+        "does": "starts it" if event is None else f"sends {event}",
+        "at": effect["at"],
+    }
+
+
+def _changed(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "table": row["table"],
+        "key": "/".join(row["key"].values()),
+        "columns": ", ".join(row["columns"]),
+    }
+
+
+def _letter(letter: Mapping[str, Any]) -> dict[str, Any]:
+    return {**letter, "position": f"{letter['partition']}/{letter['offset']}"}

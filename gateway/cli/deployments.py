@@ -1,0 +1,232 @@
+"""`headwater deployments`: deploy workflow code, activate it, roll it back, show it."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from headwater.gateway.cli.api import Api, admin_options, path_of
+from headwater.gateway.cli.on_demand import Group
+from headwater.gateway.cli.options import examples, json_option
+from headwater.gateway.cli.output import print_json, print_rows, say
+from headwater.gateway.cli.times import moment
+
+_BASE: Final = "/v1/deployments"
+_COLUMNS: Final = ("id", "active", "app", "workflows", "deployed", "by", "activated")
+_DROPS: Final = ("by", "activated", "deployed")
+_PAGE: Final = 100
+#: Seconds for uploading an artifact and importing it.
+_DEPLOY_TIMEOUT_S: Final = 120.0
+
+_replaces = click.option(
+    "--replaces",
+    metavar="ID",
+    help="Only if this deployment is active until then; `none` if none is.",
+)
+
+
+@click.group(
+    cls=Group,
+    epilog=examples(
+        "headwater deployments deploy . --app orders",
+        "headwater deployments deploy . --app shop.workflows:all --activate",
+        "headwater deployments activate dep_5d41402abc4b2a76b971",
+        "headwater deployments rollback",
+        "headwater deployments list",
+    ),
+)
+def deployments() -> None:
+    """Deploy workflow code, activate it, roll it back, and see what is active.
+
+    New runs begin on the active deployment and stay on it; later activations do not move them.
+    While no deployment is active, runs use the app that workers are started with.
+    """
+
+
+@deployments.command(
+    epilog=examples(
+        "headwater deployments deploy . --app orders",
+        "headwater deployments deploy dist/shop-1.0-py3-none-any.whl --app shop.workflows",
+        "headwater deployments deploy . --app orders --json | jq -r .id",
+    )
+)
+@click.argument("artifact", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--app",
+    required=True,
+    metavar="MODULE[:NAME]",
+    help="The app in the artifact: a module, or a workflow or list of workflows in one.",
+)
+@click.option("--activate", "at_once", is_flag=True, help="Also activate it.")
+@admin_options
+@json_option
+def deploy(
+    artifact: Path,
+    app: str,
+    at_once: bool,
+    api: Api,
+    as_json: bool,
+) -> None:
+    """Deploy an app: a folder, or a zip or wheel of one.
+
+    A folder is sent without hidden files, Python's caches and virtual environments: at most
+    10 MiB. The gateway refuses an app that it cannot import. The same content is the same
+    deployment. Nothing changes before it is activated.
+    """
+    content = _content_of(artifact)
+    deployed = api.upload(_BASE, content, "application/zip", within_s=_DEPLOY_TIMEOUT_S, app=app)
+    if at_once:
+        deployed = api.post(f"{_BASE}/{deployed['id']}/activate", {})
+    _print(deployed, as_json=as_json)
+    if not deployed["active"]:
+        say(f"New runs begin on it after `headwater deployments activate {deployed['id']}`.")
+
+
+@deployments.command(
+    "list",
+    epilog=examples(
+        "headwater deployments list", "headwater deployments list --json | jq '.[] | .id'"
+    ),
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many, at most."
+)
+@admin_options
+@json_option
+def list_deployments(limit: int, api: Api, as_json: bool) -> None:
+    """List deployments, newest first."""
+    listed: list[dict[str, Any]] = []
+    cursor = None
+    while len(listed) < limit:
+        page = api.get(_BASE, limit=min(_PAGE, limit - len(listed)), cursor=cursor)
+        listed += page["deployments"]
+        cursor = page.get("cursor")
+        if cursor is None:
+            break
+    if as_json:
+        print_json(listed)
+        return
+    print_rows([_row(deployment) for deployment in listed], _COLUMNS, drops=_DROPS)
+    if not listed:
+        say("Nothing is deployed: `headwater deployments deploy FOLDER --app …` deploys an app.")
+    if cursor is not None:
+        say("There are older ones: --limit shows more.")
+
+
+@deployments.command(
+    epilog=examples(
+        "headwater deployments show                            the active one",
+        "headwater deployments show dep_5d41402abc4b2a76b971",
+    )
+)
+@click.argument("deployment_id", metavar="[ID]", default="active")
+@admin_options
+@json_option
+def show(deployment_id: str, api: Api, as_json: bool) -> None:
+    """Show a deployment, its workflows and schedules; without an id, the active one."""
+    deployment = api.get(_path(deployment_id))
+    _print(deployment, as_json=as_json)
+    if not as_json:
+        rows = [
+            {"kind": "code", "versioning": "pinned", **workflow}
+            for workflow in deployment["workflows"]
+        ]
+        print_rows(rows, ("name", "versioning", "kind"), title="workflows")
+        if deployment.get("schedules"):
+            columns = ("name", "workflow", "cron", "timezone")
+            print_rows(deployment["schedules"], columns, title="schedules")
+        say(f"{deployment['size']} bytes, SHA-256 {deployment['digest']}")
+
+
+@deployments.command(
+    epilog=examples(
+        "headwater deployments activate dep_5d41402abc4b2a76b971",
+        "headwater deployments activate dep_5d41402abc4b2a76b971 --replaces dep_98f13708210194…",
+    )
+)
+@click.argument("deployment_id", metavar="ID")
+@_replaces
+@admin_options
+@json_option
+def activate(
+    deployment_id: str,
+    replaces: str | None,
+    api: Api,
+    as_json: bool,
+) -> None:
+    """Start new runs on a deployment; existing runs stay on theirs."""
+    activated = api.post(f"{_path(deployment_id)}/activate", {}, **_tag(replaces))
+    _print(activated, as_json=as_json)
+    _say_previous(activated)
+
+
+@deployments.command(
+    epilog=examples(
+        "headwater deployments rollback",
+        "headwater deployments rollback dep_5d41402abc4b2a76b971     to an earlier one",
+    )
+)
+@click.argument("deployment_id", metavar="[ID]", required=False)
+@_replaces
+@admin_options
+@json_option
+def rollback(
+    deployment_id: str | None,
+    replaces: str | None,
+    api: Api,
+    as_json: bool,
+) -> None:
+    """Go back to the deployment that was active before, or to an earlier one.
+
+    Runs of the present one stay on it. Another rollback goes back by one more.
+    """
+    body = {} if deployment_id is None else {"deploymentId": deployment_id}
+    activated = api.post(f"{_BASE}/rollback", body, **_tag(replaces))
+    _print(activated, as_json=as_json)
+    _say_previous(activated)
+
+
+def _content_of(artifact: Path) -> bytes:
+    from headwater.gateway.client.artifacts import artifact_of  # noqa: PLC0415 (loads slowly)
+
+    try:
+        return artifact_of(artifact)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _path(deployment_id: str) -> str:
+    return _BASE + path_of(deployment_id)
+
+
+def _tag(replaces: str | None) -> dict[str, str]:
+    return {} if replaces is None else {"if-match": f'"{replaces}"'}
+
+
+def _print(deployment: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(deployment)
+    else:
+        print_rows([_row(deployment)], _COLUMNS, drops=_DROPS)
+
+
+def _row(deployment: dict[str, Any]) -> dict[str, Any]:
+    names = [workflow["name"] for workflow in deployment["workflows"]]
+    return {
+        **deployment,
+        "workflows": ", ".join(names),
+        "deployed": _moment(deployment["deployedAt"]),
+        "by": deployment["deployedBy"],
+        "activated": _moment(deployment["activatedAt"]) if "activatedAt" in deployment else None,
+    }
+
+
+def _moment(text: str) -> str:
+    return moment(datetime.fromisoformat(text))
+
+
+def _say_previous(activated: dict[str, Any]) -> None:
+    before = activated.get("replaces")
+    if before:
+        say(f"Runs that began on {before} stay on it.")

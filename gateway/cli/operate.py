@@ -1,0 +1,244 @@
+"""Commands for operators, over HTTP: dead letters, their replay, and traces of deliveries."""
+
+import base64
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from headwater.gateway.cli.api import Api, admin_options
+from headwater.gateway.cli.on_demand import Group
+from headwater.gateway.cli.options import examples, json_option
+from headwater.gateway.cli.output import counted, print_fields, print_json, print_rows, say
+from headwater.gateway.cli.paging import limit_option, say_more
+from headwater.gateway.cli.times import rfc3339
+from headwater.schemas.codec import decode
+from headwater.schemas.errors import UndecodableRecord, UnknownSchema
+from headwater.schemas.records import WebhookAdmitted, WebhookReceived
+
+_LETTER_COLUMNS = (
+    "position",
+    "reason",
+    "stage",
+    "original_topic",
+    "event_id",
+    "dead_at",
+    "replayed_at",
+    "expired_at",
+    "message",
+)
+
+#: For listings that include waiting deliveries, which have no position among dead letters.
+_STUCK_COLUMNS = (
+    "state",
+    "position",
+    "reason",
+    "original_topic",
+    "original_partition",
+    "original_offset",
+    "event_id",
+    "dead_at",
+    "parked_at",
+    "message",
+)
+
+#: Columns that a narrow terminal drops, in this order.
+_LETTER_DROPS = ("original_topic", "replayed_at", "stage", "dead_at", "event_id")
+
+
+def _position(text: str) -> tuple[int, int]:
+    """Parse a dead letter's position, PARTITION/OFFSET."""
+    partition, _, offset = text.partition("/")
+    if not (partition.isdecimal() and offset.isdecimal()):
+        raise click.UsageError(f"expected PARTITION/OFFSET, for example 0/17, found {text!r}")
+    return int(partition), int(offset)
+
+
+@click.group(
+    cls=Group,
+    epilog=examples(
+        "headwater dlq list",
+        "headwater dlq show 0/17",
+        "headwater dlq replay 0/17 2/4",
+        "headwater dlq replay --all --reason no_connection_for_terra_user --dry-run",
+    ),
+)
+def dlq() -> None:
+    """Look at dead letters and put them back into their topics."""
+
+
+@dlq.command("list", epilog=examples("headwater dlq list", "headwater dlq list --json | jq ."))
+@limit_option(10_000)
+@click.option("--after", metavar="CURSOR", help="Continue after an earlier page.")
+@click.option("--state", type=click.Choice(["dead", "parked", "all"]), default="dead",
+              show_default=True, help="parked: deliveries that wait for their user.")  # fmt: skip
+@admin_options
+@json_option
+def list_letters(
+    limit: int,
+    after: str | None,
+    state: str,
+    api: Api,
+    as_json: bool,
+) -> None:
+    """List dead letters, waiting deliveries, or both, newest first."""
+    page = api.get("/admin/dlq", state=state, limit=limit, after=after)
+    if as_json:
+        print_json(page)
+        return
+    columns = _LETTER_COLUMNS if state == "dead" else _STUCK_COLUMNS
+    print_rows([_with_position(row) for row in page["rows"]], columns, drops=_LETTER_DROPS)
+    none = "There are no dead letters." if state == "dead" else "There are none."
+    say_more(page["rows"], page["cursor"], none=none, by="--after")
+
+
+def _with_position(row: dict[str, Any]) -> dict[str, Any]:
+    """Add a dead letter's position as `show` and `replay` take it; waiting deliveries have none."""
+    dead = row.get("partition") is not None and row.get("offset") is not None
+    return {**row, "position": f"{row['partition']}/{row['offset']}" if dead else None}
+
+
+@dlq.command("show", epilog=examples("headwater dlq show 0/17"))
+@click.argument("position", metavar="PARTITION/OFFSET")
+@admin_options
+@json_option
+def show_letter(position: str, api: Api, as_json: bool) -> None:
+    """Show a dead letter with its headers and, if it can be decoded, its delivery.
+
+    PARTITION/OFFSET is its position in the topic dead-letters, as `headwater dlq list` prints it.
+    """
+    partition, offset = _position(position)
+    letter = api.get(f"/admin/dlq/{partition}/{offset}")
+    if as_json:
+        print_json(letter)
+        return
+    of_record = ("key", "value", "headers")
+    fields = [(name, value) for name, value in letter.items() if name not in of_record]
+    fields += [(f"header {name}", value) for name, value in letter["headers"]]
+    print_fields([*fields, ("body", _body(letter["value"]))])
+
+
+def _body(value: str | None) -> str:
+    """Return a dead letter's delivery as text, or its bytes in base64 if there is none."""
+    if value is None:
+        return ""
+    data = base64.b64decode(value)
+    with contextlib.suppress(UndecodableRecord, UnknownSchema):
+        return decode(data, WebhookReceived).body.decode(errors="replace")
+    with contextlib.suppress(UndecodableRecord, UnknownSchema):
+        return decode(data, WebhookAdmitted).body.decode(errors="replace")
+    return f"{len(data)} bytes in base64: {value}"
+
+
+@dlq.command(
+    "replay",
+    epilog=examples(
+        "headwater dlq replay 0/17 2/4",
+        "headwater dlq replay --all --dry-run",
+        "headwater dlq replay --all --reason no_connection_for_terra_user",
+    ),
+)
+@click.argument("positions", metavar="[PARTITION/OFFSET]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All that were never replayed.")
+@click.option("--reason", help="With --all: only those of this reason.")
+@click.option("--dry-run", is_flag=True, help="Show what would be replayed, and change nothing.")
+@click.option("--yes", is_flag=True, help="With --all: do not ask for confirmation.")
+@admin_options
+@json_option
+def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
+    positions: tuple[str, ...],
+    everything: bool,
+    reason: str | None,
+    dry_run: bool,
+    yes: bool,
+    api: Api,
+    as_json: bool,
+) -> None:
+    """Put dead letters back where they came from, key and value unchanged.
+
+    Name them as PARTITION/OFFSET, or use --all, which prints their number and asks for
+    confirmation. Replaying twice is safe: rows converge.
+    """
+    if everything == bool(positions):
+        raise click.UsageError("expected either PARTITION/OFFSET or --all")
+    request: dict[str, Any] = {"all": True, "reason": reason}
+    if not everything:
+        request = {
+            "positions": [{"partition": p, "offset": o} for p, o in map(_position, positions)]
+        }
+    elif not (dry_run or yes):
+        count = sum(page["replayed"] for page in _replayed(api, request | {"dry_run": True}))
+        if count and not sys.stdin.isatty():
+            what = f"{counted(count, 'dead letter')} would be replayed"
+            raise click.UsageError(
+                f"expected --yes, or a terminal to confirm at, found neither: {what}"
+            )
+        if count:
+            click.confirm(f"Replay {counted(count, 'dead letter')}?", abort=True, err=True)
+    pages = list(_replayed(api, request | {"dry_run": dry_run}))
+    results = [result for page in pages for result in page["results"]]
+    done, failed = (sum(page[name] for page in pages) for name in ("replayed", "failed"))
+    if as_json:
+        print_json({"dry_run": dry_run, "replayed": done, "failed": failed, "results": results})
+    else:
+        print_rows(results, ("partition", "offset", "topic", "ok", "detail"), drops=("topic",))
+        say(f"{done} {'would be replayed' if dry_run else 'replayed'}, {failed} not.")
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+def _replayed(api: Api, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the results of a replay, page by page."""
+    after = None
+    while True:
+        page: dict[str, Any] = api.post("/admin/dlq/replay", request | {"after": after})
+        yield page
+        after = page["next"]
+        if after is None:
+            return
+
+
+@click.command(epilog=examples("headwater trace 01JZ2Y0W8M3V9Q6T5R4E3W2Q1A"))
+@click.argument("request_id")
+@admin_options
+@json_option
+def trace(request_id: str, api: Api, as_json: bool) -> None:
+    """Show the trace of a delivery: every stage, its time, and its result.
+
+    A duplicate of an earlier delivery has a trace of its own, which names the first. So has a
+    refused delivery, with the reason.
+
+    REQUEST_ID is the request_id of the gateway's answer, also in its header x-request-id.
+    """
+    traces = api.get("/admin/traces", request_id=request_id)["traces"]
+    if not traces:
+        raise click.ClickException(
+            f"no delivery with the request id {request_id} is known (yet); a trace is available "
+            "after the delivery was processed, skipped, parked, dead-lettered, refused or dropped "
+            "as a duplicate"
+        )
+    if as_json:
+        print_json(traces[0])
+        return
+    if traces[0]["event_id"]:
+        say(f"event {traces[0]['event_id']}, user {traces[0]['user_id'] or 'unknown'}")
+    print_rows(
+        trace_rows(traces[0]["hops"]),
+        ("at", "after_ms", "stage", "position", "detail"),
+        drops=("after_ms",),
+    )
+
+
+def trace_rows(hops: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the stages of a trace as rows to print."""
+    began_ms = hops[0]["at_ms"] if hops else 0
+    return [
+        {
+            **hop,
+            "at": rfc3339(hop["at_ms"]),
+            "after_ms": hop["at_ms"] - began_ms,
+        }
+        for hop in hops
+    ]

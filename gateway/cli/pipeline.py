@@ -1,0 +1,46 @@
+"""`headwater worker`: the pipeline worker, from start to the signal that stops it."""
+
+import asyncio
+from collections.abc import Callable
+
+from headwater.gateway.cli.starting import pipeline_rules
+from headwater.gateway.cli.state import stores_of
+from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.process import begin_service, process_name
+from headwater.gateway.settings.settings import Settings
+from headwater.gateway.settings.sources import sources_of
+from headwater.processors.providers.placement import Placement
+from headwater.processors.sources import providers_of
+from headwater.streams.evaluation.evaluator import (
+    DELIVERY_LIMITS,
+    EvaluatorProcess,
+    started_evaluator,
+)
+from headwater.streams.kafka.membership import system_membership
+from headwater.streams.kafka.skips import load_skips
+from headwater.streams.kafka.topics import check_topics
+from headwater.streams.pipeline.worker import run_worker
+
+
+def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
+    """Run the pipeline until SIGTERM or SIGINT."""
+    begin_service(settings)
+    cluster = cluster_of(settings)
+    rules = pipeline_rules(settings)
+    evaluator = started_evaluator(DELIVERY_LIMITS) if rules else EvaluatorProcess()
+    asyncio.run(check_topics(cluster))
+    asyncio.run(load_skips(cluster))
+    with system_membership(cluster, f"pipeline {process_name()}") as membership:
+        membership.start()
+        run_worker(
+            cluster=cluster,
+            app_id=settings.app_id,
+            placement=Placement(providers_of(sources_of(settings)), settings.user_prefix),
+            rules=rules,
+            evaluator=evaluator,
+            park_for_ms=settings.park_for_s * 1000,
+            stores=stores_of(settings, clock),
+            joined=membership.joined,
+            member=settings.member or None,
+            clock=clock,
+        )

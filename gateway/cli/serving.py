@@ -1,0 +1,139 @@
+"""`headwater serve`: the gateway, from start to the signal that stops it."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import uvloop
+
+from headwater.gateway.api.app import Ports, create_app, end_streams
+from headwater.gateway.api.front import front_of
+from headwater.gateway.api.server import refuse_taken_port
+from headwater.gateway.api.server import serve as serve_app
+from headwater.gateway.api.wiping import Wiping
+from headwater.gateway.api.workflows.authorization import load_hooks
+from headwater.gateway.api.workflows.routes import OUTCOME_TIMEOUT_S, WorkflowPorts
+from headwater.gateway.api.workflows.runs.run_service import RunPorts
+from headwater.gateway.builtin.blobs.choice import blobs_at
+from headwater.gateway.cli.user_tokens import for_users
+from headwater.gateway.client.request_ids import buffered_random, ulid_source
+from headwater.gateway.settings.addresses import dsn_of
+from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.process import begin_service, process_name
+from headwater.gateway.settings.settings import Settings
+from headwater.gateway.settings.sources import sources_with_secrets
+from headwater.processors.providers.placement import Placement
+from headwater.processors.sources import providers_of
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.idempotency import IdempotencyKeys
+from headwater.projections.workflows.queries import Workflows
+from headwater.projections.workflows.runs import Runs
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.membership import system_membership
+from headwater.streams.kafka.topics import check_topics
+from headwater.streams.pipeline.answer_log import AnswerLog
+from headwater.streams.pipeline.audit_log import AuditLog
+from headwater.streams.pipeline.dead_letter_log import DeadLetters
+from headwater.streams.pipeline.webhook_log import WebhookLog
+from headwater.streams.pipeline.wipe_log import WipeLog
+from headwater.streams.scheduling import run_as_batch
+from headwater.streams.workflows.client import WorkflowClient
+from headwater.streams.workflows.definition_log import DefinitionLog
+from headwater.streams.workflows.deployment_log import DeploymentLog
+from headwater.streams.workflows.run_reader import RunReader
+
+
+def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
+    """Accept webhooks and serve requests until SIGTERM or SIGINT."""
+    begin_service(settings)
+    run_as_batch()
+    uvloop.run(_serve(settings, clock))
+
+
+async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
+    refuse_taken_port(settings.host, settings.port)
+    cluster = cluster_of(settings)
+    sources = sources_with_secrets(settings, os.environ)
+    reader = Reader(dsn_of(settings))
+    new_id = ulid_source(clock, os.urandom)
+    ports = Ports(
+        log=WebhookLog(
+            cluster=cluster,
+            append_timeout_s=settings.append_timeout_s,
+            placement=Placement(providers_of(sources), settings.user_prefix),
+            clock=clock,
+        ),
+        answers=AnswerLog(cluster=cluster),
+        audit=AuditLog(cluster=cluster, append_timeout_s=settings.append_timeout_s),
+        replays=DeadLetters(cluster=cluster, clock=clock),
+        reader=reader,
+        workflows=_workflow_ports(settings, cluster, reader, clock, new_id),
+        users=for_users(settings),
+        wiping=Wiping(
+            log=WipeLog(cluster=cluster, clock=clock),
+            blobs=blobs_at(settings.blobs_at),
+            new_id=new_id,
+        ),
+        clock=clock,
+        new_request_id=ulid_source(clock, buffered_random(os.urandom)),
+    )
+    app = create_app(settings, sources, ports)
+    # Deliveries are accepted at once, also without Kafka, in schemas that all releases read.
+    with system_membership(cluster, f"gateway {process_name()}") as membership:
+        membership.start()
+        serving = serve_app(
+            front_of(app),
+            host=settings.host,
+            port=settings.port,
+            end_streams=lambda: end_streams(app),
+        )
+        await _serve_while_topics_are_safe(cluster, serving)
+
+
+def _workflow_ports(
+    settings: Settings,
+    cluster: Cluster,
+    reader: Reader,
+    clock: Callable[[], int],
+    new_id: Callable[[], str],
+) -> WorkflowPorts:
+    return WorkflowPorts(
+        commands=WorkflowClient(
+            cluster=cluster,
+            client_id="headwater-gateway",
+            timeout_s=OUTCOME_TIMEOUT_S,
+            clock=clock,
+            new_id=new_id,
+        ),
+        definitions=DefinitionLog(cluster=cluster, client_id="headwater-gateway-graphs"),
+        run_ports=RunPorts(
+            rows=Runs(reader),
+            keys=IdempotencyKeys(reader),
+            deployments=DeploymentLog(cluster=cluster, client_id="headwater-gateway-deployments"),
+            project_id=settings.project,
+        ),
+        workflows=Workflows(reader),
+        runs=RunReader(cluster),
+        hooks=load_hooks(settings.workflow_hooks),
+        new_id=new_id,
+        clock=clock,
+    )
+
+
+async def _serve_while_topics_are_safe(
+    cluster: Cluster, serving: Coroutine[Any, Any, None]
+) -> None:
+    """Serve, also while Kafka is unavailable; exit if its topics may lose data."""
+
+    def exit_if_unsafe(checking: asyncio.Task[None]) -> None:
+        if not checking.cancelled() and checking.exception():
+            signal.raise_signal(signal.SIGTERM)
+
+    checking = asyncio.create_task(check_topics(cluster))
+    checking.add_done_callback(exit_if_unsafe)
+    await serving
+    if checking.done():
+        checking.result()
+    checking.cancel()

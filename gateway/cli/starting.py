@@ -1,0 +1,150 @@
+"""Starts workflows within a workflow worker: by schedules of apps, and by rules for deliveries."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.settings import PREFIX, Settings
+from headwater.gateway.settings.sources import sources_of
+from headwater.processors.deployments import Deployments
+from headwater.processors.triggers.rules import (
+    Rule,
+    RulesInvalid,
+    check_workflows,
+    read_rules,
+)
+from headwater.streams.code_host.apps import Declarations
+from headwater.streams.kafka.skips import load_skips
+from headwater.streams.starters.effects import Starter
+from headwater.streams.starters.schedule_declarer import REDECLARE_S, declare, declare_activated
+from headwater.streams.workflows.client import WorkflowClient
+
+#: Longer than an ownership change of a partition; a command without an outcome is sent again.
+_OUTCOME_TIMEOUT_S: Final = 15.0
+
+
+class RulesUnusable(click.ClickException):
+    """The rules cannot be used; the message has a line per problem."""
+
+    exit_code = 2
+
+
+def rules_of(settings: Settings, sources: Collection[str] | None = None) -> tuple[Rule, ...]:
+    """Return the rules of the file that the settings name.
+
+    Args:
+        settings: Settings.
+        sources: Names that rules may refer to; None if they are unknown.
+
+    Raises:
+        RulesUnusable: The file cannot be read, or a rule is invalid.
+    """
+    if not settings.rules:
+        return ()
+    try:
+        return read_rules(Path(settings.rules).read_text("utf-8"), sources)
+    except (OSError, UnicodeDecodeError) as error:
+        raise _wrong(settings, f"expected a file of rules, found: {error}") from error
+    except RulesInvalid as error:
+        raise _wrong(settings, error.message) from error
+
+
+def pipeline_rules(settings: Settings) -> tuple[Rule, ...]:
+    """Return the rules, checked against the sources as the pipeline does.
+
+    Raises:
+        RulesUnusable, SourcesInvalid, ProviderInvalid: A file is invalid.
+    """
+    return rules_of(settings, {source.name for source in sources_of(settings)})
+
+
+def rules_without_app(rules: Iterable[Rule], declared: Declarations) -> list[Rule]:
+    """Return the rules whose workflow no app declares: it has to be deployed."""
+    return [rule for rule in rules if rule.workflow not in declared.workflows]
+
+
+def check_rules(settings: Settings, rules: Sequence[Rule], known: Collection[str]) -> None:
+    """Check that the rules' workflows are declared by apps or deployed.
+
+    Raises:
+        RulesUnusable: A workflow is unknown.
+    """
+    try:
+        check_workflows(rules, known)
+    except RulesInvalid as error:
+        raise _wrong(settings, error.message) from error
+
+
+def _wrong(settings: Settings, problems: str) -> RulesUnusable:
+    return RulesUnusable(f"{PREFIX}RULES, {settings.rules}:\n{problems}")
+
+
+async def start_workflows(  # noqa: PLR0913 (its dependencies)
+    settings: Settings,
+    rules: Sequence[Rule],
+    apps: Awaitable[Declarations],
+    *,
+    name: str,
+    clock: Callable[[], int],
+    new_id: Callable[[], str],
+    deployed: Callable[[], Awaitable[Collection[str]]],
+    activated: Callable[[int], Awaitable[Deployments]],
+) -> None:
+    """Declare schedules, and perform effects of rules until canceled.
+
+    Args:
+        settings: Settings.
+        rules: The rules.
+        apps: Declarations of the apps.
+        name: Name of this process.
+        clock: Milliseconds since 1970.
+        new_id: Returns a new id.
+        deployed: Returns the names of deployed workflows; called only if rules need it.
+        activated: Waits until there were more activations than this number.
+
+    Raises:
+        RulesUnusable: A rule's workflow is unknown.
+    """
+    declared = await apps
+    if rules_without_app(rules, declared):
+        check_rules(settings, rules, {*declared.workflows, *await deployed()})
+    cluster = cluster_of(settings)
+    await load_skips(cluster)
+    client = WorkflowClient(
+        cluster=cluster,
+        client_id=f"{name}-starts",
+        timeout_s=_OUTCOME_TIMEOUT_S,
+        clock=clock,
+        new_id=new_id,
+    )
+    starter = Starter(
+        client,
+        cluster=cluster,
+        group=f"{settings.app_id}-effects",
+        member=settings.member or None,
+        clock=clock,
+    )
+    await client.start()
+    try:
+        await run_until_first_exit(
+            declare(client, declared.schedules, new_id=new_id, repeat_s=REDECLARE_S),
+            declare_activated(client, activated, new_id=new_id),
+            starter.run(),
+        )
+    finally:
+        await client.stop()
+
+
+async def run_until_first_exit(*awaitables: Awaitable[None]) -> None:
+    """Run all concurrently; the first error, or cancellation, cancels the others."""
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

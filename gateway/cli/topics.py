@@ -1,0 +1,114 @@
+"""`headwater topics`: list and create Headwater's topics."""
+
+import asyncio
+from functools import partial
+
+import click
+
+from headwater.gateway.cli.on_demand import OnDemand, OnDemandGroup
+from headwater.gateway.cli.options import (
+    examples,
+    json_option,
+    kafka_option,
+    settings_from,
+    topic_options,
+)
+from headwater.gateway.cli.output import counted, print_json, print_rows, say
+from headwater.schemas.topics import TOPICS, author_topic_problem
+
+
+def _checked_names(
+    _: click.Context, __: click.Parameter, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    for problem in filter(None, map(author_topic_problem, names)):
+        raise click.BadParameter(problem)
+    return names
+
+
+@click.group(
+    cls=OnDemandGroup,
+    epilog=examples(
+        "headwater topics list",
+        "headwater topics create --partitions 12",
+        "headwater topics check",
+        "headwater topics skip webhooks 0 17",
+    ),
+)
+def topics() -> None:
+    """List and create Headwater's topics, check and repair them."""
+
+
+@topics.command("list", epilog=examples("headwater topics list", "headwater topics list --json"))
+@json_option
+def list_topics(as_json: bool) -> None:
+    """List the topics of the catalogue: key, cleanup, retention, purpose."""
+    rows = [
+        {
+            "topic": topic.name,
+            "key": topic.key,
+            "cleanup": topic.cleanup.value,
+            "kept_days": None if topic.retention_ms is None else topic.retention_ms // 86_400_000,
+            "purpose": topic.purpose,
+        }
+        for topic in TOPICS
+    ]
+    print_rows(rows, ("topic", "key", "cleanup", "kept_days", "purpose"), as_json=as_json)
+
+
+@topics.command(
+    "create",
+    epilog=examples(
+        "headwater topics create --partitions 12",
+        "headwater topics create orders-kept --partitions 3",
+    ),
+)
+@click.argument("authors", metavar="[TOPIC]...", nargs=-1, callback=_checked_names)
+@kafka_option
+@topic_options
+@json_option
+def make_topics(
+    authors: tuple[str, ...],
+    kafka: str | None,
+    partitions: int | None,
+    replication: int | None,
+    as_json: bool,
+) -> None:
+    """Create missing topics; existing topics are not changed.
+
+    Creates Headwater's own topics, or each TOPIC, which steps of your workflows publish to.
+    """
+    settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
+    # They need the extra `server`, which listing does not.
+    from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415
+    from headwater.streams.kafka.topics import (  # noqa: PLC0415
+        create_authors_topics,
+        create_topics,
+    )
+
+    create = partial(create_authors_topics, names=authors) if authors else create_topics
+    made = asyncio.run(
+        create(
+            cluster_of(settings),
+            partitions=settings.partitions,
+            replication=settings.replication,
+        )
+    )
+    if as_json:
+        print_json({"made": made})
+        return
+    say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}" if made else "Nothing to do.")
+
+
+topics.add_command(
+    OnDemand(
+        "topics_check:check",
+        "Compare the topics in Kafka with the catalogue; exit code 1 when something differs.",
+    )
+)
+topics.add_command(OnDemand("skipping:skip", "Skip a record that blocks its partition."))
+topics.add_command(
+    OnDemand(
+        "accepting_loss:accept_loss",
+        "Continue after Kafka has lost records that Postgres has.",
+    )
+)

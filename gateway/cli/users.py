@@ -1,0 +1,96 @@
+"""`headwater user`: show or wipe everything about one user."""
+
+from typing import Any, Final
+
+import click
+
+from headwater.gateway.cli.api import Api, admin_options, path_of
+from headwater.gateway.cli.following import followed
+from headwater.gateway.cli.on_demand import Group
+from headwater.gateway.cli.options import examples, json_option
+from headwater.gateway.cli.output import print_json, print_rows, say
+
+_CONNECTION: Final = ("terra_user_id", "provider", "active", "deactivated_at", "scopes")
+_OUTCOME: Final = ("received_at", "event_id", "status", "source", "type", "rows", "reason")
+_DROPS: Final = ("source", "rows", "scopes")
+_STYLES: Final = {"status": {"dead": "red", "parked": "yellow"}}
+
+
+@click.group(
+    cls=Group,
+    epilog=examples(
+        "headwater user show user_amara",
+        "headwater user show user_amara --json | jq .counts",
+        "headwater user wipe user_amara",
+    ),
+)
+def user() -> None:
+    """Show or wipe everything about one user."""
+
+
+@user.command("show", epilog=examples("headwater user show user_amara"))
+@click.argument("user_id", metavar="ID")
+@admin_options
+@json_option
+def show_user(user_id: str, api: Api, as_json: bool) -> None:
+    """Show a user's connections, number of rows, last deliveries, and waiting deliveries."""
+    stored: dict[str, Any] = api.get(path_of("admin", "user", user_id))
+    if as_json:
+        print_json(stored)
+        return
+    counts = [{"table": name, "rows": number} for name, number in stored["counts"].items()]
+    print_rows(counts, ("table", "rows"), title="counts")
+    for name, title, columns in (
+        ("connections", "connections", _CONNECTION),
+        ("last_outcomes", "last deliveries", _OUTCOME),
+        ("waiting", "waiting deliveries", _OUTCOME),
+    ):
+        if stored[name]:
+            print_rows(stored[name], columns, title=title, drops=_DROPS, styles=_STYLES)
+    if not any(stored["counts"].values()):
+        say(f"There is no data of {user_id}.")
+
+
+@user.command(
+    "wipe",
+    epilog=examples("headwater user wipe user_amara", "headwater user wipe user_amara --yes"),
+)
+@click.argument("user_id", metavar="ID")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--detach", is_flag=True, help="Do not wait for its end.")
+@admin_options
+@json_option
+def wipe_user(user_id: str, yes: bool, detach: bool, api: Api, as_json: bool) -> None:
+    """Delete everything that came from a user's deliveries so far.
+
+    It cannot be undone. Later deliveries are stored again. A wipe that was accepted is completed,
+    even if processes crash meanwhile; repeating it is safe, and shows how much was left.
+    """
+    path = path_of("admin", "user", user_id)
+    if not yes:
+        counts = {name: n for name, n in api.get(path)["counts"].items() if n}
+        summary = ", ".join(f"{n} of {name}" for name, n in counts.items()) or "nothing"
+        say(f"{user_id} has: {summary}.")
+        click.confirm("Delete all of it permanently?", abort=True, err=True)
+    wiped = api.post(f"{path}/wipe", {})
+    blobs = wiped["deleted"]["blobs"]
+    if not detach:
+        wiped = followed(
+            wiped,
+            poll=lambda: api.get(f"{path}/wipe{path_of(wiped['wipe_id'])}"),
+            is_running=lambda current: not current["done"],
+            progress=None if as_json else _progress,
+        )
+        wiped["deleted"]["blobs"] = blobs
+    if as_json:
+        print_json(wiped)
+        return
+    rows = [{"of": name, "deleted": number} for name, number in wiped["deleted"].items()]
+    print_rows(rows, ("of", "deleted"))
+    if not wiped["done"]:
+        say("The wipe is running, and continues by itself; the counts are those so far.")
+
+
+def _progress(wiped: dict[str, Any]) -> str:
+    records = sum(wiped["deleted"].values())
+    return f"{records} records deleted so far; it continues by itself, also after Ctrl-C"

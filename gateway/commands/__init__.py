@@ -1,1 +1,0 @@
-"""Commands of the command line, by what they act on."""

@@ -1,1 +1,0 @@
-"""HTTP routes and middleware, except the workflow routes."""

@@ -1,0 +1,1 @@
+"""Settings of all processes, and what is derived from them."""

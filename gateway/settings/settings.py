@@ -1,0 +1,320 @@
+"""All settings of Headwater, with their descriptions; `environment` reads and shows them."""
+
+import re
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from headwater.gateway.settings.exposure import SECRET_MIN, is_plain_http, weakness_of
+from headwater.gateway.settings.kafka import KafkaSettings
+from headwater.gateway.settings.loopback import (
+    DEVELOPMENT_ISSUER,
+    DEVELOPMENT_SECRETS,
+    is_loopback,
+)
+from headwater.gateway.settings.ownership import OwnershipSettings
+from headwater.gateway.settings.patterns import HOOKS, LABEL, LABEL_OR_NONE
+from headwater.gateway.settings.redaction import redacted
+from headwater.gateway.settings.terra import TerraSettings
+from headwater.gateway.settings.users import UserSettings
+from headwater.gateway.settings.workflows import WorkflowSettings
+
+PREFIX: Final = "HEADWATER_"
+#: The app of the built-in workflows.
+BUILTIN_APP: Final = "headwater"
+#: The name of an environment variable; `*` matches any characters.
+VARIABLE: Final = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def _split(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+#: Signing secrets, separated by commas.
+Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)]
+
+
+#: Names, separated by commas.
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+
+
+def _read_networks(value: object) -> object:
+    parts = _split(value)
+    try:
+        return tuple(map(ip_network, parts)) if isinstance(parts, tuple) else value
+    except ValueError as error:
+        raise PydanticCustomError("not_networks", "") from error
+
+
+#: Networks, separated by commas.
+Networks = Annotated[
+    tuple[IPv4Network | IPv6Network, ...], NoDecode, BeforeValidator(_read_networks)
+]
+
+
+def _key(name: str, description: str) -> Any:  # noqa: ANN401 (a field, as pydantic has it)
+    """Return the field of a key, which defaults to its public development key."""
+    known = SecretStr(DEVELOPMENT_SECRETS[name])
+    return Field(default=known, min_length=8, description=description)
+
+
+class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, OwnershipSettings):
+    """All settings; every field describes its meaning and unit."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=None, frozen=True, extra="forbid")
+
+    postgres: str = Field(
+        default="",
+        description="Postgres as postgresql://user:password@host/database; empty starts an "
+        "embedded one.",
+    )
+    steps_postgres: str = Field(
+        default="",
+        description="Login for the SQL of steps, in the same database; empty uses the one that "
+        "`headwater migrate` created.",
+    )
+    postgres_port: Port = Field(
+        default=15432, description="Port of the embedded Postgres; 0 chooses a free one."
+    )
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on; anything but loopback needs secrets of your own.",
+    )
+    port: Port = Field(default=8080, description="Port of the gateway.")
+    data_dir: Path = Field(
+        default=Path(".headwater"),
+        description="Folder of the data on this machine: of the embedded Kafka and Postgres, "
+        "and the stores of workers' partitions, which may be deleted while workers are stopped.",
+    )
+    state_memory_mib: int = Field(
+        default=256,
+        ge=8,
+        le=1024 * 1024,
+        description="Memory of a worker for the state of all its partitions, in MiB; the "
+        "rest is on disk.",
+    )
+    terra_secrets: Secrets = Field(
+        default=(SecretStr(DEVELOPMENT_SECRETS["terra_secrets"]),),
+        min_length=1,
+        description="Signing secrets of Terra, separated by commas; the first is current, the "
+        "others are still accepted.",
+    )
+    sources: str = Field(
+        default="",
+        description="File of sources, in TOML: who posts deliveries, how they are signed, and "
+        "which provider reads them; empty makes every provider a source.",
+    )
+    admin_key: SecretStr = _key("admin_key", "Key of operators, in the header x-admin-key.")
+    read_key: SecretStr = _key("read_key", "Key of readers, as Authorization: Bearer.")
+    workflow_key: SecretStr = _key(
+        "workflow_key", "Key of the workflow service, as Authorization: Bearer or x-api-key."
+    )
+    world_key: SecretStr = _key(
+        "world_key",
+        "Key of remote programs whose runs are here, for /v1/world, as "
+        "Authorization: Bearer or x-api-key.",
+    )
+    workflow_hooks: str = Field(
+        default="",
+        pattern=HOOKS,
+        description="Authorization of workflow requests, as package.module:attribute; empty "
+        "requires only the key of the workflow service.",
+    )
+    user_prefix: str = Field(
+        default="user_",
+        min_length=1,
+        description="Prefix of the reference ids of your users.",
+    )
+    park_for_s: int = Field(
+        default=86_400,
+        ge=1,
+        description="Seconds a delivery waits for its connection before it is a dead letter.",
+    )
+    partitions: int = Field(
+        default=4, ge=1, le=1000, description="Partitions of newly created topics."
+    )
+    replication: int = Field(default=1, ge=1, le=9, description="Replicas of newly created topics.")
+    append_timeout_s: float = Field(
+        default=5.0,
+        gt=0,
+        le=60,
+        description="Seconds that a webhook waits for Kafka before it is answered 503.",
+    )
+    max_body_bytes: int = Field(
+        default=10 * 1024 * 1024,
+        ge=1,
+        le=10 * 1024 * 1024,
+        description="Largest body of a request, in bytes.",
+    )
+    allowed_hosts: Names = Field(
+        default=(),
+        description="Host names of the gateway, separated by commas, in addition to those of "
+        "loopback; empty allows any unless it listens on loopback. Deliveries may use any name.",
+    )
+    trusted_proxies: Networks = Field(
+        default=(),
+        description="Networks of proxies in front, as 10.0.0.0/8, separated by commas; the "
+        "address that they name in X-Forwarded-For counts as the sender.",
+    )
+    project: str = Field(
+        default="default",
+        pattern=LABEL,
+        description="Project name. Scopes audit entries and idempotency keys.",
+    )
+    app_id: str = Field(
+        default="headwater",
+        pattern=LABEL,
+        description="Name of the pipeline; its Kafka consumer groups begin with it.",
+    )
+    app: str = Field(
+        default="",
+        description="Workflows to run, as package.module or package.module:name; several apps are "
+        "separated by commas; headwater runs only the built-in workflows; empty runs none.",
+    )
+    app_environment: Names = Field(
+        default=(),
+        description="Environment variables that apps see besides PATH, HOME, PYTHON* and the like, "
+        "separated by commas, * for any characters: AWS_*,STRIPE_KEY. Never Headwater's own.",
+    )
+    rules: str = Field(
+        default="",
+        description="File of rules, in TOML, by which deliveries start and signal the workflows of "
+        "the app; empty for no rules. Pipeline and workflow workers read it when they start.",
+    )
+    member: str = Field(
+        default="",
+        pattern=LABEL_OR_NONE,
+        description="Unique name that a worker or projector keeps over restarts: its next process "
+        "takes its partitions at once instead of after the session timeout.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severe level that is logged."
+    )
+
+    @field_validator("app")
+    @classmethod
+    def _each_once(cls, value: str) -> str:
+        names = [name.strip() for name in value.split(",")] if value else []
+        if names != [BUILTIN_APP] and len({"", BUILTIN_APP, *names}) < len(names) + 2:
+            raise PydanticCustomError("not_apps", "")
+        return ",".join(names)
+
+    @field_validator("app_environment")
+    @classmethod
+    def _of_apps(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not VARIABLE.fullmatch(name) or name.startswith(PREFIX):
+                raise PydanticCustomError("not_variables", "")
+        return names
+
+    @field_validator("postgres", "steps_postgres")
+    @classmethod
+    def _of_postgres(cls, value: str) -> str:
+        # A text without a scheme is a list such as host=… dbname=…, which libpq accepts as well.
+        is_list = "://" not in value and ("=" in value or not value)
+        if not is_list and urlsplit(value).scheme not in {"postgresql", "postgres"}:
+            raise PydanticCustomError("not_postgres", "")
+        return value
+
+    @model_validator(mode="after")
+    def _refuse_known_secrets(self) -> "Settings":
+        if is_loopback(self.host):
+            return self
+        secrets = {name: getattr(self, name) for name in (*DEVELOPMENT_SECRETS, "tick_key")}
+        if self.sources:
+            del secrets["terra_secrets"]  # The file of sources may have no Terra.
+        weak = {
+            PREFIX + name.upper(): why
+            for name, value in secrets.items()
+            for secret in revealed(value)
+            if secret and (why := weakness_of(secret, DEVELOPMENT_SECRETS.values()))
+        }
+        if weak:
+            reasons = ", ".join(f"{name}: {why}" for name, why in weak.items())
+            raise ValueError(
+                f"{PREFIX}HOST: expected a loopback address while secrets can be guessed "
+                f"({reasons}), found '{self.host}'; set {', '.join(weak)} to secrets of your "
+                f"own, of at least {SECRET_MIN} characters, such as `openssl rand -hex 24` prints"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_forgeable_tokens(self) -> "Settings":
+        if not self.jwks:
+            return self
+        exposed = not is_loopback(self.host)
+        if is_plain_http(self.jwks) or (exposed and self.jwks.startswith("http://")):
+            raise ValueError(
+                f"{PREFIX}JWKS: expected https:// or a file (http:// is accepted while both the "
+                f"issuer and {PREFIX}HOST are on loopback), found '{redacted(self.jwks)}' while "
+                f"{PREFIX}HOST is '{self.host}'; anyone who can change the keys in transit can "
+                "sign as any user"
+            )
+        problems = []
+        if exposed and self.jwt_issuer in ("", DEVELOPMENT_ISSUER):
+            problems.append(
+                f"{PREFIX}JWT_ISSUER: expected the name of an issuer of your own while "
+                f"{PREFIX}HOST is '{self.host}', which others can reach, found "
+                f"'{self.jwt_issuer}'"
+            )
+        if exposed and not self.jwt_audience:
+            problems.append(
+                f"{PREFIX}JWT_AUDIENCE: expected the audience that your tokens name as aud while "
+                f"{PREFIX}HOST is '{self.host}', which others can reach, found nothing; without "
+                "one, tokens that the issuer made for other services are accepted"
+            )
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    @property
+    def apps(self) -> tuple[str, ...]:
+        """The apps whose workflows are run, without the built-in one."""
+        return tuple(self.app.split(",")) if self.app not in {"", BUILTIN_APP} else ()
+
+    @property
+    def blobs_at(self) -> str:
+        """Location of blobs, for the function `blobs_at`."""
+        return self.blobs or str(self.data_dir / "blobs")
+
+    @property
+    def state_dir(self) -> Path:
+        """Folder of the state of workers' partitions."""
+        return self.data_dir / "state"
+
+    def secrets_of(self, provider: str) -> tuple[str, ...]:
+        """Return a provider's signing secrets in the clear, the current one first; maybe none."""
+        return revealed(getattr(self, secrets_name(provider), ()))
+
+
+def secrets_name(provider: str) -> str:
+    """Return the name of the setting of a provider's signing secrets."""
+    return f"{provider.replace('-', '_')}_secrets"
+
+
+def secrets_variable(provider: str) -> str:
+    """Return the variable of a provider's signing secrets."""
+    return PREFIX + secrets_name(provider).upper()
+
+
+def revealed(value: object) -> tuple[str, ...]:
+    """Return a value, or several, as text; secrets in the clear."""
+    many = value if isinstance(value, tuple) else (value,)
+    return tuple(
+        item.get_secret_value() if isinstance(item, SecretStr) else str(item) for item in many
+    )

@@ -1,0 +1,205 @@
+"""Settings of workflows: limits, retention and ticks."""
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings
+
+from headwater.gateway.settings.loopback import is_loopback
+from headwater.processors.runs.limits import (
+    DEFAULT_LIMITS,
+    DEPLOYED_HOSTS_MAX,
+    EVENT_TYPE_TOP,
+    INSTANCE_ID_MAX,
+    INSTANCE_ID_TOP,
+    LOG_CATEGORY_TOP,
+    RUN_BYTES_MAX,
+    THREADS_MAX,
+    VALUE_BYTES_TOP,
+    WORKFLOW_NAME_MAX,
+)
+from headwater.processors.runs.retention import Retention, read_retention
+from headwater.schemas.history import Limits
+
+#: Least number of characters of a key.
+_KEY_LENGTH_MIN: Final = 8
+
+
+class WorkflowSettings(BaseSettings):
+    """Limits of workflows, retention of their instances, and ticks of their workers."""
+
+    max_steps: int = Field(
+        default=1_024,
+        ge=1,
+        le=1_000_000,
+        description="Entries that a run may have; sleeps and trimmed iterations do not count."
+        " All are kept in memory, and read again at a replay.",
+    )
+    cleanup_s: int = Field(
+        default=30,
+        ge=0,
+        le=86_400,
+        description="Seconds that the code of a canceled run may clean up, before it is stopped, "
+        "rolled back and terminated.",
+    )
+    max_run_bytes: int = Field(
+        default=RUN_BYTES_MAX,
+        ge=1024 * 1024,
+        le=1024 * 1024 * 1024,
+        description="Bytes that the state of a run may have: its results, errors, mailbox and "
+        "outgoing messages. The mailbox may have half of it.",
+    )
+    max_workflow_name: int = Field(
+        default=DEFAULT_LIMITS.max_workflow_name,
+        ge=32,
+        le=WORKFLOW_NAME_MAX,
+        description="Characters that the name of a workflow may have.",
+    )
+    max_instance_id: int = Field(
+        default=DEFAULT_LIMITS.max_instance_id,
+        ge=INSTANCE_ID_MAX,
+        le=INSTANCE_ID_TOP,
+        description="Characters that the id of an instance may have; Headwater makes some of 100.",
+    )
+    max_event_type: int = Field(
+        default=DEFAULT_LIMITS.max_event_type,
+        ge=16,
+        le=EVENT_TYPE_TOP,
+        description="Characters that the type of an event may have.",
+    )
+    max_step_name: int = Field(
+        default=DEFAULT_LIMITS.max_step_name,
+        ge=64,
+        le=1_024,
+        description="Characters that the name of a step, or of any other entry, may have. This "
+        "and the limits of results, log lines and sleeps apply to runs that begin later.",
+    )
+    max_params_bytes: int = Field(
+        default=DEFAULT_LIMITS.max_params_bytes,
+        ge=16 * 1024,
+        le=VALUE_BYTES_TOP,
+        description="Bytes of JSON that the params of an instance may have.",
+    )
+    max_event_bytes: int = Field(
+        default=DEFAULT_LIMITS.max_event_bytes,
+        ge=16 * 1024,
+        le=VALUE_BYTES_TOP,
+        description="Bytes of JSON that the payload of an event may have.",
+    )
+    max_result_bytes: int = Field(
+        default=DEFAULT_LIMITS.max_result_bytes,
+        ge=16 * 1024,
+        le=VALUE_BYTES_TOP,
+        description="Bytes of JSON that the result of a step may have, the output of a workflow, "
+        "and the state of a loop.",
+    )
+    max_log_message: int = Field(
+        default=DEFAULT_LIMITS.max_log_message,
+        ge=256,
+        le=16 * 1024,
+        description="Characters that the message of a log line may have.",
+    )
+    max_log_category: int = Field(
+        default=DEFAULT_LIMITS.max_log_category,
+        ge=16,
+        le=LOG_CATEGORY_TOP,
+        description="Characters that the category of a log line may have.",
+    )
+    max_log_data_bytes: int = Field(
+        default=DEFAULT_LIMITS.max_log_data_bytes,
+        ge=16 * 1024,
+        le=VALUE_BYTES_TOP,
+        description="Bytes of JSON that the data of a log line may have.",
+    )
+    max_sleep_days: int = Field(
+        default=DEFAULT_LIMITS.max_sleep_days,
+        ge=1,
+        le=36_500,
+        description="Days that a sleep may last.",
+    )
+    step_threads: int = Field(
+        default=THREADS_MAX,
+        ge=1,
+        le=1_000,
+        description="Threads of an app's host for callbacks that are not async; the host is "
+        "restarted when abandoned callbacks occupy all of them.",
+    )
+    deployment_hosts: int = Field(
+        default=DEPLOYED_HOSTS_MAX,
+        ge=1,
+        le=1_000,
+        description="Processes of a workflow worker for code of deployments, in addition to that "
+        "of the active one; runs of further deployments wait.",
+    )
+    worker_metrics_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Port on loopback where a workflow worker serves GET /metrics; 0 for none.",
+    )
+    max_clock_skew_s: int = Field(
+        default=10,
+        ge=1,
+        description="Seconds by which the clock of a workflow worker may differ from Kafka's; "
+        "beyond that Kafka's time is used there until the clock is right.",
+    )
+    retention: str = Field(
+        default="",
+        description="How long ended instances are kept, such as order=90 days, 30 days: by "
+        "workflow, and one duration for all others; empty keeps them indefinitely. "
+        "`headwater instances prune` deletes those past it.",
+    )
+
+    tick_url: str = Field(
+        default="",
+        description="URL where workers with --tick listen, for example http://127.0.0.1:8090; "
+        "several are separated by commas, and each worker uses a free one; empty disables the "
+        "route that sends ticks.",
+    )
+    tick_key: SecretStr = Field(
+        default=SecretStr(""),
+        description="Key for sending ticks, as Authorization: Bearer or x-api-key; without one "
+        "they are refused.",
+    )
+
+    @field_validator("retention")
+    @classmethod
+    def _of_durations(cls, value: str) -> str:
+        try:
+            read_retention(value)
+        except ValueError as error:
+            raise PydanticCustomError("not_retention", "") from error
+        return value
+
+    @field_validator("tick_url")
+    @classmethod
+    def _only_here(cls, value: str) -> str:
+        urls = [url.strip().rstrip("/") for url in value.split(",")] if value else []
+        for url in map(urlsplit, urls):
+            if not (url.scheme == "http" and is_loopback(url.hostname or "")):
+                raise PydanticCustomError("not_here", "")
+        return ",".join(urls)
+
+    @field_validator("tick_key")
+    @classmethod
+    def _long_enough(cls, value: SecretStr) -> SecretStr:
+        if 0 < len(value.get_secret_value()) < _KEY_LENGTH_MIN:
+            raise PydanticCustomError("string_too_short", "", {"min_length": _KEY_LENGTH_MIN})
+        return value
+
+    @property
+    def tick_urls(self) -> tuple[str, ...]:
+        """URLs where workers with --tick listen."""
+        return tuple(self.tick_url.split(",")) if self.tick_url else ()
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of names and values of workflows."""
+        return Limits(*(getattr(self, name) for name in Limits.__struct_fields__))
+
+    @property
+    def kept(self) -> Retention:
+        """How long ended instances are kept."""
+        return read_retention(self.retention)

@@ -1,0 +1,226 @@
+"""Messages between the owner of a run and its code host."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from headwater.processors.code.commands import CodeCommand
+from headwater.processors.code.state import CodeRun, Entry
+from headwater.processors.runs.host_messages import (
+    AbandonAttempt,
+    AllowAttempts,
+    AttemptStarted,
+    Evict,
+    HostMessage,
+    Ping,
+    PollProgress,
+    Pong,
+    Requested,
+    YieldBack,
+)
+from headwater.schemas.history import (
+    CancelRequested,
+    EntriesCancelled,
+    EntryCompleted,
+    EntryErrored,
+    EntryOpened,
+    EntryRolledBack,
+    EventReceived,
+    Failure,
+    HostLost,
+    Json,
+    Limits,
+    LogWritten,
+    LoopAdvanced,
+    OfGraph,
+    OfSlots,
+    PostsQueued,
+    PostsSent,
+    RollbackFailed,
+    RollbackStarted,
+    RunCompleted,
+    RunErrored,
+    RunEvent,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    RunTerminated,
+    SlotAsked,
+    SlotGranted,
+    StepCompleted,
+    StepFailed,
+    StepsRetried,
+    StepStarted,
+)
+
+
+class Activate(HostMessage, frozen=True):
+    """Activate a run: replay its code against these entries."""
+
+    workflow: str
+    instance_id: str
+    run_number: int
+    params: Json
+    seed: str
+    started_at_ms: int
+    #: Sequence of the latest event that this message includes.
+    seen: int
+    #: Sequence of the latest event that the code had seen when it last logged.
+    logged_at: int
+    #: Number of lines that it has logged since that event.
+    lines: int
+    entries: dict[str, Entry]
+    #: Maximum number of entries.
+    entries_max: int
+    #: Ordinals in the previous run of entries that a retry executes again.
+    ordinals: dict[str, int]
+    #: Ordinal of the first other new entry.
+    first_ordinal: int
+    rollback: Failure | None = None
+    #: Sequence of the event that canceled it.
+    cancelled_at: int | None = None
+    #: Limits of its code; None for the defaults.
+    limits: Limits | None = None
+
+
+class Resolved(HostMessage, frozen=True):
+    """An entry has a durable result."""
+
+    key: str
+    sequence: int
+    attempts: int = 0
+    result: Json | None = None
+    failure: Failure | None = None
+    #: Whether it has a rollback handler.
+    rollback: bool = False
+
+
+class Advanced(HostMessage, frozen=True):
+    """A loop's commit is durable, and iterations before `trim_before` are dropped."""
+
+    key: str
+    sequence: int
+    trim_before: int
+
+
+class Cancelled(HostMessage, frozen=True):
+    """The cancellation of the run is durable."""
+
+    sequence: int
+
+
+class HandlerDone(HostMessage, frozen=True):
+    """It is durable that an entry is rolled back or that its handler failed finally."""
+
+    key: str
+    sequence: int
+
+
+class RetrySteps(HostMessage, frozen=True):
+    """Retry steps: attempt numbers by key."""
+
+    attempts: dict[str, int]
+    sequence: int
+
+
+class RetryHandler(HostMessage, frozen=True):
+    """Retry the rollback handler of a step."""
+
+    key: str
+    attempt: int
+
+
+ToHost: TypeAlias = (
+    Activate
+    | Resolved
+    | Advanced
+    | Cancelled
+    | HandlerDone
+    | RetrySteps
+    | RetryHandler
+    | AbandonAttempt
+    | PollProgress
+    | AllowAttempts
+    | Evict
+    | Ping
+)
+
+FromHost: TypeAlias = Requested[CodeCommand] | AttemptStarted | YieldBack | Pong
+
+
+def message_for_host(  # noqa: C901, PLR0911, one for each event
+    run: CodeRun, event: RunEvent, activation: int, sequence: int
+) -> HostMessage | None:
+    """Return what the host has to know about an event that was applied, or None."""
+    match event:
+        case StepCompleted(key, attempt=attempt, result=result, rollback=rollback):
+            return Resolved(activation, key, sequence, attempt, result, rollback=rollback)
+        case StepFailed(key, attempt=attempt, failure=failure):
+            if event.retry_at_ms is not None:
+                return None
+            return Resolved(activation, key, sequence, attempt, None, failure)
+        case StepsRetried(keys):
+            attempts = {key: run.entries[key].attempts + 1 for key in keys}
+            return RetrySteps(activation, attempts, sequence)
+        case EntryCompleted(key, result):
+            return Resolved(activation, key, sequence, 0, result)
+        case EntryErrored(key, failure):
+            return Resolved(activation, key, sequence, 0, None, failure)
+        case LoopAdvanced(key, trim_before=before):
+            return Advanced(activation, key, sequence, before)
+        case CancelRequested():
+            return Cancelled(activation, sequence)
+        case EntryRolledBack(key):
+            return HandlerDone(activation, key, sequence)
+        case (
+            LogWritten()
+            | EntryOpened()
+            | StepStarted()
+            | EntriesCancelled()
+            | EventReceived()
+            | PostsQueued()
+            | PostsSent()
+            | RollbackStarted()
+            | RollbackFailed()
+            | HostLost()
+            | RunStarted()
+            | RunSuspended()
+            | RunPaused()
+            | RunResumed()
+            | RunTerminated()
+            | RunCompleted()
+            | RunErrored()
+            | SlotAsked()
+            | SlotGranted()
+            | OfGraph()
+            | OfSlots()
+        ):
+            return None
+
+
+def activate(activation: int, run: CodeRun, entries_max: int) -> Activate:
+    """Return the activation of a run: a copy, because it is sent later, once it is durable."""
+    return Activate(
+        activation,
+        run.workflow,
+        run.instance_id,
+        run.run_number,
+        run.params,
+        run.seed,
+        run.started_at_ms,
+        max(run.resolved, run.retried),
+        run.logged_at,
+        run.lines,
+        {key: _copy(entry) for key, entry in run.entries.items()},
+        entries_max,
+        run.ordinals,
+        run.first_ordinal,
+        run.rollback,
+        None if run.cancelling is None else run.cancelling.sequence,
+        run.limits,
+    )
+
+
+def _copy(entry: Entry) -> Entry:
+    return msgspec.structs.replace(entry, commits=dict(entry.commits))
