@@ -73,20 +73,20 @@ def _of_extras(wheel: Path, extras: Sequence[str]) -> set[str]:
     (metadata,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/METADATA"))
     text = zipfile.ZipFile(wheel).read(metadata).decode()
     needs = email.message_from_string(text).get_all("requires-dist", [])
-    found: dict[str, set[str]] = {}
-    left = [(each, extra) for each in needs for extra in extras]
+    result: dict[str, set[str]] = {}
+    left = [(need, extra) for need in needs for extra in extras]
     while left:
         requirement, extra = Requirement(left[-1][0]), left.pop()[1]
         if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
             continue
         if requirement.name == "headwater":
-            left += [(each, inner) for each in needs for inner in requirement.extras]
+            left += [(need, inner) for need in needs for inner in requirement.extras]
             continue
-        had = found.setdefault(requirement.name, set())
+        had = result.setdefault(requirement.name, set())
         for inner in {"", *requirement.extras} - had:
             had.add(inner)
-            left += [(each, inner) for each in distribution(requirement.name).requires or ()]
-    files = (file for name in found for file in distribution(name).files or ())
+            left += [(item, inner) for item in distribution(requirement.name).requires or ()]
+    files = (file for name in result for file in distribution(name).files or ())
     return {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}
 
 

@@ -71,8 +71,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 @pytest.fixture(params=SEEDS)
 def seed(request: pytest.FixtureRequest) -> int:
     """What a scene draws its chances from."""
-    found: int = request.param
-    return found
+    result: int = request.param
+    return result
 
 
 @pytest.fixture(scope="session")

@@ -56,8 +56,8 @@ def fold(deliveries: Iterable[Delivery], *, user_prefix: str) -> Folded:
     outcomes: dict[str, Outcome] = {}
     updates: list[RowUpdate] = []
     for event in admitted:
-        outcomes[event.event_id], found = _outcome(event, known, user_prefix)
-        updates += found
+        outcomes[event.event_id], result = _outcome(event, known, user_prefix)
+        updates += result
     return Folded({table.name: {} for table in TABLES} | rows_of(updates), outcomes)
 
 
@@ -75,20 +75,23 @@ def rows_of(updates: Iterable[RowUpdate]) -> dict[str, Rows]:
     for update in updates:
         of_row[update.table.name, update.key].append(update)
     rows: dict[str, Rows] = defaultdict(dict)
-    for (name, key), found in of_row.items():
-        table = found[0].table
+    for (name, key), result in of_row.items():
+        table = result[0].table
         winners = {}
         for column in table.column_names:
-            setting = [each for each in found if table.whole or each.values.get(column) is not None]
+            setting = [
+                item for item in result if table.whole or item.values.get(column) is not None
+            ]
             if column in table.hourly and setting:
-                latest = max(each.stamp.sent_at_ms // _HOUR_MS for each in setting)
-                setting = [each for each in setting if each.stamp.sent_at_ms // _HOUR_MS == latest]
+                latest = max(item.stamp.sent_at_ms // _HOUR_MS for item in setting)
+                setting = [item for item in setting if item.stamp.sent_at_ms // _HOUR_MS == latest]
             best = min if column in table.first | table.hourly else max
-            winner = best(setting, key=lambda each: _order(each.stamp), default=None)
+            winner = best(setting, key=lambda item: _order(item.stamp), default=None)
             winners[column] = None if winner is None else (winner.values.get(column), winner.stamp)
-        values = tuple(each and each[0] for each in winners.values())
+        values = tuple(winner and winner[0] for winner in winners.values())
         stamps = tuple(
-            None if each is None or each[0] is None else each[1] for each in winners.values()
+            None if winner is None or winner[0] is None else winner[1]
+            for winner in winners.values()
         )
         rows[name][key] = Row(key, values, stamps)
     return dict(rows)
@@ -131,11 +134,11 @@ def _looked_up(admitted: Iterable[WebhookAdmitted], user_prefix: str) -> Mapping
     ]
     known: Mapping[str, Rows] = {}
     while True:  # a round adds users, which are never taken away: it ends
-        updates = [each for event in events for each in _outcome(event, known, user_prefix)[1]]
-        found = rows_of(each for each in updates if each.table in _LOOKUPS)
-        if found == known:
+        updates = [item for event in events for item in _outcome(event, known, user_prefix)[1]]
+        result = rows_of(update for update in updates if update.table in _LOOKUPS)
+        if result == known:
             return known
-        known = found
+        known = result
 
 
 def _kind(event: WebhookAdmitted) -> DeliveryType[Any] | None:

@@ -18,7 +18,7 @@ import httpx
 
 from headwater.gateway.builtin.terra.client import Terra
 from headwater.gateway.settings.terra_access import TerraAccess
-from tests.e2e.house import SECRET, free_port, signed
+from tests.e2e.system import SECRET, free_port, signed
 from tests.waiting import ANSWERED_WITHIN_S, wait_until
 
 #: A client's pauses are so much shorter.
@@ -44,8 +44,8 @@ class Taken(ThreadingHTTPServer):
 
     def days_of(self, kind: str) -> list[str]:
         """The days whose records have come, as often as they have."""
-        found = [body["data"] for body in self.bodies if body.get("type") == kind]
-        records = [record for data in found for record in data]
+        result = [body["data"] for body in self.bodies if body.get("type") == kind]
+        records = [record for data in result for record in data]
         return sorted(record["metadata"]["start_time"][:10] for record in records)
 
 
@@ -103,14 +103,14 @@ class StandIn:
             return False
 
     def look(self) -> dict[str, Any]:
-        found: dict[str, Any] = httpx.get(f"{self.url}/stand-in", timeout=ANSWERED_WITHIN_S).json()
-        return found
+        result: dict[str, Any] = httpx.get(f"{self.url}/stand-in", timeout=ANSWERED_WITHIN_S).json()
+        return result
 
     def fail(self, kind: str, **more: object) -> None:
-        found = httpx.post(
+        result = httpx.post(
             f"{self.url}/stand-in/faults", json={"kind": kind, **more}, timeout=ANSWERED_WITHIN_S
         )
-        assert found.is_success, found.text
+        assert result.is_success, result.text
 
     def work(self) -> None:
         httpx.post(
@@ -120,8 +120,8 @@ class StandIn:
     def add(self, *user_ids: str, provider: str = "GARMIN", reference: str = "user_1") -> None:
         more = {"scopes": "DAILY", "created_at": "2026-01-01T00:00:00+00:00"}
         people = [
-            {"user_id": each, "provider": provider, "reference_id": reference, **more}
-            for each in user_ids
+            {"user_id": item, "provider": provider, "reference_id": reference, **more}
+            for item in user_ids
         ]
         httpx.post(
             f"{self.url}/stand-in/people", json=people, timeout=ANSWERED_WITHIN_S

@@ -29,12 +29,12 @@ class _Forms(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
+        provided = {name: value or "" for name, value in attrs}
         self.text += " "
         if tag == "form":
-            self.forms.append(Form(given.get("action", ""), given.get("method", "get")))
-        elif tag in ("input", "textarea", "select") and given.get("name"):
-            self.forms[-1].fields[given["name"]] = given.get("value", "")
+            self.forms.append(Form(provided.get("action", ""), provided.get("method", "get")))
+        elif tag in ("input", "textarea", "select") and provided.get("name"):
+            self.forms[-1].fields[provided["name"]] = provided.get("value", "")
         elif tag == "button":
             self.forms[-1].labels.append("")
             self._in_button = True
@@ -68,9 +68,11 @@ class Visitor:
         Shape:  of several, the one whose address has what it is about.
         """
         page = self.client.get(path)
-        found = [form for form in forms(page.text) if label in form.labels and about in form.action]
-        assert len(found) == 1, f"expected one button {label!r}, found {len(found)}: {page.text}"
-        (form,) = found
+        result = [
+            form for form in forms(page.text) if label in form.labels and about in form.action
+        ]
+        assert len(result) == 1, f"expected one button {label!r}, found {len(result)}: {page.text}"
+        (form,) = result
         assert typed.keys() <= form.fields.keys(), form
         fields = form.fields | typed
         target = form.action or str(page.url)

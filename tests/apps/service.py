@@ -50,8 +50,8 @@ async def tidy(event: _Event, step: Step) -> None:
 @workflow("choosy")
 async def choosy(event: _Event, step: Step) -> int:
     """Waits for one of two types."""
-    found = await step.wait_for_events("either", types=["yes", "no"], limit=2, timeout="1 hour")
-    return len(found)
+    result = await step.wait_for_events("either", types=["yes", "no"], limit=2, timeout="1 hour")
+    return len(result)
 
 
 @workflow("telling")

@@ -10,13 +10,13 @@ async def report(event: WorkflowEvent[dict[str, str]], step: Step) -> str:
 
 @workflow("watch")
 async def watch(event: WorkflowEvent[dict[str, int]], step: Step) -> list[int]:
-    found: list[int] = []
-    while len(found) < event.payload["count"]:
+    result: list[int] = []
+    while len(result) < event.payload["count"]:
         news = await step.wait_for_events(
-            f"wait {len(found)}", types=["delivery"], limit=100, timeout="1 hour"
+            f"wait {len(result)}", types=["delivery"], limit=100, timeout="1 hour"
         )
-        found += [each.payload for each in news]
-    return found
+        result += [new.payload for new in news]
+    return result
 
 
 @workflow("review")

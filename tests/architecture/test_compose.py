@@ -161,8 +161,8 @@ def test_the_image_holds_every_package_and_is_not_roots():
 @pytest.mark.parametrize("name", OURS)
 def test_a_part_has_the_secrets_that_it_needs(services: dict[str, Any], name: str):
     text = " ".join(map(str, services[name]["environment"].values()))
-    found = set(re.findall(r"\$\{HEADWATER_(\w+):", text))
-    assert found == set(SECRETS_OF[name])
+    result = set(re.findall(r"\$\{HEADWATER_(\w+):", text))
+    assert result == set(SECRETS_OF[name])
     dsn = services[name]["environment"].get("HEADWATER_POSTGRES", "")
     assert dsn.partition("://")[2].partition(":")[0] == LOGINS.get(name, "")
 

@@ -12,6 +12,6 @@ _SPEC.loader.exec_module(make_map)
 
 
 def test_the_map_is_what_make_map_writes():
-    found = (ROOT / "docs" / "map.md").read_text("utf-8")
-    assert found == make_map.render(), "docs/map.md is stale: run `make map`, and commit it"
+    result = (ROOT / "docs" / "map.md").read_text("utf-8")
+    assert result == make_map.render(), "docs/map.md is stale: run `make map`, and commit it"
     assert {path.parts[len(ROOT.parts)] for path in make_map.files()} == set(make_map.FOLDERS)

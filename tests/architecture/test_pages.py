@@ -31,7 +31,7 @@ def prose(page: Path) -> str:
 def anchors(page: Path) -> set[str]:
     """What the headings of a page are called in links, as GitHub makes it."""
     headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def links(page: Path) -> Iterator[tuple[Path, str]]:
@@ -50,29 +50,31 @@ def test_every_link_leads_somewhere(page: Path):
 
 
 def test_every_page_is_found_from_the_readme():
-    found, ahead = set[Path](), [ROOT / "README.md"]
+    result, ahead = set[Path](), [ROOT / "README.md"]
     while ahead:
         page = ahead.pop()
-        if page not in found and page.suffix == ".md":
-            found.add(page)
+        if page not in result and page.suffix == ".md":
+            result.add(page)
             ahead += [file for file, _ in links(page)]
-    assert {page for page in PAGES if page.parent != ADR} <= found
-    assert ADR in {file for page in found for file, _ in links(page)}
+    assert {page for page in PAGES if page.parent != ADR} <= result
+    assert ADR in {file for page in result for file, _ in links(page)}
 
 
 def test_every_setting_is_named_by_a_page():
     texts = "\n".join(page.read_text("utf-8") for page in PAGES if page.parent != ADR)
     named = set(re.findall(r"HEADWATER_[A-Z0-9_]+", texts))
     ends = tuple(re.findall(r"…(_[A-Z0-9_]+)", texts))  # as in `HEADWATER_KAFKA_USER`, `…_PASSWORD`
-    settings = [each.variable for each in describe(Settings())]
-    assert [each for each in settings if each not in named and not each.endswith(ends)] == []
+    settings = [item.variable for item in describe(Settings())]
+    assert [
+        setting for setting in settings if setting not in named and not setting.endswith(ends)
+    ] == []
 
 
 def test_every_metric_is_named_by_a_page():
     counted = re.findall(r"^# HELP (\S+)", Metrics().render(True, {}).decode(), re.MULTILINE)
     page = (ROOT / "docs" / "gateway.md").read_text("utf-8")
     assert counted
-    assert [each for each in counted if each not in page] == []
+    assert [item for item in counted if item not in page] == []
 
 
 def test_the_readme_has_a_line_for_every_command():

@@ -1,4 +1,4 @@
-"""The house is tidy: which packages there are, how large things may be, what they are not called.
+"""The system is tidy: which packages there are, how large things may be, what they are not called.
 
 import-linter checks who imports whom; these are the rules that it cannot say.
 """

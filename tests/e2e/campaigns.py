@@ -1,4 +1,4 @@
-"""What campaigns of faults share: a house with its own Postgres, and a watch on its progress."""
+"""What campaigns of faults share: a system with its own Postgres, and a watch on its progress."""
 
 import shutil
 import subprocess
@@ -14,17 +14,17 @@ from typing_extensions import override
 
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.schemas import own_dsn
-from tests.e2e.house import House
+from tests.e2e.system import System
 from tests.waiting import ANSWERED_WITHIN_S
 
-#: How long a house under load may make no progress without a line in a log.
+#: How long a system under load may make no progress without a line in a log.
 SILENCE_MAX_S = 60.0
 WORKFLOW_KEY = {"x-api-key": "dev-workflow-key"}
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class OwnPostgresHouse(House):
-    """A house whose Postgres can be stopped, copied, killed and replaced by an older copy."""
+class OwnPostgresSystem(System):
+    """A system whose Postgres can be stopped, copied, killed and replaced by an older copy."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self.postgres = EmbeddedPostgres(directory / "postgres", report=print)
@@ -54,8 +54,8 @@ class OwnPostgresHouse(House):
 
 
 @contextmanager
-def never_silent(house: House) -> Iterator[None]:
-    """Fail if the house makes no progress for a minute and logs nothing meanwhile.
+def never_silent(system: System) -> Iterator[None]:
+    """Fail if the system makes no progress for a minute and logs nothing meanwhile.
 
     Progress is a new record in the projection of any topic.
     """
@@ -63,9 +63,9 @@ def never_silent(house: House) -> Iterator[None]:
     silences: list[float] = []
 
     def watch() -> None:
-        last, since = _signs_of_life(house), time.monotonic()
+        last, since = _signs_of_life(system), time.monotonic()
         while not over.wait(1.0):
-            signs = _signs_of_life(house)
+            signs = _signs_of_life(system)
             if signs != last:
                 last, since = signs, time.monotonic()
             silences.append(time.monotonic() - since)
@@ -80,23 +80,23 @@ def never_silent(house: House) -> Iterator[None]:
     assert max(silences, default=0.0) <= SILENCE_MAX_S
 
 
-def _signs_of_life(house: House) -> tuple[int, int]:
+def _signs_of_life(system: System) -> tuple[int, int]:
     projected = -1
     with (
         suppress(psycopg.Error),
-        psycopg.connect(own_dsn(house.dsn), connect_timeout=2) as connection,
+        psycopg.connect(own_dsn(system.dsn), connect_timeout=2) as connection,
     ):
         rows = connection.execute("select sum(next_offset)::bigint from projection_offsets")
         projected = (rows.fetchone() or (0,))[0] or 0
-    return projected, sum(log.stat().st_size for log in house.directory.glob("*.log"))
+    return projected, sum(log.stat().st_size for log in system.directory.glob("*.log"))
 
 
 class Reader:
     """A client that creates instances and reads each as soon as the creation was answered."""
 
-    def __init__(self, house: House, workflow: str) -> None:
-        self._house = house
-        self._instances = f"{house.url()}/api/workflows/workflows/{workflow}/instances"
+    def __init__(self, system: System, workflow: str) -> None:
+        self._system = system
+        self._instances = f"{system.url()}/api/workflows/workflows/{workflow}/instances"
         #: Why the latest creation was refused.
         self.refused = ""
         self.created: list[str] = []
@@ -139,7 +139,7 @@ class Reader:
             return bool(self.created)
 
         try:
-            self._house.wait(has_begun, "the first instance")
+            self._system.wait(has_begun, "the first instance")
         except AssertionError as error:
             raise AssertionError(f"{error}\nthe latest refusal: {self.refused}") from None
 

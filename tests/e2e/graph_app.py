@@ -151,8 +151,8 @@ in_time = _graph(
         _way("a", "b", siblingGroup="g"),
         _way("a", "c", siblingGroup="g"),
         *(
-            _way(each, "d", **_join("state.all", timeoutMs=300, onTimeout="proceed_with_available"))
-            for each in "bc"
+            _way(item, "d", **_join("state.all", timeoutMs=300, onTimeout="proceed_with_available"))
+            for item in "bc"
         ),
     ],
     all="state.all",

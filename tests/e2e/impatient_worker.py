@@ -1,4 +1,4 @@
-"""A worker that keeps house often: `python -m tests.e2e.impatient_worker APP …`.
+"""A worker that keeps system often: `python -m tests.e2e.impatient_worker APP …`.
 
 So a short test has what otherwise takes minutes and many records: checkpoints and instances that
 are only bytes, on disk. Beside its apps it has counters, which need no code; the decision to start
@@ -71,7 +71,9 @@ async def main() -> None:
         declared = await worker.declared()
         for document in declared.graphs.values():
             graphs.deploy(graph_of(json.loads(document)))
-        slots.declare({each: declared.concurrency.get(each) for each in declared.workflows})
+        slots.declare(
+            {workflow: declared.concurrency.get(workflow) for workflow in declared.workflows}
+        )
 
     dsn = os.environ.get("HEADWATER_POSTGRES")
     async with StepCommits(dsn) if dsn else contextlib.nullcontext() as database:

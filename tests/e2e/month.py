@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from headwater.schemas.providers.headwater import LabSubmitted, LabUploaded, SystemEvent
-from tests.e2e.house import House, signed
+from tests.e2e.system import System, signed
 
 Json = dict[str, Any]
 
@@ -249,13 +249,13 @@ def _fields(fact: SystemEvent) -> Json:
     return {name: getattr(fact, name) for name in fact.__struct_fields__}
 
 
-def post_shuffled(house: House, sent: Sequence[Sent], seed: int, gateways: Sequence[str]) -> None:
+def post_shuffled(system: System, sent: Sequence[Sent], seed: int, gateways: Sequence[str]) -> None:
     """Posts deliveries shuffled, doubled and in bursts, through several gateways."""
     draw = random.Random(seed)
-    posts = [each for each in sent if each.fact is None for _ in range(2)]
+    posts = [item for item in sent if item.fact is None for _ in range(2)]
     draw.shuffle(posts)
-    urls = [f"{house.url(gateway)}/webhooks/terra" for gateway in gateways]
-    asyncio.run(_post_in_bursts([(draw.choice(urls), each) for each in posts]))
+    urls = [f"{system.url(gateway)}/webhooks/terra" for gateway in gateways]
+    asyncio.run(_post_in_bursts([(draw.choice(urls), post) for post in posts]))
 
 
 async def _post_in_bursts(posts: Sequence[tuple[str, Sent]]) -> None:
@@ -264,7 +264,7 @@ async def _post_in_bursts(posts: Sequence[tuple[str, Sent]]) -> None:
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         for first in range(0, len(posts), _BURST):
             burst = posts[first : first + _BURST]
-            await asyncio.gather(*(_post(session, url, each) for url, each in burst))
+            await asyncio.gather(*(_post(session, url, item) for url, item in burst))
 
 
 async def _post(session: aiohttp.ClientSession, url: str, sent: Sent) -> None:

@@ -1,4 +1,4 @@
-"""Sends a month through a house, and compares Postgres with the reference, row by row."""
+"""Sends a month through a system, and compares Postgres with the reference, row by row."""
 
 from typing import Any
 
@@ -7,52 +7,52 @@ from psycopg import sql
 
 from headwater.schemas.tables import TABLES, Table
 from headwater.streams.clock import now_ms
-from tests.e2e.house import House
 from tests.e2e.month import Month, post_shuffled
 from tests.e2e.month_reference import reference
+from tests.e2e.system import System
 
 #: What the reference does not speak of.
 _LEFT_OUT = {"raw", "last_deactivated_at", "terra_response"}
 
 
 def check_month(
-    house: House, *, seed: int, people: int, days: int, name: str, gateways: tuple[str, ...]
+    system: System, *, seed: int, people: int, days: int, name: str, gateways: tuple[str, ...]
 ) -> None:
     month = Month(seed, people=people, days=days, now_ms=now_ms(), name=name)
     expected = reference(month.people, month.sent)
-    posted, told = seed + 1, [each.fact for each in month.sent if each.fact is not None]
+    posted, reported = seed + 1, [item.fact for item in month.sent if item.fact is not None]
     # Reports that come before what is known of their uploads wait for it.
-    post_shuffled(house, month.sent[: len(month.sent) // 2], posted, gateways)
-    house.tell(*told)
-    post_shuffled(house, month.sent[len(month.sent) // 2 :], posted, gateways)
+    post_shuffled(system, month.sent[: len(month.sent) // 2], posted, gateways)
+    system.tell(*reported)
+    post_shuffled(system, month.sent[len(month.sent) // 2 :], posted, gateways)
     users = [person.user for person in month.people]
     tables = [table for table in TABLES if table.name in expected]
     patience_s = 120 + len(month.sent) / 100
 
     def done() -> bool:
-        if any(_count(house, table, users) != len(expected[table.name]) for table in tables):
+        if any(_count(system, table, users) != len(expected[table.name]) for table in tables):
             return False
-        return all(_rows(house, table, users) == expected[table.name] for table in tables)
+        return all(_rows(system, table, users) == expected[table.name] for table in tables)
 
     try:
-        house.wait(done, f"the month of seed {seed}", patience_s)
+        system.wait(done, f"the month of seed {seed}", patience_s)
     except AssertionError:
         for table in tables:
-            found, wanted = _rows(house, table, users), expected[table.name]
-            for key in wanted.keys() | found.keys():
-                assert found.get(key) == wanted.get(key), f"seed {seed}: {table.name} {key}"
+            result, target = _rows(system, table, users), expected[table.name]
+            for key in target.keys() | result.keys():
+                assert result.get(key) == target.get(key), f"seed {seed}: {table.name} {key}"
         raise
 
 
-def _count(house: House, table: Table, users: list[str]) -> int:
+def _count(system: System, table: Table, users: list[str]) -> int:
     query = sql.SQL("select count(*) from {} where user_id = any(%s)")
-    with psycopg.connect(house.dsn) as connection:
-        found = connection.execute(query.format(sql.Identifier(table.name)), [users]).fetchone()
-    assert found is not None
-    return int(found[0])
+    with psycopg.connect(system.dsn) as connection:
+        result = connection.execute(query.format(sql.Identifier(table.name)), [users]).fetchone()
+    assert result is not None
+    return int(result[0])
 
 
-def _rows(house: House, table: Table, users: list[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
+def _rows(system: System, table: Table, users: list[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
     """The rows of some users, without their nulls."""
     times = [time.name for time in table.times if time.name == "parsed_at"]
     columns = [name for name in table.column_names if name not in _LEFT_OUT] + times
@@ -61,7 +61,7 @@ def _rows(house: House, table: Table, users: list[str]) -> dict[tuple[Any, ...],
         sql.Identifier(table.name),
     )
     width = len(table.key)
-    with psycopg.connect(house.dsn) as connection:
+    with psycopg.connect(system.dsn) as connection:
         rows = connection.execute(query, [users]).fetchall()
     return {
         row[:width]: {

@@ -35,13 +35,13 @@ class _Reference:
         self._hours: dict[str, int] = {}
 
     def read(self, sent: Iterable[Sent]) -> Tables:
-        for each in sorted(sent, key=lambda one: one.at_ms):
-            if each.fact is not None:
-                self._fact(each)
-            elif "user" in each.body:
-                self._of_terra(each)
+        for item in sorted(sent, key=lambda one: one.at_ms):
+            if item.fact is not None:
+                self._fact(item)
+            elif "user" in item.body:
+                self._of_terra(item)
             else:
-                self._lab(each)
+                self._lab(item)
         for key, columns in self._pulses.items():
             self._write("daily_summary", key, columns)
         return {table: dict(rows) for table, rows in self._tables.items()}
@@ -126,7 +126,9 @@ class _Reference:
 
     def _sleep(self, person: Person, record: Json) -> bool:
         metadata = record["metadata"]
-        start, end = (datetime.fromisoformat(metadata[f"{each}_time"]) for each in ("start", "end"))
+        start, end = (
+            datetime.fromisoformat(metadata[f"{value}_time"]) for value in ("start", "end")
+        )
         key = (person.user, person.provider.lower(), start)
         self._write("sleep_sessions", key, {"end_time": end, "is_nap": metadata["is_nap"]})
         if metadata["is_nap"]:
@@ -169,7 +171,9 @@ class _Reference:
 
     def _activity(self, person: Person, record: Json) -> bool:
         metadata = record["metadata"]
-        start, end = (datetime.fromisoformat(metadata[f"{each}_time"]) for each in ("start", "end"))
+        start, end = (
+            datetime.fromisoformat(metadata[f"{value}_time"]) for value in ("start", "end")
+        )
         distance = record["distance_data"]["summary"]
         steps = distance["steps"]
         columns = {
@@ -189,25 +193,25 @@ class _Reference:
 
     def _body(self, person: Person, record: Json) -> bool:
         source, day = f"{person.provider.lower()}_body", record["metadata"]["start_time"][:10]
-        found: dict[str, Json] = {}
+        result: dict[str, Json] = {}
         measurements = record["measurements_data"]["measurements"]
-        for one in sorted(measurements, key=lambda each: each["measurement_time"]):
+        for one in sorted(measurements, key=lambda item: item["measurement_time"]):
             for code, field, unit in (
                 ("weight_kg", "weight_kg", "kg"),
                 ("body_fat_percent", "bodyfat_percentage", "percent"),
             ):
                 if one[field] is not None:
-                    found[code] = {"value": one[field], "unit": unit}
+                    result[code] = {"value": one[field], "unit": unit}
         for code in ("systolic_bp", "diastolic_bp"):
             samples = record["blood_pressure_data"]["blood_pressure_samples"]
-            values = [each[code] for each in samples if each[code] is not None]
+            values = [sample[code] for sample in samples if sample[code] is not None]
             if values:
                 mean = sum(values) / len(values)
-                found[code] = {"value": mean, "unit": "mmHg", "samples": len(values)}
-        for code, columns in found.items():
+                result[code] = {"value": mean, "unit": "mmHg", "samples": len(values)}
+        for code, columns in result.items():
             key = (person.user, source, date.fromisoformat(day), code)
             self._tables["biomarkers_raw"][key] = columns
-        return bool(found)
+        return bool(result)
 
     def _lab(self, sent: Sent) -> None:
         body = sent.body

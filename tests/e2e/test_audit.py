@@ -22,7 +22,7 @@ import pytest
 
 from headwater.projections.postgres.migrate import migrate
 from tests.databases import new_database
-from tests.e2e.house import ADMIN, House
+from tests.e2e.system import ADMIN, System
 from tests.waiting import ANSWERED_WITHIN_S, wait_until
 
 KEY = {"x-api-key": "dev-workflow-key"}
@@ -34,20 +34,20 @@ KILLED = ("gateway", "project", "gateway2", "project")
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path, module_database: str) -> Iterator[House]:
+def system(scratch: Path, module_database: str) -> Iterator[System]:
     directory = scratch / "audit"
     directory.mkdir()
-    house = House(directory, module_database, HEADWATER_PROJECT="shop")
+    system = System(directory, module_database, HEADWATER_PROJECT="shop")
     try:
-        house.open()
+        system.open()
         for part in (*GATEWAYS, "project"):
-            house.start(part)
-        yield house
+            system.start(part)
+        yield system
     finally:
-        house.close()
+        system.close()
 
 
-def deploy(house: House, caller: int) -> list[str]:
+def deploy(system: System, caller: int) -> list[str]:
     """Deploys graphs until each is answered as done; the ids of the requests that were."""
     done = []
     with httpx.Client(timeout=ANSWERED_WITHIN_S, headers=KEY) as client:
@@ -58,7 +58,7 @@ def deploy(house: House, caller: int) -> list[str]:
                 gateway = GATEWAYS[(caller + number) % 2]
                 with suppress(httpx.TransportError):
                     answer = client.put(
-                        f"{house.url(gateway)}/api/graphs/graph-{caller}",
+                        f"{system.url(gateway)}/api/graphs/graph-{caller}",
                         json=GRAPH | {"outputMapping": {"number": str(number)}},
                         headers={"x-request-id": request_id},
                     )
@@ -71,132 +71,132 @@ def deploy(house: House, caller: int) -> list[str]:
     return done
 
 
-def rows(house: House, query: LiteralString, *given: object) -> list[tuple[Any, ...]]:
-    with psycopg.connect(house.dsn) as connection:
+def rows(system: System, query: LiteralString, *given: object) -> list[tuple[Any, ...]]:
+    with psycopg.connect(system.dsn) as connection:
         return connection.execute(query, given).fetchall()
 
 
-def change(house: House, statement: LiteralString, *given: object) -> None:
-    with psycopg.connect(house.dsn) as connection:
+def change(system: System, statement: LiteralString, *given: object) -> None:
+    with psycopg.connect(system.dsn) as connection:
         connection.execute(statement, given)
 
 
-def entries(house: House) -> set[str]:
+def entries(system: System) -> set[str]:
     """The requests that have an entry of success in Postgres."""
-    found = rows(
-        house,
+    result = rows(
+        system,
         "select metadata_json::json ->> 'correlationId' from audit_logs where result = 'success'",
     )
-    return {correlation for (correlation,) in found}
+    return {correlation for (correlation,) in result}
 
 
-def headwater(house: House, *arguments: str, dsn: str = "") -> subprocess.CompletedProcess[str]:
+def headwater(system: System, *arguments: str, dsn: str = "") -> subprocess.CompletedProcess[str]:
     env = {
         **os.environ,
-        "HEADWATER_KAFKA": house.bootstrap,
-        "HEADWATER_POSTGRES": dsn or house.dsn,
-        "HEADWATER_URL": house.url(),
+        "HEADWATER_KAFKA": system.bootstrap,
+        "HEADWATER_POSTGRES": dsn or system.dsn,
+        "HEADWATER_URL": system.url(),
     }
     argv = [sys.executable, "-m", "headwater", "audit", *arguments]
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
 
 
-def verified(house: House, *arguments: str) -> dict[str, Any]:
-    ended = headwater(house, "verify", "--json", *arguments)
-    found: dict[str, Any] = json.loads(ended.stdout)
-    assert ended.returncode == (1 if found["findings"] else 0), ended.stderr
-    return found
+def verified(system: System, *arguments: str) -> dict[str, Any]:
+    ended = headwater(system, "verify", "--json", *arguments)
+    result: dict[str, Any] = json.loads(ended.stdout)
+    assert ended.returncode == (1 if result["findings"] else 0), ended.stderr
+    return result
 
 
-def test_what_was_answered_as_done_has_its_entry_whoever_was_killed(house: House):
+def test_what_was_answered_as_done_has_its_entry_whoever_was_killed(system: System):
     with ThreadPoolExecutor(CALLERS) as pool:
-        calling = [pool.submit(deploy, house, caller) for caller in range(CALLERS)]
+        calling = [pool.submit(deploy, system, caller) for caller in range(CALLERS)]
         for killed, part in enumerate(KILLED, 1):
             # Somebody waits for an answer whenever a gateway dies.
-            wait_until(lambda n=killed: len(entries(house)) > n * EACH // 2, "entries")  # type: ignore[misc]
-            house.kill(part)
-            house.start(part)
-        done = {request for each in calling for request in each.result()}
+            wait_until(lambda n=killed: len(entries(system)) > n * EACH // 2, "entries")  # type: ignore[misc]
+            system.kill(part)
+            system.start(part)
+        done = {request for item in calling for request in item.result()}
     assert len(done) == CALLERS * EACH
-    wait_until(lambda: done <= entries(house), "all entries in Postgres")
-    found = verified(house)
-    assert found["findings"] == []
-    assert found["entries"] >= len(done)
-    assert rows(house, "select distinct project_id from audit_logs") == [("shop",)]
+    wait_until(lambda: done <= entries(system), "all entries in Postgres")
+    result = verified(system)
+    assert result["findings"] == []
+    assert result["entries"] >= len(done)
+    assert rows(system, "select distinct project_id from audit_logs") == [("shop",)]
 
 
-def test_a_row_that_was_changed_is_named(house: House):
-    head = verified(house)["head"]
-    (offset, name) = rows(house, 'select "offset", id from audit_logs where "offset" = 7')[0]
-    (resource,) = rows(house, "select resource from audit_logs where id = %s", name)[0]
-    change(house, "update audit_logs set resource = '/api/graphs/another' where id = %s", name)
-    assert verified(house)["findings"] == [
+def test_a_row_that_was_changed_is_named(system: System):
+    head = verified(system)["head"]
+    (offset, name) = rows(system, 'select "offset", id from audit_logs where "offset" = 7')[0]
+    (resource,) = rows(system, "select resource from audit_logs where id = %s", name)[0]
+    change(system, "update audit_logs set resource = '/api/graphs/another' where id = %s", name)
+    assert verified(system)["findings"] == [
         {
             "offset": offset,
             "what": f"resource of the row {name} was changed: {resource!r} is now "
             "'/api/graphs/another'",
         }
     ]
-    change(house, "update audit_logs set resource = %s where id = %s", resource, name)
-    assert verified(house)["head"] == head
+    change(system, "update audit_logs set resource = %s where id = %s", resource, name)
+    assert verified(system)["head"] == head
 
 
-def test_rows_that_are_missing_or_were_added_are_named(house: House):
-    before = verified(house)
+def test_rows_that_are_missing_or_were_added_are_named(system: System):
+    before = verified(system)
     assert before["findings"] == []
-    with psycopg.connect(house.dsn) as connection:
+    with psycopg.connect(system.dsn) as connection:
         connection.execute('create table aside as select * from audit_logs where "offset" = 9')
         connection.execute('delete from audit_logs where "offset" = 9')
         connection.execute(
             'insert into audit_logs (id, action, resource, result, created_at, "offset", hash)'
             " values ('made-up', 'users.wipe', '/', 'success', now(), 1000000000, '')"
         )
-    (name,) = rows(house, "select id from aside")[0]
-    assert verified(house)["findings"] == [
+    (name,) = rows(system, "select id from aside")[0]
+    assert verified(system)["findings"] == [
         {"offset": 9, "what": f"the row {name} is missing"},
         {"offset": 1000000000, "what": "the row made-up is not in the log"},
     ]
-    with psycopg.connect(house.dsn) as connection:
+    with psycopg.connect(system.dsn) as connection:
         connection.execute("delete from audit_logs where id = 'made-up'")
         connection.execute("insert into audit_logs select * from aside")
         connection.execute("drop table aside")
-    assert verified(house) == before
+    assert verified(system) == before
 
 
-def test_hashes_that_were_made_again_do_not_hide_a_change(house: House):
-    with psycopg.connect(house.dsn) as connection:
+def test_hashes_that_were_made_again_do_not_hide_a_change(system: System):
+    with psycopg.connect(system.dsn) as connection:
         connection.execute("create table aside as select * from audit_logs")
         connection.execute("update audit_logs set result = 'failure' where \"offset\" = 3")
         # As somebody would who knows how they are made; any will do for those that follow.
         connection.execute('update audit_logs set hash = sha256(hash) where "offset" >= 3')
-    findings = verified(house)["findings"]
-    assert [each["offset"] for each in findings] == [3, 3]
+    findings = verified(system)["findings"]
+    assert [finding["offset"] for finding in findings] == [3, 3]
     assert "result of the row" in findings[0]["what"]
     assert "hashes of rows differ from those of the log" in findings[1]["what"]
-    with psycopg.connect(house.dsn) as connection:
+    with psycopg.connect(system.dsn) as connection:
         connection.execute("truncate audit_logs")
         connection.execute("insert into audit_logs select * from aside")
         connection.execute("drop table aside")
 
 
-def test_a_head_that_was_kept_tells_whether_the_log_is_what_it_was(house: House):
-    head = verified(house)["head"]
+def test_a_head_that_was_kept_tells_whether_the_log_is_what_it_was(system: System):
+    head = verified(system)["head"]
     offset, _, digits = head.partition(":")
-    assert verified(house, "--anchor", head)["findings"] == []
-    (found,) = verified(house, "--anchor", f"{offset}:{'0' * 64}")["findings"]
-    assert found["offset"] == int(offset)
-    assert digits in found["what"]
-    (found,) = verified(house, "--anchor", f"999999:{digits}")["findings"]
-    assert found["what"] == "the anchor is of an entry that the log does not have"
+    assert verified(system, "--anchor", head)["findings"] == []
+    (result,) = verified(system, "--anchor", f"{offset}:{'0' * 64}")["findings"]
+    assert result["offset"] == int(offset)
+    assert digits in result["what"]
+    (result,) = verified(system, "--anchor", f"999999:{digits}")["findings"]
+    assert result["what"] == "the anchor is of an entry that the log does not have"
 
 
-def test_rows_made_again_have_the_same_hashes(house: House):
-    ours = rows(house, 'select id, hash from audit_logs order by "offset"')
-    with new_database(house.dsn) as another:
+def test_rows_made_again_have_the_same_hashes(system: System):
+    ours = rows(system, 'select id, hash from audit_logs order by "offset"')
+    with new_database(system.dsn) as another:
         migrate(another, lambda _: None)
-        house.postgres_of["project2"] = another
-        house.stop("project")
-        house.start("project2")
+        system.postgres_of["project2"] = another
+        system.stop("project")
+        system.start("project2")
         try:
 
             def again() -> list[tuple[Any, ...]]:
@@ -208,12 +208,12 @@ def test_rows_made_again_have_the_same_hashes(house: House):
             wait_until(lambda: len(again()) >= len(ours), "the rows")
             assert again()[: len(ours)] == ours
         finally:
-            house.kill("project2")
-            house.start("project")
+            system.kill("project2")
+            system.start("project")
 
 
-def test_an_export_can_be_verified_by_whoever_has_it(house: House):
-    ended = headwater(house, "export")
+def test_an_export_can_be_verified_by_whoever_has_it(system: System):
+    ended = headwater(system, "export")
     before = bytes(32)
     for line in ended.stdout.splitlines():
         entry = json.loads(line)
@@ -221,11 +221,11 @@ def test_an_export_can_be_verified_by_whoever_has_it(house: House):
         text = json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         before = hashlib.sha256(before + text.encode()).digest()
         assert before.hex() == digest
-    assert verified(house)["head"].endswith(before.hex())
+    assert verified(system)["head"].endswith(before.hex())
 
 
-def test_entries_are_listed_and_filtered(house: House):
-    with httpx.Client(base_url=house.url(), headers=ADMIN, timeout=ANSWERED_WITHIN_S) as client:
+def test_entries_are_listed_and_filtered(system: System):
+    with httpx.Client(base_url=system.url(), headers=ADMIN, timeout=ANSWERED_WITHIN_S) as client:
         first = client.get("/v1/audit", params={"limit": 2, "result": "success"}).json()
         assert first["hasMore"]
         newest = first["entries"][0]
@@ -240,58 +240,58 @@ def test_entries_are_listed_and_filtered(house: House):
         assert newest not in late["entries"]
         assert late["entries"]
         assert client.get("/v1/audit", params={"cursor": "?"}).json()["code"] == "invalid_cursor"
-    listed = headwater(house, "list", "--limit", "3", "--json")
+    listed = headwater(system, "list", "--limit", "3", "--json")
     assert len(json.loads(listed.stdout)["entries"]) == 3
 
 
-def leave(house: House, number: int) -> None:
+def leave(system: System, number: int) -> None:
     """Deploys a version of a graph, and is gone before the answer comes."""
     body = json.dumps(GRAPH | {"outputMapping": {"left": str(number)}}).encode()
     head = (
         "PUT /api/graphs/left HTTP/1.1\r\nhost: localhost\r\nx-api-key: dev-workflow-key\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", house.ports["gateway"])) as leaving:
+    with socket.create_connection(("127.0.0.1", system.ports["gateway"])) as leaving:
         leaving.sendall(head.encode() + body)
         leaving.settimeout(0.001 * (number + 1))
         with suppress(TimeoutError):
             leaving.recv(1)
 
 
-def test_what_was_done_for_who_left_has_its_entry(house: House):
+def test_what_was_done_for_who_left_has_its_entry(system: System):
     for number in range(20):
-        leave(house, number)
+        leave(system, number)
 
     def done() -> tuple[int, int]:
-        (versions,) = rows(house, "select count(*) from graph_definition where name = 'left'")[0]
-        (told,) = rows(
-            house,
+        (versions,) = rows(system, "select count(*) from graph_definition where name = 'left'")[0]
+        (reported,) = rows(
+            system,
             "select count(*) from audit_logs where resource = '/api/graphs/left'"
             " and result = 'success'",
         )[0]
-        return versions, told
+        return versions, reported
 
     wait_until(lambda: done()[0] > 1 and len(set(done())) == 1, "an entry for each version")
 
 
-def test_a_callback_that_went_astray_is_seen(house: House):
+def test_a_callback_that_went_astray_is_seen(system: System):
     command = [sys.executable, "-m", "headwater", "validate-ownership", "--strict"]
-    env = os.environ | {"HEADWATER_URL": house.url()}
+    env = os.environ | {"HEADWATER_URL": system.url()}
     before = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert before.returncode == 0, before.stderr
     # Of two gateways, either may be the one that is asked.
     astray = httpx.post(
-        f"{house.url('gateway2')}/.well-known/workflow/v1/flow",
+        f"{system.url('gateway2')}/.well-known/workflow/v1/flow",
         json={"runId": "r"},
         timeout=ANSWERED_WITHIN_S,
     )
     assert (astray.status_code, astray.json()["code"]) == (409, "remote_execution")
-    found = httpx.get(
-        f"{house.url()}/v1/diagnostics/ownership", headers=ADMIN, timeout=ANSWERED_WITHIN_S
+    result = httpx.get(
+        f"{system.url()}/v1/diagnostics/ownership", headers=ADMIN, timeout=ANSWERED_WITHIN_S
     ).json()
-    last = found.pop("lastUnexpectedHitAt")
+    last = result.pop("lastUnexpectedHitAt")
     assert last
-    assert found == {
+    assert result == {
         "remoteModeEnabled": True,
         "strictMode": True,
         "targetWorld": "headwater/world-remote",
@@ -305,14 +305,14 @@ def test_a_callback_that_went_astray_is_seen(house: House):
     assert "fail" in after.stdout
 
 
-def test_without_kafka_nothing_is_answered_as_done(house: House):
-    with httpx.Client(base_url=house.url(), headers=ADMIN, timeout=ANSWERED_WITHIN_S) as client:
+def test_without_kafka_nothing_is_answered_as_done(system: System):
+    with httpx.Client(base_url=system.url(), headers=ADMIN, timeout=ANSWERED_WITHIN_S) as client:
         assert client.post("/admin/drain", json={}).status_code == 200
-        house.broker.stop()
+        system.broker.stop()
         refused = client.post("/admin/drain", json={})
         assert (refused.status_code, refused.json()["code"]) == (503, "broker_unavailable")
         # What has failed anyway is answered as it is.
         failed = client.post("/admin/dlq/replay", json={})
         assert (failed.status_code, failed.json()["code"]) == (400, "invalid_parameter")
-        house.broker.start()
+        system.broker.start()
         wait_until(lambda: client.post("/admin/drain", json={}).is_success, "Kafka to be back")

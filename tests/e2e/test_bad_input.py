@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.house import free_port, signed
+from tests.e2e.system import free_port, signed
 from tests.waiting import ANSWERED_WITHIN_S
 
 _UP_WITHIN_S = 60.0

@@ -17,7 +17,7 @@ from psycopg import conninfo
 from headwater.streams.kafka.embedded import Listener
 from headwater.streams.pipeline._faust import SESSION_TIMEOUT_S
 from tests.e2e.deliveries import mixed
-from tests.e2e.house import House, opened, under_load
+from tests.e2e.system import System, opened, under_load
 from tests.fakes.proxy import Proxy
 
 PARTS = ("gateway", "worker", "project")
@@ -68,8 +68,8 @@ DISTURBANCES: list[Callable[[Proxy, float], None]] = [
 ]
 
 
-class Networked(House):
-    """A house in which each part has networks of its own."""
+class Networked(System):
+    """A system in which each part has networks of its own."""
 
     def __init__(self, directory: Path, dsn: str, stack: ExitStack) -> None:
         self.to_kafka = {
@@ -83,8 +83,8 @@ class Networked(House):
         super().__init__(directory, dsn, listeners)
         self.kafka_of = {part: proxy.address for part, proxy in self.to_kafka.items()}
         server = conninfo.conninfo_to_dict(dsn)
-        place = f"{server['host']}:{server['port']}"
-        self.to_postgres = stack.enter_context(Proxy(lambda: place))
+        position = f"{server['host']}:{server['port']}"
+        self.to_postgres = stack.enter_context(Proxy(lambda: position))
         host, port = self.to_postgres.address.split(":")
         self.postgres_of = dict.fromkeys(
             ("gateway", "project"), conninfo.make_conninfo(dsn, host=host, port=port)
@@ -92,50 +92,50 @@ class Networked(House):
 
 
 @pytest.fixture
-def house(
+def system(
     scratch: Path, fresh_database: str, request: pytest.FixtureRequest
 ) -> Iterator[Networked]:
     directory = scratch / request.node.name.replace("[", "-").strip("]")
     directory.mkdir()
     with ExitStack() as stack:
-        house = Networked(directory, fresh_database, stack)
-        stack.enter_context(opened(house))
-        house.start("worker2")
+        system = Networked(directory, fresh_database, stack)
+        stack.enter_context(opened(system))
+        system.start("worker2")
         # Parts that have yet to start would not notice what becomes of their network.
-        house.deliver(mixed(5, 300))
-        house.check()
-        yield house
+        system.deliver(mixed(5, 300))
+        system.check()
+        yield system
 
 
-# Ownership beside such a network is tested without a whole house in tests/integration.
+# Ownership beside such a network is tested without a whole system in tests/integration.
 @pytest.mark.soak
-def test_a_worker_that_is_cut_off_for_longer_than_its_session_hides_nothing(house: Networked):
-    with under_load(house, 3):
+def test_a_worker_that_is_cut_off_for_longer_than_its_session_hides_nothing(system: Networked):
+    with under_load(system, 3):
         time.sleep(1)
-        cut(house.to_kafka["worker"], LONG_S)
+        cut(system.to_kafka["worker"], LONG_S)
         time.sleep(1)
-    house.check()
+    system.check()
 
 
 # A minute, nearly all of it waiting; that reads keep their limits is in test_frozen_postgres.
 @pytest.mark.soak
-def test_a_postgres_that_does_not_answer_costs_time_alone(house: Networked):
-    with under_load(house, 4):
-        leave_half_open(house.to_postgres, 5)
-    house.check()
+def test_a_postgres_that_does_not_answer_costs_time_alone(system: Networked):
+    with under_load(system, 4):
+        leave_half_open(system.to_postgres, 5)
+    system.check()
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("disturb", DISTURBANCES, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("disturb", DISTURBANCES, ids=lambda item: item.__name__)
 @pytest.mark.parametrize("part", [*PARTS, "postgres"])
 def test_a_bad_network_loses_nothing(
-    house: Networked, part: str, disturb: Callable[[Proxy, float], None], seed: int
+    system: Networked, part: str, disturb: Callable[[Proxy, float], None], seed: int
 ):
     draw = random.Random(f"{part} {disturb.__name__} {seed}")
-    proxy = house.to_postgres if part == "postgres" else house.to_kafka[part]
-    with under_load(house, seed):
+    proxy = system.to_postgres if part == "postgres" else system.to_kafka[part]
+    with under_load(system, seed):
         for seconds in draw.sample((1.0, 4.0, LONG_S), 3):
             disturb(proxy, seconds)
             time.sleep(draw.uniform(0.5, 2))
-            house.start_crashed()
-    house.check()
+            system.start_crashed()
+    system.check()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.campaigns import never_silent
-from tests.e2e.house import House, opened, under_load
+from tests.e2e.system import System, opened, under_load
 
 pytestmark = pytest.mark.soak
 
@@ -22,12 +22,12 @@ DAMAGED = 0.5
 
 
 @pytest.fixture
-def house(scratch: Path, fresh_database: str, request: pytest.FixtureRequest) -> Iterator[House]:
+def system(scratch: Path, fresh_database: str, request: pytest.FixtureRequest) -> Iterator[System]:
     directory = scratch / request.node.name.replace("[", "-").strip("]")
     directory.mkdir()
     # Little memory, so that rows are read from files and not from memory.
-    with opened(House(directory, fresh_database, HEADWATER_STATE_MEMORY_MIB="8")) as house:
-        yield house
+    with opened(System(directory, fresh_database, HEADWATER_STATE_MEMORY_MIB="8")) as system:
+        yield system
 
 
 def damage(file: Path, draw: random.Random) -> None:
@@ -47,18 +47,18 @@ def damage(file: Path, draw: random.Random) -> None:
     file.write_bytes(content)
 
 
-def test_damaged_stores_lose_nothing(house: House, seed: int):
+def test_damaged_stores_lose_nothing(system: System, seed: int):
     draw = random.Random(seed)
     damaged = 0
-    with under_load(house, seed), never_silent(house):
+    with under_load(system, seed), never_silent(system):
         for _ in range(ROUNDS):
             time.sleep(draw.uniform(2.0, 5.0))
-            house.kill("worker")
-            files = sorted((house.directory / "data").rglob("data/*"))
+            system.kill("worker")
+            files = sorted((system.directory / "data").rglob("data/*"))
             for file in files:
                 if file.is_file() and draw.random() < DAMAGED:
                     damage(file, draw)
                     damaged += 1
-            house.start("worker")
-    house.check()
+            system.start("worker")
+    system.check()
     assert damaged

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.campaigns import OwnPostgresHouse, never_silent
-from tests.e2e.house import opened, under_load
+from tests.e2e.campaigns import OwnPostgresSystem, never_silent
+from tests.e2e.system import opened, under_load
 
 pytestmark = pytest.mark.soak
 
@@ -56,18 +56,21 @@ def disk(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def house(scratch: Path, disk: str) -> Iterator[OwnPostgresHouse]:
+def system(scratch: Path, disk: str) -> Iterator[OwnPostgresSystem]:
     directory = scratch / f"full disk of {disk}"
     directory.mkdir()
-    with small_disk(directory / disk, SIZE_MIB[disk]), opened(OwnPostgresHouse(directory)) as house:
-        yield house
+    with (
+        small_disk(directory / disk, SIZE_MIB[disk]),
+        opened(OwnPostgresSystem(directory)) as system,
+    ):
+        yield system
 
 
-def test_a_full_disk_loses_nothing(house: OwnPostgresHouse, disk: str, seed: int):
-    with under_load(house, seed), never_silent(house):
+def test_a_full_disk_loses_nothing(system: OwnPostgresSystem, disk: str, seed: int):
+    with under_load(system, seed), never_silent(system):
         for _ in range(2):
             time.sleep(2.0)
-            filler = fill(house.directory / disk)
+            filler = fill(system.directory / disk)
             refill_until = time.monotonic() + FULL_S
             while time.monotonic() < refill_until:
                 time.sleep(0.5)
@@ -77,9 +80,9 @@ def test_a_full_disk_loses_nothing(house: OwnPostgresHouse, disk: str, seed: int
             filler.unlink()
             # A supervisor starts a server again that has ended for want of room.
             if disk == "kafka":
-                house.broker.kill()
-                house.broker.start()
+                system.broker.kill()
+                system.broker.start()
             elif disk == "postgres":
-                house.postgres.kill()
-                house.postgres.start()
-    house.check()
+                system.postgres.kill()
+                system.postgres.start()
+    system.check()

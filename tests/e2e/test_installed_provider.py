@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from tests.bare_environment import ROOT, add, built, installed, run
-from tests.e2e.house import READER, House, opened
+from tests.e2e.system import READER, System, opened
 from tests.unit.github.hooks import pull_request, push
 from tests.waiting import ANSWERED_WITHIN_S
 
@@ -49,46 +49,46 @@ def scripts(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def house(
+def system(
     package: Path, scripts: Path, tmp_path: Path, fresh_database: str, scratch: Path
-) -> Iterator[House]:
+) -> Iterator[System]:
     add(scripts, package)
     # A copy: building leaves files behind.
     ignored = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
     add(scripts, shutil.copytree(ROOT / "headwater-github", tmp_path / "github", ignore=ignored))
     directory = scratch / "walks"
     directory.mkdir()
-    house = House(
+    system = System(
         directory, fresh_database, HEADWATER_WALKS_SECRETS=SECRET, HEADWATER_USER_PREFIX="user_"
     )
-    house.python = scripts / "python"
-    with opened(house, ()) as found:
+    system.python = scripts / "python"
+    with opened(system, ()) as result:
         run(
             scripts / "headwater",
             "topics",
             "create",
             "--kafka",
-            house.bootstrap,
+            system.bootstrap,
             "--partitions",
             "4",
             cwd=tmp_path,
         )
         for part in PARTS:
-            house.start(part)
-        yield found
+            system.start(part)
+        yield result
 
 
-def post(house: House, user: str, day: str, **walk: object) -> str:
+def post(system: System, user: str, day: str, **walk: object) -> str:
     """Posts a walk; tells its event id."""
-    return signed(house, "walks", {"walker": user, "day": day, **walk}, **{"x-walk-event": "walk"})
+    return signed(system, "walks", {"walker": user, "day": day, **walk}, **{"x-walk-event": "walk"})
 
 
-def signed(house: House, source: str, posted: object, **headers: str) -> str:
+def signed(system: System, source: str, posted: object, **headers: str) -> str:
     """Posts a delivery as GitHub signs it, which Walks does, too; tells its event id."""
     body = json.dumps(posted).encode()
     digest = hmac.new(SECRETS[source].encode(), body, hashlib.sha256).hexdigest()
     headers["x-hub-signature-256"] = f"sha256={digest}"
-    url = f"{house.url()}/webhooks/{source}"
+    url = f"{system.url()}/webhooks/{source}"
     taken: list[str] = []
 
     def is_taken() -> bool:
@@ -98,12 +98,12 @@ def signed(house: House, source: str, posted: object, **headers: str) -> str:
             taken.append(str(answer.json()["raw_event_id"]))
         return bool(taken)
 
-    house.wait(is_taken, f"{posted} to be taken")
+    system.wait(is_taken, f"{posted} to be taken")
     return taken[0]
 
 
-def rows(house: House, columns: str, table: str = "walks") -> list[tuple[object, ...]]:
-    with psycopg.connect(house.dsn) as connection:
+def rows(system: System, columns: str, table: str = "walks") -> list[tuple[object, ...]]:
+    with psycopg.connect(system.dsn) as connection:
         try:
             return connection.execute(
                 f"select {columns} from {table} order by 1, 2"  # noqa: S608
@@ -112,11 +112,11 @@ def rows(house: House, columns: str, table: str = "walks") -> list[tuple[object,
             return []
 
 
-def synced(house: House) -> list[dict[str, object]]:
-    answer = httpx.get(f"{house.url()}/v1/sync", headers=READER, timeout=ANSWERED_WITHIN_S)
+def synced(system: System) -> list[dict[str, object]]:
+    answer = httpx.get(f"{system.url()}/v1/sync", headers=READER, timeout=ANSWERED_WITHIN_S)
     assert answer.status_code == 200, answer.text
-    found = answer.json()["tables"]["walks"]
-    return [{name: row[name] for name in row if name != "updated_at"} for row in found]
+    result = answer.json()["tables"]["walks"]
+    return [{name: row[name] for name in row if name != "updated_at"} for row in result]
 
 
 def next_release(package: Path) -> None:
@@ -133,48 +133,50 @@ def next_release(package: Path) -> None:
     )
 
 
-def assert_doctor_finds_the_house(house: House, scripts: Path) -> None:
+def assert_doctor_finds_the_system(system: System, scripts: Path) -> None:
     """The state of each check depends on this machine, too: its disk may be full."""
     variables = {
-        "HEADWATER_POSTGRES": house.dsn,
+        "HEADWATER_POSTGRES": system.dsn,
         "HEADWATER_PARTITIONS": "4",
-        "HEADWATER_DATA_DIR": str(house.directory),
+        "HEADWATER_DATA_DIR": str(system.directory),
     }
     program = (scripts / "headwater", "doctor", "--json")
-    argv = [*program, "--url", house.url(), "--kafka", house.bootstrap]
-    wanted = ("gateway", "parts", "versions", "migrations", "topics", "lag", "clock")
-    found: dict[str, dict[str, str]] = {}
+    argv = [*program, "--url", system.url(), "--kafka", system.bootstrap]
+    expected = ("gateway", "parts", "versions", "migrations", "topics", "lag", "clock")
+    result: dict[str, dict[str, str]] = {}
 
     def is_well() -> bool:
         """Parts say that they are there, and how far they are, a little after they are."""
         done = subprocess.run(
             argv, env={**os.environ, **variables}, capture_output=True, text=True, check=False
         )
-        found.update({each["check"]: each for each in json.loads(done.stdout)["findings"]})
-        lag = found["lag"]["found"]
+        result.update(
+            {finding["check"]: finding for finding in json.loads(done.stdout)["findings"]}
+        )
+        lag = result["lag"]["found"]
         return (
-            all(found[check]["state"] == "ok" for check in wanted)
-            and "pipeline" in found["parts"]["found"]
+            all(result[check]["state"] == "ok" for check in expected)
+            and "pipeline" in result["parts"]["found"]
             and "projection headwater 0" in lag
             and "pipeline 0" in lag
         )
 
     try:
-        house.wait(is_well, "the doctor to find everything well")
+        system.wait(is_well, "the doctor to find everything well")
     except AssertionError as waited:
-        raise AssertionError(f"{found}\n{waited}") from None
+        raise AssertionError(f"{result}\n{waited}") from None
 
 
-def assert_rows_of_github(house: House) -> None:
-    signed(house, "github", push(), **{"x-github-event": "push"})
+def assert_rows_of_github(system: System) -> None:
+    signed(system, "github", push(), **{"x-github-event": "push"})
     edited = pull_request("edited", title="Turn it", updated_at="2026-07-01T11:00:00Z")
     for hook in (edited, pull_request("opened")):
-        signed(house, "github", hook, **{"x-github-event": "pull_request"})
-    wanted = [("mill/wheel", "refs/heads/main", 1)]
-    house.wait(lambda: rows(house, "repository, ref, commits", "pushes") == wanted, "a push")
-    wanted = [("4242", "5", "Turn it", "2026-07-01 10:00:00")]
+        signed(system, "github", hook, **{"x-github-event": "pull_request"})
+    expected = [("mill/wheel", "refs/heads/main", 1)]
+    system.wait(lambda: rows(system, "repository, ref, commits", "pushes") == expected, "a push")
+    expected = [("4242", "5", "Turn it", "2026-07-01 10:00:00")]
     columns = "repository_id, number, title, (created_at at time zone 'UTC')::text"
-    house.wait(lambda: rows(house, columns, "pull_requests") == wanted, "a pull request")
+    system.wait(lambda: rows(system, columns, "pull_requests") == expected, "a pull request")
 
 
 def assert_headers_are_made_for_it(scripts: Path, folder: Path) -> None:
@@ -185,53 +187,55 @@ def assert_headers_are_made_for_it(scripts: Path, folder: Path) -> None:
     assert "x-walk-event: walk" in made.splitlines()
 
 
-def start_again(house: House) -> None:
+def start_again(system: System) -> None:
     """Start the parts of the next release, after its migration."""
-    house.migrate()
+    system.migrate()
     for part in PARTS:
-        house.stop(part)
-        house.start(part)
+        system.stop(part)
+        system.start(part)
 
 
 def test_an_installed_package_brings_its_provider_and_its_table(
-    house: House, package: Path, scripts: Path, tmp_path: Path
+    system: System, package: Path, scripts: Path, tmp_path: Path
 ) -> None:
     assert_headers_are_made_for_it(scripts, tmp_path)
-    event_id = post(house, "user_1", "2026-07-01", steps=4_000)
-    post(house, "user_1", "2026-07-01", steps=5_000)
-    wanted = [("user_1", "2026-07-01", 5_000)]
-    house.wait(lambda: rows(house, "user_id, day::text, steps") == wanted, "the row of a walk")
-    with psycopg.connect(house.dsn) as connection:
+    event_id = post(system, "user_1", "2026-07-01", steps=4_000)
+    post(system, "user_1", "2026-07-01", steps=5_000)
+    expected = [("user_1", "2026-07-01", 5_000)]
+    system.wait(lambda: rows(system, "user_id, day::text, steps") == expected, "the row of a walk")
+    with psycopg.connect(system.dsn) as connection:
         query = "select (value_source(column_sources, 'steps')).event_id = %s from walks"
-        found = connection.execute(query, [event_id]).fetchone()
-        assert found == (False,), "a later delivery has set it"
+        result = connection.execute(query, [event_id]).fetchone()
+        assert result == (False,), "a later delivery has set it"
         comment = "select obj_description('walks'::regclass)"
         assert connection.execute(comment).fetchone() == (
             "Steps that a user walked on a day. Topic walks.",
         )
-    assert synced(house) == [{"user_id": "user_1", "day": "2026-07-01", "steps": 5_000}]
+    assert synced(system) == [{"user_id": "user_1", "day": "2026-07-01", "steps": 5_000}]
     copy = tmp_path / "copy.sqlite"
-    run(scripts / "headwater", "sync", "--db", copy, "--url", house.url(), cwd=tmp_path)
+    run(scripts / "headwater", "sync", "--db", copy, "--url", system.url(), cwd=tmp_path)
     with closing(sqlite3.connect(copy)) as database:
-        assert database.execute("select user_id, day, steps from walks").fetchall() == wanted
+        assert database.execute("select user_id, day, steps from walks").fetchall() == expected
     subject = httpx.get(
-        f"{house.url()}/registry/subjects/walks-value/versions/latest", timeout=ANSWERED_WITHIN_S
+        f"{system.url()}/registry/subjects/walks-value/versions/latest", timeout=ANSWERED_WITHIN_S
     ).json()
     assert [field["name"] for field in json.loads(subject["schema"])["fields"]][:3] == [
         "user_id",
         "day",
         "steps",
     ]
-    described = httpx.get(f"{house.url()}/schema/openapi.json", timeout=ANSWERED_WITHIN_S).text
+    described = httpx.get(f"{system.url()}/schema/openapi.json", timeout=ANSWERED_WITHIN_S).text
     assert "`walks` (user_id, day, steps): Steps that a user walked on a day." in described
 
-    assert_rows_of_github(house)
-    assert_doctor_finds_the_house(house, scripts)
+    assert_rows_of_github(system)
+    assert_doctor_finds_the_system(system, scripts)
 
     next_release(package)
     add(scripts, package)
-    start_again(house)
-    post(house, "user_1", "2026-07-01", steps=6_000, climbed=12.5)
-    post(house, "user_2", "2026-07-02", steps=7_000)
-    wanted = [("user_1", 6_000, 12.5), ("user_2", 7_000, None)]
-    house.wait(lambda: rows(house, "user_id, steps, climbed") == wanted, "rows with the new column")
+    start_again(system)
+    post(system, "user_1", "2026-07-01", steps=6_000, climbed=12.5)
+    post(system, "user_2", "2026-07-02", steps=7_000)
+    expected = [("user_1", 6_000, 12.5), ("user_2", 7_000, None)]
+    system.wait(
+        lambda: rows(system, "user_id, steps, climbed") == expected, "rows with the new column"
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.deliveries import mixed
-from tests.e2e.house import House, opened
+from tests.e2e.system import System, opened
 
 DELIVERIES = 500
 KILLS = 2
@@ -24,77 +24,77 @@ MANY_KILLS = 3
 
 
 @pytest.fixture
-def house(scratch: Path, fresh_database: str, request: pytest.FixtureRequest) -> Iterator[House]:
+def system(scratch: Path, fresh_database: str, request: pytest.FixtureRequest) -> Iterator[System]:
     directory = scratch / request.node.name.replace("[", "-").strip("]")
     directory.mkdir()
-    with opened(House(directory, fresh_database)) as house:
-        yield house
+    with opened(System(directory, fresh_database)) as system:
+        yield system
 
 
 def under_load(
-    house: House,
+    system: System,
     seed: int,
     disturb: Callable[[random.Random], None],
     deliveries: int = MANY_DELIVERIES,
     kills: int = MANY_KILLS,
 ) -> None:
-    """Posts deliveries from another thread while this one disturbs the house."""
+    """Posts deliveries from another thread while this one disturbs the system."""
     draw = random.Random(seed)
     with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(house.deliver, mixed(seed, deliveries))
+        sending = pool.submit(system.deliver, mixed(seed, deliveries))
         for _ in range(kills):
             time.sleep(draw.uniform(0.2, 1.5))
             disturb(draw)
         sending.result()
-    expected = house.check()
+    expected = system.check()
     statuses = {status for status, _ in expected.outcomes.values()}
     assert statuses == {"processed", "skipped", "parked", "dead"}
 
 
 @pytest.mark.soak
-def test_killing_parts_loses_nothing(house: House, seed: int):
+def test_killing_parts_loses_nothing(system: System, seed: int):
     parts = itertools.cycle(["worker", "project", "gateway"])
 
     def kill(draw: random.Random) -> None:
         part = next(parts)
-        house.kill(part)
+        system.kill(part)
         time.sleep(draw.uniform(0, 0.5))
-        house.start(part)
+        system.start(part)
 
-    under_load(house, seed, kill)
+    under_load(system, seed, kill)
 
 
 @pytest.mark.soak
-def test_killing_the_broker_loses_nothing(house: House, seed: int):
+def test_killing_the_broker_loses_nothing(system: System, seed: int):
     def kill(_: random.Random) -> None:
-        house.broker.kill()
-        house.broker.start()
+        system.broker.kill()
+        system.broker.start()
 
-    under_load(house, seed, kill)
+    under_load(system, seed, kill)
 
 
 @pytest.mark.soak
-def test_workers_that_join_and_leave_lose_nothing(house: House):
+def test_workers_that_join_and_leave_lose_nothing(system: System):
     others: list[str] = []
 
     def disturb(draw: random.Random) -> None:
         if others and draw.random() < 0.5:
-            draw.choice([house.kill, house.stop])(others.pop())
+            draw.choice([system.kill, system.stop])(others.pop())
         else:
             others.append(f"worker{len(others) + 2}")
-            house.start(others[-1])
+            system.start(others[-1])
         time.sleep(1)
 
-    under_load(house, 3, disturb)
+    under_load(system, 3, disturb)
 
 
-def test_everything_killed_at_once_loses_nothing(house: House):
+def test_everything_killed_at_once_loses_nothing(system: System):
     def kill(_: random.Random) -> None:
         for part in ("worker", "project", "gateway"):
-            house.kill(part)
-        house.broker.kill()
-        house.broker.start()
+            system.kill(part)
+        system.broker.kill()
+        system.broker.start()
         for part in ("worker", "project", "gateway"):
-            house.start(part)
+            system.start(part)
 
-    under_load(house, 4, kill, DELIVERIES, KILLS)
+    under_load(system, 4, kill, DELIVERIES, KILLS)

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
 import pytest
 
-from tests.e2e.campaigns import OwnPostgresHouse, Reader, never_silent
+from tests.e2e.campaigns import OwnPostgresSystem, Reader, never_silent
 from tests.e2e.deliveries import mixed
-from tests.e2e.house import House, opened
+from tests.e2e.system import System, opened
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
 
@@ -37,29 +37,29 @@ class Sample(NamedTuple):
 
 
 @pytest.fixture
-def house(scratch: Path) -> Iterator[OwnPostgresHouse]:
+def system(scratch: Path) -> Iterator[OwnPostgresSystem]:
     directory = scratch / "long run"
     directory.mkdir()
-    with opened(OwnPostgresHouse(directory)) as house:
-        house.start("worker9", "--app", "tests.e2e.campaign_app")
-        yield house
+    with opened(OwnPostgresSystem(directory)) as system:
+        system.start("worker9", "--app", "tests.e2e.campaign_app")
+        yield system
 
 
-def sampled(house: House) -> dict[str, tuple[float, int]]:
+def sampled(system: System) -> dict[str, tuple[float, int]]:
     """Memory in MiB and open files of each part, with its children."""
-    found: dict[str, tuple[float, int]] = {}
-    for name, part in house.parts.items():
+    result: dict[str, tuple[float, int]] = {}
+    for name, part in system.parts.items():
         processes = [parent := psutil.Process(part.pid), *parent.children(recursive=True)]
         mib = sum(process.memory_info().rss for process in processes) / 2**20
-        found[name] = mib, sum(process.num_fds() for process in processes)
-    return found
+        result[name] = mib, sum(process.num_fds() for process in processes)
+    return result
 
 
-def deliver_at_rate(house: House, over: threading.Event) -> None:
+def deliver_at_rate(system: System, over: threading.Event) -> None:
     batch, number = DELIVERIES_PER_S, 0
     while not over.is_set():
         began = time.monotonic()
-        house.deliver(mixed(number, batch))
+        system.deliver(mixed(number, batch))
         number += 1
         over.wait(max(0.0, began + 1.0 - time.monotonic()))
 
@@ -73,22 +73,22 @@ def growth(samples: list[Sample], value: str) -> float:
     return slope * 3600
 
 
-def test_memory_and_open_files_stay_flat_at_half_load(house: OwnPostgresHouse):
+def test_memory_and_open_files_stay_flat_at_half_load(system: OwnPostgresSystem):
     samples: defaultdict[str, list[Sample]] = defaultdict(list)
-    over, reader = threading.Event(), Reader(house, "nap")
-    sending = threading.Thread(target=deliver_at_rate, args=(house, over))
+    over, reader = threading.Event(), Reader(system, "nap")
+    sending = threading.Thread(target=deliver_at_rate, args=(system, over))
     began = time.monotonic()
-    with never_silent(house), reader.at_work():
+    with never_silent(system), reader.at_work():
         sending.start()
         try:
             while (at_s := time.monotonic() - began) < LENGTH_S:
-                for name, (mib, files) in sampled(house).items():
+                for name, (mib, files) in sampled(system).items():
                     samples[name].append(Sample(at_s, mib, files))
                 time.sleep(SAMPLE_EVERY_S)
         finally:
             over.set()
             sending.join()
-    house.check()
+    system.check()
     assert reader.unknown == []
     grown = {
         name: (round(growth(all_of, "mib"), 1), round(growth(all_of, "files"), 1))

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.campaigns import OwnPostgresHouse, never_silent
+from tests.e2e.campaigns import OwnPostgresSystem, never_silent
 from tests.e2e.deliveries import daily, mixed
-from tests.e2e.house import opened
+from tests.e2e.system import opened
 
 pytestmark = pytest.mark.soak
 
@@ -24,18 +24,18 @@ TOPICS = ("webhooks", "webhook-outcomes", "daily-summary", "admissions", "traces
 
 
 @pytest.fixture
-def house(scratch: Path, request: pytest.FixtureRequest) -> Iterator[OwnPostgresHouse]:
+def system(scratch: Path, request: pytest.FixtureRequest) -> Iterator[OwnPostgresSystem]:
     directory = scratch / request.node.name.replace("[", "-").strip("]")
     directory.mkdir()
-    with opened(OwnPostgresHouse(directory)) as house:
-        yield house
+    with opened(OwnPostgresSystem(directory)) as system:
+        yield system
 
 
-def cut(house: OwnPostgresHouse, draw: random.Random) -> list[str]:
+def cut(system: OwnPostgresSystem, draw: random.Random) -> list[str]:
     """Cut the newest segment of some partitions; return which."""
     cut_ones = []
     for topic in TOPICS:
-        for folder in sorted((house.directory / "kafka").rglob(f"{topic}-[0-9]*")):
+        for folder in sorted((system.directory / "kafka").rglob(f"{topic}-[0-9]*")):
             segments = sorted(folder.glob("*.log"))
             size = segments[-1].stat().st_size if segments else 0
             if size and draw.random() < 0.5:
@@ -45,34 +45,34 @@ def cut(house: OwnPostgresHouse, draw: random.Random) -> list[str]:
     return cut_ones
 
 
-def accept_loss(house: OwnPostgresHouse) -> str:
+def accept_loss(system: OwnPostgresSystem) -> str:
     command = [sys.executable, "-m", "headwater", "topics", "accept-loss", "--yes"]
-    where = ["--kafka", house.bootstrap, "--postgres", house.dsn]
+    where = ["--kafka", system.bootstrap, "--postgres", system.dsn]
     return subprocess.run([*command, *where], check=True, capture_output=True, text=True).stderr
 
 
-def test_what_a_broker_lost_is_named_and_nothing_else_breaks(house: OwnPostgresHouse, seed: int):
+def test_what_a_broker_lost_is_named_and_nothing_else_breaks(system: OwnPostgresSystem, seed: int):
     draw = random.Random(seed)
-    house.deliver(mixed(seed, 1_500))
-    house.check()
-    house.broker.kill()
-    names = cut(house, draw)
+    system.deliver(mixed(seed, 1_500))
+    system.check()
+    system.broker.kill()
+    names = cut(system, draw)
     assert names
-    house.broker.start()
-    with never_silent(house):
-        house.wait(
-            lambda: house.says("project", "Kafka has lost records that Postgres has"),
+    system.broker.start()
+    with never_silent(system):
+        system.wait(
+            lambda: system.says("project", "Kafka has lost records that Postgres has"),
             "the projector to name what was lost",
         )
-        accepted = accept_loss(house)
+        accepted = accept_loss(system)
         assert "Lost: " in accepted
         # Users of their own, so that no lost connection decides what becomes of these.
         later = [daily(100 + n % 20, 1 + n // 20, 5_000 + n, known=True) for n in range(500)]
-        house.deliver(later)
-        ids = {event.event_id for _, _, event in house.raw()[-1:]}
-        house.wait(lambda: ids <= house.outcomes().keys(), "the last delivery to be processed")
-        expected = {event.event_id for _, _, event in house.raw()}
-        house.wait(
-            lambda: expected <= house.outcomes().keys(),
+        system.deliver(later)
+        ids = {event.event_id for _, _, event in system.raw()[-1:]}
+        system.wait(lambda: ids <= system.outcomes().keys(), "the last delivery to be processed")
+        expected = {event.event_id for _, _, event in system.raw()}
+        system.wait(
+            lambda: expected <= system.outcomes().keys(),
             "every delivery that Kafka has to have an outcome",
         )

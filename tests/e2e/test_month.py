@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import SEEDS
-from tests.e2e.house import House, opened
 from tests.e2e.month_check import check_month
+from tests.e2e.system import System, opened
 
 
 @pytest.mark.soak
@@ -15,6 +15,6 @@ def test_a_month_of_a_thousand_people_comes_to_what_a_plain_program_says(
     scratch: Path, fresh_database: str, seed: int
 ):
     parts = ("gateway", "gateway2", "worker", "worker2", "project")
-    with opened(House(scratch / f"month{seed}", fresh_database), parts) as house:
+    with opened(System(scratch / f"month{seed}", fresh_database), parts) as system:
         gateways = ("gateway", "gateway2")
-        check_month(house, seed=seed, people=1_000, days=30, name="month", gateways=gateways)
+        check_month(system, seed=seed, people=1_000, days=30, name="month", gateways=gateways)

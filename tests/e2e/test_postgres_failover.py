@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from headwater.projections.postgres.schemas import own_dsn
-from tests.e2e.campaigns import OwnPostgresHouse, Reader, never_silent
-from tests.e2e.house import opened, under_load
+from tests.e2e.campaigns import OwnPostgresSystem, Reader, never_silent
+from tests.e2e.system import opened, under_load
 
 pytestmark = pytest.mark.soak
 
@@ -23,35 +23,35 @@ ROUNDS = 4
 
 
 @pytest.fixture
-def house(scratch: Path, request: pytest.FixtureRequest) -> Iterator[OwnPostgresHouse]:
+def system(scratch: Path, request: pytest.FixtureRequest) -> Iterator[OwnPostgresSystem]:
     directory = scratch / request.node.name.replace("[", "-").strip("]")
     directory.mkdir()
-    with opened(OwnPostgresHouse(directory)) as house:
-        house.start("worker9", "--app", APP)
-        yield house
+    with opened(OwnPostgresSystem(directory)) as system:
+        system.start("worker9", "--app", APP)
+        yield system
 
 
 @pytest.mark.parametrize("fault", ["crash", "failover"])
-def test_what_postgres_loses_is_projected_again(house: OwnPostgresHouse, fault: str, seed: int):
-    draw, reader = random.Random(f"{fault} {seed}"), Reader(house, "nap")
-    with under_load(house, seed), never_silent(house), reader.at_work():
+def test_what_postgres_loses_is_projected_again(system: OwnPostgresSystem, fault: str, seed: int):
+    draw, reader = random.Random(f"{fault} {seed}"), Reader(system, "nap")
+    with under_load(system, seed), never_silent(system), reader.at_work():
         for _ in range(ROUNDS):
             time.sleep(draw.uniform(1.0, 4.0))
             if fault == "crash":
-                house.postgres.kill()
-                house.postgres.start()
+                system.postgres.kill()
+                system.postgres.start()
             else:
-                house.copy_to_standby()
+                system.copy_to_standby()
                 time.sleep(draw.uniform(1.0, 4.0))
-                house.fail_over()
+                system.fail_over()
         time.sleep(2.0)
-    house.check()
+    system.check()
     assert reader.created
     assert reader.unknown == []
 
     def all_known() -> bool:
-        with psycopg.connect(own_dsn(house.dsn)) as connection:
+        with psycopg.connect(own_dsn(system.dsn)) as connection:
             rows = connection.execute("select instance_id from workflow_instance").fetchall()
         return {*reader.created} <= {instance for (instance,) in rows}
 
-    house.wait(all_known, "every instance to be projected again")
+    system.wait(all_known, "every instance to be projected again")

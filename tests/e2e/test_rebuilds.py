@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from tests.e2e.deliveries import mixed
-from tests.e2e.house import ADMIN, House, opened, signed
+from tests.e2e.system import ADMIN, System, opened, signed
 from tests.waiting import ANSWERED_WITHIN_S
 
 _MODULE = """
@@ -83,20 +83,20 @@ def package(tmp_path: Path) -> Package:
 
 
 @pytest.fixture
-def house(tmp_path: Path, fresh_database: str, package: Package) -> Iterator[House]:
+def system(tmp_path: Path, fresh_database: str, package: Package) -> Iterator[System]:
     del package
     more = {
         "HEADWATER_STEPS_SECRETS": "dev-terra-secret",
         "PYTHONPATH": str(tmp_path / "site"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    with opened(House(tmp_path, fresh_database, HEADWATER_PARK_FOR_S="600", **more)) as house:
-        yield house
+    with opened(System(tmp_path, fresh_database, HEADWATER_PARK_FOR_S="600", **more)) as system:
+        yield system
 
 
-def post(house: House, **day: object) -> None:
+def post(system: System, **day: object) -> None:
     body = json.dumps(day).encode()
-    url = f"{house.url()}/webhooks/steps"
+    url = f"{system.url()}/webhooks/steps"
     deadline = time.monotonic() + 60
     while not httpx.post(
         url, content=body, headers=signed(body), timeout=ANSWERED_WITHIN_S
@@ -104,33 +104,33 @@ def post(house: House, **day: object) -> None:
         assert time.monotonic() < deadline
 
 
-def ask(house: House, path: str, body: object = None) -> dict[str, Any]:
+def ask(system: System, path: str, body: object = None) -> dict[str, Any]:
     method = "GET" if body is None else "POST"
     answer = httpx.request(
-        method, house.url() + path, json=body, headers=ADMIN, timeout=ANSWERED_WITHIN_S
+        method, system.url() + path, json=body, headers=ADMIN, timeout=ANSWERED_WITHIN_S
     )
     assert answer.is_success, answer.text
     return dict(answer.json())
 
 
-def rebuilt(house: House, *, killed: bool = False) -> dict[str, Any]:
+def rebuilt(system: System, *, killed: bool = False) -> dict[str, Any]:
     """A rebuild of daily_summary that is compared."""
-    begun = ask(house, "/admin/rebuilds", {"projection": "daily_summary"})
+    begun = ask(system, "/admin/rebuilds", {"projection": "daily_summary"})
     path = f"/admin/rebuilds/{begun['id']}"
     assert begun["state"] == "building"
     if killed:
-        house.wait(lambda: ask(house, path)["progress"]["total"] > 0, "the rebuild to begin")
-        house.kill("project")
-        house.start("project")
-    house.wait(lambda: ask(house, path)["state"] != "building", "the rebuild to be compared")
-    found = ask(house, path)
-    assert (found["state"], found["error"]) == ("compared", "")
-    assert found["progress"]["applied"] == found["progress"]["total"] > 0
-    return found
+        system.wait(lambda: ask(system, path)["progress"]["total"] > 0, "the rebuild to begin")
+        system.kill("project")
+        system.start("project")
+    system.wait(lambda: ask(system, path)["state"] != "building", "the rebuild to be compared")
+    result = ask(system, path)
+    assert (result["state"], result["error"]) == ("compared", "")
+    assert result["progress"]["applied"] == result["progress"]["total"] > 0
+    return result
 
 
-def rows(house: House) -> dict[str, tuple[int | None, float | None]]:
-    with psycopg.connect(house.dsn) as connection:
+def rows(system: System) -> dict[str, tuple[int | None, float | None]]:
+    with psycopg.connect(system.dsn) as connection:
         query = "select datetime::text, steps, strain from daily_summary where source = 'pedometer'"
         return {day: (steps, strain) for day, steps, strain in connection.execute(query)}
 
@@ -139,12 +139,12 @@ def day(number: int) -> str:
     return f"2026-06-{number + 1:02}"
 
 
-def settled(house: House, expected: dict[str, tuple[int | None, float | None]]) -> None:
-    house.wait(lambda: rows(house) == expected, f"rows of {expected}")
+def settled(system: System, expected: dict[str, tuple[int | None, float | None]]) -> None:
+    system.wait(lambda: rows(system) == expected, f"rows of {expected}")
 
 
 @contextmanager
-def strains_posted(house: House) -> Iterator[dict[str, float]]:
+def strains_posted(system: System) -> Iterator[dict[str, float]]:
     """Posts another column of rows, again and again, while something else goes on."""
     over, posted = Event(), dict[str, float]()
 
@@ -153,7 +153,7 @@ def strains_posted(house: House) -> Iterator[dict[str, float]]:
         while not over.is_set():
             name, strain = day(draw.randrange(DAYS - 1)), draw.randrange(1_000) / 10
             posted[name] = strain
-            post(house, user="user_steps", day=name, strain=strain, at=time.time_ns())
+            post(system, user="user_steps", day=name, strain=strain, at=time.time_ns())
             # Signed by whole seconds: of two in one, the greater id would win.
             over.wait(1.05)
 
@@ -173,7 +173,7 @@ def expected(version: int, steps: dict[str, int], strains: dict[str, float]) -> 
         name: (None if count == unlucky else count * version, strains.get(name))
         for name, count in steps.items()
     }
-    return {name: each for name, each in made.items() if each != (None, None)}
+    return {name: item for name, item in made.items() if item != (None, None)}
 
 
 def process_of(rebuild_id: str) -> int:
@@ -185,73 +185,76 @@ def process_of(rebuild_id: str) -> int:
     raise LookupError(rebuild_id)
 
 
-def moved_in_spite_of_a_kill(house: House, rebuild_id: str, move: str, state: str) -> None:
+def moved_in_spite_of_a_kill(system: System, rebuild_id: str, move: str, state: str) -> None:
     """Kills who switches amid the transaction, which waits for a row that somebody else holds."""
-    path, before = f"/admin/rebuilds/{rebuild_id}", steps_of(house)
+    path, before = f"/admin/rebuilds/{rebuild_id}", steps_of(system)
     waits = "select from pg_stat_activity where wait_event_type = 'Lock' and query like %s"
-    asking = Thread(target=ask, args=(house, f"{path}/{move}", {}))
-    with psycopg.connect(house.dsn) as holder, psycopg.connect(house.dsn, autocommit=True) as look:
+    asking = Thread(target=ask, args=(system, f"{path}/{move}", {}))
+    with (
+        psycopg.connect(system.dsn) as holder,
+        psycopg.connect(system.dsn, autocommit=True) as look,
+    ):
         query = "select from daily_summary where source = 'pedometer' and datetime = %s for update"
         holder.execute(query, [day(DAYS - 1)])
         asking.start()
-        house.wait(lambda: look.execute(waits, ["%daily_summary%"]).rowcount > 0, "a switch")
-        assert steps_of(house) == before, "readers see none of it"
+        system.wait(lambda: look.execute(waits, ["%daily_summary%"]).rowcount > 0, "a switch")
+        assert steps_of(system) == before, "readers see none of it"
         os.kill(process_of(rebuild_id), signal.SIGKILL)
     asking.join()
-    house.wait(lambda: ask(house, path)["state"] == state, "the switch to go on")
+    system.wait(lambda: ask(system, path)["state"] == state, "the switch to go on")
 
 
-def steps_of(house: House) -> dict[str, int]:
-    return {name: steps for name, (steps, _) in rows(house).items() if steps is not None}
+def steps_of(system: System) -> dict[str, int]:
+    return {name: steps for name, (steps, _) in rows(system).items() if steps is not None}
 
 
-def released(house: House, package: Package, version: int) -> None:
+def released(system: System, package: Package, version: int) -> None:
     """Installs another version of the normalizer, and starts who uses it."""
     package.write(version)
     for part in ("worker", "project"):
-        house.stop(part)
-        house.start(part)
+        system.stop(part)
+        system.start(part)
 
 
 def test_a_changed_normalizer_is_compared_switched_to_and_back_while_deliveries_come(
-    house: House, package: Package
+    system: System, package: Package
 ) -> None:
-    house.deliver(mixed(4, 200))
+    system.deliver(mixed(4, 200))
     steps = {day(n): {5: 7, 6: 13}.get(n, 100 + n) for n in range(DAYS)}
     for name, count in steps.items():
-        post(house, user="user_steps", day=name, steps=count)
+        post(system, user="user_steps", day=name, steps=count)
     before = expected(1, steps, {})
-    settled(house, before)
+    settled(system, before)
 
-    same = rebuilt(house)
+    same = rebuilt(system)
     assert same["version"] == 2
     assert same["difference"] == {"added": 0, "removed": 0, "changed": 0, "examples": []}
 
-    released(house, package, 2)
-    found = rebuilt(house, killed=True)
-    assert rows(house) == before
-    difference = found["difference"]
+    released(system, package, 2)
+    result = rebuilt(system, killed=True)
+    assert rows(system) == before
+    difference = result["difference"]
     assert [difference[kind] for kind in ("added", "removed", "changed")] == [1, 1, DAYS - 2]
-    (added,) = [each for each in difference["examples"] if each["kind"] == "added"]
+    (added,) = [example for example in difference["examples"] if example["kind"] == "added"]
     assert added["key"] == {
         "user_id": "user_steps", "source": "pedometer", "datetime": day(5),
     }  # fmt: skip
     assert added["columns"] == {"steps": [None, 14]}
 
-    path = f"/admin/rebuilds/{found['id']}"
+    path = f"/admin/rebuilds/{result['id']}"
     refused = httpx.post(
-        f"{house.url()}{path}/back", json={}, headers=ADMIN, timeout=ANSWERED_WITHIN_S
+        f"{system.url()}{path}/back", json={}, headers=ADMIN, timeout=ANSWERED_WITHIN_S
     )
     assert (refused.status_code, refused.json()["code"]) == (409, "not_compared")
-    with strains_posted(house) as strains:
-        house.wait(lambda: len(strains) > 1, "deliveries to come")
-        moved_in_spite_of_a_kill(house, found["id"], "switch", "switched")
-        house.wait(lambda: len(strains) > 3, "deliveries to come")
-    settled(house, expected(2, steps, strains))
-    with strains_posted(house) as more:
-        moved_in_spite_of_a_kill(house, found["id"], "back", "switched_back")
-        house.wait(lambda: len(more) > 1, "deliveries to come")
-    settled(house, expected(1, steps, strains | more))
+    with strains_posted(system) as strains:
+        system.wait(lambda: len(strains) > 1, "deliveries to come")
+        moved_in_spite_of_a_kill(system, result["id"], "switch", "switched")
+        system.wait(lambda: len(strains) > 3, "deliveries to come")
+    settled(system, expected(2, steps, strains))
+    with strains_posted(system) as more:
+        moved_in_spite_of_a_kill(system, result["id"], "back", "switched_back")
+        system.wait(lambda: len(more) > 1, "deliveries to come")
+    settled(system, expected(1, steps, strains | more))
     # What owners and Postgres have is the same: nothing is left to be compared but the code.
-    again = rebuilt(house)["difference"]
+    again = rebuilt(system)["difference"]
     assert again["changed"] >= DAYS - 2

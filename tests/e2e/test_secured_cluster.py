@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tests.e2e.deliveries import auth, daily
-from tests.e2e.house import PARTITIONS, House
+from tests.e2e.system import PARTITIONS, System
 from tests.kafka_security import PASSWORD, USER, Certificates, secured_broker
 from tests.waiting import ANSWERED_WITHIN_S
 
@@ -20,13 +20,13 @@ KEYS = {"authorization": "Bearer dev-workflow-key"}
 
 
 @pytest.fixture
-def house(scratch: Path, fresh_database: str) -> Iterator[House]:
-    directory = scratch / "secured-house"
+def system(scratch: Path, fresh_database: str) -> Iterator[System]:
+    directory = scratch / "secured-system"
     directory.mkdir()
     certificates = Certificates(directory)
     password = directory / "password"
     password.write_text(PASSWORD + "\n")
-    house = House(
+    system = System(
         directory,
         fresh_database,
         HEADWATER_KAFKA_TLS="true",
@@ -35,23 +35,23 @@ def house(scratch: Path, fresh_database: str) -> Iterator[House]:
         HEADWATER_KAFKA_USER=USER,
         HEADWATER_KAFKA_PASSWORD_FILE=str(password),
     )
-    house.broker = secured_broker(directory / "kafka", certificates)
+    system.broker = secured_broker(directory / "kafka", certificates)
     try:
-        house.broker.start()
-        house.bootstrap = house.broker.address_of("SASL_TLS")
-        yield house
+        system.broker.start()
+        system.bootstrap = system.broker.address_of("SASL_TLS")
+        yield system
     finally:
-        house.close()
+        system.close()
 
 
-def headwater(house: House, *arguments: str, any_end: bool = False) -> str:
+def headwater(system: System, *arguments: str, any_end: bool = False) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "headwater", *arguments],
         env={
             **os.environ,
-            "HEADWATER_KAFKA": house.bootstrap,
-            "HEADWATER_POSTGRES": house.dsn,
-            **house.settings,
+            "HEADWATER_KAFKA": system.bootstrap,
+            "HEADWATER_POSTGRES": system.dsn,
+            **system.settings,
         },
         capture_output=True,
         text=True,
@@ -64,18 +64,18 @@ def headwater(house: House, *arguments: str, any_end: bool = False) -> str:
 
 
 @pytest.mark.soak
-def test_a_delivery_becomes_a_row_and_a_workflow_runs(house: House):
-    headwater(house, "migrate")
-    assert "Made" in headwater(house, "topics", "create", "--partitions", str(PARTITIONS))
+def test_a_delivery_becomes_a_row_and_a_workflow_runs(system: System):
+    headwater(system, "migrate")
+    assert "Made" in headwater(system, "topics", "create", "--partitions", str(PARTITIONS))
     for part in ("gateway", "worker", "project"):
-        house.start(part)
-    house.start("worker2", "--app", "tests.apps.service")
-    house.deliver([auth(7), daily(7, day=1, steps=1_000)])
-    house.wait(lambda: rows(house) == [("user_7",)], "the row of the delivery")
-    instances = f"{house.url()}/api/workflows/workflows/echo/instances"
+        system.start(part)
+    system.start("worker2", "--app", "tests.apps.service")
+    system.deliver([auth(7), daily(7, day=1, steps=1_000)])
+    system.wait(lambda: rows(system) == [("user_7",)], "the row of the delivery")
+    instances = f"{system.url()}/api/workflows/workflows/echo/instances"
     made = {"id": "one", "params": 1}
     # A request whose answer did not come in time may have been taken: then there is an instance.
-    house.wait(
+    system.wait(
         lambda: (
             httpx.post(instances, json=made, headers=KEYS, timeout=ANSWERED_WITHIN_S).status_code
             in (201, 409)
@@ -87,12 +87,16 @@ def test_a_delivery_becomes_a_row_and_a_workflow_runs(house: House):
         answer = httpx.get(f"{instances}/one", headers=KEYS, timeout=ANSWERED_WITHIN_S)
         return answer.is_success and answer.json()["details"]["status"] == "complete"
 
-    house.wait(ended, "the workflow to end")
-    told = json.loads(headwater(house, "doctor", "--url", house.url(), "--json", any_end=True))
-    (certificates,) = [each for each in told["findings"] if each["check"] == "certificates"]
-    assert f"kafka {house.bootstrap} until " in certificates["found"]
+    system.wait(ended, "the workflow to end")
+    reported = json.loads(
+        headwater(system, "doctor", "--url", system.url(), "--json", any_end=True)
+    )
+    (certificates,) = [
+        finding for finding in reported["findings"] if finding["check"] == "certificates"
+    ]
+    assert f"kafka {system.bootstrap} until " in certificates["found"]
 
 
-def rows(house: House) -> list[tuple[str]]:
-    with psycopg.connect(house.dsn) as connection:
+def rows(system: System) -> list[tuple[str]]:
+    with psycopg.connect(system.dsn) as connection:
         return connection.execute("select user_id from daily_summary").fetchall()

@@ -27,12 +27,12 @@ import psycopg
 import pytest
 from typing_extensions import override
 
-from tests.e2e.house import House
-from tests.e2e.house import opened as opened_house
-from tests.e2e.house import under_load as deliveries
+from tests.e2e.system import System
+from tests.e2e.system import opened as opened_system
+from tests.e2e.system import under_load as deliveries
 from tests.e2e.test_workflows_killing import INSTANCES, under_load
-from tests.e2e.workflow_books import BookHouse
-from tests.e2e.workflow_house import ROOT, Story, opened
+from tests.e2e.workflow_books import BookSystem
+from tests.e2e.workflow_system import ROOT, Story, opened
 
 pytestmark = pytest.mark.soak
 
@@ -74,85 +74,85 @@ class Standstill:
 # -- workers that come and go
 
 
-async def workflows_in_a_storm(house: BookHouse, seed: int) -> int:
+async def workflows_in_a_storm(system: BookSystem, seed: int) -> int:
     """Plays rounds of instances while workers come and go; gives how many rounds."""
     draw, numbers = random.Random(seed), itertools.count(1)
     over = asyncio.get_running_loop().time() + STORM_S
 
     async def storm() -> None:
         while True:
-            names = list(house.workers)
+            names = list(system.workers)
             if len(names) < WORKERS and (len(names) < 2 or draw.random() < 0.5):
-                house.start(f"worker{next(numbers)}", member=False)
+                system.start(f"worker{next(numbers)}", member=False)
             elif draw.random() < 0.5:
-                house.kill(draw.choice(names))
+                system.kill(draw.choice(names))
             else:
                 # It takes its time, and others go on.
-                ending = asyncio.to_thread(house.stop, draw.choice(names))
+                ending = asyncio.to_thread(system.stop, draw.choice(names))
                 leaving.append(asyncio.create_task(ending))
             await asyncio.sleep(draw.uniform(0.5, 6))
 
     leaving: list[asyncio.Task[None]] = []
     storming = asyncio.create_task(storm())
     try:
-        return await rounds(house, over)
+        return await rounds(system, over)
     finally:
         storming.cancel()
         await asyncio.gather(storming, *leaving, return_exceptions=True)
 
 
-async def rounds(house: BookHouse, over: float) -> int:
+async def rounds(system: BookSystem, over: float) -> int:
     """Plays rounds of instances until a time; gives how many."""
     for played in itertools.count(1):
-        await under_load(house, lambda story: ended(house, story))
+        await under_load(system, lambda story: ended(system, story))
         if asyncio.get_running_loop().time() > over:
             return played
     raise AssertionError
 
 
-async def ended(house: BookHouse, story: Story) -> None:
+async def ended(system: BookSystem, story: Story) -> None:
     """Waits for the instances of a round, of which something has to happen within a minute."""
-    standstill = Standstill(house.directory, lambda: len(story.told))
+    standstill = Standstill(system.directory, lambda: len(story.told))
 
     def count() -> int:
-        keys = [each.partition("/") for each in list(story.views)]
+        keys = [view.partition("/") for view in list(story.views)]
         return sum(
-            story.ended(f"{shape}/{name}") for shape, _, name in keys if house.concerns(name)
+            story.ended(f"{shape}/{name}") for shape, _, name in keys if system.concerns(name)
         )
 
     while count() < INSTANCES:
         standstill.look()
-        house.restart_ended()
+        system.restart_ended()
         await asyncio.sleep(1)
 
 
-def deliveries_in_a_storm(house: House, seed: int) -> None:
+def deliveries_in_a_storm(system: System, seed: int) -> None:
     """Posts deliveries while workers come and go."""
     draw, numbers = random.Random(seed), itertools.count(2)
-    standstill = Standstill(house.directory, lambda: outcomes(house))
+    standstill = Standstill(system.directory, lambda: outcomes(system))
     over, leaving = time.monotonic() + STORM_S, []
-    with deliveries(house, seed):
+    with deliveries(system, seed):
         while time.monotonic() < over:
-            names = [name for name in house.parts if name.startswith("worker")]
+            names = [name for name in system.parts if name.startswith("worker")]
             if len(names) < WORKERS and (len(names) < 2 or draw.random() < 0.5):
-                house.start(f"worker{next(numbers)}")
+                system.start(f"worker{next(numbers)}")
             elif draw.random() < 0.5:
-                house.kill(draw.choice(names))
+                system.kill(draw.choice(names))
             else:
                 # It takes its time, and others go on.
-                leaving.append(house.parts.pop(draw.choice(names)))
+                leaving.append(system.parts.pop(draw.choice(names)))
                 leaving[-1].send_signal(signal.SIGTERM)
-            house.start_crashed()
+            system.start_crashed()
             standstill.look()
             time.sleep(draw.uniform(0.5, 6))
-    house.check()
+    system.check()
     for part in leaving:
         # One that was still being loaded has nothing to end in order.
         assert part.wait(60) in (0, -signal.SIGTERM)
 
 
-def outcomes(house: House) -> int:
-    with psycopg.connect(house.dsn) as connection:
+def outcomes(system: System) -> int:
+    with psycopg.connect(system.dsn) as connection:
         row = connection.execute("select count(*) from webhook_outcomes").fetchone()
     return row[0] if row else 0
 
@@ -165,11 +165,11 @@ def test_ten_workers_that_come_and_go_lose_double_and_stall_nothing(
     of_workflows.mkdir()
     of_deliveries.mkdir()
     with (
-        opened(BookHouse(of_workflows, "tests.e2e.graph_app")) as books,
-        opened_house(House(of_deliveries, fresh_database)) as house,
+        opened(BookSystem(of_workflows, "tests.e2e.graph_app")) as books,
+        opened_system(System(of_deliveries, fresh_database)) as system,
         ThreadPoolExecutor(1) as pool,
     ):
-        delivering = pool.submit(deliveries_in_a_storm, house, seed)
+        delivering = pool.submit(deliveries_in_a_storm, system, seed)
         asyncio.run(workflows_in_a_storm(books, seed))
         delivering.result()
 
@@ -178,16 +178,16 @@ def test_ten_workers_that_come_and_go_lose_double_and_stall_nothing(
 
 
 class Clocks:
-    """The clocks of the parts of a house; each jumps by itself (see `clocks/sitecustomize.py`)."""
+    """The clocks of the parts of a system; each jumps by itself (see `clocks/sitecustomize.py`)."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._directory.mkdir()
 
     def environment(self, name: str) -> dict[str, str]:
-        for each in (name, f"{name}-host"):
-            if not (self._directory / each).exists():
-                (self._directory / each).write_bytes(struct.pack("d", 0))
+        for item in (name, f"{name}-host"):
+            if not (self._directory / item).exists():
+                (self._directory / item).write_bytes(struct.pack("d", 0))
         path = os.pathsep.join(map(str, (CLOCKS, ROOT)))
         return {"TEST_CLOCKS": str(self._directory), "TEST_CLOCK": name, "PYTHONPATH": path}
 
@@ -216,7 +216,7 @@ class Clocks:
                 jumping.result()
 
 
-class ShiftedBooks(BookHouse):
+class ShiftedBooks(BookSystem):
     def __init__(self, directory: Path, *apps: str) -> None:
         super().__init__(directory, *apps)
         self.clocks = Clocks(directory / "clocks")
@@ -226,7 +226,7 @@ class ShiftedBooks(BookHouse):
         super().launch(name, arguments, {**told, **self.clocks.environment(name)})
 
 
-class ShiftedHouse(House):
+class ShiftedSystem(System):
     def __init__(self, directory: Path, dsn: str) -> None:
         super().__init__(directory, dsn)
         self.clocks = Clocks(directory / "clocks")
@@ -241,15 +241,15 @@ def test_workflows_lose_double_and_stall_nothing_while_clocks_jump(scratch: Path
     directory = scratch / f"clocks-workflows-{seed}"
     directory.mkdir()
 
-    async def play(house: BookHouse) -> None:
-        await rounds(house, asyncio.get_running_loop().time() + STORM_S)
+    async def play(system: BookSystem) -> None:
+        await rounds(system, asyncio.get_running_loop().time() + STORM_S)
 
-    with opened(ShiftedBooks(directory, "tests.e2e.graph_app")) as house:
+    with opened(ShiftedBooks(directory, "tests.e2e.graph_app")) as system:
         for name in ("one", "two", "three"):
-            house.start(name)
+            system.start(name)
         names = [f"{name}{end}" for name in ("one", "two", "three") for end in ("", "-host")]
-        with house.clocks.jumping(seed, *names, "project"):
-            asyncio.run(play(house))
+        with system.clocks.jumping(seed, *names, "project"):
+            asyncio.run(play(system))
 
 
 def test_deliveries_lose_double_and_stall_nothing_while_clocks_jump(
@@ -257,13 +257,13 @@ def test_deliveries_lose_double_and_stall_nothing_while_clocks_jump(
 ):
     directory = scratch / f"clocks-deliveries-{seed}"
     directory.mkdir()
-    with opened_house(ShiftedHouse(directory, fresh_database)) as house:
-        house.start("worker2")
-        standstill = Standstill(house.directory, lambda: outcomes(house))
+    with opened_system(ShiftedSystem(directory, fresh_database)) as system:
+        system.start("worker2")
+        standstill = Standstill(system.directory, lambda: outcomes(system))
         over = time.monotonic() + STORM_S
-        with house.clocks.jumping(seed, "worker", "worker2", "project"), deliveries(house, seed):
+        with system.clocks.jumping(seed, "worker", "worker2", "project"), deliveries(system, seed):
             while time.monotonic() < over:
-                house.start_crashed()
+                system.start_crashed()
                 standstill.look()
                 time.sleep(1)
-        house.check()
+        system.check()

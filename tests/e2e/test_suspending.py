@@ -15,7 +15,7 @@ import pytest
 
 from headwater.streams.pipeline._faust import SESSION_TIMEOUT_S
 from tests.e2e.deliveries import mixed
-from tests.e2e.house import House, opened, under_load
+from tests.e2e.system import System, opened, under_load
 
 PARTS = ("worker", "project", "gateway", "broker")
 #: Seconds: hiccups, and so long that others have taken over.
@@ -23,19 +23,19 @@ PAUSES = (0.3, 2.0, SESSION_TIMEOUT_S + 3)
 
 
 @pytest.fixture
-def house(scratch: Path, fresh_database: str, request: pytest.FixtureRequest) -> Iterator[House]:
+def system(scratch: Path, fresh_database: str, request: pytest.FixtureRequest) -> Iterator[System]:
     directory = scratch / request.node.name.replace("[", "-").strip("]")
     directory.mkdir()
-    with opened(House(directory, fresh_database)) as house:
-        house.start("worker2")
+    with opened(System(directory, fresh_database)) as system:
+        system.start("worker2")
         # A worker that has yet to start could be suspended for as long as anybody likes.
-        house.deliver(mixed(5, 300))
-        house.check()
-        yield house
+        system.deliver(mixed(5, 300))
+        system.check()
+        yield system
 
 
-def suspend(house: House, part: str, seconds: float) -> None:
-    pid = house.broker.pid if part == "broker" else house.parts[part].pid
+def suspend(system: System, part: str, seconds: float) -> None:
+    pid = system.broker.pid if part == "broker" else system.parts[part].pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -43,37 +43,37 @@ def suspend(house: House, part: str, seconds: float) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     # A worker whose partitions went to another ends; somebody starts it again.
-    house.start_crashed()
+    system.start_crashed()
 
 
 @pytest.mark.soak
-def test_a_worker_that_was_suspended_hides_and_loses_nothing(house: House):
-    with under_load(house, 9):
-        suspended = house.parts["worker"].pid
+def test_a_worker_that_was_suspended_hides_and_loses_nothing(system: System):
+    with under_load(system, 9):
+        suspended = system.parts["worker"].pid
         for seconds in PAUSES:
-            suspend(house, "worker", seconds)
+            suspend(system, "worker", seconds)
         # What it still holds in memory is old: it ends, and another process takes its place.
-        house.wait(lambda: house.parts["worker"].pid != suspended, "the suspended worker to end")
-    house.check()
+        system.wait(lambda: system.parts["worker"].pid != suspended, "the suspended worker to end")
+    system.check()
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", PARTS)
-def test_suspending_a_part_hides_and_loses_nothing(house: House, part: str, seed: int):
+def test_suspending_a_part_hides_and_loses_nothing(system: System, part: str, seed: int):
     draw = random.Random(f"{part} {seed}")
-    with under_load(house, seed):
+    with under_load(system, seed):
         for _ in range(6):
             time.sleep(draw.uniform(0.2, 1.0))
-            suspend(house, part, draw.choice(PAUSES))
-    house.check()
+            suspend(system, part, draw.choice(PAUSES))
+    system.check()
 
 
 @pytest.mark.soak
-def test_all_parts_suspended_now_and_then_hide_and_lose_nothing(house: House, seed: int):
+def test_all_parts_suspended_now_and_then_hide_and_lose_nothing(system: System, seed: int):
     draw = random.Random(seed)
-    with under_load(house, seed):
+    with under_load(system, seed):
         for _ in range(12):
             part = draw.choice([*PARTS, "worker2"])
-            if part == "broker" or house.parts[part].poll() is None:
-                suspend(house, part, draw.choice(PAUSES))
-    house.check()
+            if part == "broker" or system.parts[part].poll() is None:
+                suspend(system, part, draw.choice(PAUSES))
+    system.check()

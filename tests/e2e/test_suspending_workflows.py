@@ -17,36 +17,36 @@ import pytest
 from headwater.schemas.history import StartRun
 from headwater.streams.deadlines import SESSION_S
 from tests.e2e.test_workflows_killing import check_trail
-from tests.e2e.workflow_house import Sender, Story, WorkflowHouse, opened, play
+from tests.e2e.workflow_system import Sender, Story, WorkflowSystem, opened, play
 
 INSTANCES = 150
 
 
 @pytest.fixture
-def house(scratch: Path, request: pytest.FixtureRequest) -> Iterator[WorkflowHouse]:
+def system(scratch: Path, request: pytest.FixtureRequest) -> Iterator[WorkflowSystem]:
     directory = scratch / request.node.name.replace("[", "-").strip("]")
     directory.mkdir()
-    with opened(WorkflowHouse(directory)) as house:
-        yield house
+    with opened(WorkflowSystem(directory)) as system:
+        yield system
 
 
-def worker_alone(house: WorkflowHouse) -> list[int]:
-    return [house.parts["one"].pid]
+def worker_alone(system: WorkflowSystem) -> list[int]:
+    return [system.parts["one"].pid]
 
 
-def worker_and_host(house: WorkflowHouse) -> list[int]:
-    host = house.host_of("one")
+def worker_and_host(system: WorkflowSystem) -> list[int]:
+    host = system.host_of("one")
     assert host is not None
     # The host first: it then has frames that it has not read.
-    return [host, house.parts["one"].pid]
+    return [host, system.parts["one"].pid]
 
 
-def host_goes_on_first(house: WorkflowHouse) -> list[int]:
-    return worker_and_host(house)[::-1]
+def host_goes_on_first(system: WorkflowSystem) -> list[int]:
+    return worker_and_host(system)[::-1]
 
 
 def owners(story: Story) -> set[int]:
-    return {int(each.owner.rpartition("-")[2]) for each in story.claims.values()}
+    return {int(claim.owner.rpartition("-")[2]) for claim in story.claims.values()}
 
 
 @pytest.mark.parametrize(
@@ -58,36 +58,36 @@ def owners(story: Story) -> set[int]:
     ],
 )
 def test_a_worker_that_was_suspended_begins_no_step_that_another_has_completed(
-    house: WorkflowHouse, whom: Callable[[WorkflowHouse], list[int]]
+    system: WorkflowSystem, whom: Callable[[WorkflowSystem], list[int]]
 ):
     keys = [f"looping/n{number}" for number in range(INSTANCES)]
 
     async def act(story: Story, client: Sender) -> None:
-        one = house.parts["one"].pid
-        await house.until(story, lambda: owners(story) == {one}, "the first worker to own all")
+        one = system.parts["one"].pid
+        await system.until(story, lambda: owners(story) == {one}, "the first worker to own all")
         async with asyncio.TaskGroup() as tasks:
             for key in keys:
                 tasks.create_task(client.send(*key.split("/", 1), StartRun("7")))
-        await house.until(story, lambda: len(story.completions()) > INSTANCES, "steps")
-        stopped = whom(house)
-        house.start("two", member=False)
+        await system.until(story, lambda: len(story.completions()) > INSTANCES, "steps")
+        stopped = whom(system)
+        system.start("two", member=False)
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
         try:
-            two = house.parts["two"].pid
-            await house.until(story, lambda: owners(story) == {two}, "the second to own all")
+            two = system.parts["two"].pid
+            await system.until(story, lambda: owners(story) == {two}, "the second to own all")
             done = len(story.completions())
             reached = done + INSTANCES
-            await house.until(story, lambda: len(story.completions()) >= reached, "more steps")
+            await system.until(story, lambda: len(story.completions()) >= reached, "more steps")
         finally:
             for pid in reversed(stopped):
                 os.kill(pid, signal.SIGCONT)
         # It joins again, and has its share of the partitions.
-        await house.until(story, lambda: owners(story) == {one, two}, "the first to come back")
-        await house.until(story, lambda: all(map(story.ended, keys)), "all ends")
-        story.check(await house.commands())
-        check_trail(house.marks(), story, keys)
+        await system.until(story, lambda: owners(story) == {one, two}, "the first to come back")
+        await system.until(story, lambda: all(map(story.ended, keys)), "all ends")
+        story.check(await system.commands())
+        check_trail(system.marks(), story, keys)
 
     assert SESSION_S == 10
-    house.start("one", member=False)
-    play(house, act)
+    system.start("one", member=False)
+    play(system, act)

@@ -1,6 +1,6 @@
 """A user connects a wearable, imports, uploads a lab report; whatever Terra does, it all arrives.
 
-One house for all of it: gateway, pipeline, projector and the house's own workflows, beside the
+One system for all of it: gateway, pipeline, projector and the system's own workflows, beside the
 stand-in for Terra.
 """
 
@@ -22,7 +22,7 @@ from psycopg import conninfo, sql
 from headwater.gateway.client.paths import path
 from headwater.gateway.local.terra_stand_in.generated_data import records_of
 from headwater.gateway.local.terra_stand_in.posting import DIED
-from tests.e2e.house import ADMIN, House, free_port, opened
+from tests.e2e.system import ADMIN, System, free_port, opened
 from tests.terra import KEYS, StandIn
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, key_set, token
 from tests.waiting import ANSWERED_WITHIN_S
@@ -43,7 +43,7 @@ def terra(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path, postgres: str, terra: StandIn) -> Iterator[House]:
+def system(scratch: Path, postgres: str, terra: StandIn) -> Iterator[System]:
     name = f"terra_{uuid4().hex[:8]}"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
@@ -52,7 +52,7 @@ def house(scratch: Path, postgres: str, terra: StandIn) -> Iterator[House]:
     directory.mkdir()
     jwks = directory / "jwks.json"
     jwks.write_bytes(key_set())
-    house = House(
+    system = System(
         directory,
         dsn,
         HEADWATER_TERRA_API=f"{terra.url}/v2",
@@ -63,10 +63,10 @@ def house(scratch: Path, postgres: str, terra: StandIn) -> Iterator[House]:
         HEADWATER_JWT_AUDIENCE=AUDIENCE,
         HEADWATER_BLOBS=str(directory / "blobs"),
     )
-    house.ports["gateway"] = PORT
-    with opened(house):
-        house.start("worker2", "--app", "headwater")
-        yield house
+    system.ports["gateway"] = PORT
+    with opened(system):
+        system.start("worker2", "--app", "headwater")
+        yield system
 
 
 def bearer(user: str = USER) -> str:
@@ -74,125 +74,129 @@ def bearer(user: str = USER) -> str:
 
 
 @pytest.fixture
-def user(house: House) -> Iterator[httpx.Client]:
+def user(system: System) -> Iterator[httpx.Client]:
     headers = {"authorization": f"Bearer {bearer()}"}
-    with httpx.Client(base_url=house.url(), headers=headers, timeout=ANSWERED_WITHIN_S) as client:
+    with httpx.Client(base_url=system.url(), headers=headers, timeout=ANSWERED_WITHIN_S) as client:
         yield client
 
 
-def one(house: House, query: LiteralString, *given: str) -> tuple[object, ...] | None:
-    with psycopg.connect(house.dsn) as connection:
+def one(system: System, query: LiteralString, *given: str) -> tuple[object, ...] | None:
+    with psycopg.connect(system.dsn) as connection:
         return connection.execute(query, given or None).fetchone()
 
 
-def ended(house: House, workflow: str) -> int:
+def ended(system: System, workflow: str) -> int:
     query = "select 1 from workflow_instance where status = 'complete' and workflow_name = %s"
-    with psycopg.connect(house.dsn) as connection:
+    with psycopg.connect(system.dsn) as connection:
         return len(connection.execute(query, (workflow,)).fetchall())
 
 
-def doctor(house: House, user_id: str) -> dict[str, str]:
+def doctor(system: System, user_id: str) -> dict[str, str]:
     """What `headwater doctor user` finds, by step."""
-    options = ["--token", bearer(user_id), "--url", house.url(), "--json"]
+    options = ["--token", bearer(user_id), "--url", system.url(), "--json"]
     argv = [sys.executable, "-m", "headwater", "doctor", "user", user_id, *options]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
-    told = json.loads(done.stdout)
-    assert done.returncode == (0 if told["well"] else 1)
-    return {each["check"]: each["state"] for each in told["findings"]}
+    reported = json.loads(done.stdout)
+    assert done.returncode == (0 if reported["well"] else 1)
+    return {finding["check"]: finding["state"] for finding in reported["findings"]}
 
 
 def test_the_past_of_a_connection_arrives_once_though_terra_dies_while_it_is_sent(
-    house: House, terra: StandIn, user: httpx.Client
+    system: System, terra: StandIn, user: httpx.Client
 ):
     terra.fail("die", after=20)
     begun = user.post("/v1/connect", json={"providers": ["GARMIN"]})
     assert begun.status_code == 200, begun.text
     url = begun.json()["url"]
     httpx.post(url, data={"provider": "GARMIN"}, timeout=ANSWERED_WITHIN_S).raise_for_status()
-    house.wait(lambda: terra.process.poll() is not None, "the stand-in to die")
+    system.wait(lambda: terra.process.poll() is not None, "the stand-in to die")
     assert terra.process.returncode == DIED
     terra.start()
     httpx.post(url, data={"provider": "GARMIN"}, timeout=ANSWERED_WITHIN_S).raise_for_status()
     count = "select count(*) from daily_summary where steps is not null and sleep_minutes > 0"
-    house.wait(lambda: one(house, count) == (DAYS + 1,), "every day, and every night")
-    house.wait(lambda: ended(house, "terra-backfill") == 1, "its end")
+    system.wait(lambda: one(system, count) == (DAYS + 1,), "every day, and every night")
+    system.wait(lambda: ended(system, "terra-backfill") == 1, "its end")
     (person,) = httpx.get(
         f"{terra.url}/v2/subscriptions", headers=KEYS, timeout=ANSWERED_WITHIN_S
     ).json()["users"]
-    assert one(house, "select count(*) from workflow_instance where instance_id like '%-0'") == (1,)
+    assert one(system, "select count(*) from workflow_instance where instance_id like '%-0'") == (
+        1,
+    )
     today = datetime.now(UTC).date()
     made = {}
     for back in range(DAYS + 1):
         day = today - timedelta(days=back)
         (record,) = records_of("daily", 1, person["user_id"], "GARMIN", day)
         made[day] = record["distance_data"]["steps"]
-    with psycopg.connect(house.dsn) as connection:
-        found = connection.execute("select datetime, steps, user_id from daily_summary").fetchall()
-    assert {day: steps for day, steps, _ in found} == made
-    assert {user_id for _, _, user_id in found} == {USER}
+    with psycopg.connect(system.dsn) as connection:
+        result = connection.execute("select datetime, steps, user_id from daily_summary").fetchall()
+    assert {day: steps for day, steps, _ in result} == made
+    assert {user_id for _, _, user_id in result} == {USER}
 
 
 def test_a_user_sees_what_is_connected_and_imports_more_of_it(
-    house: House, terra: StandIn, user: httpx.Client
+    system: System, terra: StandIn, user: httpx.Client
 ):
     me = user.get("/v1/me").json()
     assert (me["user_id"], me["reconciled"]) == (USER, True)
-    assert [each["active"] for each in me["connections"]] == [True]
+    assert [connection["active"] for connection in me["connections"]] == [True]
     answer = user.post("/v1/import", json={"days": 2})
     assert answer.status_code == 202, answer.text
     assert (answer.json()["requests"], answer.json()["connections"]) == (4, 1)
-    house.wait(lambda: ended(house, "terra-import") == 1, "the import to end")
-    house.wait(lambda: terra.look()["waiting"] == 0, "everything to be posted")
+    system.wait(lambda: ended(system, "terra-import") == 1, "the import to end")
+    system.wait(lambda: terra.look()["waiting"] == 0, "everything to be posted")
 
 
 def test_a_lab_report_that_is_uploaded_twice_is_read_once_and_becomes_biomarkers(
-    house: House, terra: StandIn, user: httpx.Client
+    system: System, terra: StandIn, user: httpx.Client
 ):
     def upload() -> dict[str, str]:
         headers = {"idempotency-key": "first"}
         answer = user.post("/v1/labs/upload", files={"file": REPORT}, headers=headers)
         assert answer.status_code == 200, answer.text
-        found: dict[str, str] = answer.json()
-        return found
+        result: dict[str, str] = answer.json()
+        return result
 
-    found = upload()
-    assert found["terra_status"] == "submitted"
-    upload_id = found["upload_id"]
+    actual = upload()
+    assert actual["terra_status"] == "submitted"
+    upload_id = actual["upload_id"]
     status: LiteralString = "select terra_status from lab_uploads where id = %s"
-    house.wait(lambda: one(house, status, upload_id) == ("parsed",), "the report to be read")
+    system.wait(lambda: one(system, status, upload_id) == ("parsed",), "the report to be read")
     read: LiteralString = "select count(*) > 3 from biomarkers_raw where upload_id = %s"
-    house.wait(lambda: one(house, read, upload_id) == (True,), "its results")
-    assert upload() == found
-    assert ended(house, "terra-lab") == 1
+    system.wait(lambda: one(system, read, upload_id) == (True,), "its results")
+    assert upload() == actual
+    assert ended(system, "terra-lab") == 1
     assert terra.look()["counts"]["lab reports"] == 1
-    assert one(house, "select count(*) from lab_uploads") == (1,)
+    assert one(system, "select count(*) from lab_uploads") == (1,)
 
 
-def test_the_doctor_looks_at_a_user_by_asking_terra_as_well(house: House):
-    assert set(doctor(house, USER).values()) == {"ok"}
-    stranger = doctor(house, "user_nobody")
+def test_the_doctor_looks_at_a_user_by_asking_terra_as_well(system: System):
+    assert set(doctor(system, USER).values()) == {"ok"}
+    stranger = doctor(system, "user_nobody")
     assert stranger["1 active connection"] == "problem"
-    house.check()
+    system.check()
 
 
 def test_a_user_who_was_wiped_uploads_the_same_file_with_the_same_key_and_it_is_read(
-    house: House, terra: StandIn, user: httpx.Client
+    system: System, terra: StandIn, user: httpx.Client
 ):
-    house.wipe(USER)
-    assert one(house, "select count(*) from lab_uploads") == (0,)
+    system.wipe(USER)
+    assert one(system, "select count(*) from lab_uploads") == (0,)
     argv = [sys.executable, "-m", "headwater", "user", "wipe", USER, "--yes", "--json"]
-    command = subprocess.run([*argv, "--url", house.url()], capture_output=True, check=True)
+    command = subprocess.run([*argv, "--url", system.url()], capture_output=True, check=True)
     again = json.loads(command.stdout)
     assert (again["done"], again["deleted"]["lab_uploads"]) == (True, 0)
-    nothing = house.url() + "/admin/user" + path(USER, "wipe", "never-ordered")
+    nothing = system.url() + "/admin/user" + path(USER, "wipe", "never-ordered")
     unknown = httpx.get(nothing, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
     assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
     headers = {"idempotency-key": "first"}
     answer = user.post("/v1/labs/upload", files={"file": REPORT}, headers=headers)
     assert (answer.status_code, answer.json()["terra_status"]) == (200, "submitted"), answer.text
-    house.wait(
-        lambda: one(house, "select terra_status from lab_uploads") == ("parsed",), "the report"
+    system.wait(
+        lambda: one(system, "select terra_status from lab_uploads") == ("parsed",), "the report"
     )
     assert terra.look()["counts"]["lab reports"] == 2
-    house.wait(lambda: one(house, "select count(*) > 3 from biomarkers_raw") == (True,), "results")
+    system.wait(
+        lambda: one(system, "select count(*) > 3 from biomarkers_raw") == (True,), "results"
+    )

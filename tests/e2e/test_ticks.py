@@ -8,7 +8,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.e2e.house import House, free_port, opened
+from tests.e2e.system import System, free_port, opened
 from tests.waiting import ANSWERED_WITHIN_S
 
 KEYS = {"authorization": "Bearer dev-workflow-key"}
@@ -16,103 +16,103 @@ TICK_KEY = {"authorization": "Bearer the-tick-key"}
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path, module_database: str) -> Iterator[House]:
+def system(scratch: Path, module_database: str) -> Iterator[System]:
     directory = scratch / "ticks"
     directory.mkdir()
-    house = House(
+    system = System(
         directory,
         module_database,
         HEADWATER_APP="tests.apps.service",
         HEADWATER_TICK_URL=",".join(f"http://127.0.0.1:{free_port()}" for _ in range(2)),
         HEADWATER_TICK_KEY="the-tick-key",
     )
-    with opened(house, ("project", "gateway")):
+    with opened(system, ("project", "gateway")):
         for part in ("worker", "worker2"):
-            house.start(part, "--tick")
-            house.wait(lambda: len(names(house)) > 0, "the workflows to be known")
-        house.wait(lambda: owners(house) == 2, "the partitions to be shared")
-        house.wait(lambda: tick(house) == 1, "the house's own schedule to wait for its time")
-        yield house
+            system.start(part, "--tick")
+            system.wait(lambda: len(names(system)) > 0, "the workflows to be known")
+        system.wait(lambda: owners(system) == 2, "the partitions to be shared")
+        system.wait(lambda: tick(system) == 1, "the system's own schedule to wait for its time")
+        yield system
 
 
-def base(house: House) -> str:
-    return f"{house.url()}/api/workflows"
+def base(system: System) -> str:
+    return f"{system.url()}/api/workflows"
 
 
-def names(house: House) -> list[Any]:
-    answer = httpx.get(f"{base(house)}/workflows", headers=KEYS, timeout=ANSWERED_WITHIN_S)
+def names(system: System) -> list[Any]:
+    answer = httpx.get(f"{base(system)}/workflows", headers=KEYS, timeout=ANSWERED_WITHIN_S)
     complete = answer.headers.get("headwater-position", "").count("@") == 4
     return list(answer.json()["workflows"]) if answer.is_success and complete else []
 
 
-def owners(house: House) -> int:
-    with psycopg.connect(house.dsn) as connection:
-        found = connection.execute("select count(distinct owner) from workflow_owner").fetchone()
-        return int(found[0]) if found else 0
+def owners(system: System) -> int:
+    with psycopg.connect(system.dsn) as connection:
+        result = connection.execute("select count(distinct owner) from workflow_owner").fetchone()
+        return int(result[0]) if result else 0
 
 
-def create(house: House, workflow: str, count: int) -> list[str]:
+def create(system: System, workflow: str, count: int) -> list[str]:
     made = [f"{workflow}-{number}" for number in range(1, count + 1)]
     body = {"instances": [{"id": name, "params": n} for n, name in enumerate(made, 1)]}
-    url = f"{base(house)}/workflows/{workflow}/instances/batch"
+    url = f"{base(system)}/workflows/{workflow}/instances/batch"
 
     def taken() -> bool:
         return httpx.post(url, json=body, headers=KEYS, timeout=ANSWERED_WITHIN_S).is_success
 
     # What an answer that came too late was of is there; those that exist are left alone.
-    house.wait(taken, f"{made} to be taken")
+    system.wait(taken, f"{made} to be taken")
     return made
 
 
-def status(house: House, workflow: str, name: str) -> str:
-    url = f"{base(house)}/workflows/{workflow}/instances/{name}"
+def status(system: System, workflow: str, name: str) -> str:
+    url = f"{base(system)}/workflows/{workflow}/instances/{name}"
     answer = httpx.get(url, headers=KEYS, timeout=ANSWERED_WITHIN_S)
     # What was taken is not there until it is projected.
     return str(answer.json()["details"]["status"]) if answer.is_success else ""
 
 
-def tick(house: House, **asked: int) -> int:
-    url = f"{base(house)}/_runner/tick"
+def tick(system: System, **asked: int) -> int:
+    url = f"{base(system)}/_runner/tick"
     answer = httpx.post(url, json=asked, headers=TICK_KEY, timeout=2 * ANSWERED_WITHIN_S)
     assert answer.status_code == 200, answer.text
     return int(answer.json()["processed"])
 
 
-def statuses(house: House, workflow: str, made: list[str]) -> list[str]:
-    return [status(house, workflow, name) for name in made]
+def statuses(system: System, workflow: str, made: list[str]) -> list[str]:
+    return [status(system, workflow, name) for name in made]
 
 
-def test_code_runs_when_it_is_ticked_and_as_much_as_is_asked(house: House):
-    made = create(house, "echo", 5)
-    house.wait(lambda: statuses(house, "echo", made) == ["active"] * 5, "them to be projected")
-    assert tick(house, maxInstances=2) == 2
-    house.wait(
-        lambda: sorted(statuses(house, "echo", made)) == ["active"] * 3 + ["complete"] * 2,
+def test_code_runs_when_it_is_ticked_and_as_much_as_is_asked(system: System):
+    made = create(system, "echo", 5)
+    system.wait(lambda: statuses(system, "echo", made) == ["active"] * 5, "them to be projected")
+    assert tick(system, maxInstances=2) == 2
+    system.wait(
+        lambda: sorted(statuses(system, "echo", made)) == ["active"] * 3 + ["complete"] * 2,
         "two of them to end",
     )
-    assert tick(house) == 3
-    house.wait(lambda: statuses(house, "echo", made) == ["complete"] * 5, "all of them to end")
-    assert tick(house) == 0
+    assert tick(system) == 3
+    system.wait(lambda: statuses(system, "echo", made) == ["complete"] * 5, "all of them to end")
+    assert tick(system) == 0
 
 
-def test_as_many_steps_are_begun_as_are_asked_for(house: House):
-    made = create(house, "slow", 30)
+def test_as_many_steps_are_begun_as_are_asked_for(system: System):
+    made = create(system, "slow", 30)
     for done in (1, 8):
-        tick(house, maxSteps=done if done == 1 else 7)
-        house.wait(
-            lambda: statuses(house, "slow", made).count("complete") == done,  # noqa: B023
+        tick(system, maxSteps=done if done == 1 else 7)
+        system.wait(
+            lambda: statuses(system, "slow", made).count("complete") == done,  # noqa: B023
             "their instances to end",
         )
-    assert tick(house) == 22
+    assert tick(system) == 22
 
 
-def test_what_goes_on_comes_before_what_begins(house: House):
-    (waiting,) = create(house, "waiting", 1)
-    assert tick(house) == 1
-    create(house, "echo", 8)
-    url = f"{base(house)}/workflows/waiting/instances/{waiting}/events"
+def test_what_goes_on_comes_before_what_begins(system: System):
+    (waiting,) = create(system, "waiting", 1)
+    assert tick(system) == 1
+    create(system, "echo", 8)
+    url = f"{base(system)}/workflows/waiting/instances/{waiting}/events"
     assert httpx.post(
         url, json={"type": "go", "payload": 1}, headers=KEYS, timeout=ANSWERED_WITHIN_S
     ).is_success
-    assert tick(house, maxInstances=1) == 1
-    house.wait(lambda: status(house, "waiting", waiting) == "complete", "it to go on")
+    assert tick(system, maxInstances=1) == 1
+    system.wait(lambda: status(system, "waiting", waiting) == "complete", "it to go on")

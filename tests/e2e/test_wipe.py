@@ -1,6 +1,6 @@
 """Goal: after a wipe nothing of a user is left anywhere, whoever dies while it is carried out.
 
-Method: the whole house with deliveries of all fates about one user, who is wiped while worker and
+Method: the whole system with deliveries of all fates about one user, who is wiped while worker and
 gateway are killed; then topics are compacted at once, and all bytes there are, are looked through.
 """
 
@@ -29,7 +29,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing
 from tests.e2e.deliveries import body, mixed
-from tests.e2e.house import ADMIN, PARTITIONS, READER, House, opened
+from tests.e2e.system import ADMIN, PARTITIONS, READER, System, opened
 from tests.waiting import ANSWERED_WITHIN_S
 
 #: Whatever deliveries may carry has to be found, and forgotten.
@@ -39,8 +39,8 @@ SUBJECT = "terra-of-the-forgotten"
 MARKER = "a lighthouse at dusk"
 TRACES_OF_THEM = (USER.encode(), SUBJECT.encode(), MARKER.encode())
 PARTS = ("worker", "gateway", "project", "worker2")
-#: The house's own workflows alone.
-OF_THE_HOUSE = ("--app", "headwater")
+#: The system's own workflows alone.
+OF_THE_SYSTEM = ("--app", "headwater")
 NO_DIFFERENCE = {"added": 0, "removed": 0, "changed": 0, "examples": []}
 AT_ONCE = {
     "segment.ms": "50",
@@ -54,12 +54,12 @@ AT_ONCE = {
 
 
 @pytest.fixture
-def house(scratch: Path, fresh_database: str) -> Iterator[House]:
+def system(scratch: Path, fresh_database: str) -> Iterator[System]:
     directory = scratch / "wipe"
     directory.mkdir()
-    with opened(House(directory, fresh_database)) as house:
-        house.start("worker2", *OF_THE_HOUSE)
-        yield house
+    with opened(System(directory, fresh_database)) as system:
+        system.start("worker2", *OF_THE_SYSTEM)
+        yield system
 
 
 def theirs(kind: str, day: int, *, named: bool, steps: int = 7) -> bytes:
@@ -89,15 +89,15 @@ def in_topics(bootstrap: str) -> list[str]:
     names = [topic.name for topic in TOPICS]
 
     async def read() -> list[str]:
-        found = []
+        result = []
         for partition in range(PARTITIONS):
             async for records in read_partition(Cluster(bootstrap), names, partition):
                 for record in records:
                     parts = [record.key, record.value, *(v for _, v in record.headers)]
                     data = b"\n".join(part for part in parts if part)
                     if any(trace in data for trace in TRACES_OF_THEM):
-                        found.append(f"{record.topic}/{partition}@{record.offset}")
-        return found
+                        result.append(f"{record.topic}/{partition}@{record.offset}")
+        return result
 
     return asyncio.run(read())
 
@@ -113,11 +113,13 @@ async def _compact_at_once(bootstrap: str) -> None:
         (broker,) = (await admin.describe_cluster())["brokers"]
         node, topic = ConfigResourceType.BROKER, ConfigResourceType.TOPIC
         often = ConfigResource(node, str(broker["node_id"]), {"log.cleaner.backoff.ms": "100"})
-        each = [ConfigResource(topic, name, AT_ONCE) for name in COMPACTED]
-        await admin.alter_configs([often, *each])
+        item = [ConfigResource(topic, name, AT_ONCE) for name in COMPACTED]
+        await admin.alter_configs([often, *item])
         # What goes by age, within a week: as if that was over.
         places = [TopicPartition(name, number) for name in BY_AGE for number in range(PARTITIONS)]
-        await admin.delete_records({place: RecordsToDelete(before_offset=-1) for place in places})
+        await admin.delete_records(
+            {position: RecordsToDelete(before_offset=-1) for position in places}
+        )
     finally:
         await admin.close()
 
@@ -151,14 +153,14 @@ def in_postgres(dsn: str) -> list[str]:
         names = connection.execute(
             "select tablename from pg_tables where schemaname = 'headwater'"
         ).fetchall()
-        found = []
+        result = []
         for (name,) in names:
             rows = connection.execute(f'select t::text from "{name}" t').fetchall()  # noqa: S608
             text = "\n".join(row for (row,) in rows)
             hexed = [trace.hex() for trace in TRACES_OF_THEM]
             if any(trace in text for trace in [*(t.decode() for t in TRACES_OF_THEM), *hexed]):
-                found.append(name)
-    return found
+                result.append(name)
+    return result
 
 
 def in_files(directory: Path) -> list[str]:
@@ -176,94 +178,94 @@ def in_files(directory: Path) -> list[str]:
     ]
 
 
-def mirrored(house: House, database: Path) -> None:
-    with httpx.Client(base_url=house.url(), headers=READER, timeout=ANSWERED_WITHIN_S) as client:
+def mirrored(system: System, database: Path) -> None:
+    with httpx.Client(base_url=system.url(), headers=READER, timeout=ANSWERED_WITHIN_S) as client:
         Mirror(database, client, report=print, sleep=time.sleep).sync()
 
 
-def done(house: House) -> int:
-    with psycopg.connect(house.dsn) as connection:
-        found = connection.execute("select count(*) from wipes where done_at is not null")
-        return int(found.fetchone()[0])  # type: ignore[index]
+def done(system: System) -> int:
+    with psycopg.connect(system.dsn) as connection:
+        result = connection.execute("select count(*) from wipes where done_at is not null")
+        return int(result.fetchone()[0])  # type: ignore[index]
 
 
-def instances(house: House) -> set[str]:
+def instances(system: System) -> set[str]:
     """The workflows that have instances about them."""
-    with psycopg.connect(house.dsn) as connection:
+    with psycopg.connect(system.dsn) as connection:
         query = "select workflow_name from workflow_instance where params::text like %s"
         return {name for (name,) in connection.execute(query, [f"%{USER}%"])}
 
 
-def counts(house: House) -> dict[str, int]:
-    answer = httpx.get(f"{house.url()}{ABOUT}", headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+def counts(system: System) -> dict[str, int]:
+    answer = httpx.get(f"{system.url()}{ABOUT}", headers=ADMIN, timeout=ANSWERED_WITHIN_S)
     return {name: number for name, number in answer.json()["counts"].items() if number}
 
 
 # Each wait has a bound of its own. On a busy machine all of them together, and the start of Kafka,
 # which counts for the first test that needs it, take as long as a test usually may.
 @pytest.mark.timeout(900)
-def test_nothing_is_left_of_a_user_who_was_wiped_while_parts_were_killed(house: House):
-    blob = house.directory / "data" / "blobs" / reports_of(USER) / "report.pdf"
+def test_nothing_is_left_of_a_user_who_was_wiped_while_parts_were_killed(system: System):
+    blob = system.directory / "data" / "blobs" / reports_of(USER) / "report.pdf"
     blob.parent.mkdir(parents=True)
     blob.write_bytes(MARKER.encode())
-    copy = house.directory / "copy.sqlite"
-    house.deliver(all_fates() + mixed(1, 40))
-    house.wait(lambda: counts(house).get("raw_events", 0) >= len(all_fates()) - 1, "their rows")
-    asked = {"user_id": USER, "rate": 1}
+    copy = system.directory / "copy.sqlite"
+    system.deliver(all_fates() + mixed(1, 40))
+    system.wait(lambda: counts(system).get("raw_events", 0) >= len(all_fates()) - 1, "their rows")
+    requested = {"user_id": USER, "rate": 1}
     replay = httpx.post(
-        f"{house.url()}/admin/replays", headers=ADMIN, json=asked, timeout=ANSWERED_WITHIN_S
+        f"{system.url()}/admin/replays", headers=ADMIN, json=requested, timeout=ANSWERED_WITHIN_S
     )
     assert replay.status_code == 202, replay.text
-    house.wait(lambda: instances(house) == {"terra-backfill", "headwater-replay"}, "instances")
-    mirrored(house, copy)
-    rebuilt(house, "daily_summary")
-    assert any("rebuilds" in path for path in in_files(house.directory))
-    assert in_topics(house.bootstrap)
-    assert in_postgres(house.dsn)
+    system.wait(lambda: instances(system) == {"terra-backfill", "headwater-replay"}, "instances")
+    mirrored(system, copy)
+    rebuilt(system, "daily_summary")
+    assert any("rebuilds" in path for path in in_files(system.directory))
+    assert in_topics(system.bootstrap)
+    assert in_postgres(system.dsn)
 
-    _wipe_and_kill(house)
-    house.wipe(USER)
-    assert not counts(house)
-    mirrored(house, copy)
-    assert house.deliver(all_fates()) == len(all_fates()), "copies are still known"
+    _wipe_and_kill(system)
+    system.wipe(USER)
+    assert not counts(system)
+    mirrored(system, copy)
+    assert system.deliver(all_fates()) == len(all_fates()), "copies are still known"
     for projection in ("workflows", "daily_summary"):
-        assert rebuilt(house, projection) == NO_DIFFERENCE
+        assert rebuilt(system, projection) == NO_DIFFERENCE
     for part in PARTS:
-        house.stop(part)
-    assert in_files(house.directory) == []
-    assert in_postgres(house.dsn) == []
-    asyncio.run(_compact_at_once(house.bootstrap))
-    house.wait(lambda: not left_after_compaction(house.bootstrap), "compaction")
+        system.stop(part)
+    assert in_files(system.directory) == []
+    assert in_postgres(system.dsn) == []
+    asyncio.run(_compact_at_once(system.bootstrap))
+    system.wait(lambda: not left_after_compaction(system.bootstrap), "compaction")
 
 
-def rebuilt(house: House, projection: str) -> dict[str, object]:
+def rebuilt(system: System, projection: str) -> dict[str, object]:
     """How the rows come out that are made again."""
     with httpx.Client(
-        base_url=f"{house.url()}/admin/rebuilds", headers=ADMIN, timeout=ANSWERED_WITHIN_S
+        base_url=f"{system.url()}/admin/rebuilds", headers=ADMIN, timeout=ANSWERED_WITHIN_S
     ) as client:
         begun = client.post("", json={"projection": projection}).json()
 
         def found() -> dict[str, Any]:
             return dict(client.get(f"/{begun['id']}").json())
 
-        house.wait(lambda: found()["state"] == "compared", "the rebuild to be compared")
+        system.wait(lambda: found()["state"] == "compared", "the rebuild to be compared")
         assert found()["progress"]["total"] > 0
         return dict(found()["difference"])
 
 
-def _wipe_and_kill(house: House) -> None:
+def _wipe_and_kill(system: System) -> None:
     """Kills everybody when the first partition is done; what was ordered is carried out."""
 
     def order() -> None:
         with suppress(httpx.TransportError):
-            httpx.post(f"{house.url()}{ABOUT}/wipe", headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+            httpx.post(f"{system.url()}{ABOUT}/wipe", headers=ADMIN, timeout=ANSWERED_WITHIN_S)
 
     ordering = threading.Thread(target=order)
     ordering.start()
-    house.wait(lambda: done(house) > 0, "a partition to be done")
+    system.wait(lambda: done(system) > 0, "a partition to be done")
     for part in PARTS:
-        house.kill(part)
+        system.kill(part)
     ordering.join()
     for part in PARTS:
-        house.start(part, *(OF_THE_HOUSE if part == "worker2" else ()))
-    house.wait(lambda: done(house) == PARTITIONS, "all partitions to be done")
+        system.start(part, *(OF_THE_SYSTEM if part == "worker2" else ()))
+    system.wait(lambda: done(system) == PARTITIONS, "all partitions to be done")

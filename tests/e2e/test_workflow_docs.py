@@ -35,7 +35,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.house import free_port
+from tests.e2e.system import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = "README"
@@ -71,21 +71,21 @@ def read(page: str) -> list[Block]:
     text = (ROOT / "docs" / "workflows" / f"{page}.md").read_text("utf-8")
     blocks: list[Block] = []
     end = 0
-    for found in FENCE.finditer(text):
-        language, mark, body = found.groups()
+    for result in FENCE.finditer(text):
+        language, mark, body = result.groups()
         if language == "text":
             assert blocks, f"{page}: expected something that shows this before {body!r}"
-            assert not text[end : found.start()].strip(), f"{page}: {body!r} is not right behind"
+            assert not text[end : result.start()].strip(), f"{page}: {body!r} is not right behind"
             blocks[-1].expected = body
         else:
-            line = text.count("\n", 0, found.start()) + 1
+            line = text.count("\n", 0, result.start()) + 1
             blocks.append(Block(page=page, line=line, language=language, mark=mark, text=body))
-        end = found.end()
+        end = result.end()
     return blocks
 
 
 @dataclass
-class House:
+class System:
     """The service, and a directory of somebody who reads the pages."""
 
     home: Path
@@ -95,18 +95,18 @@ class House:
 
     def here(self, text: str) -> str:
         """A text with the ports that are ours."""
-        for told, ours in self.ports.items():
-            text = re.sub(rf"\b{told}\b", ours, text)
+        for reported, ours in self.ports.items():
+            text = re.sub(rf"\b{reported}\b", ours, text)
         return text
 
     def begin(self, block: Block) -> None:
         """Starts what goes on."""
         log = self.home / f"{len(self.running)}.log"
-        with log.open("wb") as told:
+        with log.open("wb") as reported:
             # A shell of one command becomes that command.
             argv = ["bash", "-c", self.here(block.text).strip()]
             process = subprocess.Popen(
-                argv, cwd=self.home, env=self.environment, stdout=told, stderr=told
+                argv, cwd=self.home, env=self.environment, stdout=reported, stderr=reported
             )
         self.running.append(process)
         port = re.search(r"--port (\d+)", self.here(block.text))
@@ -182,11 +182,11 @@ def require_terminals() -> None:
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path) -> Iterator[House]:
+def system(scratch: Path) -> Iterator[System]:
     require_terminals()
     home = scratch / "reader"
     home.mkdir()
-    ports = {told: str(free_port()) for told in PORTS}
+    ports = {reported: str(free_port()) for reported in PORTS}
     ours = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER")}
     environment = {
         **ours,
@@ -200,21 +200,21 @@ def house(scratch: Path) -> Iterator[House]:
     }
     if "rules.toml" in write_files(home):
         environment["HEADWATER_RULES"] = "rules.toml"
-    house = House(home, environment, ports)
+    system = System(home, environment, ports)
     try:
-        yield house
+        yield system
     finally:
-        house.close()
+        system.close()
 
 
 @pytest.fixture(scope="module")
-def readings(house: House) -> Iterator[dict[str, "Future[None]"]]:
+def readings(system: System) -> Iterator[dict[str, "Future[None]"]]:
     """What comes of each page that can be followed here."""
     with ThreadPoolExecutor(READERS) as readers:
-        readings = {FIRST: readers.submit(follow, house, FIRST)}
+        readings = {FIRST: readers.submit(follow, system, FIRST)}
         readings[FIRST].result()
         others = [page for page in PAGES if page != FIRST and not lacking(page)]
-        yield readings | {page: readers.submit(follow, house, page) for page in others}
+        yield readings | {page: readers.submit(follow, system, page) for page in others}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -239,33 +239,33 @@ def test_without_pseudo_terminals_no_page_is_followed(monkeypatch: pytest.Monkey
         require_terminals()
 
 
-def follow(house: House, page: str) -> None:
+def follow(system: System, page: str) -> None:
     """Does what a page says; of one that cannot be followed, what it starts for the others."""
-    kept = house.home / f"{page}.env"
+    kept = system.home / f"{page}.env"
     kept.write_text("")
     blocks = read(page)
     for block in [block for block in blocks if block.mark == "up"] if lacking(page) else blocks:
-        text = house.here(block.text)
+        text = system.here(block.text)
         match block.language, block.mark:
             case "sh", "up":
-                house.begin(block)
+                system.begin(block)
             case "sh", ("" | "eventually") as mark:
                 script = f"set -a; . {kept}\n{text}\nexport -p > {kept}"
-                run(house, block, ["bash", "-e", "-c", script], again=mark == "eventually")
+                run(system, block, ["bash", "-e", "-c", script], again=mark == "eventually")
             case "python", "service":
-                run(house, block, [sys.executable, "-c", text])
+                run(system, block, [sys.executable, "-c", text])
             case "python", "":
                 pass  # by tests/unit/test_docs.py
             case _, mark:
                 assert "." in mark, f"{block.place}: expected a known mark, found {mark!r}"
 
 
-def run(house: House, block: Block, argv: list[str], *, again: bool = False) -> None:
+def run(system: System, block: Block, argv: list[str], *, again: bool = False) -> None:
     """Runs a block, and compares what it shows."""
     deadline = time.monotonic() + (PATIENCE_S if again else 0)
     while True:
-        code, shown = house.show(argv)
-        if code == 0 and (block.expected is None or shows(house, block.expected)(shown)):
+        code, shown = system.show(argv)
+        if code == 0 and (block.expected is None or shows(system, block.expected)(shown)):
             return
         assert time.monotonic() < deadline, (
             f"{block.place}: {block.text}ended with {code} and shows\n{shown}\n"
@@ -274,13 +274,13 @@ def run(house: House, block: Block, argv: list[str], *, again: bool = False) -> 
         time.sleep(0.3)  # a command takes longer than that
 
 
-def shows(house: House, expected: str) -> Callable[[str], bool]:
+def shows(system: System, expected: str) -> Callable[[str], bool]:
     """Whether a text is what is expected."""
     lines = [
         r"(?:[^\n]*\n)*?"
         if line == "…"
         else "[^\n]*".join(map(re.escape, ANYTHING.split(line))) + r"\n"
-        for line in plain(house.here(expected))
+        for line in plain(system.here(expected))
     ]
     pattern = re.compile("".join(lines))
     return lambda shown: (

@@ -30,7 +30,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from headwater.gateway.api.workflows.job_bodies import WAIT_MAX_MS
-from tests.e2e.house import House, opened
+from tests.e2e.system import System, opened
 from tests.ticked import Ticked, serving
 from tests.waiting import ANSWERED_WITHIN_S
 
@@ -107,10 +107,10 @@ def ticked() -> Iterator[Ticked]:
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path, module_database: str, ticked: Ticked) -> Iterator[House]:
+def system(scratch: Path, module_database: str, ticked: Ticked) -> Iterator[System]:
     directory = scratch / "workflow-schema"
     directory.mkdir()
-    house = House(
+    system = System(
         directory,
         module_database,
         HEADWATER_APP="tests.apps.service",
@@ -118,8 +118,8 @@ def house(scratch: Path, module_database: str, ticked: Ticked) -> Iterator[House
         HEADWATER_TICK_KEY="the-tick-key",
         HEADWATER_WORLD_KEY="dev-workflow-key",
     )
-    with opened(house, ("worker", "project", "gateway")):
-        yield house
+    with opened(system, ("worker", "project", "gateway")):
+        yield system
 
 
 @pytest.fixture(autouse=True)
@@ -129,24 +129,24 @@ def named(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="module")
-def api(house: House) -> Iterator[httpx.Client]:
+def api(system: System) -> Iterator[httpx.Client]:
     with httpx.Client(
-        base_url=house.url() + API, headers=KEYS, timeout=ANSWERED_WITHIN_S
+        base_url=system.url() + API, headers=KEYS, timeout=ANSWERED_WITHIN_S
     ) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def described(house: House, api: httpx.Client) -> BaseSchema:
+def described(system: System, api: httpx.Client) -> BaseSchema:
     """What the gateway says of its routes; there are instances to ask it about."""
     for workflow, params in INSTANCES.items():
-        house.wait(partial(_begun, api, workflow, params), f"{workflow} to begin")
+        system.wait(partial(_begun, api, workflow, params), f"{workflow} to begin")
     sent = api.post(_path("telling", "/events"), json={"type": "end"})
     assert sent.is_success
     for workflow, status in STATUSES.items():
-        house.wait(partial(_is, api, workflow, status), f"{workflow} to be {status}")
+        system.wait(partial(_is, api, workflow, status), f"{workflow} to be {status}")
     config = SchemathesisConfig.from_dict(CONFIG)
-    return openapi.from_url(f"{house.url()}/schema/openapi.json", config=config)
+    return openapi.from_url(f"{system.url()}/schema/openapi.json", config=config)
 
 
 def _begun(api: httpx.Client, workflow: str, params: object) -> bool:

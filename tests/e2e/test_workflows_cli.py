@@ -16,7 +16,7 @@ import psycopg
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.environment import load_settings
 from headwater.schemas.history import Command, ReplySent, SendEvent, StartRun
-from tests.e2e.house import free_port
+from tests.e2e.system import free_port
 from tests.waiting import until
 from tests.workflow_parts import a_client, started
 
@@ -92,10 +92,10 @@ def eventually(dsn: str, query: str, expected: Sequence[tuple[object, ...]]) -> 
     deadline = time.monotonic() + PATIENCE_S
     while True:
         with psycopg.connect(dsn) as connection:
-            found = connection.execute(query.encode()).fetchall()
-        if found == list(expected):
+            result = connection.execute(query.encode()).fetchall()
+        if result == list(expected):
             return
-        assert time.monotonic() < deadline, found
+        assert time.monotonic() < deadline, result
         time.sleep(0.1)
 
 
@@ -207,7 +207,7 @@ def test_two_apps_that_declare_the_same_workflow_are_refused(tmp_path: Path):
         ) in said
 
 
-def test_an_app_is_named_once_and_the_own_of_the_house_alone(tmp_path: Path):
+def test_an_app_is_named_once_and_the_own_of_the_system_alone(tmp_path: Path):
     for apps in ("orders,orders", "orders,headwater", "orders,"):
         with headwater(tmp_path, "worker", "--app", apps) as refused:
             _, said = refused.communicate(timeout=PATIENCE_S)

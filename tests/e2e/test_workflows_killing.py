@@ -26,8 +26,8 @@ from headwater.schemas.statuses import RunStatus
 from headwater.streams.deadlines import SESSION_S
 from tests.e2e.graph_app import OUTPUTS
 from tests.e2e.workflow_app import ENTRIES, ITERATIONS
-from tests.e2e.workflow_books import BookHouse
-from tests.e2e.workflow_house import Mark, Sender, Story, opened
+from tests.e2e.workflow_books import BookSystem
+from tests.e2e.workflow_system import Mark, Sender, Story, opened
 from tests.fakes.followed_graphs import followed
 
 INSTANCES = 200
@@ -87,51 +87,51 @@ ROOTS = [name for name in SHAPES if name not in ("child", "created")]
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path) -> Iterator[BookHouse]:
+def system(scratch: Path) -> Iterator[BookSystem]:
     directory = scratch / "workflows-killed"
     directory.mkdir()
-    with opened(BookHouse(directory, "tests.e2e.graph_app")) as house:
-        yield house
+    with opened(BookSystem(directory, "tests.e2e.graph_app")) as system:
+        yield system
 
 
 @pytest.fixture(autouse=True)
-def nobody_left(house: BookHouse) -> Iterator[None]:
+def nobody_left(system: BookSystem) -> Iterator[None]:
     yield
-    for name in house.workers:
-        house.stop(name)
-    house.postgres.start()
+    for name in system.workers:
+        system.stop(name)
+    system.postgres.start()
 
 
 Disturb = Callable[[Story], Awaitable[None]]
 
 
-async def under_load(house: BookHouse, disturb: Disturb) -> Story:
-    """Creates instances while the house is disturbed, waits for their ends, compares everything."""
+async def under_load(system: BookSystem, disturb: Disturb) -> Story:
+    """Creates instances while the system is disturbed, and compares everything in the end."""
     label = f"r{next(_ROUNDS)}"
     roots = [(ROOTS[n % len(ROOTS)], f"{label}-{n}") for n in range(INSTANCES)]
     expected = [f"{shape}/{name}" for shape, name in roots]
     expected += [made for shape, name in roots for made in SHAPES[shape].made(name)]
-    house.begin(label)
-    async with house.reading() as story, house.client() as client:
+    system.begin(label)
+    async with system.reading() as story, system.client() as client:
         await client.ready()
         await client.send("child", "taken", StartRun("7"))
         async with asyncio.TaskGroup() as tasks:
             sending = [tasks.create_task(_begin(client, *root)) for root in roots]
             await disturb(story)
-        assert all(each.done() for each in sending)
-        await house.until(
+        assert all(item.done() for item in sending)
+        await system.until(
             story, lambda: all(map(story.ended, expected)), f"the ends of {label}", 180
         )
         # What is under way behind the ends, such as PostsSent, may still come.
-        commands = await house.commands()
-        await house.until(story, lambda: _decided(story, commands), "the outcomes of all commands")
+        commands = await system.commands()
+        await system.until(story, lambda: _decided(story, commands), "the outcomes of all commands")
         # Those that were asked for again, by an owner who was superseded, are given back last.
-        await house.until(story, lambda: not _held(story), "all slots to be free again")
+        await system.until(story, lambda: not _held(story), "all slots to be free again")
         check(story, expected, commands)
-        check_trail(house.marks(), story, expected)
-        await _check_published(house, roots)
-        house.check_entries(story)
-        await house.check_rows(story)
+        check_trail(system.marks(), story, expected)
+        await _check_published(system, roots)
+        system.check_entries(story)
+        await system.check_rows(story)
     return story
 
 
@@ -166,9 +166,9 @@ def check(story: Story, expected: list[str], commands: dict[int, list[int]]) -> 
         completed[instance].add(key)
     assert {key: completed[key] for key in expected} == {key: steps_of(key) for key in expected}
     begun = Counter(
-        told.key
-        for told in story.told
-        if told.counts and isinstance(told.record.events[0], RunStarted)
+        reported.key
+        for reported in story.told
+        if reported.counts and isinstance(reported.record.events[0], RunStarted)
     )
     assert {key: begun[key] for key in expected} == dict.fromkeys(expected, 1)
 
@@ -193,38 +193,38 @@ def _held(story: Story) -> list[int]:
 def check_trail(marks: list[Mark], story: Story, expected: Collection[str]) -> None:
     """Every completed step was begun, and none after its completion was in the log."""
     ours = set(expected)
-    done = {place: at_ms for place, at_ms in story.done_at().items() if place[0] in ours}
+    done = {position: at_ms for position, at_ms in story.done_at().items() if position[0] in ours}
     begun = {(mark.instance, mark.run, mark.key) for mark in marks}
     assert set(done) <= begun, f"never begun: {set(done) - begun}"
     late = [
-        (mark, done[place])
+        (mark, done[position])
         for mark in marks
-        if (place := (mark.instance, mark.run, mark.key)) in done
+        if (position := (mark.instance, mark.run, mark.key)) in done
         # The broker's clock has whole milliseconds.
-        and mark.at_ns // 1_000_000 > done[place]
+        and mark.at_ns // 1_000_000 > done[position]
     ]
     assert not late, f"begun after the completion was in the log: {late}"
 
 
-async def _check_published(house: BookHouse, roots: list[tuple[str, str]]) -> None:
+async def _check_published(system: BookSystem, roots: list[tuple[str, str]]) -> None:
     """Every record that a step published is there, once."""
     names = {name for _, name in roots}
     expected = {(name, repr(n)) for shape, name in roots for n in range(5) if shape == "publisher"}
     expected |= {
         (name, repr({"created": f"{name}-x"})) for shape, name in roots if shape == "creator"
     }
-    found: list[tuple[bytes, str, Any]] = []
+    result: list[tuple[bytes, str, Any]] = []
     # A record waits for seconds where Kafka was away, and its run does not wait for it.
     async with asyncio.timeout(120):
-        while len(found) < len(expected):
-            found = [each for each in await house.published() if each[1] in names]
-    assert sorted((name, repr(value)) for _, name, value in found) == sorted(expected)
-    assert len({number for number, _, _ in found}) == len(expected)
+        while len(result) < len(expected):
+            result = [item for item in await system.published() if item[1] in names]
+    assert sorted((name, repr(value)) for _, name, value in result) == sorted(expected)
+    assert len({number for number, _, _ in result}) == len(expected)
 
 
 def owners(story: Story) -> set[int]:
     """The workers that have the latest claims, by process id."""
-    return {int(each.owner.rpartition("-")[2]) for each in story.claims.values()}
+    return {int(claim.owner.rpartition("-")[2]) for claim in story.claims.values()}
 
 
 def output_of(key: str) -> object:
@@ -244,122 +244,122 @@ async def _kills(seed: int, how: Callable[[random.Random], None], kills: int = K
         how(draw)
 
 
-def test_killing_workers_costs_and_repeats_nothing(house: BookHouse, seed: int):
+def test_killing_workers_costs_and_repeats_nothing(system: BookSystem, seed: int):
     # One of them notes a snapshot after every record.
     impatience: dict[str, dict[str, str]] = {"one": {}, "two": {"checkpoint_records": "1"}}
 
     def kill(draw: random.Random) -> None:
         name = draw.choice(["one", "two"])
-        house.kill(name)
-        house.start(name, **impatience[name])
+        system.kill(name)
+        system.start(name, **impatience[name])
 
-    for name, found in impatience.items():
-        house.start(name, **found)
-    asyncio.run(under_load(house, lambda _: _kills(seed, kill)))
+    for name, result in impatience.items():
+        system.start(name, **result)
+    asyncio.run(under_load(system, lambda _: _kills(seed, kill)))
 
 
-def test_killing_the_host_alone_costs_and_repeats_nothing(house: BookHouse, seed: int):
+def test_killing_the_host_alone_costs_and_repeats_nothing(system: BookSystem, seed: int):
     def kill(draw: random.Random) -> None:
-        house.kill_host(draw.choice(["one", "two"]))
+        system.kill_host(draw.choice(["one", "two"]))
 
-    house.start("one")
-    house.start("two")
+    system.start("one")
+    system.start("two")
 
     async def disturb(story: Story) -> None:
         # A host that dies while it imports its app for the first time is an app that is wrong.
-        both = {part.pid for part in house.workers.values()}
-        await house.until(story, lambda: owners(story) == both, "both workers to own partitions")
+        both = {part.pid for part in system.workers.values()}
+        await system.until(story, lambda: owners(story) == both, "both workers to own partitions")
         await _kills(seed, kill)
 
-    asyncio.run(under_load(house, disturb))
+    asyncio.run(under_load(system, disturb))
 
 
 @pytest.mark.soak
-def test_killing_the_broker_costs_and_repeats_nothing(house: BookHouse, seed: int):
+def test_killing_the_broker_costs_and_repeats_nothing(system: BookSystem, seed: int):
     def kill(_: random.Random) -> None:
-        house.broker.kill()
-        house.broker.start()
+        system.broker.kill()
+        system.broker.start()
 
-    house.start("one")
-    house.start("two")
-    asyncio.run(under_load(house, lambda _: _kills(seed, kill, KILLS - 1)))
+    system.start("one")
+    system.start("two")
+    asyncio.run(under_load(system, lambda _: _kills(seed, kill, KILLS - 1)))
 
 
 @pytest.mark.soak
-def test_killing_postgres_costs_and_repeats_nothing(house: BookHouse, seed: int):
+def test_killing_postgres_costs_and_repeats_nothing(system: BookSystem, seed: int):
     def kill(draw: random.Random) -> None:
-        house.postgres.kill()
+        system.postgres.kill()
         if draw.random() < 0.5:
-            house.kill("two")
-            house.start("two")
-        house.postgres.start()
+            system.kill("two")
+            system.start("two")
+        system.postgres.start()
 
     async def disturb(story: Story) -> None:
         def ended() -> Counter[str]:
-            keys = [each.split("/") for each in story.views if story.ended(each)]
-            return Counter(shape for shape, name in keys if house.concerns(name))
+            keys = [view.split("/") for view in story.views if story.ended(view)]
+            return Counter(shape for shape, name in keys if system.concerns(name))
 
-        house.postgres.kill()
-        await house.until(story, lambda: ended().total() >= INSTANCES // 2, "those without SQL")
+        system.postgres.kill()
+        await system.until(story, lambda: ended().total() >= INSTANCES // 2, "those without SQL")
         assert not ended()["bookkeeper"]
         # Whoever takes a partition over now has to wait for Postgres with all that is in it.
-        house.start("two")
-        await house.until(story, lambda: house.parts["two"].pid in owners(story), "its claims")
-        house.postgres.start()
+        system.start("two")
+        await system.until(story, lambda: system.parts["two"].pid in owners(story), "its claims")
+        system.postgres.start()
         await _kills(seed, kill, KILLS - 1)
 
-    house.start("one")
-    asyncio.run(_owned_by(house, "one"))
-    asyncio.run(under_load(house, disturb))
+    system.start("one")
+    asyncio.run(_owned_by(system, "one"))
+    asyncio.run(under_load(system, disturb))
 
 
-async def _owned_by(house: BookHouse, name: str) -> None:
+async def _owned_by(system: BookSystem, name: str) -> None:
     """Waits until a worker has all partitions, in the log and in Postgres."""
-    async with house.reading() as story:
+    async with system.reading() as story:
 
         def owned() -> bool:
             epochs = {number: claims.epoch for number, claims in story.claims.items()}
-            return owners(story) == {house.parts[name].pid} and house.claims() == epochs
+            return owners(story) == {system.parts[name].pid} and system.claims() == epochs
 
-        await house.until(story, owned, f"{name} to own all partitions")
+        await system.until(story, owned, f"{name} to own all partitions")
 
 
 @pytest.mark.soak
-def test_a_suspended_worker_counts_for_nothing(house: BookHouse, seed: int):
+def test_a_suspended_worker_counts_for_nothing(system: BookSystem, seed: int):
     draw = random.Random(seed)
 
     async def suspend(story: Story) -> None:
-        zombie = house.parts["one"]
+        zombie = system.parts["one"]
 
-        await house.until(story, lambda: zombie.pid in owners(story), "it to own a partition")
+        await system.until(story, lambda: zombie.pid in owners(story), "it to own a partition")
         await asyncio.sleep(draw.uniform(0, 0.5))
         zombie.send_signal(signal.SIGSTOP)
         asleep_s = SESSION_S + draw.uniform(1, 3)
         # Who takes the place of a projector waits for its session to end, too.
-        projector = _kills(seed, lambda _: house.kill_projector(), 1)
+        projector = _kills(seed, lambda _: system.kill_projector(), 1)
         await asyncio.gather(asyncio.sleep(asleep_s), projector)
         zombie.send_signal(signal.SIGCONT)
 
-    house.start("one")
-    house.start("two")
-    asyncio.run(under_load(house, suspend))
+    system.start("one")
+    system.start("two")
+    asyncio.run(under_load(system, suspend))
 
 
 @pytest.mark.soak
-def test_workers_that_join_and_leave_cost_and_repeat_nothing(house: BookHouse, seed: int):
+def test_workers_that_join_and_leave_cost_and_repeat_nothing(system: BookSystem, seed: int):
     # The last one: the group remembers those who were killed and have no name for ten seconds.
     numbers = itertools.count(1)
 
     def disturb(draw: random.Random) -> None:
-        others = [name for name in house.workers if name != "one"]
+        others = [name for name in system.workers if name != "one"]
         if others and draw.random() < 0.5:
-            draw.choice([house.kill, house.stop])(others[0])
+            draw.choice([system.kill, system.stop])(others[0])
         else:
-            house.start(f"other{next(numbers)}", member=False)
+            system.start(f"other{next(numbers)}", member=False)
 
     async def disturbed(_: Story) -> None:
-        projector = _kills(seed, lambda _: house.kill_projector(), 1)
+        projector = _kills(seed, lambda _: system.kill_projector(), 1)
         await asyncio.gather(projector, _kills(seed, disturb, KILLS + 2))
 
-    house.start("one", member=False)
-    asyncio.run(under_load(house, disturbed))
+    system.start("one", member=False)
+    asyncio.run(under_load(system, disturbed))

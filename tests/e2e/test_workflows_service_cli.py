@@ -19,7 +19,7 @@ from headwater.gateway.cli.main import cli
 from headwater.projections.postgres.migrate import migrate
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.topics import create_topics
-from tests.e2e.house import free_port
+from tests.e2e.system import free_port
 from tests.throwaway_kafka import ThrowawayKafka
 from tests.waiting import wait_until
 
@@ -129,16 +129,18 @@ def base_url(
 def listed(url: str) -> list[str]:
     """The workflows that a gateway knows; none while it is not there yet."""
     try:
-        found = httpx.get(f"{url}/workflows", headers={"x-api-key": KEY}, timeout=5)
+        result = httpx.get(f"{url}/workflows", headers={"x-api-key": KEY}, timeout=5)
     except httpx.TransportError:
         return []
-    return [each["name"] for each in found.json()["workflows"]] if found.is_success else []
+    return (
+        [workflow["name"] for workflow in result.json()["workflows"]] if result.is_success else []
+    )
 
 
 def headwater(*arguments: str, code: int = 0) -> Result:
-    found = CliRunner().invoke(cli, arguments)
-    assert found.exit_code == code, found.output
-    return found
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == code, result.output
+    return result
 
 
 def fields(*on: str) -> dict[str, str]:
@@ -212,9 +214,9 @@ def life_of_an_order(url: str) -> None:
         assert logs.wait(PATIENCE_S) == 0
         assert logs.stderr is not None
         assert "shop/s-1 has ended: complete" in logs.stderr.read()
-    found = fields(*on)
-    assert (found["status"], found["params"]) == ("complete", '{"sku": "ü"}')
-    assert found["output"] == '{"sku": "ü", "price": 125, "by": "me"}'
+    result = fields(*on)
+    assert (result["status"], result["params"]) == ("complete", '{"sku": "ü"}')
+    assert result["output"] == '{"sku": "ü", "price": 125, "by": "me"}'
     history = headwater("instances", "history", *on, "--include-logs", "--log-category", "shop")
     steps, events, logs_shown = (part.split("\n", 1)[1] for part in history.stdout.split("# ")[1:])
     assert columns(steps, 1, 5)[1:] == [
@@ -293,7 +295,7 @@ def a_client_of_a_program(url: str) -> None:
         for one in (*made, *again):
             await one.send_event("approval", one.id)
         results = await asyncio.gather(*(one.result("1 minute") for one in (*made, *again)))
-        assert [each["by"] for each in results] == ["b-0", "b-1", "b-2", "b-3"]
+        assert [result["by"] for result in results] == ["b-0", "b-1", "b-2", "b-3"]
         listed = [one.id async for one in shop.instances("complete", page_size=2)]
         assert {"b-0", "b-1", "b-2", "b-3", "s-1"} == set(listed)
         items = [item.event async for item in made[0].follow()]

@@ -108,10 +108,10 @@ async def joined(event: _Event, step: Step) -> list[int]:
 
         return run
 
-    found = await step.join(
+    result = await step.join(
         "all", a=branch("a", 50), b=branch("b", 120), c=branch("c", 210), d=branch("d", 300)
     )
-    return [found[name] for name in "abcd"]
+    return [result[name] for name in "abcd"]
 
 
 @workflow("stubborn")
@@ -326,7 +326,7 @@ async def bulky(event: _Event, step: Step) -> int:
     steps = [
         step.do(f"b{n}", _gives(event, f"b{n}", "x" * size), retries=EVER) for n in range(count)
     ]
-    return sum(len(found) for found in await asyncio.gather(*steps))
+    return sum(len(result) for result in await asyncio.gather(*steps))
 
 
 @workflow("crowded")
@@ -362,15 +362,15 @@ async def loud(event: _Event, step: Step) -> None:
 async def laden(event: _Event, step: Step) -> int:
     """Waits for many events side by side."""
     waits = [step.wait_for_event(f"w{n}", type=f"t{n}") for n in range(event.payload)]
-    return sum(len(each.payload) for each in await asyncio.gather(*waits))
+    return sum(len(item.payload) for item in await asyncio.gather(*waits))
 
 
 @workflow("greedy")
 async def greedy(event: _Event, step: Step) -> int:
     """Takes many events at once."""
     await step.wait_for_event("begin", type="begin", timeout="1 hour")
-    found = await step.wait_for_events("lines", types=["line"], limit=100, timeout="1 hour")
-    return len(found)
+    result = await step.wait_for_events("lines", types=["line"], limit=100, timeout="1 hour")
+    return len(result)
 
 
 @workflow("hoarder")

@@ -1,6 +1,6 @@
-"""A house of workflows with a Postgres: what steps enter there by SQL, and what is projected.
+"""A system of workflows with a Postgres: what steps enter there by SQL, and what is projected.
 
-The server is the house's own, so that it can be killed.
+The server is the system's own, so that it can be killed.
 """
 
 import json
@@ -19,7 +19,7 @@ from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.schemas.history import PartitionClaimed, StepCompleted
 from tests.databases import of_authors
 from tests.e2e.workflow_app import ENTRIES
-from tests.e2e.workflow_house import Mark, Story, WorkflowHouse
+from tests.e2e.workflow_system import Mark, Story, WorkflowSystem
 from tests.integration.test_workflow_projection import rows_of
 from tests.unit.projections.workflow_fold import Fold, Row
 
@@ -33,8 +33,8 @@ CREATE TABLE counters (scene text, key text, entered integer)
 _PROJECTOR = "project"
 
 
-class BookHouse(WorkflowHouse):
-    """A house with a Postgres and a projector."""
+class BookSystem(WorkflowSystem):
+    """A system with a Postgres and a projector."""
 
     def __init__(self, directory: Path, *apps: str) -> None:
         super().__init__(directory, *apps)
@@ -99,19 +99,19 @@ class BookHouse(WorkflowHouse):
     def check_entries(self, story: Story) -> None:
         """Every completed step has its lines once, no other has any, and none was begun after."""
         completed = Counter(
-            (told.key, event.key, json.loads(event.result))
-            for told in story.told
-            if told.counts
-            and told.record.workflow == "bookkeeper"
-            and self.concerns(told.record.instance_id)
-            for event in told.record.events
+            (reported.key, event.key, json.loads(event.result))
+            for reported in story.told
+            if reported.counts
+            and reported.record.workflow == "bookkeeper"
+            and self.concerns(reported.record.instance_id)
+            for event in reported.record.events
             if isinstance(event, StepCompleted)
         )
         at_us = "(extract(epoch FROM at) * 1000000)::bigint"
         query = f"SELECT instance, key, line, {at_us} FROM entries WHERE scene = %s"  # noqa: S608
         entries = self.ask(query, [self.scene])
-        found = Counter(tuple(entry[:3]) for entry in entries)
-        assert found == completed, f"too much: {found - completed}, missing: {completed - found}"
+        result = Counter(tuple(entry[:3]) for entry in entries)
+        assert result == completed, f"too much: {result - completed}, missing: {completed - result}"
         instances = len({instance for instance, *_ in entries})
         query = "SELECT key, entered FROM counters WHERE scene = %s"
         assert dict(self.ask(query, [self.scene])) == {f"e{n}": instances for n in range(ENTRIES)}
@@ -151,22 +151,22 @@ class BookHouse(WorkflowHouse):
         await self.until(story, take, "the projector")
         [(applied, rows)] = taken
         expected = Fold().add_all(
-            (told.partition, told.offset, told.record)
-            for told in story.told
-            if told.offset < applied[told.partition]
+            (reported.partition, reported.offset, reported.record)
+            for reported in story.told
+            if reported.offset < applied[reported.partition]
             and (
-                self.concerns(told.record.instance_id)
-                or isinstance(told.record.events[0], PartitionClaimed)
+                self.concerns(reported.record.instance_id)
+                or isinstance(reported.record.events[0], PartitionClaimed)
             )
         )
         for table, fold in expected.rows().items():
             # Rows that are of no instance are those of everybody.
-            found = [
+            result = [
                 row
                 for row in rows[table]
                 if "instance_id" not in row or self.concerns(row["instance_id"])
             ]
-            assert found == fold, f"{table} is not the fold: {_differences(found, fold)}"
+            assert result == fold, f"{table} is not the fold: {_differences(result, fold)}"
         errors = self.ask("SELECT * FROM projection_errors")
         assert not errors, errors
 

@@ -22,11 +22,11 @@ def read_row(row_type: RowType, element: bytes) -> dict[str, Any]:
     size, count = struct.unpack_from(">ii", element)
     assert size == len(element) - 4
     assert count == len(row_type.columns)
-    found, at = {}, 8
+    result, at = {}, 8
     for column in row_type.columns:
         _, length = struct.unpack_from(">ii", element, at)
         at += 8
-        found[column.name] = None if length < 0 else _READ[column.type](element[at : at + length])
+        result[column.name] = None if length < 0 else _READ[column.type](element[at : at + length])
         at += max(0, length)
     assert at == len(element)
-    return found
+    return result

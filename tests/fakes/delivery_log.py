@@ -79,8 +79,8 @@ class MemoryLog:
     async def read_all(
         self, positions: Collection[tuple[int, int]]
     ) -> Mapping[tuple[int, int], WebhookReceived]:
-        found = {place: await self.read(*place) for place in positions}
-        return {place: one.delivery for place, one in found.items() if one is not None}
+        result = {position: await self.read(*position) for position in positions}
+        return {position: one.delivery for position, one in result.items() if one is not None}
 
 
 class MemoryAnswers:

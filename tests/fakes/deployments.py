@@ -40,8 +40,8 @@ class MemoryDeployments:
 
 def with_active_deployment(*workflows: str) -> MemoryDeployments:
     """A log in which a deployment of these workflows is active."""
-    found = MemoryDeployments()
-    found.deployments.apply(
+    result = MemoryDeployments()
+    result.deployments.apply(
         DeploymentCreated(
             id="dep_1",
             app="app",
@@ -53,7 +53,7 @@ def with_active_deployment(*workflows: str) -> MemoryDeployments:
             at_ms=1,
         )
     )
-    found.deployments.apply(
+    result.deployments.apply(
         DeploymentActivated(id="dep_1", after="", rollback=False, by="admin:00000000", at_ms=2)
     )
-    return found
+    return result

@@ -48,8 +48,8 @@ class Blocks:
 
     def node(self) -> str:
         ref = f"n/{len(self.nodes)}"
-        given = {"node": f"'{ref}'", "branch": "_branch.index"}
-        mappings = {"inputMapping": given, "outputMapping": {"output.at": "result.at"}}
+        provided = {"node": f"'{ref}'", "branch": "_branch.index"}
+        mappings = {"inputMapping": provided, "outputMapping": {"output.at": "result.at"}}
         self.nodes.append({"ref": ref, **mappings, **self.does(self.draw)})
         return ref
 
@@ -63,8 +63,8 @@ class Blocks:
         if kind == "node":
             only = self.node()
             return only, only
-        found: tuple[str, str] = getattr(self, kind)(deep - 1)
-        return found
+        result: tuple[str, str] = getattr(self, kind)(deep - 1)
+        return result
 
     def row(self, deep: int) -> tuple[str, str]:
         first, last = self.block(deep), self.block(deep)
@@ -94,9 +94,9 @@ class Blocks:
         start, left, right, end = self.node(), self.block(deep), self.block(deep), self.node()
         group = f"g/{len(self.ways)}"
         join = self._join(group)
-        for each in (left, right):
-            self.way(start, each[0], siblingGroup=group)
-            self.way(each[1], end, synchronization=join)
+        for item in (left, right):
+            self.way(start, item[0], siblingGroup=group)
+            self.way(item[1], end, synchronization=join)
         return start, end
 
     def _join(self, group: str) -> dict[str, Any]:

@@ -102,18 +102,18 @@ class Program:
         try:
             if within:
                 return await getattr(self, f"_{kind}")(f"{kind}{number}", node, step, said)
-            found = await getattr(self, f"_{kind}")(f"{kind}{number}", number, small, step)
+            result = await getattr(self, f"_{kind}")(f"{kind}{number}", number, small, step)
         except asyncio.CancelledError:
             said.append(f"{kind}{number} is cancelled")
             raise
-        said.append(found)
-        return found
+        said.append(result)
+        return result
 
     def _of(self, node: Node, said: list[object]) -> list[Callable[[Step], Awaitable[Any]]]:
         def code(each: Node) -> Callable[[Step], Awaitable[Any]]:
             return lambda step: self._run(each, step, said)
 
-        return [code(each) for each in node[3]]
+        return [code(item) for item in node[3]]
 
     def _callback(self, value: object, failures: float = 0) -> Callable[[], object]:
         def callback() -> object:
@@ -175,7 +175,7 @@ class Program:
     async def _waits(self, name: str, number: int, small: int, step: Step) -> object:
         timeout = (1 + small) * 1_000 + number
         got = await step.wait_for_events(name, types=["e0", "e1"], limit=2, timeout=timeout)
-        return [each.payload for each in got]
+        return [item.payload for item in got]
 
     async def _now(self, _: str, __: int, ___: int, step: Step) -> str:
         return (await step.now()).isoformat()
@@ -204,14 +204,14 @@ class Program:
     # -- nodes
 
     async def _seq(self, _: str, node: Node, step: Step, said: list[object]) -> object:
-        return [await each(step) for each in self._of(node, said)]
+        return [await item(step) for item in self._of(node, said)]
 
     async def _join(self, name: str, node: Node, step: Step, said: list[object]) -> object:
-        branches = {f"b{n}": each for n, each in enumerate(self._of(node, said))}
+        branches = {f"b{n}": item for n, item in enumerate(self._of(node, said))}
         return await step.join(name, **branches)
 
     async def _race(self, name: str, node: Node, step: Step, said: list[object]) -> object:
-        branches = {f"b{n}": each for n, each in enumerate(self._of(node, said))}
+        branches = {f"b{n}": item for n, item in enumerate(self._of(node, said))}
         won = await step.race(name, **branches)
         return [won.winner, won.value]
 
@@ -220,10 +220,10 @@ class Program:
             # What a loop does to variables is lost with iterations that a replay passes over.
             mine: list[object] = []
             try:
-                found = await self._run(node[3][0], step, mine)
+                result = await self._run(node[3][0], step, mine)
             except Exception as error:  # noqa: BLE001, whatever it is
-                found = type(error).__name__
-            state = [*state, [found, mine]]
+                result = type(error).__name__
+            state = [*state, [result, mine]]
             return Break(state) if len(state) > node[2] else Continue(state)
 
         number = node[1]
@@ -245,37 +245,37 @@ class Program:
         return await step.loop(name, turn, state=[], commit_interval=1 + node[1] % 2)
 
     async def _gather(self, _: str, node: Node, step: Step, said: list[object]) -> object:
-        return await asyncio.gather(*(each(step) for each in self._of(node, said)))
+        return await asyncio.gather(*(item(step) for item in self._of(node, said)))
 
     async def _settle(self, _: str, node: Node, step: Step, said: list[object]) -> object:
-        calls = (each(step) for each in self._of(node, said))
-        return [_shown(each) for each in await asyncio.gather(*calls, return_exceptions=True)]
+        calls = (item(step) for item in self._of(node, said))
+        return [_shown(item) for item in await asyncio.gather(*calls, return_exceptions=True)]
 
     async def _first(self, _: str, node: Node, step: Step, said: list[object]) -> object:
-        tasks = [asyncio.ensure_future(each(step)) for each in self._of(node, said)]
+        tasks = [asyncio.ensure_future(item(step)) for item in self._of(node, said)]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
-        return [_shown(each) for each in await asyncio.gather(*tasks, return_exceptions=True)]
+        return [_shown(item) for item in await asyncio.gather(*tasks, return_exceptions=True)]
 
     async def _cancels(self, _: str, node: Node, step: Step, said: list[object]) -> object:
-        beside, code = self._of(node, said)
-        task = asyncio.ensure_future(beside(step))
+        alongside, code = self._of(node, said)
+        task = asyncio.ensure_future(alongside(step))
         try:
-            found = await code(step)
+            result = await code(step)
         finally:
             task.cancel()
             said.append(_shown((await asyncio.gather(task, return_exceptions=True))[0]))
-        return found
+        return result
 
     async def _waits_for(self, _: str, node: Node, step: Step, said: list[object]) -> object:
-        beside, code = self._of(node, said)
-        task = asyncio.ensure_future(beside(step))
+        alongside, code = self._of(node, said)
+        task = asyncio.ensure_future(alongside(step))
         try:
-            found = await code(step)
+            result = await code(step)
         finally:
             said.append(_shown((await asyncio.gather(task, return_exceptions=True))[0]))
-        return found
+        return result
 
     async def _breaks(self, name: str, node: Node, step: Step, said: list[object]) -> object:
         async def breaks() -> None:
@@ -286,14 +286,14 @@ class Program:
         return await asyncio.gather(*([code, breaks()] if node[1] % 2 else [breaks(), code]))
 
     async def _abandons(self, name: str, node: Node, step: Step, said: list[object]) -> object:
-        beside, code = self._of(node, said)
-        task = asyncio.ensure_future(beside(step))
+        alongside, code = self._of(node, said)
+        task = asyncio.ensure_future(alongside(step))
         await code(step)
         raise LookupError(f"{name} {task!r:.0}")
 
     async def _leaks(self, _: str, node: Node, step: Step, said: list[object]) -> object:
-        beside, code = self._of(node, said)
-        task = asyncio.ensure_future(beside(step))
+        alongside, code = self._of(node, said)
+        task = asyncio.ensure_future(alongside(step))
         return [await code(step), f"{task!r:.0}"]
 
     async def _shields(self, _: str, node: Node, step: Step, said: list[object]) -> object:
@@ -301,7 +301,7 @@ class Program:
 
     async def _group(self, _: str, node: Node, step: Step, said: list[object]) -> object:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each(step)) for each in self._of(node, said)]
+            tasks = [group.create_task(item(step)) for item in self._of(node, said)]
         return [task.result() for task in tasks]
 
     async def _catch(self, _: str, node: Node, step: Step, said: list[object]) -> object:
@@ -327,7 +327,7 @@ class Program:
             async with lock:
                 return await code(step)
 
-        return await asyncio.gather(*(alone(each) for each in self._of(node, said)))
+        return await asyncio.gather(*(alone(item) for item in self._of(node, said)))
 
 
 async def _turns(count: int) -> None:

@@ -24,13 +24,13 @@ def answering(answer_of: Callable[[str], object]) -> Iterator[tuple[str, list[As
 
     Shape:  bytes are answered as they are, all else as JSON.
     """
-    asked: list[Asked] = []
+    requested: list[Asked] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             key = self.headers.get("authorization") or self.headers.get("x-admin-key")
             sent = self.rfile.read(int(self.headers.get("content-length") or 0))
-            asked.append(Asked(self.path, key, json.loads(sent) if sent else None))
+            requested.append(Asked(self.path, key, json.loads(sent) if sent else None))
             answer = answer_of(self.path.partition("?")[0])
             said = {} if answer is None else answer
             body = said if isinstance(said, bytes) else json.dumps(said).encode()
@@ -49,7 +49,7 @@ def answering(answer_of: Callable[[str], object]) -> Iterator[tuple[str, list[As
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
+            yield f"http://127.0.0.1:{server.server_port}", requested
         finally:
             server.shutdown()
             thread.join()

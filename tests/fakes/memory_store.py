@@ -23,8 +23,10 @@ class MemoryStore:
     def scan(
         self, family: Family, prefix: bytes = b"", *, after: bytes | None = None, limit: int = 1_000
     ) -> list[tuple[bytes, bytes]]:
-        found = sorted(each for each in self._values[family].items() if each[0].startswith(prefix))
-        return [each for each in found if after is None or each[0] > after][:limit]
+        result = sorted(
+            value for value in self._values[family].items() if value[0].startswith(prefix)
+        )
+        return [item for item in result if after is None or item[0] > after][:limit]
 
     def families(self) -> list[Family]:
         return [family for family, values in self._values.items() if values]

@@ -77,8 +77,8 @@ async def read(log: WorkflowLog, partition: int, start: int, end: int) -> list[A
 async def counted(log: WorkflowLog, partition: int, start: int, end: int) -> list[tuple[int, int]]:
     """Offset and sequence of the records that count, as any reader finds them."""
     claims = Claims()
-    found = await read(log, partition, start, end)
-    return [(offset, record.sequence) for offset, record in found if claims.admit(offset, record)]
+    result = await read(log, partition, start, end)
+    return [(offset, record.sequence) for offset, record in result if claims.admit(offset, record)]
 
 
 async def lost(append: Awaitable[Any]) -> OwnershipLost:
@@ -126,8 +126,8 @@ class WorkflowLogContract:
             after = some(epoch, 2, 3_000)
             firsts = await asyncio.gather(log.append(partition, many), log.append(partition, after))
             assert firsts == [epoch + 1, epoch + 3_001]
-            found = await counted(log, partition, epoch, epoch + 3_003)
-            assert found == [(epoch + 1 + number, number) for number in range(3_002)]
+            result = await counted(log, partition, epoch, epoch + 3_003)
+            assert result == [(epoch + 1 + number, number) for number in range(3_002)]
 
         run(scenario)
 
@@ -138,8 +138,8 @@ class WorkflowLogContract:
             appends = (log.append(partition, some(epoch, 2, 2 * n)) for n in range(20))
             firsts = await asyncio.gather(*appends)
             assert firsts == [epoch + 1 + 2 * n for n in range(20)]
-            found = await counted(log, partition, epoch, epoch + 41)
-            assert [number for _, number in found] == list(range(40))
+            result = await counted(log, partition, epoch, epoch + 41)
+            assert [number for _, number in result] == list(range(40))
 
         run(scenario)
 
@@ -214,16 +214,16 @@ class WorkflowLogContract:
     def test_the_partitions_that_are_not_lost_go_on(self, run: Run):
         async def scenario(place: Place) -> None:
             log, other = place.log(), place.log()
-            gone, kept = place.partitions[:2]
-            epochs = {p: await log.claim(p, "worker-1") for p in (gone, kept)}
-            await other.claim(gone, "worker-2")
+            removed, kept = place.partitions[:2]
+            epochs = {p: await log.claim(p, "worker-1") for p in (removed, kept)}
+            await other.claim(removed, "worker-2")
             for first in (0, 2):
                 appends = (log.append(p, some(epoch, 2, first)) for p, epoch in epochs.items())
                 refused, landed = await asyncio.gather(*appends, return_exceptions=True)
                 assert isinstance(refused, OwnershipLost)
                 assert landed == epochs[kept] + 1 + first
-            found = await counted(log, kept, epochs[kept], epochs[kept] + 5)
-            assert [number for _, number in found] == [0, 1, 2, 3]
+            result = await counted(log, kept, epochs[kept], epochs[kept] + 5)
+            assert [number for _, number in result] == [0, 1, 2, 3]
 
         run(scenario)
 
@@ -277,12 +277,12 @@ class WorkflowLogContract:
                 wake_at_ms=-1,
                 state=b"state",
             )
-            gone = msgspec.structs.replace(taken, kind="", position=9, state=b"")
+            removed = msgspec.structs.replace(taken, kind="", position=9, state=b"")
             await lost(log.write_snapshots({partition: [(b"a", taken)]}))
             await log.claim(partition, "worker-1")
             await log.write_snapshots({partition: [(b"a", taken), (b"b", taken)]})
-            await log.write_snapshots({partition: [(b"a", gone)]})
-            found = dict([pair async for pair in log.read_snapshots(partition)])
-            assert (found[b"a"], found[b"b"]) == (gone, taken)
+            await log.write_snapshots({partition: [(b"a", removed)]})
+            result = dict([pair async for pair in log.read_snapshots(partition)])
+            assert (result[b"a"], result[b"b"]) == (removed, taken)
 
         run(scenario)

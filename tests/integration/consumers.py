@@ -10,8 +10,8 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 def open_consumers() -> list[AIOKafkaConsumer]:
     """Those that hold connections."""
-    found = [each for each in gc.get_objects() if type(each) is AIOKafkaConsumer]
-    return [each for each in found if not each._closed]
+    result = [item for item in gc.get_objects() if type(item) is AIOKafkaConsumer]
+    return [item for item in result if not item._closed]
 
 
 @asynccontextmanager

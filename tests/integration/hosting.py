@@ -139,10 +139,10 @@ class World:
             assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {self.state()}"
             self._wake_up.clear()
             self.turn()
-            for gone in self._unreported:
+            for removed in self._unreported:
                 self.owner.handle(self._sent_by_host, self.now_ms())
                 self._sent_by_host = []
-                self.owner.host_lost(gone.reason, self.now_ms(), turn=gone.turn)
+                self.owner.host_lost(removed.reason, self.now_ms(), turn=removed.turn)
                 await self._begin_host()
             self._unreported.clear()
             if not done() and not self.owner.has_work():

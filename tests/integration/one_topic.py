@@ -17,10 +17,10 @@ def _batches(
 ) -> Iterator[Batch]:
     start = 0
     for end in [*sorted({cut for cut in cuts if cut < len(values)}), len(values)]:
-        found = [Appended(0, offset, values[offset], topic=topic) for offset in range(start, end)]
-        if found:
+        result = [Appended(0, offset, values[offset], topic=topic) for offset in range(start, end)]
+        if result:
             spans = {(topic, 0): Span(start, end)}
-            yield Batch(records=found, spans=spans, plan=projection.plan(found))
+            yield Batch(records=result, spans=spans, plan=projection.plan(result))
         start = end
 
 

@@ -98,9 +98,9 @@ def test_the_role_exports_all_that_is_documented(analyst: str, module_migrated: 
         names = documented(connection)
     assert len(names) > 10
     for name in names:
-        with exported(module_migrated, name) as whole, exported(analyst, name) as found:
-            assert found.columns == whole.columns
-            rows = [row for batch in found.batches for row in batch]
+        with exported(module_migrated, name) as whole, exported(analyst, name) as result:
+            assert result.columns == whole.columns
+            rows = [row for batch in result.batches for row in batch]
             if name == "users":
                 assert [row[0] for row in rows] == ["user_1", "user_2"]
 

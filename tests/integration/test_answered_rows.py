@@ -22,7 +22,7 @@ BATCHES = 20
 
 def test_an_applied_history_outlives_a_crash_of_postgres(scratch: Path):
     server = EmbeddedPostgres(scratch / "crashing postgres", report=lambda _: None)
-    place = (WORKFLOW_HISTORY, 0)
+    position = (WORKFLOW_HISTORY, 0)
     log = Log()
     log.claim()
     log.write("x", RunStarted("{}", "s"))
@@ -30,12 +30,12 @@ def test_an_applied_history_outlives_a_crash_of_postgres(scratch: Path):
     async def apply_then_crash(dsn: str) -> int:
         store = Store(dsn, projection=WORKFLOWS, clock=lambda: START_MS)
         cutter = Cutter(log)
-        assert await store.offsets([place]) == {place: 0}
+        assert await store.offsets([position]) == {position: 0}
         await store.apply(cutter.batch(2))
         for number in range(BATCHES):
             log.write("x", StepCompleted(f"s{number}", "s", number, START_MS, 1, 0, 600_000, "1"))
             await store.apply(cutter.batch(1))
-        applied = (await store.offsets([place]))[place]
+        applied = (await store.offsets([position]))[position]
         server.kill()
         await store.close()
         return applied
@@ -43,7 +43,7 @@ def test_an_applied_history_outlives_a_crash_of_postgres(scratch: Path):
     async def offset(dsn: str) -> int:
         store = Store(dsn, projection=WORKFLOWS, clock=lambda: START_MS)
         try:
-            return (await store.offsets([place]))[place]
+            return (await store.offsets([position]))[position]
         finally:
             await store.close()
 

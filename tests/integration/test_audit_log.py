@@ -35,10 +35,10 @@ def entry(name: str) -> OperationAudited:
 
 async def in_log(bootstrap: str, run: str) -> list[str]:
     """The entries of a test, in the order of the log."""
-    found = []
+    result = []
     async for records in read_partition(Cluster(bootstrap), [AUDIT], PARTITION):
-        found += [decode(record.value, OperationAudited).id for record in records]
-    return [each for each in found if each.startswith(run)]
+        result += [decode(record.value, OperationAudited).id for record in records]
+    return [item for item in result if item.startswith(run)]
 
 
 async def connected(log: AuditLog, name: str) -> None:
@@ -64,15 +64,15 @@ def test_what_several_gateways_append_at_once_is_there_once_and_in_the_order_of_
                 for count in range(EACH):
                     await log.append(entry(f"once-{number}-{count:03}"))
 
-            await asyncio.gather(*(one_by_one(*each) for each in enumerate(logs)))
+            await asyncio.gather(*(one_by_one(*log) for log in enumerate(logs)))
             return await in_log(topics, "once-")
         finally:
             await asyncio.gather(*(log.stop() for log in logs))
 
-    found = asyncio.run(scenario())
-    assert len(found) == len(set(found)) == GATEWAYS * (EACH + 1)
+    result = asyncio.run(scenario())
+    assert len(result) == len(set(result)) == GATEWAYS * (EACH + 1)
     for number in range(GATEWAYS):
-        of_one = [each for each in found if each.startswith(f"once-{number}-0")]
+        of_one = [item for item in result if item.startswith(f"once-{number}-0")]
         assert of_one == sorted(of_one)
 
 

@@ -57,7 +57,7 @@ def test_rows_are_chained_however_they_come_in_batches(module_migrated: str):
         project(AUDIT, module_migrated, [encode(record) for record in found], cuts)
         expected = [*hashes(found, range(len(found)))]
         assert rows(module_migrated, 'select hash from audit_logs order by "offset"') == [
-            (each,) for each in expected
+            (item,) for item in expected
         ]
 
     held()
@@ -75,8 +75,8 @@ def test_a_record_that_cannot_be_read_or_taken_has_no_row_and_breaks_no_chain(mi
     values = [b"\xff?", encode(good), encode(good), encode(other)]
     project(AUDIT, migrated, values, [])
     assert rows(migrated, 'select "offset" from projection_errors order by 1') == [(0,), (2,)]
-    found = rows(migrated, 'select "offset", hash from audit_logs order by "offset"')
-    assert found == [*zip([1, 3], hashes([good, other], [1, 3]), strict=True)]
+    result = rows(migrated, 'select "offset", hash from audit_logs order by "offset"')
+    assert result == [*zip([1, 3], hashes([good, other], [1, 3]), strict=True)]
 
 
 def test_entries_of_a_run_are_found_also_where_they_are_about_several(module_migrated: str):
@@ -100,7 +100,7 @@ def test_entries_of_a_run_are_found_also_where_they_are_about_several(module_mig
     async def found(run_id: str) -> list[str]:
         async with PooledReader(module_migrated) as reader:
             entries, _ = await newest(reader, AuditFilter(run_id=run_id), limit=10)
-        return [each.entry.id for each in entries]
+        return [entry.entry.id for entry in entries]
 
     assert asyncio.run(found("run-1")) == ["several", "one"]
     assert asyncio.run(found("run-2")) == ["claimed", "several"]

@@ -149,9 +149,9 @@ def test_a_step_that_ends_its_host_has_failed_once(tmp_path: Path, workflow: str
         await world.run_until(lambda: all(world.run(key).open for key in bystanders))
         guilty = world.create(workflow, str(tmp_path / "once"))
         await world.run_to_the_end(guilty, *bystanders)
-        (gone,) = world.gone
-        assert gone.reason.startswith(reason)
-        assert gone.turn is None
+        (removed,) = world.gone
+        assert removed.reason.startswith(reason)
+        assert removed.turn is None
         assert world.output(guilty) == "at last"
         (entry,) = world.run(guilty).entries.values()
         assert entry.attempts == 2
@@ -173,11 +173,11 @@ def test_a_body_that_ends_its_host_is_blamed_alone(tmp_path: Path, workflow: str
         bystanders = [world.create("asks-first") for _ in range(5)]
         guilty = world.create(workflow, str(tmp_path / "once"))
         await world.run_to_the_end(guilty, slow, *bystanders)
-        (gone,) = world.gone
-        assert gone.turn is not None
-        assert f"{how} at {APPS}/misbehaving.py, line " in gone.reason
+        (removed,) = world.gone
+        assert removed.turn is not None
+        assert f"{how} at {APPS}/misbehaving.py, line " in removed.reason
         assert world.output(guilty) == "at last"
-        assert world.logs(guilty) == [f"{gone.reason}; retried in 1 s"]
+        assert world.logs(guilty) == [f"{removed.reason}; retried in 1 s"]
         assert [world.output(key) for key in bystanders] == ["soon"] * 5
         assert world.output(slow) == "slow"
 
@@ -297,8 +297,8 @@ def test_a_program_that_a_step_leaves_behind_hides_no_death():
         await world.run_until(lambda: bool(world.run(key).entries))
         os.kill(world.host.pid, signal.SIGKILL)
         await world.run_to_the_end(key)
-        (gone,) = world.gone
-        assert gone.reason.startswith("the code host was killed by SIGKILL")
+        (removed,) = world.gone
+        assert removed.reason.startswith("the code host was killed by SIGKILL")
 
     drive(scenario)
 
@@ -318,8 +318,8 @@ def test_a_host_whose_code_writes_to_its_pipe_is_replaced(tmp_path: Path):
         key = world.create("writes-to-every-pipe", str(tmp_path / "mark"))
         await world.run_to_the_end(key)
         assert world.output(key) == "at last"
-        (gone,) = world.gone
-        assert "SIGKILL" in gone.reason
+        (removed,) = world.gone
+        assert "SIGKILL" in removed.reason
 
     drive(scenario)
 

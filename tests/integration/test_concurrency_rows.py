@@ -38,9 +38,9 @@ def five_orders() -> Log:
         slots, key = ("~us", '"us"') if number == 4 else ("~eu", '"eu"')
         log.write(f"o-{number}", RunStarted("{}", "seed", kind="replay"), SlotAsked(slots, key))
         begun = [RunStarted(key, "", kind="slots"), SlotsLimited(2)] if number in (0, 4) else []
-        place = 0 if number == 4 else number
-        given = [SlotsGiven(place)] if number in (0, 1, 4) else []
-        log.write(slots, *begun, SlotQueued(f"o-{number}#0#seed", place, key), *given)
+        position = 0 if number == 4 else number
+        provided = [SlotsGiven(position)] if number in (0, 1, 4) else []
+        log.write(slots, *begun, SlotQueued(f"o-{number}#0#seed", position, key), *provided)
     log.write("o-0", SlotGranted())
     log.write("o-1", SlotGranted())
     return log
@@ -49,18 +49,18 @@ def five_orders() -> Log:
 def read(dsn: str, log: Log) -> tuple[list[WorkflowListed], dict[str, InstanceFound]]:
     project(dsn, log, 100)
     listed: list[WorkflowListed] = []
-    found: dict[str, InstanceFound] = {}
+    result: dict[str, InstanceFound] = {}
 
     async def scenario(workflows: Workflows) -> None:
         page = await workflows.instances("order", limit=10)
         whole = await workflows.instance("order", "o-3")
         assert whole is not None
-        found.update({each.id: each for each in page.rows})
-        assert whole.instance.meta.awaited_slot == found["o-3"].awaited_slot
+        result.update({row.id: row for row in page.rows})
+        assert whole.instance.meta.awaited_slot == result["o-3"].awaited_slot
         listed.extend(await workflows.registered())
 
     asking(dsn, log, scenario)
-    return listed, found
+    return listed, result
 
 
 def counted(gateway: TestClient[Any]) -> set[str]:
@@ -71,29 +71,29 @@ def counted(gateway: TestClient[Any]) -> set[str]:
 def test_metrics_count_by_workflow_who_runs_and_who_waits(migrated: str):
     read(migrated, five_orders())
     with gateway_on(migrated) as gateway:
-        found = counted(gateway)
-        assert found == {
+        result = counted(gateway)
+        assert result == {
             'headwater_concurrency_runs{state="running",workflow="order"} 3.0',
             'headwater_concurrency_runs{state="waiting",workflow="order"} 2.0',
         }
         with psycopg.connect(migrated) as postgres:
             postgres.execute("truncate workflow_slot")
-        assert counted(gateway) == found, "who asks often is answered without a query"
+        assert counted(gateway) == result, "who asks often is answered without a query"
 
 
 def test_it_is_shown_who_waits_for_a_slot_and_how_many_wait_of_a_limit(migrated: str):
     log = five_orders()
-    (free, order), found = read(migrated, log)
+    (free, order), result = read(migrated, log)
     assert free.concurrency is None
     limit = order.concurrency
     assert limit is not None
     assert (limit.limit, limit.key, limit.held, limit.waiting) == (2, "params.region", 3, 2)
-    assert [(each.key, each.held, each.waiting) for each in limit.slots] == [
+    assert [(slot.key, slot.held, slot.waiting) for slot in limit.slots] == [
         ("eu", 2, 2),
         ("us", 1, 0),
     ]
     assert limit.slots[0].waiting_since is not None
-    waits = {name: each.awaited_slot for name, each in found.items()}
+    waits = {name: item.awaited_slot for name, item in result.items()}
     assert {name for name, slot in waits.items() if slot is not None} == {"o-2", "o-3"}
     second, third = waits["o-2"], waits["o-3"]
     assert second is not None
@@ -102,9 +102,9 @@ def test_it_is_shown_who_waits_for_a_slot_and_how_many_wait_of_a_limit(migrated:
     assert (third.key, third.limit, third.before) == ("eu", 2, 1)
     log.write("~eu", SlotReturned(0), SlotsGiven(2))
     log.write("o-2", SlotGranted())
-    (_, order), found = read(migrated, log)
-    assert found["o-2"].awaited_slot is None
-    third = found["o-3"].awaited_slot
+    (_, order), result = read(migrated, log)
+    assert result["o-2"].awaited_slot is None
+    third = result["o-3"].awaited_slot
     assert third is not None
     assert third.before == 0
     assert order.concurrency is not None

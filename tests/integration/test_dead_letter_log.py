@@ -63,28 +63,28 @@ async def expire(topics: str, partition: int) -> int:
 
 async def marks(topics: str, topic: str, header: str, partition: int) -> list[str | None]:
     reading = read_partition(Cluster(topics), [topic], partition)
-    return [text_header(each, header) async for records in reading for each in records]
+    return [text_header(record, header) async for records in reading for record in records]
 
 
 def test_a_dead_letter_that_its_topic_has_no_more_is_marked(topics: str) -> None:
     partition = 2
 
-    gone = asyncio.run(expire(topics, partition))
-    body = {"positions": [{"partition": partition, "offset": gone}]}
+    removed = asyncio.run(expire(topics, partition))
+    body = {"positions": [{"partition": partition, "offset": removed}]}
     with app_on(topics) as client:
         answer = client.post(
             "/admin/dlq/replay", json=body, headers={"x-admin-key": "dev-admin-key"}
         ).json()
     assert (answer["replayed"], answer["failed"]) == (0, 1)
     assert answer["results"][0]["detail"].startswith("expired: the topic has")
-    assert f"{partition}@{gone}" in asyncio.run(marks(topics, DEAD_LETTERS, EXPIRED, partition))
+    assert f"{partition}@{removed}" in asyncio.run(marks(topics, DEAD_LETTERS, EXPIRED, partition))
 
 
 def test_a_place_that_has_no_record_yet_is_not_marked(topics: str) -> None:
     """Though the topic grows while it is looked for: by the mark of the one before it."""
     partition = 1
-    gone = asyncio.run(expire(topics, partition))
-    positions = [{"partition": partition, "offset": each} for each in (gone, gone + 1)]
+    removed = asyncio.run(expire(topics, partition))
+    positions = [{"partition": partition, "offset": item} for item in (removed, removed + 1)]
     with app_on(topics) as client:
         answer = client.post(
             "/admin/dlq/replay",
@@ -132,22 +132,24 @@ def test_a_dead_letter_that_cannot_be_put_back_hinders_no_other(topics: str) -> 
         log = DeadLetters(cluster=Cluster(topics), clock=now_ms)
         try:
             (at,) = await appender.acknowledged(await appender.send(letters))
-            told = await log.replay([(1, at + number) for number in range(len(letters))])
-            assert [(each.ok, each.detail) for each in told] == [(not why, why) for why in details]
-            refused = [each for each in told if not each.ok]
-            assert await log.replay([(1, each.offset) for each in refused]) == refused
+            reported = await log.replay([(1, at + number) for number in range(len(letters))])
+            assert [(item.ok, item.detail) for item in reported] == [
+                (not why, why) for why in details
+            ]
+            refused = [item for item in reported if not item.ok]
+            assert await log.replay([(1, item.offset) for item in refused]) == refused
         finally:
             await appender.stop()
             await log.stop()
-        places = {f"1@{each.offset}": each for each in told}
+        places = {f"1@{item.offset}": item for item in reported}
         back = [
-            each
+            mark
             for topic in (WEBHOOKS, ADMISSIONS)
-            for each in await marks(topics, topic, REPLAY_OF, 1)
-            if each in places
+            for mark in await marks(topics, topic, REPLAY_OF, 1)
+            if mark in places
         ]
-        said = [each for each in await marks(topics, DEAD_LETTERS, REPLAYED, 1) if each in places]
-        put_back = [place for place, each in places.items() if each.ok]
+        said = [mark for mark in await marks(topics, DEAD_LETTERS, REPLAYED, 1) if mark in places]
+        put_back = [position for position, item in places.items() if item.ok]
         assert sorted(back) == sorted(said) == sorted(put_back)
 
     asyncio.run(whole())
@@ -168,7 +170,7 @@ def test_a_delivery_is_appended_again_as_it_was_and_one_that_is_gone_is_not(topi
             places = [(partition, at), (partition, at + 1), (partition, at + 99), (77, 0)]
             again = await letters.reprocess(places)
             assert [one.new_offset for one in again] == [at + 2, None, None, None]
-            stored = [await log.read(*place) for place in [*places, (partition, at + 2)]]
+            stored = [await log.read(*position) for position in [*places, (partition, at + 2)]]
         finally:
             await appender.stop()
             await letters.stop()
@@ -194,8 +196,8 @@ def test_headers_without_a_value_are_read(topics: str):
             stored = await log.read(1, first)
             assert stored is not None
             assert stored.headers == (("trace", ""),)
-            (told,) = await letters.replay([(1, second)])
-            assert told.detail == "not a dead letter"
+            (reported,) = await letters.replay([(1, second)])
+            assert reported.detail == "not a dead letter"
         finally:
             await appender.stop()
             await letters.stop()
@@ -207,8 +209,8 @@ def test_many_that_are_appended_again_are_each_found_where_that_is_said(topics: 
     """Of several partitions, in any order, two of them asked for twice."""
     ids = [f"many-again-{number}" for number in range(300)]
     records = [
-        Outgoing(WEBHOOKS, number % 4, each.encode(), encode(a_delivery(each)))
-        for number, each in enumerate(ids)
+        Outgoing(WEBHOOKS, number % 4, item.encode(), encode(a_delivery(item)))
+        for number, item in enumerate(ids)
     ]
 
     async def whole() -> None:
@@ -218,18 +220,18 @@ def test_many_that_are_appended_again_are_each_found_where_that_is_said(topics: 
             sent = await appender.send(records)
             firsts = await appender.acknowledged(sent)
             places = [
-                (each.partition, first + number)
-                for each, first in zip(sent, firsts, strict=True)
-                for number in range(each.records)
+                (item.partition, first + number)
+                for item, first in zip(sent, firsts, strict=True)
+                for number in range(item.records)
             ]
             Random(7).shuffle(places)
             again = await letters.reprocess([*places, *places[:2]])
             assert [(one.partition, one.offset) for one in again] == [*places, *places[:2]]
             to = [(one.partition, one.new_offset or -1) for one in again]
             assert len(set(to)) == len(ids), "each was appended once, wherever it was asked for"
-            found = await read_records_at(Cluster(topics), WEBHOOKS, [*places, *to])
-            assert [found[place].key for place in to] == [
-                found[place].key for place in [*places, *places[:2]]
+            result = await read_records_at(Cluster(topics), WEBHOOKS, [*places, *to])
+            assert [result[position].key for position in to] == [
+                result[position].key for position in [*places, *places[:2]]
             ]
         finally:
             await appender.stop()
@@ -268,15 +270,15 @@ def test_whoever_cannot_append_again_what_was_read_leaves_no_consumer_open(spoil
         letters = DeadLetters(cluster=cluster, clock=now_ms)
         replay = DeliveryReplay(cluster)
         try:
-            place = (1, await too_large(appender))
+            position = (1, await too_large(appender))
             before = open_consumers()
             with pytest.raises(BrokerUnavailable) as one:
-                await letters.reprocess([place])
+                await letters.reprocess([position])
             with pytest.raises(BrokerUnavailable) as other:
                 await replay.replay(
-                    [DeliveryToReplay("large", (place,), has_had_effects=False)], "replay"
+                    [DeliveryToReplay("large", (position,), has_had_effects=False)], "replay"
                 )
-            assert all("MessageSizeTooLarge" in str(each.value) for each in (one, other))
+            assert all("MessageSizeTooLarge" in str(item.value) for item in (one, other))
             assert open_consumers() == before
         finally:
             await appender.stop()

@@ -55,18 +55,18 @@ def dead_letter(offset: int) -> Written:
 
 def listed(client: Client, **asked: object) -> list[str]:
     """The ids that a listing has, page by page."""
-    found: list[str] = []
+    result: list[str] = []
     after = None
     while True:
-        given = {"limit": 2, "after": after, **asked}
-        parameters = {name: value for name, value in given.items() if value is not None}
+        provided = {"limit": 2, "after": after, **asked}
+        parameters = {name: value for name, value in provided.items() if value is not None}
         answer = client.get("/admin/deliveries", params=parameters, headers=ADMIN)
         assert answer.status_code == 200, answer.text
         page = answer.json()
-        found += [row["event_id"] or row["request_id"] for row in page["rows"]]
+        result += [row["event_id"] or row["request_id"] for row in page["rows"]]
         after = page["cursor"]
         if after is None:
-            return found
+            return result
 
 
 def test_deliveries_and_refusals_are_found_by_what_is_known_of_them(
@@ -84,7 +84,7 @@ def test_deliveries_and_refusals_are_found_by_what_is_known_of_them(
         ]
     )
     assert listed(client) == ["e6", "e4", "r3", "e2", "e1"]
-    for asked, expected in (
+    for requested, expected in (
         ({"status": "refused"}, ["r3"]),
         ({"reason": "invalid_signature:stale"}, ["r3"]),
         ({"status": "dead"}, ["e2"]),
@@ -96,7 +96,7 @@ def test_deliveries_and_refusals_are_found_by_what_is_known_of_them(
         ({"since": "2026-01-01T00:00:00.003Z"}, ["e6", "e4", "r3"]),
         ({"until": "2026-01-01T00:00:00.003Z"}, ["e2", "e1"]),
     ):
-        assert listed(client, **asked) == expected, asked
+        assert listed(client, **requested) == expected, requested
 
 
 @pytest.mark.parametrize("asked", [{"since": "once"}, {"until": "2026-01-01T00:00:00"}])
@@ -126,19 +126,19 @@ def test_a_delivery_has_its_journeys_and_all_that_came_of_it(client: Client, wri
     for named in ("e1", "req-e1", "copy"):
         answer = client.get(f"/admin/deliveries/{named}", headers=ADMIN)
         assert answer.status_code == 200, answer.text
-        found = answer.json()["delivery"]
-        assert found["outcome"]["event_id"] == "e1"
-    assert [(each["status"], each["position"]) for each in found["journeys"]] == [
+        result = answer.json()["delivery"]
+        assert result["outcome"]["event_id"] == "e1"
+    assert [(journey["status"], journey["position"]) for journey in result["journeys"]] == [
         ("dead", "webhooks/3@17"),
         ("processed", "webhooks/3@99"),
     ]
-    assert [hop["stage"] for hop in found["journeys"][0]["hops"]] == ["admitted", "dead"]
-    assert found["copies"][0]["request_id"] == "copy"
-    assert [(e["name"], e["instance_id"], e["event_type"]) for e in found["effects"]] == [
+    assert [hop["stage"] for hop in result["journeys"][0]["hops"]] == ["admitted", "dead"]
+    assert result["copies"][0]["request_id"] == "copy"
+    assert [(e["name"], e["instance_id"], e["event_type"]) for e in result["effects"]] == [
         ("nightly", "i-1", None),
         ("tell", "i-1", "told"),
     ]
-    rows = {each["table"]: each for each in found["rows"]}
+    rows = {item["table"]: item for item in result["rows"]}
     assert rows["daily_summary"]["key"] == {
         "user_id": "user_1",
         "source": "garmin",
@@ -146,15 +146,15 @@ def test_a_delivery_has_its_journeys_and_all_that_came_of_it(client: Client, wri
     }
     assert sorted(rows["daily_summary"]["columns"]) == ["steps", "strain"]
     assert rows["terra_connections"]["key"] == {"terra_user_id": "t1"}
-    assert len(found["rows"]) == 2
-    assert [each["reason"] for each in found["dead_letters"]] == ["why"]
+    assert len(result["rows"]) == 2
+    assert [letter["reason"] for letter in result["dead_letters"]] == ["why"]
 
 
 def test_a_refused_request_says_why(client: Client, write: Write) -> None:
     write([refused("r3", RECEIVED_AT_MS)])
-    found = client.get("/admin/deliveries/r3", headers=ADMIN).json()
-    assert found.keys() == {"refusal"}
-    assert (found["refusal"]["reason"], found["refusal"]["left_out"]) == ("stale", 3)
+    result = client.get("/admin/deliveries/r3", headers=ADMIN).json()
+    assert result.keys() == {"refusal"}
+    assert (result["refusal"]["reason"], result["refusal"]["left_out"]) == ("stale", 3)
     assert client.get("/admin/deliveries/nobody", headers=ADMIN).status_code == 404
     assert client.get("/admin/deliveries/3@9", headers=ADMIN).status_code == 404
 
@@ -169,8 +169,8 @@ def test_a_delivery_is_found_by_its_place_and_has_its_body(migrated: str, write:
     )  # fmt: skip
     with gateway_on(migrated, log) as client:
         write([outcome("e1", offset=0)])
-        found: dict[str, Any] = client.get("/admin/deliveries/3@0", headers=ADMIN).json()
-        assert found["delivery"]["outcome"]["event_id"] == "e1"
-        assert "body" not in found
-        found = client.get("/admin/deliveries/e1?body=true", headers=ADMIN).json()
-        assert base64.b64decode(found["body"]) == b'{"a":  1}'
+        result: dict[str, Any] = client.get("/admin/deliveries/3@0", headers=ADMIN).json()
+        assert result["delivery"]["outcome"]["event_id"] == "e1"
+        assert "body" not in result
+        result = client.get("/admin/deliveries/e1?body=true", headers=ADMIN).json()
+        assert base64.b64decode(result["body"]) == b'{"a":  1}'

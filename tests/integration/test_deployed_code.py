@@ -23,7 +23,7 @@ from headwater.streams.workflows.deployment_log import DeploymentLog
 from headwater.streams.workflows.worker import WorkflowWorker
 from headwater.streams.workflows.worker_settings import Pace
 from tests.deployed_apps import APP, code_of, deploying
-from tests.e2e.workflow_house import Sender, Story, WorkflowHouse, opened, play
+from tests.e2e.workflow_system import Sender, Story, WorkflowSystem, opened, play
 from tests.waiting import until
 from tests.workflow_parts import a_client, a_worker, running, started
 
@@ -33,9 +33,9 @@ NEW = [f"order/new-{n}" for n in range(12)]
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[WorkflowHouse]:
-    with opened(WorkflowHouse(tmp_path)) as house:
-        yield house
+def system(tmp_path: Path) -> Iterator[WorkflowSystem]:
+    with opened(WorkflowSystem(tmp_path)) as system:
+        yield system
 
 
 async def create(client: Sender, *keys: str) -> None:
@@ -71,12 +71,12 @@ def began_on(story: Story, key: str) -> list[str | None]:
         for event in record.events
         if isinstance(event, RunStarted)
     ]
-    return [each.deployment.name if each.deployment else None for each in started]
+    return [item.deployment.name if item.deployment else None for item in started]
 
 
-def host_of(house: WorkflowHouse, worker: str, deployment: str) -> int | None:
+def host_of(system: WorkflowSystem, worker: str, deployment: str) -> int | None:
     """The process id of a worker's host of a deployment: the one that works in its folder."""
-    parent = house.parts[worker].pid
+    parent = system.parts[worker].pid
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
@@ -86,90 +86,90 @@ def host_of(house: WorkflowHouse, worker: str, deployment: str) -> int | None:
     return None
 
 
-async def kill_host(house: WorkflowHouse, story: Story, worker: str, deployment: str) -> None:
-    await house.until(
-        story, lambda: host_of(house, worker, deployment) is not None, f"a host of {deployment}"
+async def kill_host(system: WorkflowSystem, story: Story, worker: str, deployment: str) -> None:
+    await system.until(
+        story, lambda: host_of(system, worker, deployment) is not None, f"a host of {deployment}"
     )
-    os.kill(host_of(house, worker, deployment) or 0, signal.SIGKILL)
+    os.kill(host_of(system, worker, deployment) or 0, signal.SIGKILL)
 
 
-def test_runs_stay_on_their_code_whoever_is_killed(house: WorkflowHouse, tmp_path: Path):
+def test_runs_stay_on_their_code_whoever_is_killed(system: WorkflowSystem, tmp_path: Path):
     async def act(story: Story, client: Sender) -> None:
-        async with deploying(house.bootstrap) as deployer:
+        async with deploying(system.bootstrap) as deployer:
             first = await deployer.release(code_of("first"))
-            house.start("one")
+            system.start("one")
             await create(client, *OLD)
-            await house.until(story, lambda: done(story, *OLD) == len(OLD), "their first steps")
+            await system.until(story, lambda: done(story, *OLD) == len(OLD), "their first steps")
             second = await deployer.release(code_of("second"))
             await create(client, *NEW)
-            await kill_host(house, story, "one", first)
+            await kill_host(system, story, "one", first)
             await go(client, *OLD[:6])
-            await house.until(story, lambda: done(story, *OLD) > 2 * len(OLD), "some steps")
-            await kill_host(house, story, "one", first)
-            house.kill("one")
+            await system.until(story, lambda: done(story, *OLD) > 2 * len(OLD), "some steps")
+            await kill_host(system, story, "one", first)
+            system.kill("one")
             # One that has nothing: it fetches what the runs need by itself.
-            house.settings["HEADWATER_DATA_DIR"] = str(tmp_path / "elsewhere")
-            house.start("two")
+            system.settings["HEADWATER_DATA_DIR"] = str(tmp_path / "elsewhere")
+            system.start("two")
             await go(client, *OLD[6:], *NEW)
-            await house.until(story, lambda: done(story, *NEW) > 3 * len(NEW), "some steps of new")
-            await kill_host(house, story, "two", second)
-            await kill_host(house, story, "two", first)
+            await system.until(story, lambda: done(story, *NEW) > 3 * len(NEW), "some steps of new")
+            await kill_host(system, story, "two", second)
+            await kill_host(system, story, "two", first)
             every = OLD + NEW
-            await house.until(story, lambda: all(map(story.ended, every)), "their ends")
+            await system.until(story, lambda: all(map(story.ended, every)), "their ends")
             for keys, version, deployment in ((OLD, "first", first), (NEW, "second", second)):
                 assert {repr(story.output(key)) for key in keys} == {repr([version] * 22)}
                 assert [began_on(story, key) for key in keys] == [[deployment]] * len(keys)
-            folders = {each.name for each in (tmp_path / "elsewhere/state/deployments").iterdir()}
+            folders = {path.name for path in (tmp_path / "elsewhere/state/deployments").iterdir()}
             assert folders == {first, second}
             # What begins again does so on what is active.
             assert (await client.send("order", "old-0", RestartRun())).code == ""
-            await house.until(story, lambda: not story.ended("order/old-0"), "another run")
+            await system.until(story, lambda: not story.ended("order/old-0"), "another run")
             assert began_on(story, "order/old-0") == [first, second]
 
-    play(house, act)
+    play(system, act)
 
 
-def test_a_run_that_follows_the_code_goes_on_with_what_is_active(house: WorkflowHouse):
+def test_a_run_that_follows_the_code_goes_on_with_what_is_active(system: WorkflowSystem):
     async def act(story: Story, client: Sender) -> None:
-        async with deploying(house.bootstrap) as deployer:
+        async with deploying(system.bootstrap) as deployer:
             await deployer.release(code_of("first"))
-            house.start("one")
+            system.start("one")
             keys = [f"poll/p{n}" for n in range(8)]
             await create(client, *keys)
             await go(client, *keys)
-            await house.until(story, lambda: done(story, *keys) == len(keys), "their first steps")
+            await system.until(story, lambda: done(story, *keys) == len(keys), "their first steps")
             await deployer.release(code_of("second"))
             # Its owners hear of it with the next command that begins a run, or by themselves.
             await create(client, *NEW)
             await go(client, *keys, number=1)
-            await house.until(story, lambda: all(map(story.ended, keys)), "their ends")
+            await system.until(story, lambda: all(map(story.ended, keys)), "their ends")
             assert {repr(story.output(key)) for key in keys} == {repr(["first", "second"])}
-            assert {each for key in keys for each in began_on(story, key)} == {None}
+            assert {item for key in keys for item in began_on(story, key)} == {None}
 
-    play(house, act)
+    play(system, act)
 
 
-def test_a_limit_is_that_of_what_is_active_also_for_those_who_wait(house: WorkflowHouse):
+def test_a_limit_is_that_of_what_is_active_also_for_those_who_wait(system: WorkflowSystem):
     def begun(story: Story) -> set[str]:
         return {instance for instance, _, _ in story.completions() if instance in OLD}
 
     async def act(story: Story, client: Sender) -> None:
-        async with deploying(house.bootstrap) as deployer:
+        async with deploying(system.bootstrap) as deployer:
             await deployer.release(code_of("first"), limit=2)
-            house.start("one")
+            system.start("one")
             await create(client, *OLD)
-            await house.until(story, lambda: len(begun(story)) == 2, "those who have a slot")
+            await system.until(story, lambda: len(begun(story)) == 2, "those who have a slot")
             await deployer.release(code_of("second"), limit=5)
-            await house.until(story, lambda: len(begun(story)) == 5, "those who have one now")
+            await system.until(story, lambda: len(begun(story)) == 5, "those who have one now")
             await go(client, *OLD)
-            await house.until(story, lambda: all(map(story.ended, OLD)), "their ends")
+            await system.until(story, lambda: all(map(story.ended, OLD)), "their ends")
             held = [most for key, most in story.slots_held.items() if key.startswith("order/")]
             assert held == [5]
 
-    play(house, act)
+    play(system, act)
 
 
-def test_a_limit_is_that_of_its_deployment_where_no_other_has_the_workflow(house: WorkflowHouse):
+def test_a_limit_is_that_of_its_deployment_where_no_other_has_the_workflow(system: WorkflowSystem):
     limited = """
 from headwater import workflow
 
@@ -181,26 +181,26 @@ async def packing(event, step):
     keys = ["packing/a", "packing/b", "packing/c"]
 
     async def act(story: Story, client: Sender) -> None:
-        async with deploying(house.bootstrap) as deployer:
+        async with deploying(system.bootstrap) as deployer:
             packing = DeployedWorkflow(name="packing", kind=ReplayEngine.kind)
             old = await deployer.deploy(limited, limit=2, workflows=(packing,))
             await deployer.release(code_of("without packing"))
             on = artifact_of((await deployer.log.catch_up()).by_id[old])
-            house.start("one")
+            system.start("one")
             for key in keys:
                 name = key.partition("/")[2]
                 begun = await client.send("packing", name, StartRun("null", deployment=on))
                 assert begun.code in {"", INSTANCE_EXISTS}, begun
-            await house.until(story, lambda: done(story, *keys) == 2, "two to begin")
+            await system.until(story, lambda: done(story, *keys) == 2, "two to begin")
             for key in keys:
                 await go(client, key)
-            await house.until(story, lambda: all(map(story.ended, keys)), "their ends")
+            await system.until(story, lambda: all(map(story.ended, keys)), "their ends")
 
-    play(house, act)
+    play(system, act)
 
 
 def test_a_deployment_that_cannot_be_loaded_holds_up_its_own_runs_alone(
-    house: WorkflowHouse, tmp_path: Path
+    system: WorkflowSystem, tmp_path: Path
 ):
     needed = tmp_path / "needed"
     refuses = f"""
@@ -210,27 +210,27 @@ if not Path({str(needed)!r}).exists():
 """
 
     async def act(story: Story, client: Sender) -> None:
-        async with deploying(house.bootstrap) as deployer:
+        async with deploying(system.bootstrap) as deployer:
             broken = await deployer.release(refuses + code_of("late"))
-            house.start("one")
+            system.start("one")
             await create(client, *OLD)
-            await house.until(story, lambda: "it needs what" in house.log("one"), "its excuse")
-            assert f"the code host of {APP} of {broken} cannot be started" in house.log("one")
+            await system.until(story, lambda: "it needs what" in system.log("one"), "its excuse")
+            assert f"the code host of {APP} of {broken} cannot be started" in system.log("one")
             await deployer.release(code_of("sound"))
             await create(client, *NEW)
             await go(client, *OLD, *NEW)
-            await house.until(story, lambda: all(map(story.ended, NEW)), "the ends of the others")
+            await system.until(story, lambda: all(map(story.ended, NEW)), "the ends of the others")
             assert done(story, *OLD) == 0
             needed.touch()
-            await house.until(story, lambda: all(map(story.ended, OLD)), "their ends")
+            await system.until(story, lambda: all(map(story.ended, OLD)), "their ends")
             assert {repr(story.output(key)) for key in OLD} == {repr(["late"] * 22)}
 
-    play(house, act)
+    play(system, act)
 
 
 def test_a_host_that_nobody_needs_is_ended_and_comes_back(topics: str, tmp_path: Path):
     def begun(worker: WorkflowWorker) -> set[str]:
-        return {each for each in worker.threads_held() if APP in each}
+        return {item for item in worker.threads_held() if APP in item}
 
     async def scenario() -> None:
         log = DeploymentLog(cluster=Cluster(topics), client_id="tests-worker")
@@ -245,7 +245,7 @@ def test_a_host_that_nobody_needs_is_ended_and_comes_back(topics: str, tmp_path:
                 second = await deployer.release(code_of("second"))
                 await until(lambda: begun(worker) == {f"{APP} of {second}"})
                 await go(sender, "order/idle")
-                both = {f"{APP} of {each}" for each in (first, second)}
+                both = {f"{APP} of {item}" for item in (first, second)}
                 await until(lambda: begun(worker) == both)
                 await until(lambda: begun(worker) == {f"{APP} of {second}"})
 
@@ -275,7 +275,7 @@ def test_hosts_are_no_more_than_there_may_be_and_work_waits_for_its_turn(
     hold = (DeployedWorkflow(name="hold", kind=ReplayEngine.kind),)
 
     def there(worker: WorkflowWorker) -> set[str]:
-        return {each.rpartition(" ")[2] for each in worker.threads_held() if APP in each}
+        return {item.rpartition(" ")[2] for item in worker.threads_held() if APP in item}
 
     async def scenario() -> None:
         log = DeploymentLog(cluster=Cluster(topics), client_id="tests-worker")
@@ -331,9 +331,9 @@ def in_hand(worker: WorkflowWorker) -> set[str]:
 
 def test_what_a_killed_worker_had_begun_to_unpack_is_removed(topics: str, tmp_path: Path):
     begun, left = tmp_path / ".unpacking-now", tmp_path / ".unpacking-long-ago"
-    for each in (begun, left):
-        each.mkdir()
-        (each / "shop.py").touch()
+    for item in (begun, left):
+        item.mkdir()
+        (item / "shop.py").touch()
     os.utime(left, (0, 0))
 
     async def scenario() -> None:
@@ -358,12 +358,12 @@ def test_what_is_deployed_runs_by_ticks_as_apps_do(topics: str, tmp_path: Path):
                 await sender.ready()
                 keys = [f"order/ticked-{n}" for n in range(12)]
                 await create(sender, *keys)
-                given = []
+                provided = []
                 async with asyncio.timeout(60):
-                    while sum(given) < len(keys):
+                    while sum(provided) < len(keys):
                         done = await worker.tick(max_instances=5, max_steps=3)
                         assert done.steps <= 3
-                        given.append(done.steps)
+                        provided.append(done.steps)
 
     asyncio.run(scenario())
 
@@ -395,13 +395,13 @@ def test_an_artifact_is_unpacked_whole_or_not_at_all(topics: str, tmp_path: Path
             torn = await deployer.deploy(code_of("torn"), as_it_is=b"PK, and then nothing")
             known = (await deployer.log.catch_up()).by_id
             several = [ArtifactFolders(deployer.log, tmp_path) for _ in range(4)]
-            found = await asyncio.gather(*(each.folder_of(known[sound]) for each in several))
-            assert set(found) == {tmp_path / sound}
+            result = await asyncio.gather(*(item.folder_of(known[sound]) for item in several))
+            assert set(result) == {tmp_path / sound}
             assert (tmp_path / sound / f"{APP}.py").read_text() == code_of("sound")
-            for each in several:
+            for entry in several:
                 with pytest.raises(ArtifactInvalid):
-                    await each.folder_of(known[torn])
+                    await entry.folder_of(known[torn])
 
     asyncio.run(scenario())
     (left,) = tmp_path.iterdir()
-    assert [each.name for each in left.iterdir()] == [f"{APP}.py"]
+    assert [path.name for path in left.iterdir()] == [f"{APP}.py"]

@@ -22,7 +22,7 @@ from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.worker import WorkflowWorker
 from tests import workflow_parts
 from tests.apps.graphs import doubles
-from tests.e2e.workflow_house import Sender
+from tests.e2e.workflow_system import Sender
 from tests.fakes.engines import ENGINES
 from tests.integration.test_graph_worker import until
 from tests.workflow_parts import a_client, running, started
@@ -62,29 +62,29 @@ def test_gateways_that_deploy_at_once_agree_on_the_versions(topics: str):
     async def scenario() -> None:
         gateways = [gateway(topics) for _ in range(3)]
         try:
-            found = await asyncio.gather(
+            result = await asyncio.gather(
                 *(
-                    each.deploy(definition("at-once", initialNodeRef=ref))
-                    for each in gateways
+                    item.deploy(definition("at-once", initialNodeRef=ref))
+                    for item in gateways
                     for ref in ("start", "double", "tell")
                 )
             )
-            versions = [each.version for each in found if isinstance(each, Deployed)]
-            assert len(versions) == len(found)
-            told = {each.number: each for each in versions}
-            assert sorted(told) == list(range(1, len(told) + 1))
-            for each in gateways:
-                assert (await each.catch_up()).versions["at-once"] == [
-                    told[number] for number in sorted(told)
+            versions = [item.version for item in result if isinstance(item, Deployed)]
+            assert len(versions) == len(result)
+            reported = {version.number: version for version in versions}
+            assert sorted(reported) == list(range(1, len(reported) + 1))
+            for entry in gateways:
+                assert (await entry.catch_up()).versions["at-once"] == [
+                    reported[number] for number in sorted(reported)
                 ]
         finally:
-            await asyncio.gather(*(each.stop() for each in gateways))
+            await asyncio.gather(*(item.stop() for item in gateways))
 
     asyncio.run(scenario())
 
 
 @asynccontextmanager
-async def house(topics: str, *apps: str) -> AsyncIterator[tuple[WorkflowClient, DefinitionLog]]:
+async def system(topics: str, *apps: str) -> AsyncIterator[tuple[WorkflowClient, DefinitionLog]]:
     """A worker, a client, and a gateway's log of definitions."""
     deploying = gateway(topics)
     async with running(a_worker(topics, *apps)), started(a_client(topics)) as client:
@@ -123,7 +123,7 @@ def test_what_was_deployed_is_what_the_next_instance_is_made_from(topics: str, t
 
     async def scenario() -> None:
         apps = ("tests.e2e.workflow_app", "tests.apps.graphs")
-        async with house(topics, *apps) as (client, deploying):
+        async with system(topics, *apps) as (client, deploying):
             await the_names_of_apps_are_theirs(client, deploying)
             assert isinstance(await deploying.deploy(definition("redoubled")), Deployed)
             assert await codes(client, "first", seen) == {""}
@@ -144,7 +144,7 @@ def test_an_app_may_have_tasks_alone(topics: str, tmp_path: Path):
 
     async def scenario() -> None:
         apps = ("tests.e2e.workflow_app", "tests.apps.only_tasks")
-        async with house(topics, *apps) as (client, deploying):
+        async with system(topics, *apps) as (client, deploying):
             assert isinstance(await deploying.deploy(graph), Deployed)
             for name in ("n-1", "n-2"):
                 noted = tmp_path / name

@@ -13,7 +13,7 @@ from headwater.processors.code.engine import ReplayEngine
 from headwater.schemas.deployments import DeployedWorkflow
 from headwater.streams.code_host.schedules import Schedule
 from tests.deployed_apps import deploying
-from tests.e2e.workflow_house import Sender, Story, WorkflowHouse, opened, play
+from tests.e2e.workflow_system import Sender, Story, WorkflowSystem, opened, play
 from tests.integration.test_deployed_code import began_on
 from tests.integration.test_starting import owner_of, ticks
 
@@ -35,25 +35,25 @@ def each_second(name: str) -> Schedule:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[WorkflowHouse]:
-    with opened(WorkflowHouse(tmp_path, APP)) as house:
-        yield house
+def system(tmp_path: Path) -> Iterator[WorkflowSystem]:
+    with opened(WorkflowSystem(tmp_path, APP)) as system:
+        yield system
 
 
 def beats(story: Story, name: str = "pulse") -> list[str]:
     """The keys of what a schedule has started, in the order of its ticks; each began once."""
-    found = sorted(key for key in story.by_instance if key.startswith(f"beat/{name}-"))
-    assert all(len(began_on(story, key)) == 1 for key in found)
-    return found
+    result = sorted(key for key in story.by_instance if key.startswith(f"beat/{name}-"))
+    assert all(len(began_on(story, key)) == 1 for key in result)
+    return result
 
 
 def on(story: Story, deployment: str, name: str = "pulse") -> list[str]:
     return [key for key in beats(story, name) if began_on(story, key) == [deployment]]
 
 
-def kill_hosts(house: WorkflowHouse, worker: str) -> None:
+def kill_hosts(system: WorkflowSystem, worker: str) -> None:
     """Kills all hosts of a worker: that of schedules, of its app, and of deployments."""
-    parent = house.parts[worker].pid
+    parent = system.parts[worker].pid
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
@@ -65,13 +65,13 @@ def app_misses_nothing(story: Story) -> bool:
 
     Partitions start what they own at their own pace, so a second may be missing for a while.
     """
-    found = ticks(story)
-    return [round((t - found[0]).total_seconds()) for t in found] == list(range(len(found)))
+    result = ticks(story)
+    return [round((t - result[0]).total_seconds()) for t in result] == list(range(len(result)))
 
 
-def test_each_tick_starts_once_whoever_is_killed_while_another_is_activated(house: WorkflowHouse):
+def test_each_tick_starts_once_whoever_is_killed_while_another_is_activated(system: WorkflowSystem):
     async def act(story: Story, client: Sender) -> None:
-        async with deploying(house.bootstrap) as deployer:
+        async with deploying(system.bootstrap) as deployer:
             first = await deployer.deploy(
                 _CODE.format(version="first"),
                 workflows=_BEATS,
@@ -84,44 +84,44 @@ def test_each_tick_starts_once_whoever_is_killed_while_another_is_activated(hous
             )
             await deployer.activate(first)
             for name in ("one", "two"):
-                house.start(name)
-            await house.until(story, lambda: len(on(story, first)) > 3, "ticks of the first")
+                system.start(name)
+            await system.until(story, lambda: len(on(story, first)) > 3, "ticks of the first")
             await deployer.activate(second)
-            owner = owner_of(house, story, "headwater-schedule/pulse")
-            house.kill(owner)
-            await house.until(story, lambda: len(on(story, second)) > 2, "ticks of the second")
-            house.start(owner)
-            gone = beats(story, "gone")
-            owner = owner_of(house, story, "headwater-schedule/pulse")
-            kill_hosts(house, owner)
+            owner = owner_of(system, story, "headwater-schedule/pulse")
+            system.kill(owner)
+            await system.until(story, lambda: len(on(story, second)) > 2, "ticks of the second")
+            system.start(owner)
+            removed = beats(story, "gone")
+            owner = owner_of(system, story, "headwater-schedule/pulse")
+            kill_hosts(system, owner)
             await deployer.activate(first, rollback=True)
-            kill_hosts(house, owner)
+            kill_hosts(system, owner)
             reached = len(on(story, first))
-            kill_hosts(house, owner)
-            await house.until(
+            kill_hosts(system, owner)
+            await system.until(
                 story, lambda: len(on(story, first)) > reached + 5, "ticks of the first again"
             )
-            await house.until(
-                story, lambda: len(beats(story, "gone")) > len(gone) + 3, "what is back"
+            await system.until(
+                story, lambda: len(beats(story, "gone")) > len(removed) + 3, "what is back"
             )
             come = beats(story, "come")
             # One a second, none twice and none left out, whatever was active.
-            await house.until(
+            await system.until(
                 story,
                 lambda: _seconds(beats(story)) == list(range(len(beats(story)))),
                 "a beat of each second",
             )
             assert {began_on(story, key)[0] for key in beats(story)} == {first, second}
             assert {began_on(story, key)[0] for key in come} == {second}
-            told = len(ticks(story))
-            await house.until(story, lambda: len(ticks(story)) > told + 3, "ticks of the app")
+            reported = len(ticks(story))
+            await system.until(story, lambda: len(ticks(story)) > reported + 3, "ticks of the app")
             assert beats(story, "come") == come
-            await house.until(story, lambda: app_misses_nothing(story), "a tick of each second")
+            await system.until(story, lambda: app_misses_nothing(story), "a tick of each second")
 
-    play(house, act)
+    play(system, act)
 
 
 def _seconds(keys: list[str]) -> list[int]:
     clock = [key[-7:-1] for key in keys]
     of_day = [3600 * int(t[:2]) + 60 * int(t[2:4]) + int(t[4:]) for t in clock]
-    return [(each - of_day[0]) % 86_400 for each in of_day]
+    return [(item - of_day[0]) % 86_400 for item in of_day]

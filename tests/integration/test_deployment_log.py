@@ -47,11 +47,11 @@ def test_artifacts_are_read_as_they_were_uploaded_also_between_others(topics: st
         ours, theirs = gateway(topics), gateway(topics)
         try:
             artifacts = [os.urandom(ARTIFACT_BYTES) for _ in range(3)]
-            made = [await deployed(ours, "between", each) for each in artifacts]
+            made = [await deployed(ours, "between", artifact) for artifact in artifacts]
             seen = await theirs.catch_up()
-            for each, artifact in zip(made, artifacts, strict=True):
-                assert seen.by_id[each.deployment.id] == each.deployment
-                assert await theirs.artifact(each.deployment) == artifact
+            for item, artifact in zip(made, artifacts, strict=True):
+                assert seen.by_id[item.deployment.id] == item.deployment
+                assert await theirs.artifact(item.deployment) == artifact
         finally:
             await asyncio.gather(ours.stop(), theirs.stop())
 
@@ -83,21 +83,21 @@ def test_gateways_that_activate_at_once_agree_on_the_active_one(topics: str):
             ]
             begun = await gateways[0].write(activated(made[0]))
             assert isinstance(begun, Activated)
-            found = await asyncio.gather(
+            result = await asyncio.gather(
                 *(
-                    gateways[number % 3].write(activated(each, after=made[0]))
-                    for number, each in enumerate(made[1:])
+                    gateways[number % 3].write(activated(item, after=made[0]))
+                    for number, item in enumerate(made[1:])
                 )
             )
-            taken = [each for each in found if isinstance(each, Activated)]
+            taken = [item for item in result if isinstance(item, Activated)]
             assert len(taken) == 1
             assert (
-                len([each for each in found if isinstance(each, ActivationRejected)])
+                len([item for item in result if isinstance(item, ActivationRejected)])
                 == len(made) - 2
             )
-            for each in gateways:
-                assert (await each.catch_up()).active == taken[0].deployment
+            for entry in gateways:
+                assert (await entry.catch_up()).active == taken[0].deployment
         finally:
-            await asyncio.gather(*(each.stop() for each in gateways))
+            await asyncio.gather(*(item.stop() for item in gateways))
 
     asyncio.run(scenario())

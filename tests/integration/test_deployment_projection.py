@@ -55,19 +55,19 @@ def test_rows_are_those_of_the_fold(module_migrated: str):
     def held(records: list[DeploymentCreated | DeploymentActivated], cuts: list[int]) -> None:
         with psycopg.connect(module_migrated) as connection:
             connection.execute("truncate deployment, settings, projection_offsets")
-        found = Deployments()
+        result = Deployments()
         for record in records:
-            found.apply(record)
+            result.apply(record)
         project(DEPLOYMENTS, module_migrated, [encode(record) for record in records], cuts)
-        active = [] if found.active is None else [("active_deployment", found.active.id)]
+        active = [] if result.active is None else [("active_deployment", result.active.id)]
         assert rows(module_migrated, "select key, value from settings") == active
         assert rows(
             module_migrated,
             "select id, digest, created_by, workflows,"
             " (extract(epoch from activated_at) * 1000)::bigint from deployment order by id",
         ) == [
-            (each.id, each.digest, each.by, ["order"], found.activated_at_ms.get(each.id))
-            for _, each in sorted(found.by_id.items())
+            (item.id, item.digest, item.by, ["order"], result.activated_at_ms.get(item.id))
+            for _, item in sorted(result.by_id.items())
         ]
 
     held()
@@ -96,18 +96,18 @@ def test_what_is_deployed_is_listed_and_the_active_one_says_how_it_is(migrated: 
     def listed(*active: str) -> list[tuple[str, str | None, int | None]]:
         with psycopg.connect(migrated) as connection:
             connection.execute("truncate deployment, settings, projection_offsets")
-        records = [first, second, *(activated(each, "", "admin:1") for each in active)]
-        project(DEPLOYMENTS, migrated, [encode(each) for each in records], [])
+        records = [first, second, *(activated(item, "", "admin:1") for item in active)]
+        project(DEPLOYMENTS, migrated, [encode(record) for record in records], [])
 
         async def ask() -> list[tuple[str, str | None, int | None]]:
             async with Reader(migrated) as reader:
                 return [
                     (
-                        each.name,
-                        each.params_schema and bytes(each.params_schema).decode(),
-                        each.concurrency and each.concurrency.limit,
+                        item.name,
+                        item.params_schema and bytes(item.params_schema).decode(),
+                        item.concurrency and item.concurrency.limit,
                     )
-                    for each in await Workflows(reader).registered()
+                    for item in await Workflows(reader).registered()
                 ]
 
         return asyncio.run(ask())

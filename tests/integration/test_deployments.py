@@ -23,7 +23,7 @@ from headwater.schemas.failures import CommandRefusedError
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.deployment_log import DeploymentLog
 from tests.databases import new_database
-from tests.e2e.house import ADMIN, House, opened
+from tests.e2e.system import ADMIN, System, opened
 from tests.visitor import visiting, words
 
 ZIP = ADMIN | {"content-type": "application/zip"}
@@ -39,13 +39,13 @@ async def order(event, step):
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path, postgres: str) -> Iterator[House]:
+def system(scratch: Path, postgres: str) -> Iterator[System]:
     directory = scratch / "deployments"
     directory.mkdir()
     with new_database(postgres) as dsn:
-        house = House(directory, dsn, HEADWATER_APP="headwater")
-        with opened(house, ("gateway", "gateway2", "project")):
-            yield house
+        system = System(directory, dsn, HEADWATER_APP="headwater")
+        with opened(system, ("gateway", "gateway2", "project")):
+            yield system
 
 
 @pytest.fixture
@@ -58,29 +58,29 @@ def app(tmp_path: Path) -> Path:
 
 
 def write(folder: Path, name: str, *sources: str) -> None:
-    place = folder / name
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text("\n".join(dedent(each) for each in sources))
+    position = folder / name
+    position.parent.mkdir(parents=True, exist_ok=True)
+    position.write_text("\n".join(dedent(source) for source in sources))
 
 
-def post(house: House, path: str, gateway: str = "gateway", **more: Any) -> httpx.Response:  # noqa: ANN401 (as httpx)
-    return httpx.post(f"{house.url(gateway)}/v1/{path}", timeout=60, **more)
+def post(system: System, path: str, gateway: str = "gateway", **more: Any) -> httpx.Response:  # noqa: ANN401 (as httpx)
+    return httpx.post(f"{system.url(gateway)}/v1/{path}", timeout=60, **more)
 
 
-def deploy(house: House, content: bytes, gateway: str = "gateway") -> httpx.Response:
+def deploy(system: System, content: bytes, gateway: str = "gateway") -> httpx.Response:
     params = {"app": "orders"}
-    return post(house, "deployments", gateway, params=params, content=content, headers=ZIP)
+    return post(system, "deployments", gateway, params=params, content=content, headers=ZIP)
 
 
-def get(house: House, path: str, gateway: str = "gateway2", **headers: str) -> httpx.Response:
-    return httpx.get(f"{house.url(gateway)}/v1/{path}", headers=headers or USER, timeout=60)
+def get(system: System, path: str, gateway: str = "gateway2", **headers: str) -> httpx.Response:
+    return httpx.get(f"{system.url(gateway)}/v1/{path}", headers=headers or USER, timeout=60)
 
 
 def headwater(
-    house: House, *arguments: str, cwd: Path | None = None
+    system: System, *arguments: str, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """The command line, as a user has it."""
-    env = {**os.environ, "HEADWATER_URL": house.url()}
+    env = {**os.environ, "HEADWATER_URL": system.url()}
     argv = [sys.executable, "-m", "headwater", "deployments", *arguments]
     return subprocess.run(
         argv, env=env, cwd=cwd, capture_output=True, text=True, timeout=120, check=False
@@ -95,78 +95,78 @@ def version(app: Path, number: int) -> bytes:
 # --- over HTTP
 
 
-def test_what_one_gateway_answers_the_other_knows(house: House, app: Path):
-    first, second = (deploy(house, version(app, number)).json() for number in (1, 2))
-    assert get(house, f"deployments/{first['id']}").json() == first
-    listed = get(house, "deployments?limit=2").json()["deployments"]
-    assert [each["id"] for each in listed] == [second["id"], first["id"]]
-    assert deploy(house, version(app, 2), "gateway2").status_code == 200
+def test_what_one_gateway_answers_the_other_knows(system: System, app: Path):
+    first, second = (deploy(system, version(app, number)).json() for number in (1, 2))
+    assert get(system, f"deployments/{first['id']}").json() == first
+    listed = get(system, "deployments?limit=2").json()["deployments"]
+    assert [item["id"] for item in listed] == [second["id"], first["id"]]
+    assert deploy(system, version(app, 2), "gateway2").status_code == 200
     for name in (first["id"], second["id"]):
-        assert post(house, f"deployments/{name}/activate", headers=ADMIN).is_success
-        world = get(house, "world/deployment-id", **WORLD)
+        assert post(system, f"deployments/{name}/activate", headers=ADMIN).is_success
+        world = get(system, "world/deployment-id", **WORLD)
         assert world.json() == {"deploymentId": name}
-    back = post(house, "deployments/rollback", "gateway2", headers=ADMIN).json()
+    back = post(system, "deployments/rollback", "gateway2", headers=ADMIN).json()
     assert (back["id"], back["replaces"]) == (first["id"], second["id"])
-    assert get(house, "deployments/active", "gateway").json()["id"] == first["id"]
+    assert get(system, "deployments/active", "gateway").json()["id"] == first["id"]
 
 
-def test_the_same_deployed_at_once_is_one_deployment(house: House, app: Path):
+def test_the_same_deployed_at_once_is_one_deployment(system: System, app: Path):
     content = version(app, 3)
     with ThreadPoolExecutor(4) as pool:
         names = ["gateway", "gateway2"] * 2
-        found = list(pool.map(lambda name: deploy(house, content, name), names))
-    assert sorted(each.status_code for each in found) == [200, 200, 200, 201]
-    assert len({each.json()["id"] for each in found}) == 1
-    assert len({each.json()["deployedAt"] for each in found}) == 1
+        result = list(pool.map(lambda name: deploy(system, content, name), names))
+    assert sorted(item.status_code for item in result) == [200, 200, 200, 201]
+    assert len({item.json()["id"] for item in result}) == 1
+    assert len({item.json()["deployedAt"] for item in result}) == 1
 
 
-def test_of_those_who_replace_the_same_deployment_at_once_one_does(house: House, app: Path):
-    begun, *others = (deploy(house, version(app, number)).json()["id"] for number in range(10, 16))
-    post(house, f"deployments/{begun}/activate", headers=ADMIN)
+def test_of_those_who_replace_the_same_deployment_at_once_one_does(system: System, app: Path):
+    begun, *others = (deploy(system, version(app, number)).json()["id"] for number in range(10, 16))
+    post(system, f"deployments/{begun}/activate", headers=ADMIN)
     tag = ADMIN | {"if-match": f'"{begun}"'}
 
     def activate(number: int) -> httpx.Response:
         name = ("gateway", "gateway2")[number % 2]
-        return post(house, f"deployments/{others[number]}/activate", name, headers=tag)
+        return post(system, f"deployments/{others[number]}/activate", name, headers=tag)
 
     with ThreadPoolExecutor(len(others)) as pool:
-        found = list(pool.map(activate, range(len(others))))
-    taken = [each.json()["id"] for each in found if each.is_success]
-    assert [each.json()["code"] for each in found if each.is_error] == ["deployment_changed"] * 4
-    assert [get(house, "deployments/active").json()["id"]] == taken
+        result = list(pool.map(activate, range(len(others))))
+    taken = [item.json()["id"] for item in result if item.is_success]
+    assert [item.json()["code"] for item in result if item.is_error] == ["deployment_changed"] * 4
+    assert [get(system, "deployments/active").json()["id"]] == taken
     with ThreadPoolExecutor(2) as pool:
         gateways = ("gateway", "gateway2")
         backs = list(
-            pool.map(lambda name: post(house, "deployments/rollback", name, headers=tag), gateways)
+            pool.map(lambda name: post(system, "deployments/rollback", name, headers=tag), gateways)
         )
-    assert {each.status_code for each in backs} == {412}  # It names the one that is gone.
+    assert {back.status_code for back in backs} == {412}  # It names the one that is gone.
 
 
-def test_an_artifact_of_the_largest_size_is_what_workers_read(house: House, app: Path):
+def test_an_artifact_of_the_largest_size_is_what_workers_read(system: System, app: Path):
     (app / "data.bin").write_bytes(os.urandom(ARTIFACT_BYTES_MAX - 4_096))
     content = zipped(app)
-    made = deploy(house, content)
+    made = deploy(system, content)
     assert made.status_code == 201, made.text
 
     async def read() -> bytes:
-        log = DeploymentLog(cluster=Cluster(house.bootstrap), client_id="tests-deployments")
+        log = DeploymentLog(cluster=Cluster(system.bootstrap), client_id="tests-deployments")
         try:
             return await log.artifact((await log.catch_up()).by_id[made.json()["id"]])
         finally:
             await log.stop()
 
     assert asyncio.run(read()) == content
-    larger = deploy(house, content + os.urandom(8_192))
+    larger = deploy(system, content + os.urandom(8_192))
     assert (larger.status_code, larger.json()["code"]) == (413, "body_too_large")
     assert larger.json()["message"] == larger.json()["detail"]
 
 
-def test_rows_tell_what_is_deployed_and_active(house: House, app: Path):
-    name = deploy(house, version(app, 4)).json()["id"]
-    post(house, f"deployments/{name}/activate", headers=ADMIN)
+def test_rows_tell_what_is_deployed_and_active(system: System, app: Path):
+    name = deploy(system, version(app, 4)).json()["id"]
+    post(system, f"deployments/{name}/activate", headers=ADMIN)
 
     def told() -> bool:
-        with psycopg.connect(house.dsn) as connection:
+        with psycopg.connect(system.dsn) as connection:
             rows = connection.execute(
                 "select d.app, d.workflows from settings s join deployment d on d.id = s.value"
                 " where s.key = 'active_deployment' and d.id = %s and d.activated_at is not null",
@@ -174,7 +174,7 @@ def test_rows_tell_what_is_deployed_and_active(house: House, app: Path):
             ).fetchall()
         return rows == [("orders", ["order"])]
 
-    house.wait(told, "the row of the active deployment")
+    system.wait(told, "the row of the active deployment")
 
 
 @pytest.fixture
@@ -196,49 +196,51 @@ def busy(app: Path) -> Path:
     return marker
 
 
-def test_a_gateway_that_died_while_it_deployed_is_asked_again(house: House, app: Path, busy: Path):
+def test_a_gateway_that_died_while_it_deployed_is_asked_again(
+    system: System, app: Path, busy: Path
+):
     content = zipped(app)
     with ThreadPoolExecutor(1) as pool:
-        lost = pool.submit(deploy, house, content, "gateway2")
-        house.wait(busy.exists, "the app to be imported")
-        house.kill("gateway2")
+        lost = pool.submit(deploy, system, content, "gateway2")
+        system.wait(busy.exists, "the app to be imported")
+        system.kill("gateway2")
         with pytest.raises(httpx.TransportError):
             lost.result()
-    house.start("gateway2")
-    made = deploy(house, content, "gateway2")
+    system.start("gateway2")
+    made = deploy(system, content, "gateway2")
     assert made.status_code == 201
-    assert get(house, f"deployments/{made.json()['id']}", "gateway").json() == made.json()
+    assert get(system, f"deployments/{made.json()['id']}", "gateway").json() == made.json()
 
 
-def test_a_gateway_that_ends_waits_for_no_import(house: House, app: Path, busy: Path):
+def test_a_gateway_that_ends_waits_for_no_import(system: System, app: Path, busy: Path):
     content = zipped(app)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(deploy, house, content, "gateway2")
-        house.wait(busy.exists, "the app to be imported")
-        house.parts["gateway2"].send_signal(signal.SIGTERM)
+        first = pool.submit(deploy, system, content, "gateway2")
+        system.wait(busy.exists, "the app to be imported")
+        system.parts["gateway2"].send_signal(signal.SIGTERM)
         answer = first.result()
     assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
-    assert house.parts.pop("gateway2").wait(60) == 0
-    house.start("gateway2")
-    assert deploy(house, content, "gateway2").status_code == 201
+    assert system.parts.pop("gateway2").wait(60) == 0
+    system.start("gateway2")
+    assert deploy(system, content, "gateway2").status_code == 201
 
 
 # --- in the console
 
 
-def test_the_console_activates_and_rolls_back_unless_somebody_else_has(house: House, app: Path):
+def test_the_console_activates_and_rolls_back_unless_somebody_else_has(system: System, app: Path):
     first, second, third = (
-        str(deploy(house, version(app, number)).json()["id"]) for number in (11, 12, 13)
+        str(deploy(system, version(app, number)).json()["id"]) for number in (11, 12, 13)
     )
     at = "/console/deployments"
-    with visiting(house.url()) as visitor:
+    with visiting(system.url()) as visitor:
         assert "The deployment is active" in words(visitor.press(at, "Activate", about=first).text)
-        assert get(house, "deployments/active").json()["id"] == first
+        assert get(system, "deployments/active").json()["id"] == first
         assert "The deployment is active" in words(visitor.press(at, "Activate", about=second).text)
         assert "is active again" in words(visitor.press(at, "Roll back").text)
-        assert get(house, "deployments/active").json()["id"] == first
+        assert get(system, "deployments/active").json()["id"] == first
         # Somebody looks at the page, and somebody else activates meanwhile.
-        post(house, f"deployments/{third}/activate", headers=ADMIN)
+        post(system, f"deployments/{third}/activate", headers=ADMIN)
         late = visitor.press(at, "Activate", about=second, replaces=first)
         assert late.status_code == 412
         assert "deployment_changed" in words(late.text)
@@ -248,34 +250,34 @@ def test_the_console_activates_and_rolls_back_unless_somebody_else_has(house: Ho
 # --- by commands
 
 
-def test_a_folder_is_deployed_activated_and_rolled_back_by_commands(house: House, app: Path):
-    made = headwater(house, "deploy", str(app), "--app", "orders", "--json")
+def test_a_folder_is_deployed_activated_and_rolled_back_by_commands(system: System, app: Path):
+    made = headwater(system, "deploy", str(app), "--app", "orders", "--json")
     assert made.returncode == 0, made.stderr
     first = json.loads(made.stdout)
     assert not first["active"]
     assert f"headwater deployments activate {first['id']}" in made.stderr
-    again = headwater(house, "deploy", ".", "--app", "orders", "--json", cwd=app)
+    again = headwater(system, "deploy", ".", "--app", "orders", "--json", cwd=app)
     assert json.loads(again.stdout)["id"] == first["id"]
-    assert headwater(house, "activate", first["id"]).returncode == 0
+    assert headwater(system, "activate", first["id"]).returncode == 0
     write(app, "version.py", "VERSION = 2")
     second = json.loads(
-        headwater(house, "deploy", str(app), "--app", "orders", "--activate", "--json").stdout
+        headwater(system, "deploy", str(app), "--app", "orders", "--activate", "--json").stdout
     )
     assert (second["active"], second["replaces"]) == (True, first["id"])
-    shown = headwater(house, "show")
+    shown = headwater(system, "show")
     assert f"{second['id']}\tyes\torders\torder\t" in shown.stdout
     assert "order\tpinned" in shown.stdout
-    listed = headwater(house, "list", "--limit", "2").stdout.splitlines()
+    listed = headwater(system, "list", "--limit", "2").stdout.splitlines()
     assert [line.split("\t")[:2] for line in listed[1:]] == [
         [second["id"], "yes"],
         [first["id"], "no"],
     ]
-    back = headwater(house, "rollback", "--replaces", second["id"])
+    back = headwater(system, "rollback", "--replaces", second["id"])
     assert back.stdout.splitlines()[1].startswith(f"{first['id']}\tyes")
     assert f"Runs that began on {second['id']} stay on it" in back.stderr
 
 
-def test_a_wheel_is_deployed_as_it_is(house: House, tmp_path: Path):
+def test_a_wheel_is_deployed_as_it_is(system: System, tmp_path: Path):
     write(tmp_path, "shop/__init__.py", "")
     write(tmp_path, "shop/orders.py", ORDERS)
     write(
@@ -298,7 +300,7 @@ def test_a_wheel_is_deployed_as_it_is(house: House, tmp_path: Path):
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("*.whl")
-    made = headwater(house, "deploy", str(wheel), "--app", "shop.orders", "--json")
+    made = headwater(system, "deploy", str(wheel), "--app", "shop.orders", "--json")
     assert json.loads(made.stdout)["size"] == wheel.stat().st_size
 
 
@@ -327,7 +329,7 @@ def test_a_wheel_is_deployed_as_it_is(house: House, tmp_path: Path):
     ],
 )
 def test_commands_say_what_is_wrong(
-    house: House, app: Path, arguments: tuple[str, ...], code: int, told: str
+    system: System, app: Path, arguments: tuple[str, ...], code: int, told: str
 ):
     write(app, "broken.py", "1 / 0")
     (app / "empty").mkdir()
@@ -339,33 +341,33 @@ def test_commands_say_what_is_wrong(
         (app / "linked" / "orders.py").symlink_to(app / "orders.py")
     if arguments[:2] == ("deploy", "."):
         (app / "large" / "data.bin").unlink()
-    found = headwater(house, *arguments, cwd=app)
-    assert (found.returncode, found.stdout) == (code, "")
-    assert told in found.stderr
+    result = headwater(system, *arguments, cwd=app)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert told in result.stderr
 
 
-def doctor(house: House) -> dict[str, Any]:
+def doctor(system: System) -> dict[str, Any]:
     """What is found of the active deployment."""
     env = {
         **os.environ,
-        "HEADWATER_URL": house.url(),
-        "HEADWATER_KAFKA": house.bootstrap,
-        "HEADWATER_POSTGRES": house.dsn,
+        "HEADWATER_URL": system.url(),
+        "HEADWATER_KAFKA": system.bootstrap,
+        "HEADWATER_POSTGRES": system.dsn,
     }
     argv = [sys.executable, "-m", "headwater", "doctor", "--json"]
-    found = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
-    told = {each["check"]: each for each in json.loads(found.stdout)["findings"]}
-    return dict(told["deployment"])
+    result = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
+    reported = {finding["check"]: finding for finding in json.loads(result.stdout)["findings"]}
+    return dict(reported["deployment"])
 
 
-def test_the_doctor_reads_what_is_active_as_workers_do(house: House, app: Path):
-    name = deploy(house, version(app, 20)).json()["id"]
-    post(house, f"deployments/{name}/activate", headers=ADMIN)
-    found = doctor(house)
-    assert (found["state"], found["found"]) == ("ok", f"{name} of orders: order")
+def test_the_doctor_reads_what_is_active_as_workers_do(system: System, app: Path):
+    name = deploy(system, version(app, 20)).json()["id"]
+    post(system, f"deployments/{name}/activate", headers=ADMIN)
+    result = doctor(system)
+    assert (result["state"], result["found"]) == ("ok", f"{name} of orders: order")
 
     async def lose() -> None:
-        log = DeploymentLog(cluster=Cluster(house.bootstrap), client_id="tests-deployments")
+        log = DeploymentLog(cluster=Cluster(system.bootstrap), client_id="tests-deployments")
         try:
             whole = (await log.catch_up()).by_id[name]
             lost = msgspec.structs.replace(whole, id="dep_00", digest="0" * 64)
@@ -374,12 +376,12 @@ def test_the_doctor_reads_what_is_active_as_workers_do(house: House, app: Path):
             await log.stop()
 
     asyncio.run(lose())
-    assert post(house, "deployments/dep_00/activate", headers=ADMIN).is_success
-    found = doctor(house)
-    assert (found["state"], found["next"]) == ("problem", "headwater deployments rollback")
-    assert "expected the artifact 000" in found["found"]
-    assert headwater(house, "rollback").returncode == 0
-    assert doctor(house)["state"] == "ok"
+    assert post(system, "deployments/dep_00/activate", headers=ADMIN).is_success
+    result = doctor(system)
+    assert (result["state"], result["next"]) == ("problem", "headwater deployments rollback")
+    assert "expected the artifact 000" in result["found"]
+    assert headwater(system, "rollback").returncode == 0
+    assert doctor(system)["state"] == "ok"
 
 
 # --- and what comes of it
@@ -409,33 +411,33 @@ async def parcel(event: WorkflowEvent[Parcel], step):
 """
 
 
-def test_workflows_that_are_deployed_are_known_before_they_have_runs(house: House, app: Path):
+def test_workflows_that_are_deployed_are_known_before_they_have_runs(system: System, app: Path):
     write(app, "orders.py", TYPED)
-    known = f"{house.url('gateway2')}/api/workflows/workflows"
+    known = f"{system.url('gateway2')}/api/workflows/workflows"
     unknown = httpx.get(f"{known}/parcel/instances", headers=USER)
     assert (unknown.status_code, unknown.json()["code"]) == (404, "WORKFLOW_NOT_FOUND")
-    name = deploy(house, zipped(app)).json()["id"]
+    name = deploy(system, zipped(app)).json()["id"]
     # At once, whether its row is there or not.
     assert httpx.get(f"{known}/parcel/instances", headers=USER).json()["instances"] == []
-    post(house, f"deployments/{name}/activate", headers=ADMIN)
+    post(system, f"deployments/{name}/activate", headers=ADMIN)
 
     def listed() -> dict[str, Any]:
-        found = httpx.get(known, headers=USER, timeout=60).json()["workflows"]
-        return next((each for each in found if each["name"] == "parcel"), {})
+        result = httpx.get(known, headers=USER, timeout=60).json()["workflows"]
+        return next((item for item in result if item["name"] == "parcel"), {})
 
-    house.wait(lambda: "concurrency" in listed(), "the workflow to be listed")
+    system.wait(lambda: "concurrency" in listed(), "the workflow to be listed")
     assert listed()["concurrency"]["limit"] == 3
     assert "weight" in json.dumps(listed()["paramsSchema"])
 
 
-def test_new_runs_begin_on_what_is_active_and_stay_there(house: House, app: Path):
+def test_new_runs_begin_on_what_is_active_and_stay_there(system: System, app: Path):
     write(app, "orders.py", SHIPPING)
-    house.start("worker")
-    api = f"{house.url()}/api/workflows/workflows/shipping/instances"
+    system.start("worker")
+    api = f"{system.url()}/api/workflows/workflows/shipping/instances"
 
     def release(number: int) -> str:
         write(app, "version.py", f"VERSION = {number}")
-        done = headwater(house, "deploy", str(app), "--app", "orders", "--activate", "--json")
+        done = headwater(system, "deploy", str(app), "--app", "orders", "--activate", "--json")
         assert done.returncode == 0, done.stderr
         return str(json.loads(done.stdout)["id"])
 
@@ -444,40 +446,40 @@ def test_new_runs_begin_on_what_is_active_and_stay_there(house: House, app: Path
         assert made.is_success, made.text
 
     write(app, "version.py", "VERSION = 0")
-    idle = deploy(house, zipped(app)).json()["id"]
+    idle = deploy(system, zipped(app)).json()["id"]
 
     def told() -> str:
         return str(httpx.post(api, json={"id": "none"}, headers=USER, timeout=60).json()["detail"])
 
-    house.wait(lambda: f"; {idle} has it but is not active: " in told(), "where it is said")
+    system.wait(lambda: f"; {idle} has it but is not active: " in told(), "where it is said")
     one = release(1)
     create("before")
     two = release(2)
     create("between")
-    assert headwater(house, "rollback").returncode == 0
+    assert headwater(system, "rollback").returncode == 0
     create("after")
     for name, output, deployment in (("before", 1, one), ("between", 2, two), ("after", 1, one)):
         httpx.post(f"{api}/{name}/events", json={"type": "go"}, headers=USER, timeout=60)
 
         def ended(name: str = name) -> dict[str, Any] | None:
-            found = httpx.get(f"{api}/{name}", headers=USER, timeout=60).json()
-            return found if found["details"]["status"] == "complete" else None
+            result = httpx.get(f"{api}/{name}", headers=USER, timeout=60).json()
+            return result if result["details"]["status"] == "complete" else None
 
-        house.wait(lambda: ended() is not None, f"{name} to end")
-        found = ended()
-        assert found is not None
-        assert found["details"]["output"] == output
-        assert found["meta"]["deploymentId"] == deployment
-    house.stop("worker")
+        system.wait(lambda: ended() is not None, f"{name} to end")
+        actual = ended()
+        assert actual is not None
+        assert actual["details"]["output"] == output
+        assert actual["meta"]["deploymentId"] == deployment
+    system.stop("worker")
 
 
 # --- by programs
 
 
-def test_a_program_deploys_activates_and_reads(house: House, app: Path):
+def test_a_program_deploys_activates_and_reads(system: System, app: Path):
     async def scenario() -> None:
         async with Client(
-            f"{house.url()}/api/workflows", key="dev-workflow-key", admin_key="dev-admin-key"
+            f"{system.url()}/api/workflows", key="dev-workflow-key", admin_key="dev-admin-key"
         ) as client:
             names = client.deployments
             one = await names.deploy(app, app="orders")
@@ -491,7 +493,7 @@ def test_a_program_deploys_activates_and_reads(house: House, app: Path):
             assert (await names.active()).id == two.id
             assert (await names.rollback(replaces=two.id)).id == one.id
             assert (await names.rollback(one.id)).id == one.id
-            assert [each.id async for each in names.all()][:2] == [two.id, one.id]
+            assert [item.id async for item in names.all()][:2] == [two.id, one.id]
             with pytest.raises(CommandRefusedError) as broken:
                 await names.deploy(app, app="bills")
             assert broken.value.code == "artifact_invalid"
@@ -501,9 +503,9 @@ def test_a_program_deploys_activates_and_reads(house: House, app: Path):
     asyncio.run(scenario())
 
 
-def test_who_has_the_key_of_workflows_alone_reads_and_does_not_deploy(house: House, app: Path):
+def test_who_has_the_key_of_workflows_alone_reads_and_does_not_deploy(system: System, app: Path):
     async def scenario() -> None:
-        async with Client(f"{house.url()}/api/workflows", key="dev-workflow-key") as client:
+        async with Client(f"{system.url()}/api/workflows", key="dev-workflow-key") as client:
             assert (await client.deployments.page(limit=1)).deployments
             with pytest.raises(Exception, match="the operators' key"):
                 await client.deployments.deploy(app, app="orders")

@@ -28,8 +28,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from headwater.gateway.api import wrong_keys
-from tests.e2e.house import free_port
-from tests.integration.test_user_routes import BEARER, House, dsn, running, stand_in
+from tests.e2e.system import free_port
+from tests.integration.test_user_routes import BEARER, System, dsn, running, stand_in
 from tests.terra import StandIn
 
 __all__ = ["dsn", "running", "stand_in"]
@@ -80,7 +80,7 @@ def described(client: TestClient[Any], examples: int) -> BaseSchema:
 
 
 @pytest.fixture(scope="module")
-def few(running: tuple[House, TestClient[Any]]) -> BaseSchema:
+def few(running: tuple[System, TestClient[Any]]) -> BaseSchema:
     return described(running[1], 1)
 
 
@@ -90,13 +90,13 @@ def cut_off(
 ) -> Iterator[TestClient[Any]]:
     """A gateway without Kafka, and without Terra."""
     terra = stand_in.client(api=f"http://127.0.0.1:{free_port()}/v2")
-    house = House(dsn, tmp_path_factory.mktemp("cut-off"), terra, away=True)
-    with TestClient(house.app, raise_server_exceptions=False) as client:
+    system = System(dsn, tmp_path_factory.mktemp("cut-off"), terra, away=True)
+    with TestClient(system.app, raise_server_exceptions=False) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def many(running: tuple[House, TestClient[Any]]) -> BaseSchema:
+def many(running: tuple[System, TestClient[Any]]) -> BaseSchema:
     return described(running[1], 100)
 
 
@@ -120,8 +120,8 @@ def ask(client: TestClient[Any], case: Case[Any], checks: list[Any] = CHECKS) ->
 
 
 def _ask(client: TestClient[Any], case: Case[Any], checks: list[Any]) -> None:
-    wanted = case.as_transport_kwargs(base_url="http://127.0.0.1:8080", headers=KEYS)
-    sent = requests.Request(**{name: wanted.get(name) for name in OF_REQUESTS}).prepare()
+    expected = case.as_transport_kwargs(base_url="http://127.0.0.1:8080", headers=KEYS)
+    sent = requests.Request(**{name: expected.get(name) for name in OF_REQUESTS}).prepare()
     answer = client.request(
         str(sent.method), str(sent.url), headers=dict(sent.headers), content=sent.body
     )
@@ -133,7 +133,7 @@ _OF_OTHERS: Final = "^/(api/(workflows|jobs)|v1/(runs|world))(/|$)"
 
 @parametrized.from_fixture("few").exclude(path_regex=_OF_OTHERS).parametrize()
 def test_whatever_is_asked_is_answered_as_described(
-    running: tuple[House, TestClient[Any]], case: Case[Any]
+    running: tuple[System, TestClient[Any]], case: Case[Any]
 ) -> None:
     ask(running[1], case)
 
@@ -156,6 +156,6 @@ def test_each_of_them_is_away_for_somebody(cut_off: TestClient[Any]) -> None:
 @pytest.mark.soak
 @parametrized.from_fixture("many").exclude(path_regex=_OF_OTHERS).parametrize()
 def test_whatever_is_asked_at_length_is_answered_as_described(
-    running: tuple[House, TestClient[Any]], case: Case[Any]
+    running: tuple[System, TestClient[Any]], case: Case[Any]
 ) -> None:
     ask(running[1], case)

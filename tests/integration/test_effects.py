@@ -74,7 +74,7 @@ class Workflows:
         self.instead: list[Callable[[], Exception | None]] = []
 
     async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
-        ours = [each for each in commands if self.source in each.instance_id]
+        ours = [command for command in commands if self.source in command.instance_id]
         self.taken += ours
         if self.instead and ours:
             error = self.instead.pop(0)()
@@ -82,7 +82,7 @@ class Workflows:
                 await asyncio.Event().wait()  # Nobody answers any more.
             else:
                 raise error
-        return [self.reply(each) for each in commands]
+        return [self.reply(command) for command in commands]
 
     def reply(self, sent: Addressed) -> ReplySent:
         code = self.codes.get(sent.instance_id.removeprefix(f"{self.source}-"), "")
@@ -99,17 +99,17 @@ class Workflows:
     def signals(self, user: str) -> list[int]:
         """The payloads that an instance has taken, by the rules of its mailbox."""
         heard: dict[str, int] = {}
-        found = []
-        for each in self.taken:
-            command = each.command
-            ours = each.instance_id == f"{self.source}-{user}"
+        result = []
+        for item in self.taken:
+            command = item.command
+            ours = item.instance_id == f"{self.source}-{user}"
             if ours and isinstance(command, SendEvent) and command.sender:
                 sender = command.sender
                 name = f"{sender.workflow}/{sender.instance_id}"
                 if heard.get(name, -1) < sender.number:
                     heard[name] = sender.number
-                    found.append(json.loads(command.payload))
-        return found
+                    result.append(json.loads(command.payload))
+        return result
 
 
 @dataclass
@@ -153,13 +153,13 @@ class Scene:
             [
                 Outgoing(
                     EFFECTS,
-                    partition_of((each.user_id or "").encode(), PARTITIONS),
-                    each.event_id.encode(),
-                    encode(effect_of(each, found)),
+                    partition_of((delivery.user_id or "").encode(), PARTITIONS),
+                    delivery.event_id.encode(),
+                    encode(effect_of(delivery, result)),
                 )
-                for each in deliveries
-                for found in decide(rules, each)
-                if isinstance(found, Effect)
+                for delivery in deliveries
+                for result in decide(rules, delivery)
+                if isinstance(result, Effect)
             ]
         )
 
@@ -185,7 +185,7 @@ class Scene:
         deadline = time.monotonic() + within_s
         while not done():
             assert time.monotonic() < deadline, [
-                (each.instance_id, each.command_id) for each in self.workflows.taken
+                (item.instance_id, item.command_id) for item in self.workflows.taken
             ]
             await asyncio.sleep(0.02)
 
@@ -200,8 +200,8 @@ class Scene:
             async with asyncio.timeout(60):
                 while True:
                     ends = await consumer.end_offsets(places)
-                    found = {where: await consumer.committed(where) for where in places}
-                    if all((found[where] or 0) >= ends[where] for where in places):
+                    result = {where: await consumer.committed(where) for where in places}
+                    if all((result[where] or 0) >= ends[where] for where in places):
                         return
                     await asyncio.sleep(0.05)
         finally:
@@ -242,8 +242,8 @@ def test_each_delivery_starts_and_signals_once_in_order(topics: str):
             await scene.settled()
         for user in USERS:
             assert scene.workflows.signals(user) == list(range(30))
-        starts = [each for each in scene.workflows.taken if each.workflow == "review"]
-        assert len(starts) == len({each.instance_id for each in starts}) == 90
+        starts = [item for item in scene.workflows.taken if item.workflow == "review"]
+        assert len(starts) == len({start.instance_id for start in starts}) == 90
 
     play(topics, "once", act)
 
@@ -298,7 +298,7 @@ def test_commands_without_an_outcome_are_sent_until_they_have_one(topics: str):
     async def act(scene: Scene) -> None:
         def unknown() -> Exception:
             first = scene.workflows.taken[0]
-            left = [each.command_id or "" for each in scene.workflows.taken[1:]]
+            left = [item.command_id or "" for item in scene.workflows.taken[1:]]
             known = {first.command_id or "": scene.workflows.reply(first)}
             return OutcomeUnknown("expected replies, found none", left, known)
 
@@ -306,7 +306,7 @@ def test_commands_without_an_outcome_are_sent_until_they_have_one(topics: str):
         async with scene.following():
             await scene.post(*(scene.delivery("user_a", n) for n in range(3)))
             await scene.settled()
-        times = [each.command_id for each in scene.workflows.taken]
+        times = [item.command_id for item in scene.workflows.taken]
         # The first had its outcome; the others were sent three times.
         assert times.count(times[0]) == 1
         assert times.count(times[1]) == 3
@@ -352,8 +352,8 @@ def test_what_is_refused_is_a_dead_letter_and_the_others_go_on(topics: str):
         assert text_header(letter, "__connect.errors.stage") == "starter"
         assert text_header(letter, "headwater.event_id") == scene.delivery("user_c", 0).event_id
         assert text_header(letter, "headwater.rule") == "tell"
-        told = text_header(letter, "__connect.errors.exception.message")
-        assert told == "tell: expected one thing, found INSTANCE_TERMINAL"
+        reported = text_header(letter, "__connect.errors.exception.message")
+        assert reported == "tell: expected one thing, found INSTANCE_TERMINAL"
 
     play(topics, "refused", act)
 
@@ -375,8 +375,8 @@ def test_a_dead_letter_that_is_replayed_is_carried_out_alone(topics: str):
             await replays.stop()
             await scene.settled()
         assert scene.workflows.signals("user_a") == [1, 0]
-        starts = [each for each in scene.workflows.taken if each.workflow == "review"]
-        assert [each.instance_id for each in starts] == [f"review-{scene.source}-user_a-1"]
+        starts = [item for item in scene.workflows.taken if item.workflow == "review"]
+        assert [start.instance_id for start in starts] == [f"review-{scene.source}-user_a-1"]
 
     play(topics, "replay", act)
 
@@ -407,18 +407,18 @@ def test_effects_at_the_offsets_of_lost_ones_are_carried_out(scratch: Path, coun
         """Post deliveries, one by one, and return the instances that they start."""
         scene = Scene(broker.start(), "lost")
         deliveries = [scene.delivery("user_a", n) for n in range(first, last)]
-        for each in deliveries:
-            await scene.post(each)
+        for item in deliveries:
+            await scene.post(item)
         await scene.appender.stop()
-        return [f"review-{each.event_id}" for each in deliveries]
+        return [f"review-{delivery.event_id}" for delivery in deliveries]
 
     async def carried_out(names: list[str], *, of: int) -> None:
         scene = Scene(broker.start(), "lost")
         async with scene.following():
             await until(lambda: len(scene.workflows.taken) >= 2 * len(names))
             await until_committed(scene, partition, of)
-        started = [each for each in scene.workflows.taken if each.workflow == "review"]
-        assert [each.instance_id for each in started] == names
+        started = [item for item in scene.workflows.taken if item.workflow == "review"]
+        assert [item.instance_id for item in started] == names
 
     async def act() -> None:
         await create_topics(Cluster(broker.start()), partitions=PARTITIONS, replication=1)

@@ -46,9 +46,9 @@ def run(dsn: str, table: str, form: str, *more: str) -> Result:
 
 
 def test_csv_tells_null_from_the_empty_text_and_quotes_what_it_must(database: str):
-    found = run(database, "sleep_sessions", "csv").stdout_bytes.decode()
-    assert found.endswith("\r\n")
-    (row,) = csv.DictReader(io.StringIO(found, newline=""))
+    result = run(database, "sleep_sessions", "csv").stdout_bytes.decode()
+    assert result.endswith("\r\n")
+    (row,) = csv.DictReader(io.StringIO(result, newline=""))
     assert row["user_id"] == AWKWARD
     assert (row["start_time"], row["end_time"]) == ("2026-07-01T22:30:00Z", "")
     assert (row["is_nap"], row["raw"]) == ("true", '{"a":  1.50,\n"b": "\\n"}')
@@ -125,15 +125,15 @@ def test_what_cannot_be_exported_is_said(
 
 
 def test_since_has_an_offset(database: str):
-    found = run(database, "daily_summary", "csv", "--since", "2026-07-01")
-    assert found.exit_code == 2
-    assert "RFC 3339 with an offset" in found.stderr
+    result = run(database, "daily_summary", "csv", "--since", "2026-07-01")
+    assert result.exit_code == 2
+    assert "RFC 3339 with an offset" in result.stderr
 
 
 def test_a_program_is_told_as_json_what_was_written(database: str, tmp_path: Path):
     file = tmp_path / "nights.ndjson"
-    found = run(database, "sleep_sessions", "ndjson", "--json", "-o", str(file))
-    assert json.loads(found.stdout) == {
+    result = run(database, "sleep_sessions", "ndjson", "--json", "-o", str(file))
+    assert json.loads(result.stdout) == {
         "table": "sleep_sessions",
         "format": "ndjson",
         "output": str(file),
@@ -157,9 +157,9 @@ def test_parquet_without_its_package_names_the_remedy(
     database: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    found = run(database, "pushes", "parquet", "-o", "unwritten.parquet")
-    assert found.exit_code == 1
-    assert "pip install 'headwater[parquet]'" in found.stderr
+    result = run(database, "pushes", "parquet", "-o", "unwritten.parquet")
+    assert result.exit_code == 1
+    assert "pip install 'headwater[parquet]'" in result.stderr
     assert not Path("unwritten.parquet").exists()
 
 

@@ -195,20 +195,20 @@ def test_what_was_answered_ok_is_in_kafka_byte_for_byte(topics: str) -> None:
     ours = {event_id.encode() for event_id in answers}
 
     async def appended() -> dict[str, tuple[bytes, str]]:
-        found = {}
+        result = {}
         for partition in range(PARTITIONS):
             async for records in read_partition(Cluster(topics), ["webhooks"], partition):
                 # Other tests write there, too, and what no delivery looks like.
-                for record in (each for each in records if each.key in ours):
+                for record in (record for record in records if record.key in ours):
                     delivery = decode(record.value, WebhookReceived)
                     assert record.key == delivery.event_id.encode()
                     owner = PLACEMENT.owner_of(delivery).encode()
                     assert partition == partition_of(owner, PARTITIONS)
-                    found[delivery.event_id] = (delivery.body, delivery.request_id)
-        return found
+                    result[delivery.event_id] = (delivery.body, delivery.request_id)
+        return result
 
-    found = asyncio.run(appended())
-    assert found == answers
+    actual = asyncio.run(appended())
+    assert actual == answers
 
 
 def test_copies_and_refusals_have_a_record_in_kafka(topics: str) -> None:
@@ -218,27 +218,27 @@ def test_copies_and_refusals_have_a_record_in_kafka(topics: str) -> None:
         first = client.post("/webhooks/terra", content=body, headers=signed(body)).json()
 
         async def answered() -> dict[str, RequestAnswered]:
-            found = {}
+            result = {}
             for partition in range(PARTITIONS):
                 async for records in read_partition(Cluster(topics), [TRACES], partition):
                     for record in records:
                         if record_name(record.value) == "request_answered":
                             answer = decode(record.value, RequestAnswered)
                             assert record.key == answer.request_id.encode()
-                            found[answer.claimed_request_id or answer.request_id] = answer
-            return {name: found[name] for name in ("a-copy-1", "unsigned-1") if name in found}
+                            result[answer.claimed_request_id or answer.request_id] = answer
+            return {name: result[name] for name in ("a-copy-1", "unsigned-1") if name in result}
 
         copy, unsigned = {"x-request-id": "a-copy-1"}, {"x-request-id": "unsigned-1"}
-        found: dict[str, RequestAnswered] = {}
+        actual: dict[str, RequestAnswered] = {}
         for _ in range(100):  # The first may come before the topic is known.
             client.post("/terra", content=body, headers={**signed(body), **copy})
             client.post("/terra", content=body, headers=unsigned)
-            found = asyncio.run(answered())
-            if len(found) == len((copy, unsigned)):
+            actual = asyncio.run(answered())
+            if len(actual) == len((copy, unsigned)):
                 break
-    assert found["a-copy-1"].event_id == first["raw_event_id"]
-    assert found["a-copy-1"].code == "duplicate"
-    assert (found["unsigned-1"].code, found["unsigned-1"].reason) == (
+    assert actual["a-copy-1"].event_id == first["raw_event_id"]
+    assert actual["a-copy-1"].code == "duplicate"
+    assert (actual["unsigned-1"].code, actual["unsigned-1"].reason) == (
         "invalid_signature",
         "missing_header",
     )

@@ -127,21 +127,21 @@ def test_rows_are_streamed_as_lines_and_the_last_one_is_the_cursor(
     write([day("user_1", f"2026-07-{number:02}", steps=number) for number in range(1, 13)])
     lines = READ | {"accept": "application/x-ndjson"}
     three = lines_of(client.get("/v1/sync", params={"limit": 3}, headers=lines))
-    assert [each.get("table") for each in three] == ["daily_summary"] * 3 + [None]
+    assert [item.get("table") for item in three] == ["daily_summary"] * 3 + [None]
     assert three[-1]["has_more"] is True
     rest = {"cursor": three[-1]["cursor"]}
     # Without a limit it goes on, whatever a page holds.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headwater.projections.deliveries.sync.PAGE_CHARS_MAX", 100)
         more = lines_of(client.get("/v1/sync", params=rest, headers=lines))
-    assert [each["row"]["steps"] for each in more[:-1]] == list(range(4, 13))
+    assert [item["row"]["steps"] for item in more[:-1]] == list(range(4, 13))
     assert set(more[-1]) == {"cursor", "has_more"}
     key = ("user_1", "garmin", "2026-07-01")
     write([Written(DAILY_SUMMARY.topic, 0, DAILY_SUMMARY.row_key(key), None)])
     after = {"cursor": more[-1]["cursor"]}
-    gone = lines_of(client.get("/v1/sync", params=after, headers=lines))
+    removed = lines_of(client.get("/v1/sync", params=after, headers=lines))
     named = {"user_id": "user_1", "source": "garmin", "datetime": "2026-07-01"}
-    assert gone[0] == {"table": "daily_summary", "deleted": True, "key": named}
+    assert removed[0] == {"table": "daily_summary", "deleted": True, "key": named}
 
 
 def test_a_table_is_read_alone_with_a_cursor_of_its_own(client: Client, write: Write) -> None:
@@ -180,16 +180,16 @@ def test_outcomes_are_counted_and_found(client: Client, write: Write) -> None:
     assert dead == [{"status": "dead", "reason": "why", "deliveries": 1}]
     received = {"2026-01-01T00:00:00Z": 3, "2026-01-01T01:00:00.001%2B01:00": 0}
     for since, number in received.items():
-        found = client.get(f"/admin/outcomes?since={since}", headers=ADMIN).json()["outcomes"]
-        assert sum(row["deliveries"] for row in found) == number
+        result = client.get(f"/admin/outcomes?since={since}", headers=ADMIN).json()["outcomes"]
+        assert sum(row["deliveries"] for row in result) == number
     assert client.get("/admin/outcomes/e3", headers=ADMIN).json()["reason"] == "why"
     assert client.get("/admin/outcomes/e4", headers=ADMIN).status_code == 404
 
 
 def test_a_journey_is_found_by_its_request(client: Client, write: Write) -> None:
     write([outcome("e1"), outcome("e2", status="dead", reason="why"), duplicate("again")])
-    found = client.get("/admin/traces?request_id=req-e1", headers=ADMIN).json()["traces"]
-    assert [[hop["stage"] for hop in one["hops"]] for one in found] == [
+    result = client.get("/admin/traces?request_id=req-e1", headers=ADMIN).json()["traces"]
+    assert [[hop["stage"] for hop in one["hops"]] for one in result] == [
         ["received", "admitted", "normalized"]
     ]
     [copy] = client.get("/admin/traces?request_id=again", headers=ADMIN).json()["traces"]
@@ -278,21 +278,21 @@ def test_a_user_is_shown_with_counts_and_somebody_unknown_with_none(
 def test_a_raw_event_is_shown_whole_and_replayed(migrated: str, write: Write) -> None:
     log, replays = MemoryLog(), MemoryReplays()
     log.deliveries.append(a_delivery("e1"))
-    gone = outcome("e2", partition=0, offset=9, position="webhooks/0@9")
-    write([outcome("e1", partition=0, offset=0, position="webhooks/0@0"), gone])
+    removed = outcome("e2", partition=0, offset=9, position="webhooks/0@9")
+    write([outcome("e1", partition=0, offset=0, position="webhooks/0@0"), removed])
     with gateway_on(migrated, log, replays) as client:
 
         def raw(named: str) -> dict[str, Any]:
-            found: dict[str, Any] = client.get(f"/admin/raw-events/{named}", headers=ADMIN).json()
-            return found
+            result: dict[str, Any] = client.get(f"/admin/raw-events/{named}", headers=ADMIN).json()
+            return result
 
-        found = raw("e1")
-        assert (found["raw_event_id"], found["position"]) == ("e1", "webhooks/3@0")
-        assert b64decode(found["body_base64"]) == b'{"type":"daily"}'
-        assert (found["body"], found["headers"]) == ({"type": "daily"}, [["ce_id", "e1"]])
-        assert found["outcome"]["status"] == "processed"
-        assert len(found["journeys"]) == 1
-        assert raw("req-e1") == raw("0@0") == found
+        actual = raw("e1")
+        assert (actual["raw_event_id"], actual["position"]) == ("e1", "webhooks/3@0")
+        assert b64decode(actual["body_base64"]) == b'{"type":"daily"}'
+        assert (actual["body"], actual["headers"]) == ({"type": "daily"}, [["ce_id", "e1"]])
+        assert actual["outcome"]["status"] == "processed"
+        assert len(actual["journeys"]) == 1
+        assert raw("req-e1") == raw("0@0") == actual
         assert "wiped" in raw("e2")["gone"]
         assert raw("e2")["body_base64"] is None
         assert raw("nobody")["code"] == raw("0@7")["code"] == "not_found"
@@ -305,13 +305,13 @@ def test_all_dead_letters_come_page_by_page(client: Client, write: Write) -> Non
     write([dead_letter("odd" if number % 2 else "even") for number in range(1_003)])
 
     def pages(**asked: object) -> list[list[int]]:
-        found, after = [], None
-        while not found or after is not None:
+        actual, after = [], None
+        while not actual or after is not None:
             body = {"all": True, "dry_run": True, "after": after, **asked}
             answer = client.post("/admin/dlq/replay", json=body, headers=ADMIN).json()
-            found.append([result["offset"] for result in answer["results"]])
+            actual.append([result["offset"] for result in answer["results"]])
             after = answer["next"]
-        return found
+        return actual
 
     assert [len(page) for page in pages()] == [1_000, 3]
     assert [len(page) for page in pages(reason="odd")] == [500, 1]
@@ -343,11 +343,11 @@ def test_what_its_topic_has_forgotten_is_no_row_any_more(client: Client, write: 
 
 def test_the_projections_say_how_far_they_are(client: Client, write: Write) -> None:
     write([outcome("e1")])
-    found = client.get("/admin/projections", headers=ADMIN).json()
-    assert [(one["topic"], one["next_offset"]) for one in found["positions"]] == [
+    result = client.get("/admin/projections", headers=ADMIN).json()
+    assert [(one["topic"], one["next_offset"]) for one in result["positions"]] == [
         ("webhook-outcomes", 1)
     ]
-    assert found["errors"] == []
+    assert result["errors"] == []
 
 
 def mirrored(client: Client, database: Path, said: list[str]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from headwater.schemas.history import StartRun
 from headwater.streams.workflows.worker import WorkflowWorker
 from tests import workflow_parts
 from tests.apps.graphs import doubles, wide
-from tests.e2e.workflow_house import Sender
+from tests.e2e.workflow_system import Sender
 from tests.fakes.engines import ENGINES
 from tests.waiting import until
 from tests.workflow_parts import a_client, running, started

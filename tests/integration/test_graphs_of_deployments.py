@@ -21,7 +21,7 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.definition_log import DefinitionLog
 from tests.deployed_apps import APP, Deployer, deploying
-from tests.e2e.workflow_house import Sender, Story, WorkflowHouse, opened, play
+from tests.e2e.workflow_system import Sender, Story, WorkflowSystem, opened, play
 from tests.integration.test_deployed_code import began_on, host_of
 
 #: More than partitions: each has some.
@@ -114,9 +114,9 @@ async def deploy(deployer: Deployer, source: str, of: str) -> str:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[WorkflowHouse]:
-    with opened(WorkflowHouse(tmp_path, "headwater")) as house:
-        yield house
+def system(tmp_path: Path) -> Iterator[WorkflowSystem]:
+    with opened(WorkflowSystem(tmp_path, "headwater")) as system:
+        yield system
 
 
 async def create(client: Sender, *keys: str) -> None:
@@ -128,8 +128,8 @@ async def create(client: Sender, *keys: str) -> None:
 def gates(story: Story, *keys: str) -> list[str]:
     """The children of runs."""
     parents = {key.partition("/")[2] for key in keys}
-    found = [key for key in story.by_instance if key.startswith("gate/")]
-    return [key for key in found if key.removeprefix("gate/").rsplit("-", 3)[0] in parents]
+    result = [key for key in story.by_instance if key.startswith("gate/")]
+    return [key for key in result if key.removeprefix("gate/").rsplit("-", 3)[0] in parents]
 
 
 async def go(client: Sender, story: Story, *keys: str) -> None:
@@ -145,14 +145,14 @@ async def told(log: DefinitionLog, *digests: str) -> None:
     """Waits until these are the versions."""
 
     async with asyncio.timeout(60):
-        while [each.digest for each in await versions(log)] != list(digests):  # noqa: ASYNC110 (nobody would set an event)
+        while [version.digest for version in await versions(log)] != list(digests):  # noqa: ASYNC110 (nobody would set an event)
             await asyncio.sleep(0.1)
 
 
 async def are_versions(log: DefinitionLog) -> None:
     """What was activated are versions of the graph, and its name is the app's."""
-    found = [each.digest for each in await versions(log)]
-    assert found == [graph("A").graph().digest, graph("B").graph().digest]
+    result = [version.digest for version in await versions(log)]
+    assert result == [graph("A").graph().digest, graph("B").graph().digest]
     by_hand = GraphDeployed(name="review", document="{}", digest="", app="", after="", at_ms=0)
     refused = await log.deploy(by_hand)
     assert isinstance(refused, NotDeployed)
@@ -177,18 +177,18 @@ def over_http(of: str) -> GraphDeployed:
     )
 
 
-async def waiting(house: WorkflowHouse, story: Story, *keys: str) -> None:
-    await house.until(story, lambda: len(gates(story, *keys)) == len(keys), "the children of runs")
+async def waiting(system: WorkflowSystem, story: Story, *keys: str) -> None:
+    await system.until(story, lambda: len(gates(story, *keys)) == len(keys), "the children of runs")
 
 
-async def kill_any_host(house: WorkflowHouse, story: Story, deployment: str) -> None:
+async def kill_any_host(system: WorkflowSystem, story: Story, deployment: str) -> None:
     def there() -> list[int]:
-        found = (host_of(house, worker, deployment) for worker in ("one", "two"))
-        return [each for each in found if each is not None]
+        result = (host_of(system, worker, deployment) for worker in ("one", "two"))
+        return [item for item in result if item is not None]
 
-    await house.until(story, lambda: bool(there()), f"a host of {deployment}")
-    for each in there():
-        os.kill(each, signal.SIGKILL)
+    await system.until(story, lambda: bool(there()), f"a host of {deployment}")
+    for entry in there():
+        os.kill(entry, signal.SIGKILL)
 
 
 def ended_on(story: Story, keys: list[str], version: str, of: str, deployment: str) -> None:
@@ -199,53 +199,55 @@ def ended_on(story: Story, keys: list[str], version: str, of: str, deployment: s
 
 
 def test_runs_of_graphs_stay_on_their_definition_and_its_tasks(
-    house: WorkflowHouse, tmp_path: Path
+    system: WorkflowSystem, tmp_path: Path
 ):
     async def act(story: Story, client: Sender) -> None:
-        log = DefinitionLog(cluster=Cluster(house.bootstrap), client_id="tests-graphs")
-        async with deploying(house.bootstrap) as deployer:
+        log = DefinitionLog(cluster=Cluster(system.bootstrap), client_id="tests-graphs")
+        async with deploying(system.bootstrap) as deployer:
             first = await deploy(deployer, code("1", "A", tmp_path / "never"), "A")
             second = await deploy(deployer, code("2", "B", tmp_path / "never"), "B")
             await deployer.activate(first)
-            house.start("one")
-            house.start("two")
+            system.start("one")
+            system.start("two")
             await create(client, *OLD)
-            await waiting(house, story, *OLD)
+            await waiting(system, story, *OLD)
             await deployer.activate(second)
             await create(client, *NEW)
-            await waiting(house, story, *NEW)
+            await waiting(system, story, *NEW)
             # A host is there where something moves, and comes back after that.
             await go(client, story, *OLD[:3])
-            await kill_any_host(house, story, first)
-            house.kill("two")
+            await kill_any_host(system, story, first)
+            system.kill("two")
             await go(client, story, *OLD[3:], *NEW)
-            await house.until(story, lambda: all(map(story.ended, OLD + NEW)), "their ends")
+            await system.until(story, lambda: all(map(story.ended, OLD + NEW)), "their ends")
             ended_on(story, OLD, "1", "A", first)
             ended_on(story, NEW, "2", "B", second)
             await are_versions(log)
         await log.stop()
 
-    play(house, act)
+    play(system, act)
 
 
-def test_a_run_of_a_graph_is_retried_where_its_definition_is(house: WorkflowHouse, tmp_path: Path):
+def test_a_run_of_a_graph_is_retried_where_its_definition_is(
+    system: WorkflowSystem, tmp_path: Path
+):
     broken, key = tmp_path / "broken", "review/late"
 
     async def act(story: Story, client: Sender) -> None:
-        async with deploying(house.bootstrap) as deployer:
+        async with deploying(system.bootstrap) as deployer:
             first = await deploy(deployer, code("1", "A", tmp_path / "never"), "A")
             second = await deploy(deployer, code("2", "B", broken), "B")
             mended = await deploy(deployer, code("3", "B", broken), "B")
             await deployer.activate(first)
             await deployer.activate(second)
-            house.start("one")
+            system.start("one")
             broken.touch()
             await create(client, key)
-            await house.until(story, lambda: story.ended(key), "its failure")
+            await system.until(story, lambda: story.ended(key), "its failure")
             await deployer.activate(first, rollback=True)
             # The active one has another definition: it fails again, on its own.
             assert (await client.send("review", "late", RetryRun())).code == ""
-            await house.until(
+            await system.until(
                 story,
                 lambda: began_on(story, key) == [second] * 2 and story.ended(key),
                 "its second failure",
@@ -253,43 +255,43 @@ def test_a_run_of_a_graph_is_retried_where_its_definition_is(house: WorkflowHous
             broken.unlink()
             await deployer.activate(mended)
             assert (await client.send("review", "late", RetryRun())).code == ""
-            await waiting(house, story, key)
+            await waiting(system, story, key)
             await deployer.activate(first)
             await go(client, story, key)
-            await house.until(story, lambda: story.ended(key), "its end")
+            await system.until(story, lambda: story.ended(key), "its end")
             assert story.output(key) == {"said": ["3"] * 3, "of": "B"}
             assert began_on(story, key) == [second, second, mended]
 
-    play(house, act)
+    play(system, act)
 
 
 def test_a_graph_deployed_over_http_is_there_again_when_a_deployment_gives_its_name_back(
-    house: WorkflowHouse, tmp_path: Path
+    system: WorkflowSystem, tmp_path: Path
 ):
     h, i, a = over_http("H"), over_http("I"), graph("A").graph().digest
 
     async def act(story: Story, client: Sender) -> None:
-        log = DefinitionLog(cluster=Cluster(house.bootstrap), client_id="tests-graphs")
+        log = DefinitionLog(cluster=Cluster(system.bootstrap), client_id="tests-graphs")
 
         async def ends_with(key: str, of: str) -> None:
             await create(client, key)
-            await house.until(story, lambda: story.ended(key), f"the end of {key}")
+            await system.until(story, lambda: story.ended(key), f"the end of {key}")
             assert (story.output(key), began_on(story, key)) == ({"of": of}, [None])
 
-        async with deploying(house.bootstrap) as deployer:
+        async with deploying(system.bootstrap) as deployer:
             without = await deployer.deploy(_GATE_ALONE, workflows=(_GATE,))
             taking = await deploy(deployer, code("1", "A", tmp_path / "never"), "A")
             await deployer.activate(without)
             assert isinstance(await log.deploy(h), Deployed)
-            house.start("one")
+            system.start("one")
             await ends_with("review/before", "H")
             await deployer.activate(taking)
             await told(log, h.digest, a)
             assert isinstance(await log.deploy(i), NotDeployed)
             # Who has never seen it run knows it, too.
-            house.kill("one")
+            system.kill("one")
             await deployer.activate(without, rollback=True)
-            house.start("two")
+            system.start("two")
             await ends_with("review/after", "H")
             await told(log, h.digest, a, h.digest)
             assert isinstance(await log.deploy(i), Deployed)
@@ -301,4 +303,4 @@ def test_a_graph_deployed_over_http_is_there_again_when_a_deployment_gives_its_n
             await told(log, h.digest, a, h.digest, i.digest, a, i.digest)
         await log.stop()
 
-    play(house, act)
+    play(system, act)

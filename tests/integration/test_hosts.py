@@ -14,7 +14,7 @@ from headwater.schemas.history import StartRun, StepFailed, StepsRetried
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.builtin_app import BUILTIN_APP
 from tests.apps.beside import STOPS
-from tests.e2e.workflow_house import Sender, Story, WorkflowHouse, opened, play
+from tests.e2e.workflow_system import Sender, Story, WorkflowSystem, opened, play
 
 SHOP, BESIDE, CLOCK = APPS = "tests.e2e.workflow_app", "tests.apps.beside", "tests.apps.starting"
 PARCELS = [f"parcel/p{n}" for n in range(60)]
@@ -23,12 +23,12 @@ KILLS = 5
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path) -> Iterator[WorkflowHouse]:
+def system(scratch: Path) -> Iterator[WorkflowSystem]:
     directory = scratch / "hosts"
     directory.mkdir()
-    with opened(WorkflowHouse(directory, *APPS)) as house:
-        house.start("one")
-        yield house
+    with opened(WorkflowSystem(directory, *APPS)) as system:
+        system.start("one")
+        yield system
 
 
 async def create(client: Sender, key: str) -> None:
@@ -43,7 +43,7 @@ def done(story: Story) -> int:
     return sum(instance in PARCELS for instance, _, _ in story.completions())
 
 
-def test_a_host_that_is_killed_costs_the_others_nothing(house: WorkflowHouse):
+def test_a_host_that_is_killed_costs_the_others_nothing(system: WorkflowSystem):
     async def act(story: Story, client: Sender) -> None:
         killed: set[int | None] = {None}
         async with asyncio.TaskGroup() as tasks:
@@ -51,13 +51,13 @@ def test_a_host_that_is_killed_costs_the_others_nothing(house: WorkflowHouse):
                 tasks.create_task(create(client, key))
             for _ in range(KILLS):
                 reached = done(story) + 20
-                await house.until(story, lambda: done(story) >= reached, "parcels on their way")  # noqa: B023
-                alive = partial(house.host_of, "one", SHOP)
-                await house.until(story, lambda: alive() not in killed, "another host")  # noqa: B023
+                await system.until(story, lambda: done(story) >= reached, "parcels on their way")  # noqa: B023
+                alive = partial(system.host_of, "one", SHOP)
+                await system.until(story, lambda: alive() not in killed, "another host")  # noqa: B023
                 killed.add(alive())
-                house.kill_host("one", SHOP)
+                system.kill_host("one", SHOP)
         assert not all(map(story.ended, PARCELS)), "expected kills while parcels are on their way"
-        await house.until(story, lambda: all(map(story.ended, PARCELS + ORDERS)), "their ends")
+        await system.until(story, lambda: all(map(story.ended, PARCELS + ORDERS)), "their ends")
         assert {story.output(key) for key in ORDERS} == {45}
         assert all(story.output(key) == list(range(STOPS)) for key in PARCELS)
         failed = [
@@ -68,12 +68,12 @@ def test_a_host_that_is_killed_costs_the_others_nothing(house: WorkflowHouse):
             if isinstance(event, StepFailed | StepsRetried)
         ]
         assert not failed
-        marks = [mark for mark in house.marks() if mark.instance in PARCELS]
+        marks = [mark for mark in system.marks() if mark.instance in PARCELS]
         assert set(Counter((mark.instance, mark.key) for mark in marks).values()) == {1}
-        assert {mark.pid for mark in marks} == {house.host_of("one", BESIDE)}
+        assert {mark.pid for mark in marks} == {system.host_of("one", BESIDE)}
 
-    play(house, act)
-    assert f"restarting it for {SHOP}" in house.log("one", 1_000_000)
+    play(system, act)
+    assert f"restarting it for {SHOP}" in system.log("one", 1_000_000)
 
 
 def ticks(story: Story) -> list[datetime]:
@@ -87,16 +87,16 @@ def ticks(story: Story) -> list[datetime]:
 
 
 @pytest.mark.parametrize("app", [BUILTIN_APP, CLOCK])
-def test_schedules_go_on_whichever_host_is_killed(house: WorkflowHouse, app: str):
+def test_schedules_go_on_whichever_host_is_killed(system: WorkflowSystem, app: str):
     async def act(story: Story, client: Sender) -> None:
         for _ in range(3):
             reached = len(ticks(story))
-            await house.until(story, lambda: len(ticks(story)) >= reached + 3, "more ticks")  # noqa: B023
-            house.kill_host("one", app)
+            await system.until(story, lambda: len(ticks(story)) >= reached + 3, "more ticks")  # noqa: B023
+            system.kill_host("one", app)
         reached = len(ticks(story))
-        await house.until(story, lambda: len(ticks(story)) >= reached + 3, "the last ticks")
-        found = ticks(story)
-        seconds = [(each - found[0]).total_seconds() for each in found]
-        assert seconds == list(range(len(found))), "none is missing"
+        await system.until(story, lambda: len(ticks(story)) >= reached + 3, "the last ticks")
+        result = ticks(story)
+        seconds = [(item - result[0]).total_seconds() for item in result]
+        assert seconds == list(range(len(result))), "none is missing"
 
-    play(house, act)
+    play(system, act)

@@ -69,10 +69,10 @@ async def at_once(
 
 def test_of_many_at_once_one_reserves_it_and_all_are_told_its_run(module_migrated: str) -> None:
     async def act(one: IdempotencyKeys, two: IdempotencyKeys) -> None:
-        found = await at_once(one, two)
-        assert len(set(found)) == 1
-        assert await two.find(KEY) == found[0]
-        assert key_result(found[0], "h") == Pending(found[0].response_run_id)
+        result = await at_once(one, two)
+        assert len(set(result)) == 1
+        assert await two.find(KEY) == result[0]
+        assert key_result(result[0], "h") == Pending(result[0].response_run_id)
 
     asking(module_migrated, act)
 
@@ -97,14 +97,14 @@ def test_a_key_is_forgotten_after_a_day_and_reserved_anew_by_one(module_migrated
         await one.reserve(KEY, reservation("old", "h"))
         await one.complete(KEY, "old", 201, "answer")
         age(module_migrated, REMEMBERED_MS - MINUTE_MS)
-        assert {each.response_run_id for each in await at_once(one, two)} == {"old"}
+        assert {item.response_run_id for item in await at_once(one, two)} == {"old"}
         age(module_migrated, MINUTE_MS)
-        found = await at_once(one, two)
-        assert len(set(found)) == 1
-        assert key_result(found[0], "h") == Pending(found[0].response_run_id)
+        result = await at_once(one, two)
+        assert len(set(result)) == 1
+        assert key_result(result[0], "h") == Pending(result[0].response_run_id)
         # Who still comes with the answer of the day before changes nothing.
         assert await two.complete(KEY, "old", 201, "late") is None
-        assert await two.find(KEY) == found[0]
+        assert await two.find(KEY) == result[0]
 
     asking(module_migrated, act)
 
@@ -117,8 +117,8 @@ def test_the_same_key_means_another_thing_elsewhere(module_migrated: str) -> Non
             msgspec.structs.replace(KEY, endpoint="world.queue.publish"),
         ]
         for number, key in enumerate(others):
-            found = await one.reserve(key, reservation(f"run-{number}", "h"))
-            assert found.response_run_id == f"run-{number}"
+            result = await one.reserve(key, reservation(f"run-{number}", "h"))
+            assert result.response_run_id == f"run-{number}"
 
     asking(module_migrated, act)
 
@@ -146,12 +146,12 @@ def test_what_is_refused_frees_its_key_for_another_request(module_migrated: str)
         # The same request makes the same run: it may have been refused by one worker alone.
         again = await two.reserve(KEY, reservation("another", "wrong"))
         assert key_result(again, "wrong") == Pending("run")
-        found = await at_once(one, two, "corrected", "right")
-        assert len(set(found)) == 1
-        assert key_result(found[0], "right") == Pending(found[0].response_run_id)
+        result = await at_once(one, two, "corrected", "right")
+        assert len(set(result)) == 1
+        assert key_result(result[0], "right") == Pending(result[0].response_run_id)
         # Who still comes with the refusal of the other request changes nothing.
         await one.refuse(KEY, "run")
-        assert await two.find(KEY) == found[0]
+        assert await two.find(KEY) == result[0]
 
     asking(module_migrated, act)
 
@@ -161,8 +161,8 @@ def test_a_refusal_does_not_free_what_was_made_meanwhile(module_migrated: str) -
         await one.reserve(KEY, reservation("run", "h"))
         await two.complete(KEY, "run", 201, "answer")
         await one.refuse(KEY, "run")
-        found = await one.reserve(KEY, reservation("another", "other"))
-        assert key_result(found, "h") == Answered("run", 201, "answer")
+        result = await one.reserve(KEY, reservation("another", "other"))
+        assert key_result(result, "h") == Answered("run", 201, "answer")
 
     asking(module_migrated, act)
 

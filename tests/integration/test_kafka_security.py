@@ -105,14 +105,14 @@ class Ways:
         return str(file)
 
     def __call__(self, listener: str, **settings: str) -> Cluster:
-        given = {
+        provided = {
             name: self._stand_for[value]() if value in self._stand_for else value
             for name, value in settings.items()
         }
         if "TLS" in listener or listener in ("EXPIRED", "ELSEWHERE"):
-            given = {"kafka_tls": "true", "kafka_tls_ca": self._certificates.ca} | given
+            provided = {"kafka_tls": "true", "kafka_tls_ca": self._certificates.ca} | provided
         address = self._broker.address_of(listener)
-        return cluster_of(load_settings(kafka=address, **given))
+        return cluster_of(load_settings(kafka=address, **provided))
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_every_client_gets_in(way: Ways, name: str):
         await appender.append([record])
         await appender.stop()
         reading = read_partition(cluster, [DEAD_LETTERS], record.partition)
-        assert name.encode() in [each.value async for some in reading for each in some]
+        assert name.encode() in [item.value async for some in reading for item in some]
         await publish(cluster, name)
 
     asyncio.run(scenario())
@@ -227,8 +227,8 @@ def test_a_refusal_says_why(way: Ways, certificates: Certificates, name: str):
     old = certificates.directory / "old"
     old.write_text(unsigned_token(-60))
     stand_for = {"another": certificates.foreign_ca, "an old token": str(old)}
-    given = {key: stand_for.get(value, value) for key, value in settings.items()}
-    appender = Appender(cluster=way(listener, **given), client_id="test")
+    provided = {key: stand_for.get(value, value) for key, value in settings.items()}
+    appender = Appender(cluster=way(listener, **provided), client_id="test")
     with pytest.raises(BrokerUnavailable) as caught:
         asyncio.run(appender.start())
     assert why in str(caught.value)

@@ -87,11 +87,11 @@ async def durable(log: WebhookLog, event_ids: Sequence[str]) -> None:
 
 async def copies(bootstrap: str, topic: str) -> Counter[bytes]:
     """How often each key is in a topic."""
-    found: Counter[bytes] = Counter()
+    result: Counter[bytes] = Counter()
     for partition in range(PARTITIONS):
         async for records in read_partition(Cluster(bootstrap), [topic], partition):
-            found.update(record.key or b"" for record in records)
-    return found
+            result.update(record.key or b"" for record in records)
+    return result
 
 
 def test_deliveries_that_are_sent_again_while_kafka_stalls_are_in_the_log_once(broker: Broker):
@@ -106,11 +106,11 @@ def test_deliveries_that_are_sent_again_while_kafka_stalls_are_in_the_log_once(b
                 answers = await asyncio.gather(*map(log.append, deliveries), return_exceptions=True)
                 assert all(isinstance(answer, BrokerUnavailable) for answer in answers)
             assert not log.ready
-        await durable(log, [each.event_id for each in deliveries])
+        await durable(log, [delivery.event_id for delivery in deliveries])
         assert log.ready
         await log.stop()
-        found = await copies(broker.bootstrap, "webhooks")
-        assert {found[each.event_id.encode()] for each in deliveries} == {1}
+        result = await copies(broker.bootstrap, "webhooks")
+        assert {result[delivery.event_id.encode()] for delivery in deliveries} == {1}
 
     asyncio.run(whole())
 
@@ -126,9 +126,9 @@ def test_deliveries_that_nobody_waits_for_any_more_are_never_sent(broker: Broker
             assert all(isinstance(answer, BrokerUnavailable) for answer in answers)
         await durable(log, [f"later-{number}" for number in range(100)])
         await log.stop()
-        found = await copies(broker.bootstrap, "webhooks")
+        result = await copies(broker.bootstrap, "webhooks")
         # A group of each partition is with the producer at most; the others were taken back.
-        assert sum(found[each.event_id.encode()] for each in left) <= PARTITIONS * 500
+        assert sum(result[item.event_id.encode()] for item in left) <= PARTITIONS * 500
 
     asyncio.run(whole())
 
@@ -151,11 +151,11 @@ def test_commands_that_nobody_waits_for_any_more_are_never_sent(broker: Broker):
         with pytest.raises((OutcomeUnknown, BrokerUnavailable)):
             await client.send("stalled", "one", PauseRun())
         await client.stop()
-        found = await copies(broker.bootstrap, "workflow-commands")
+        result = await copies(broker.bootstrap, "workflow-commands")
         # Two groups of a partition are with the producer at most; the others were taken back, and
         # who sent them was told.
         assert sum(not_sent) >= 3
-        assert sum(found.values()) <= 6 - sum(not_sent)
+        assert sum(result.values()) <= 6 - sum(not_sent)
 
     asyncio.run(whole())
 
@@ -267,7 +267,7 @@ def test_stopping_while_kafka_stalls_ends_and_leaves_nothing_behind(
             assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(whole())
-    assert not [each for each in caplog.records if each.name == "asyncio"]
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 def test_a_producer_that_is_stopped_while_it_connects_leaves_nothing_behind(
@@ -283,7 +283,7 @@ def test_a_producer_that_is_stopped_while_it_connects_leaves_nothing_behind(
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(whole())
-    assert not [each for each in caplog.records if each.name == "asyncio"]
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 def test_a_transaction_ends_in_time_while_kafka_stalls_and_what_it_held_is_published_once(
@@ -297,17 +297,17 @@ def test_a_transaction_ends_in_time_while_kafka_stalls_and_what_it_held_is_publi
         await log.start()
         await until(lambda: log.ready)  # It may have been suspended just now.
         await log.stop()
-        topic, told = await a_topic(broker.bootstrap), Told()
+        topic, reported = await a_topic(broker.bootstrap), Told()
         publisher = publishing.Publisher(
-            cluster=Cluster(broker.bootstrap), partition=0, topic=topic, sent=told
+            cluster=Cluster(broker.bootstrap), partition=0, topic=topic, sent=reported
         )
         running = asyncio.create_task(publisher.run())
         publisher.queue("a", posts(topic, (0, 5)))
-        await told.until(1)
+        await reported.until(1)
         with broker.suspended():
             publisher.queue("a", posts(topic, (1, 7)))
             await until(lambda: "have to wait" in caplog.text)
-        await told.until(2)
+        await reported.until(2)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         assert await found_in(broker.bootstrap, topic) == [("a#0", "0"), ("a#1", "1")]

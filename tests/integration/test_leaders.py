@@ -27,7 +27,7 @@ from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.webhook_log import WebhookLog
 from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 from headwater.streams.workflows.worker import WorkflowWorker
-from tests.e2e.workflow_house import Sender
+from tests.e2e.workflow_system import Sender
 from tests.waiting import until
 from tests.workflow_parts import a_client, a_worker, running, started
 
@@ -71,7 +71,7 @@ async def leaders(cluster: Cluster, topic: str) -> dict[int, int]:
     await admin.start()
     (described,) = await admin.describe_topics([topic])
     await admin.close()
-    return {each["partition"]: each["leader"] for each in described["partitions"]}
+    return {partition["partition"]: partition["leader"] for partition in described["partitions"]}
 
 
 def test_partitions_that_have_a_leader_go_on_while_others_have_none(
@@ -84,25 +84,25 @@ def test_partitions_that_have_a_leader_go_on_while_others_have_none(
         async with asyncio.timeout(PATIENCE_S):
             while not {1, 2} <= set(led.values()):
                 led = await leaders(cluster, WEBHOOKS)
-        (gone, *_), (there, *_) = (
+        (removed, *_), (there, *_) = (
             [partition for partition, leader in led.items() if leader == node] for node in (2, 1)
         )
         appender = Appender(cluster=cluster, client_id="test", slow_s=0.5, give_up_s=3)
         records = {
-            partition: Outgoing(WEBHOOKS, partition, b"k", b"v") for partition in (gone, there)
+            partition: Outgoing(WEBHOOKS, partition, b"k", b"v") for partition in (removed, there)
         }
         for record in records.values():
             await appender.append([record])
         await asyncio.to_thread(brokers.second.kill)
-        waiting = asyncio.create_task(appender.append([records[gone]]))
+        waiting = asyncio.create_task(appender.append([records[removed]]))
         meanwhile = 0
         while not waiting.done():
             await appender.append([records[there]])
             meanwhile += 1
         assert meanwhile > 1  # One alone could have waited for the end, too.
-        with pytest.raises(BrokerUnavailable, match=f"1 records of webhooks/{gone} for 3 s"):
+        with pytest.raises(BrokerUnavailable, match=f"1 records of webhooks/{removed} for 3 s"):
             await waiting
-        assert f"1 records of webhooks/{gone} not acknowledged for 0 s" in caplog.text
+        assert f"1 records of webhooks/{removed} not acknowledged for 0 s" in caplog.text
         await appender.stop(within_s=0)
 
     with caplog.at_level(logging.WARNING):
@@ -115,7 +115,7 @@ def test_no_append_waits_for_ever_for_a_broker_that_is_gone(brokers: Brokers):
 
     async def scenario() -> None:
         appender = Appender(cluster=cluster, client_id="test", slow_s=0.5, give_up_s=2)
-        everywhere = [Outgoing(DEAD_LETTERS, each, b"k", b"v") for each in range(PARTITIONS)]
+        everywhere = [Outgoing(DEAD_LETTERS, number, b"k", b"v") for number in range(PARTITIONS)]
         await appender.append(everywhere)
         await asyncio.to_thread(brokers.kill)
         async with asyncio.timeout(PATIENCE_S):
@@ -198,11 +198,11 @@ def test_nothing_is_lost_when_a_leader_is_killed_under_load(brokers: Brokers):
         return senders
 
     senders = asyncio.run(scenario())
-    found = asyncio.run(in_the_log(cluster))
+    result = asyncio.run(in_the_log(cluster))
     assert len(senders.answered) == DELIVERIES
-    assert set(senders.answered) <= found.keys()
+    assert set(senders.answered) <= result.keys()
     # A retry is a new record only where the first try may be in the log already.
-    assert sum(found.values()) <= DELIVERIES + senders.refused
+    assert sum(result.values()) <= DELIVERIES + senders.refused
 
 
 # Half a minute, most of it waiting; that a producer waits for no leader is in test_leaderless.
@@ -219,22 +219,22 @@ def test_deliveries_of_partitions_that_have_a_leader_are_taken_while_others_are_
         log = a_webhook_log(cluster, append_timeout_s=5)
         await log.start()
         await until(lambda: log.ready)
-        there, gone = (
-            [f"{n:032x}" for n in range(1_000) if partition_of(b"%032x" % n, 2) == each]
-            for each in range(2)
+        there, removed = (
+            [f"{n:032x}" for n in range(1_000) if partition_of(b"%032x" % n, 2) == number]
+            for number in range(2)
         )
-        for each in (there.pop(), gone.pop()):
-            await log.append(delivery(each))
+        for item in (there.pop(), removed.pop()):
+            await log.append(delivery(item))
         await asyncio.to_thread(brokers.second.kill)
         # That a broker is gone may hold up its clients for a moment, whatever they send.
         await taken(log, there.pop())
-        refused = asyncio.create_task(all_refused(log, gone[:3]))
+        refused = asyncio.create_task(all_refused(log, removed[:3]))
         while not refused.done():
             await log.append(delivery(there.pop()))
             await asyncio.sleep(0.02)
         await refused
         await asyncio.to_thread(brokers.second.start)
-        await taken(log, gone[0])
+        await taken(log, removed[0])
         await log.stop()
 
     async def all_refused(log: WebhookLog, event_ids: list[str]) -> None:
@@ -271,10 +271,10 @@ async def on_both(cluster: Cluster, topic: str) -> None:
     admin = AIOKafkaAdminClient(**cluster.options())
     await admin.start()
     await admin.delete_topics([topic])
-    wanted = NewTopic(topic, -1, -1, replica_assignments={0: [1], 1: [2]})
+    expected = NewTopic(topic, -1, -1, replica_assignments={0: [1], 1: [2]})
     async with asyncio.timeout(PATIENCE_S):
         while (await leaders(cluster, topic)) != {0: 1, 1: 2}:
-            await admin.create_topics([wanted])
+            await admin.create_topics([expected])
             await asyncio.sleep(0.1)
     await admin.close()
 
@@ -304,7 +304,7 @@ def test_workflows_whose_partition_has_a_leader_go_on_while_others_have_none(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setitem(Appender.__init__.__kwdefaults__, "give_up_s", 3.0)
-    there, gone = (
+    there, removed = (
         [f"i-{n}" for n in range(60) if partition_of(f"echo/i-{n}".encode(), 2) == partition]
         for partition in range(2)
     )
@@ -318,20 +318,20 @@ def test_workflows_whose_partition_has_a_leader_go_on_while_others_have_none(
             sender = Sender(client)
             await sender.ready()
             await Sender(impatient).ready()
-            for each in (there.pop(), gone.pop()):
-                assert (await sender.send("echo", each, TEXT)).code in ("", TAKEN)
+            for entry in (there.pop(), removed.pop()):
+                assert (await sender.send("echo", entry, TEXT)).code in ("", TAKEN)
             epoch = worker._driver.partitions[0].epoch
             await asyncio.to_thread(brokers.second.kill)
-            stuck = [asyncio.create_task(impatient.send("echo", each, TEXT)) for each in gone]
-            for each in there[1:]:
-                assert not (await client.send("echo", each, TEXT)).code
+            stuck = [asyncio.create_task(impatient.send("echo", item, TEXT)) for item in removed]
+            for entry in there[1:]:
+                assert not (await client.send("echo", entry, TEXT)).code
             with pytest.raises(OutcomeUnknown):
                 await stuck[0]
             await until(lambda: "cannot acquire partition 1 yet" in caplog.text)
             assert worker._driver.partitions[0].epoch == epoch, "it was taken over on the way"
             assert not (await client.send("echo", there[0], TEXT)).code
             await asyncio.to_thread(brokers.second.start)
-            assert (await sender.send("echo", gone[0], TEXT)).code in ("", TAKEN)
+            assert (await sender.send("echo", removed[0], TEXT)).code in ("", TAKEN)
             await asyncio.gather(*stuck, return_exceptions=True)
 
     with caplog.at_level(logging.WARNING):
@@ -350,12 +350,13 @@ def test_what_waits_for_a_partition_without_a_leader_holds_up_nothing_else(broke
             topic=DEAD_LETTERS,
             what="they have to wait",
             records=lambda entries: [
-                Outgoing(DEAD_LETTERS, place, b"k", b"%d" % number) for place, number in entries
+                Outgoing(DEAD_LETTERS, position, b"k", b"%d" % number)
+                for position, number in entries
             ],
             appended=done.append,
         )
         await queues.connect()
-        await added(queues, *((place, 0) for place in range(2)))
+        await added(queues, *((position, 0) for position in range(2)))
         await asyncio.to_thread(brokers.second.kill)
         queues.add(1, (1, 1))
         for number in range(1, 50):
@@ -372,7 +373,7 @@ def test_what_waits_for_a_partition_without_a_leader_holds_up_nothing_else(broke
         await until(lambda: set(entries) <= set(done))
 
     asyncio.run(scenario())
-    assert [number for place, number in done if place == 1] == [0, 1, 2]
+    assert [number for location, number in done if location == 1] == [0, 1, 2]
 
 
 async def joined_a_group(cluster: Cluster) -> None:
@@ -382,8 +383,8 @@ async def joined_a_group(cluster: Cluster) -> None:
 
 
 async def in_the_log(cluster: Cluster) -> Counter[str]:
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for partition in range(PARTITIONS):
         async for records in read_partition(cluster, [WEBHOOKS], partition):
-            found.update((record.key or b"").decode() for record in records)
-    return found
+            result.update((record.key or b"").decode() for record in records)
+    return result

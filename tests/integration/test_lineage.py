@@ -56,21 +56,21 @@ DELIVERIES = (
 def rows_of(deliveries: Sequence[WebhookReceived], our_id: str | None = None) -> list[Written]:
     """The outcomes of deliveries, and the rows that the pipeline makes of them."""
     rows: dict[tuple[Table, tuple[str, ...]], Row] = {}
-    for offset, each in enumerate(deliveries):
-        event = msgspec.structs.replace(admitted(each, "user_amara", 3, offset), our_id=our_id)
+    for offset, entry in enumerate(deliveries):
+        event = msgspec.structs.replace(admitted(entry, "user_amara", 3, offset), our_id=our_id)
         for update in updates_of(event, PROVIDERS):
             at = (update.table, update.key)
             rows[at] = merge(rows.get(at), update)
     outcomes = [
         outcome(
-            each.event_id,
+            item.event_id,
             user_id="user_amara",
             offset=offset,
-            source=each.source,
-            type=each.type,
-            subject=each.subject,
+            source=item.source,
+            type=item.type,
+            subject=item.subject,
         )
-        for offset, each in enumerate(deliveries)
+        for offset, item in enumerate(deliveries)
     ]
     return [*outcomes, *(table_record(table, row) for (table, _), row in rows.items())]
 
@@ -87,9 +87,9 @@ def test_a_value_names_its_delivery_and_what_it_overrode(
 ) -> None:
     write(rows_of(DELIVERIES))
     with gateway_on(migrated, log) as client:
-        found = client.get(f"/admin/why/daily_summary/{KEY}", headers=ADMIN)
-        assert found.status_code == 200, found.text
-        why = found.json()
+        result = client.get(f"/admin/why/daily_summary/{KEY}", headers=ADMIN)
+        assert result.status_code == 200, result.text
+        why = result.json()
         assert why["table"] == "daily_summary"
         assert list(why["key"].values()) == KEY.split("/")
         assert why["complete"] is True
@@ -118,7 +118,7 @@ def test_a_user_says_by_which_deliveries_it_was_first_and_last_heard_of(
         why = client.get("/admin/why/users/user_amara", headers=ADMIN).json()
     created = why["columns"]["created_at"]
     assert (created["raw_event_id"], created["normalizer"]) == ("e1", "terra.daily")
-    assert [each["raw_event_id"] for each in created["overrode"]] == ["e3", "e2"]
+    assert [item["raw_event_id"] for item in created["overrode"]] == ["e3", "e2"]
     assert why["columns"]["last_seen_at"]["raw_event_id"] == "e1"
 
 
@@ -130,8 +130,8 @@ def test_an_upload_says_what_its_status_overrode(
     kept = LabUploaded(
         **named, storage_key="k", original_name="n", content_type="application/pdf", size=1
     )
-    given = LabSubmitted(**named, terra_status="submitted", terra_upload_id="t-1")
-    facts = [delivery_of(each, request_id="r", now_ms=_SIGNED_MS) for each in (kept, given)]
+    provided = LabSubmitted(**named, terra_status="submitted", terra_upload_id="t-1")
+    facts = [delivery_of(item, request_id="r", now_ms=_SIGNED_MS) for item in (kept, provided)]
     body = {"upload_id": "t-1", "data": [{"results": [{"name": "LDL", "value": 7}]}]}
     report = WebhookReceived(
         event_id="report", request_id="r", source="terra", type="lab_report", subject="t-1",
@@ -148,11 +148,11 @@ def test_an_upload_says_what_its_status_overrode(
     log.deliveries[:] = [*facts, report, failed]
     write(rows_of(log.deliveries, our_id="up-1"))
     with gateway_on(migrated, log) as client:
-        found = client.get("/admin/why/lab_uploads/up-1", headers=ADMIN)
-    assert found.status_code == 200, found.text
-    status = found.json()["columns"]["terra_status"]
+        result = client.get("/admin/why/lab_uploads/up-1", headers=ADMIN)
+    assert result.status_code == 200, result.text
+    status = result.json()["columns"]["terra_status"]
     assert (status["value"], status["raw_event_id"]) == ("failed:unread", "failed")
-    said = [each["value"] for each in status["overrode"]]
+    said = [item["value"] for item in status["overrode"]]
     assert said == ["submitted", "pending"], "a report of no dated result says nothing"
 
 
@@ -191,9 +191,9 @@ def test_a_delivery_names_the_columns_it_set_those_it_still_sets_and_what_it_sta
     started = [effect("begin", StartRun("{}")), effect("tell", SendEvent("ev", "told", "{}"))]
     write([*rows_of(DELIVERIES), *started])
     with gateway_on(migrated, log) as client:
-        found = client.get("/admin/impact/e1", headers=ADMIN)
-        assert found.status_code == 200, found.text
-        impact = found.json()
+        result = client.get("/admin/impact/e1", headers=ADMIN)
+        assert result.status_code == 200, result.text
+        impact = result.json()
         assert client.get("/admin/impact/e9", headers=ADMIN).status_code == 404
         overridden = client.get("/admin/impact/e3", headers=ADMIN).json()
     assert impact["instances"] == [{"workflow": "report", "id": "i-begin"}]

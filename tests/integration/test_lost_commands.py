@@ -45,7 +45,7 @@ def broker(scratch: Path, request: pytest.FixtureRequest) -> Iterator[ThrowawayK
         broker.kill()
 
 
-class House:
+class System:
     """A broker that loses commands, and who sends them."""
 
     def __init__(self, broker: ThrowawayKafka) -> None:
@@ -94,21 +94,21 @@ class House:
 
     async def send_without_a_worker(self, end: int) -> "list[asyncio.Task[ReplySent]]":
         """Append commands until the partition has this end; nobody carries them out yet."""
-        asked = [asyncio.create_task(self._create()) for _ in range(end - await self.end())]
+        requested = [asyncio.create_task(self._create()) for _ in range(end - await self.end())]
         while await self.end() < end:  # noqa: ASYNC110, Kafka tells nobody
             await asyncio.sleep(0.05)
-        return asked
+        return requested
 
     async def _history(self) -> list[HistoryAppended]:
         """The records that count."""
-        claims, found = Claims(), []
+        claims, result = Claims(), []
         cluster = Cluster(self._broker.start())
         async for records in read_partition(cluster, [WORKFLOW_HISTORY], 0):
             for record in records:
                 appended = decode(record.value, HistoryAppended)
                 if claims.admit(record.offset, appended):
-                    found.append(appended)
-        return found
+                    result.append(appended)
+        return result
 
     async def begun(self) -> list[str]:
         """The instances whose runs have begun."""
@@ -142,23 +142,23 @@ def test_a_worker_carries_out_commands_at_offsets_of_lost_ones(
     broker: ThrowawayKafka, caplog: pytest.LogCaptureFixture, end: int
 ):
     async def scenario() -> None:
-        house = House(broker)
-        async with house.client(), running(a_worker(broker.start())):
-            await house.send(12)
-        await house.lose_from(6)
-        async with house.client():
-            asked = await house.send_without_a_worker(end)
+        system = System(broker)
+        async with system.client(), running(a_worker(broker.start())):
+            await system.send(12)
+        await system.lose_from(6)
+        async with system.client():
+            requested = await system.send_without_a_worker(end)
             async with running(a_worker(broker.start())):
-                assert await answers(asked) == [""] * len(asked)
-                assert [reply.code for reply in await house.send(3)] == [""] * 3
-            assert await house.losses() == [6]
+                assert await answers(requested) == [""] * len(requested)
+                assert [reply.code for reply in await system.send(3)] == [""] * 3
+            assert await system.losses() == [6]
             assert "workflow-commands/0 from offset 6 to 11" in caplog.text
             # Nothing is lost, or carried out twice, when it is taken over once more.
             async with running(a_worker(broker.start())):
-                assert [reply.code for reply in await house.send(3)] == [""] * 3
-            assert await house.losses() == [6]
-            begun = await house.begun()
-            assert len(begun) == len(set(begun)) == 12 + len(asked) + 6
+                assert [reply.code for reply in await system.send(3)] == [""] * 3
+            assert await system.losses() == [6]
+            begun = await system.begun()
+            assert len(begun) == len(set(begun)) == 12 + len(requested) + 6
 
     asyncio.run(scenario())
 
@@ -170,22 +170,22 @@ def test_a_worker_whose_commands_are_lost_while_it_owns_them_carries_out_later_o
     broker: ThrowawayKafka, end: int
 ):
     async def scenario() -> None:
-        house = House(broker)
+        system = System(broker)
         worker = a_worker(broker.start())
         async with running(worker):
-            async with house.client():
-                await house.send(12)
+            async with system.client():
+                await system.send(12)
             # So that all of them have come when it fetches again.
             reader, before = worker._ownership._reader, worker._driver.partitions[0]
             reader._consumer.pause(COMMANDS)
-            await house.lose_from(6)
-            async with house.client():
-                asked = await house.send_without_a_worker(end)
+            await system.lose_from(6)
+            async with system.client():
+                requested = await system.send_without_a_worker(end)
                 if worker._driver.partitions.get(0) is before:
                     reader._consumer.resume(COMMANDS)
-                assert await answers(asked) == [""] * len(asked)
-                assert [reply.code for reply in await house.send(3)] == [""] * 3
-        assert await house.losses() == [6]
+                assert await answers(requested) == [""] * len(requested)
+                assert [reply.code for reply in await system.send(3)] == [""] * 3
+        assert await system.losses() == [6]
 
     asyncio.run(scenario())
 
@@ -196,21 +196,21 @@ def test_a_worker_says_which_commands_it_cannot_tell_from_those_of_an_earlier_lo
     """The topic is made anew."""
 
     async def scenario() -> None:
-        house = House(broker)
-        async with running(a_worker(broker.start())), house.client():
-            await house.send(4)
-        await house.make_anew()
-        async with house.client():
-            (passed_over,) = await house.send_without_a_worker(1)
+        system = System(broker)
+        async with running(a_worker(broker.start())), system.client():
+            await system.send(4)
+        await system.make_anew()
+        async with system.client():
+            (passed_over,) = await system.send_without_a_worker(1)
             async with running(a_worker(broker.start())):
                 await until(lambda: "is another log than the one whose" in caplog.text)
-                assert [reply.code for reply in await house.send(5)] == [""] * 5
+                assert [reply.code for reply in await system.send(5)] == [""] * 5
                 assert not passed_over.done()
                 passed_over.cancel()
             # The same after another takeover.
             async with running(a_worker(broker.start())):
-                assert [reply.code for reply in await house.send(2)] == [""] * 2
-        assert await house.losses() == [1]
+                assert [reply.code for reply in await system.send(2)] == [""] * 2
+        assert await system.losses() == [1]
         assert "appended to it before offset 1 since then are not executed" in caplog.text
 
     asyncio.run(scenario())

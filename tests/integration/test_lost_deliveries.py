@@ -24,7 +24,7 @@ TOPIC = "source"
 READ, LEFT = 20, 12
 
 
-class House:
+class System:
     """A broker, and a reader as a process of its own."""
 
     def __init__(self, directory: Path) -> None:
@@ -89,15 +89,15 @@ class House:
 
 
 @pytest.fixture
-def house(scratch: Path, request: pytest.FixtureRequest) -> Iterator[House]:
+def system(scratch: Path, request: pytest.FixtureRequest) -> Iterator[System]:
     directory = scratch / request.node.name.translate(str.maketrans("[] ", "---"))
     directory.mkdir()
-    house = House(directory)
+    system = System(directory)
     try:
-        asyncio.run(house.make())
-        yield house
+        asyncio.run(system.make())
+        yield system
     finally:
-        house.broker.kill()
+        system.broker.kill()
 
 
 SHORTER, AS_LONG = (
@@ -109,36 +109,36 @@ LONGER = pytest.param(15, id="longer")
 
 @pytest.mark.parametrize("count", [SHORTER, AS_LONG, LONGER])
 def test_what_takes_the_place_of_lost_deliveries_is_read_by_the_next_worker(
-    house: House, count: int
+    system: System, count: int
 ):
-    with house.reading():
-        old = house.append(READ)
-        wait_until(lambda: house.committed() == READ, "the first records to be committed")
-    house.lose_the_end()
-    new = house.append(count)
-    with house.reading():
-        wait_until(lambda: len(house.read()) >= READ + count, "the others to be read")
-        wait_until(lambda: house.committed() == LEFT + count, "them to be committed")
-    assert house.read() == old + new
-    assert f"{TOPIC}/0 from offset {LEFT} to {READ - 1}" in house.log()
+    with system.reading():
+        old = system.append(READ)
+        wait_until(lambda: system.committed() == READ, "the first records to be committed")
+    system.lose_the_end()
+    new = system.append(count)
+    with system.reading():
+        wait_until(lambda: len(system.read()) >= READ + count, "the others to be read")
+        wait_until(lambda: system.committed() == LEFT + count, "them to be committed")
+    assert system.read() == old + new
+    assert f"{TOPIC}/0 from offset {LEFT} to {READ - 1}" in system.log()
 
 
 @pytest.mark.parametrize("count", [AS_LONG, LONGER])
 def test_what_takes_the_place_of_lost_deliveries_is_read_by_a_worker_that_has_read_those(
-    house: House, count: int
+    system: System, count: int
 ):
-    with house.reading() as first:
-        old = house.append(READ)
-        wait_until(lambda: house.committed() == READ, "the first records to be committed")
+    with system.reading() as first:
+        old = system.append(READ)
+        wait_until(lambda: system.committed() == READ, "the first records to be committed")
         first.send_signal(signal.SIGSTOP)
-        house.lose_the_end()
-        new = house.append(count)
+        system.lose_the_end()
+        new = system.append(count)
         first.send_signal(signal.SIGCONT)
         deadline_s = time.monotonic() + 60
-        while first.poll() is None and house.read() != old + new:
-            assert time.monotonic() < deadline_s, house.log()
+        while first.poll() is None and system.read() != old + new:
+            assert time.monotonic() < deadline_s, system.log()
             time.sleep(0.1)
-    with house.reading():
-        wait_until(lambda: len(house.read()) >= READ + count, "the others to be read")
-        wait_until(lambda: house.committed() == LEFT + count, "them to be committed")
-    assert house.read() == old + new
+    with system.reading():
+        wait_until(lambda: len(system.read()) >= READ + count, "the others to be read")
+        wait_until(lambda: system.committed() == LEFT + count, "them to be committed")
+    assert system.read() == old + new

@@ -32,7 +32,7 @@ LOST = [day(user, "2026-01-01") for user in USERS]
 NOW_MS = 1_767_300_000_000
 
 
-class House:
+class System:
     """A server that can lose its end, and a reader with a copy."""
 
     def __init__(self, folder: Path) -> None:
@@ -74,14 +74,14 @@ class House:
 
     async def users(self, cursor: str | None) -> tuple[list[str], str]:
         """Whose rows changed since a cursor."""
-        found: list[str] = []
+        result: list[str] = []
         async with Reader(self.dsn) as reader:
             while True:
                 page = await changes(reader, after=cursor, limit=2)
-                found += [row["user_id"] for row in page.tables["daily_summary"]]
+                result += [row["user_id"] for row in page.tables["daily_summary"]]
                 cursor = page.cursor
                 if not page.has_more:
-                    return found, cursor
+                    return result, cursor
 
     def one(self, query: str) -> int:
         with psycopg.connect(self.dsn) as connection:
@@ -90,43 +90,43 @@ class House:
 
 
 def test_what_a_crash_has_lost_is_seen_again(scratch: Path):
-    house = House(scratch / "crash")
+    system = System(scratch / "crash")
     try:
-        cursor = asyncio.run(lose(house, house.crash))
-        asyncio.run(house.write([day("new", "2026-01-01"), *reversed(LOST)]))
-        found, later = asyncio.run(house.users(cursor))
-        assert {"new", *USERS} <= {*found}
-        assert asyncio.run(house.users(later)) == ([], later)
+        cursor = asyncio.run(lose(system, system.crash))
+        asyncio.run(system.write([day("new", "2026-01-01"), *reversed(LOST)]))
+        result, later = asyncio.run(system.users(cursor))
+        assert {"new", *USERS} <= {*result}
+        assert asyncio.run(system.users(later)) == ([], later)
     finally:
-        house.postgres.stop()
+        system.postgres.stop()
 
 
 def test_a_cursor_that_a_replica_never_knew_has_expired(scratch: Path):
-    house = House(scratch / "replica")
+    system = System(scratch / "replica")
     try:
-        house.copy()
-        cursor = asyncio.run(lose(house, house.fail_over))
+        system.copy()
+        cursor = asyncio.run(lose(system, system.fail_over))
         with pytest.raises(CursorExpired):
-            asyncio.run(house.users(cursor))
-        asyncio.run(house.write([day("new", "2026-01-01"), *reversed(LOST)]))
+            asyncio.run(system.users(cursor))
+        asyncio.run(system.write([day("new", "2026-01-01"), *reversed(LOST)]))
         with pytest.raises(CursorExpired):
-            asyncio.run(house.users(cursor))
-        assert {*asyncio.run(house.users(None))[0]} == {"kept", "new", *USERS}
+            asyncio.run(system.users(cursor))
+        assert {*asyncio.run(system.users(None))[0]} == {"kept", "new", *USERS}
     finally:
-        house.postgres.stop()
+        system.postgres.stop()
 
 
-async def lose(house: House, how: Callable[[], None]) -> str:
+async def lose(system: System, how: Callable[[], None]) -> str:
     """Writes what a reader sees and the server then loses; gives the reader's cursor."""
-    store = Store(house.dsn, projection=DELIVERIES, clock=lambda: NOW_MS)
+    store = Store(system.dsn, projection=DELIVERIES, clock=lambda: NOW_MS)
     await store.offsets([PLACE])
     for number, record in enumerate(LOST, 1):
         await store.apply(batch([record], {PLACE: number}))
-    found, cursor = await house.users(None)
-    assert found == ["kept", *USERS]
+    result, cursor = await system.users(None)
+    assert result == ["kept", *USERS]
     how()
     await store.close()
     # Rows and offsets are lost together, or not at all.
-    offset = house.one("select next_offset from projection_offsets")
-    assert offset == house.one("select count(*) from daily_summary") < len(found)
+    offset = system.one("select next_offset from projection_offsets")
+    assert offset == system.one("select count(*) from daily_summary") < len(result)
     return cursor

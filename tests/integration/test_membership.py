@@ -1,4 +1,4 @@
-"""Members of the house on a real broker: who joins and leaves changes what all write."""
+"""Members of the system on a real broker: who joins and leaves changes what all write."""
 
 import queue
 from collections.abc import Iterator, Mapping
@@ -17,13 +17,13 @@ Told: TypeAlias = "queue.Queue[Mapping[str, SchemaVersion]]"
 @contextmanager
 def member(bootstrap: str, name: str, **reads: int) -> Iterator[Told]:
     """A member, and the forms that it learns."""
-    told: Told = queue.Queue()
+    reported: Told = queue.Queue()
     membership = Membership(
-        cluster=Cluster(bootstrap), member=name, reads=reads, on_versions=told.put
+        cluster=Cluster(bootstrap), member=name, reads=reads, on_versions=reported.put
     )
     membership.start()
     try:
-        yield told
+        yield reported
     finally:
         membership.stop()
 

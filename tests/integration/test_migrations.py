@@ -67,8 +67,8 @@ def test_the_command_says_as_json_what_it_has_done(fresh_database: str):
         command = ["migrate", "--postgres", fresh_database, "--json", *more]
         ended = CliRunner().invoke(cli, command)
         assert ended.exit_code == 0, ended.output
-        found: dict[str, object] = json.loads(ended.stdout)
-        return found
+        result: dict[str, object] = json.loads(ended.stdout)
+        return result
 
     names = [migration.name for migration in catalogue()]
     assert told() == {"applied": names, "reader": None, "readable": None}
@@ -123,7 +123,7 @@ def test_no_postgres_is_store_unavailable():
 
 
 def columns_of(connection: "psycopg.Connection[tuple[str, ...]]", table: str):
-    found = connection.execute(
+    result = connection.execute(
         """
         select attname, format_type(atttypid, atttypmod), col_description(attrelid, attnum)
         from pg_attribute
@@ -131,22 +131,22 @@ def columns_of(connection: "psycopg.Connection[tuple[str, ...]]", table: str):
         """,
         [table],
     )
-    return {name: (kind, comment) for name, kind, comment in found.fetchall()}
+    return {name: (kind, comment) for name, kind, comment in result.fetchall()}
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_columns_types_and_comments_are_those_of_the_schema(
     migrated: "psycopg.Connection[tuple[str, ...]]", table: Table
 ):
-    found = columns_of(migrated, table.name)
+    result = columns_of(migrated, table.name)
     short = {"timestamp with time zone": "timestamptz"}
-    kinds = {name: short.get(kind, kind) for name, (kind, _) in found.items()}
+    kinds = {name: short.get(kind, kind) for name, (kind, _) in result.items()}
     expected = {column.name: column.type for column in (*key_columns(table), *value_columns(table))}
     expected |= {column.name: column.sql for column in table.generated}
     assert {n: k for n, k in kinds.items() if n not in BOOKKEEPING} == expected
     schema = json.loads(schema_text(NEWEST[table.schema]))
     docs = {field["name"]: field["doc"] for field in schema["fields"][:-2]}
-    assert {name: found[name][1] for name in docs} == docs
+    assert {name: result[name][1] for name in docs} == docs
     [comment] = migrated.execute("select obj_description(%s::regclass)", [table.name]).fetchall()
     assert comment[0] == f"{schema['doc']} Topic {table.topic}."
     key = migrated.execute(
@@ -184,8 +184,8 @@ def test_the_id_of_a_connection_comes_from_terra_s(
 ):
     insert = "insert into terra_connections (terra_user_id, column_sources, updated_at) values "
     migrated.execute(insert + "('t1', '{}', now())")
-    [found] = migrated.execute("select id = md5('t1')::uuid from terra_connections").fetchall()
-    assert found == (True,)
+    [result] = migrated.execute("select id = md5('t1')::uuid from terra_connections").fetchall()
+    assert result == (True,)
     with pytest.raises(psycopg.errors.CheckViolation):
         migrated.execute(insert + "('', '{}', now())")
 
@@ -212,13 +212,13 @@ def test_the_login_that_migrates_finds_the_tables_and_creates_elsewhere(fresh_da
     for _ in range(2):
         migrate(fresh_database, lambda _: None)
     with psycopg.connect(fresh_database) as connection:
-        found = connection.execute("show search_path").fetchone()
-        assert found == ("public, headwater",)
+        result = connection.execute("show search_path").fetchone()
+        assert result == ("public, headwater",)
         connection.execute("select * from daily_summary")
         connection.execute("create table of_another_program (i int)")
-        place = "select relnamespace::regnamespace::text from pg_class where relname = %s"
-        found = connection.execute(place, ["of_another_program"]).fetchone()
-        assert found == ("public",)
+        position = "select relnamespace::regnamespace::text from pg_class where relname = %s"
+        result = connection.execute(position, ["of_another_program"]).fetchone()
+        assert result == ("public",)
 
 
 def test_up_says_which_folder_may_go_when_migrations_have_changed(
@@ -228,8 +228,8 @@ def test_up_says_which_folder_may_go_when_migrations_have_changed(
     with psycopg.connect(fresh_database) as connection:
         connection.execute("update schema_migrations set checksum = 'another'")
     settings = load_settings(postgres=fresh_database, data_dir=tmp_path)
-    with pytest.raises(MigrationChanged, match=re.escape(f"rm -r {tmp_path}/postgres")) as told:
+    with pytest.raises(MigrationChanged, match=re.escape(f"rm -r {tmp_path}/postgres")) as reported:
         migrate_of_up(settings, embedded=True)
-    assert "idempotency keys" in str(told.value), "Kafka does not have these"
+    assert "idempotency keys" in str(reported.value), "Kafka does not have these"
     with pytest.raises(MigrationChanged, match="put the change into a new migration"):
         migrate_of_up(settings, embedded=False)

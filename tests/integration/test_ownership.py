@@ -236,14 +236,14 @@ def test_a_takeover_that_does_not_hear_that_it_is_cancelled_comes_to_nothing(top
                 await until(lambda: len(stale) == PARTITIONS)
                 deaf = False
                 await two.start()
-                await until(lambda: sum(len(each.partitions) for each in drivers) >= PARTITIONS)
+                await until(lambda: sum(len(driver.partitions) for driver in drivers) >= PARTITIONS)
                 others_own.set()
                 await until(lambda: len(given_up) == PARTITIONS)
         finally:
             await asyncio.gather(one.stop(), two.stop())
-        owned = [partition for each in drivers for partition in each.partitions.values()]
+        owned = [partition for driver in drivers for partition in driver.partitions.values()]
         assert sorted(map(id, given_up)) == sorted(map(id, stale))
-        assert sorted(each.number for each in owned) == list(range(PARTITIONS))
+        assert sorted(item.number for item in owned) == list(range(PARTITIONS))
 
     asyncio.run(scenario())
 

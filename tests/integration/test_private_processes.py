@@ -32,7 +32,7 @@ PARENT = (
 def test_only_a_process_that_closes_its_environment_keeps_it():
     # The module's text: another user need not be able to read the project.
     module = Path(privacy.__file__).read_text("utf-8")
-    found = {}
+    result = {}
     for state in ("open", "closed"):
         ran = subprocess.run(
             [_python(), "-c", PARENT, state, module, CURIOUS],
@@ -42,8 +42,8 @@ def test_only_a_process_that_closes_its_environment_keeps_it():
             check=True,
             preexec_fn=_not_root,
         )
-        found[state] = ran.stdout.split()
-    assert found == {"open": ["True", "False", "True"], "closed": ["False", "True", "True"]}
+        result[state] = ran.stdout.split()
+    assert result == {"open": ["True", "False", "True"], "closed": ["False", "True", "True"]}
 
 
 def _python() -> str:

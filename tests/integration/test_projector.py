@@ -80,7 +80,7 @@ async def make_topics(bootstrap: str, *more: str) -> None:
         await admin.close()
 
 
-class House:
+class System:
     """The topics, a fresh database, and as many projectors as a test likes."""
 
     def __init__(self, bootstrap: str, dsn: str) -> None:
@@ -102,7 +102,7 @@ class House:
             placed = await asyncio.gather(*sent)
         finally:
             await producer.stop()
-        return {(place.topic, place.partition): place.offset + 1 for place in placed}
+        return {(position.topic, position.partition): position.offset + 1 for position in placed}
 
     def make_projector(self, **more: float) -> Projector:
         return Projector(
@@ -138,7 +138,7 @@ class House:
         async def reached() -> bool:
             rows = await self.rows("select topic, partition, next_offset from projection_offsets")
             stored = {(topic, number): offset for topic, number, offset in rows}
-            return all(stored.get(place, 0) >= end for place, end in ends.items())
+            return all(stored.get(position, 0) >= end for position, end in ends.items())
 
         await self.until(reached)
 
@@ -147,11 +147,11 @@ class House:
             return await (await connection.execute(query.encode(), parameters)).fetchall()
 
 
-def in_a_house(
-    broker: EmbeddedKafka, dsn: str, scenario: Callable[[House], Awaitable[None]]
+def in_a_system(
+    broker: EmbeddedKafka, dsn: str, scenario: Callable[[System], Awaitable[None]]
 ) -> None:
     async def run() -> None:
-        await scenario(House(broker.start(), dsn))
+        await scenario(System(broker.start(), dsn))
 
     asyncio.run(run())
 
@@ -178,10 +178,10 @@ def marker(place: str, at_ms: int = NOW_MS) -> Written:
 
 
 def test_records_become_rows(broker: EmbeddedKafka, migrated: str):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         night = row(SLEEP_SESSIONS, ("arrive", "oura", "2026-01-01T22:00:00Z"), raw='{"a":  1}')
         link = row(CONNECTIONS, ("arrive",), stamp(), user_id="arrive", active=True)
-        ends = await house.write(
+        ends = await system.write(
             day("arrive", "2026-01-01", 0, steps=1),
             day("arrive", "2026-01-01", 0, steps=2, bed_time="2026-01-01T22:00:00+02:00"),
             table_record(SLEEP_SESSIONS, night, 1),
@@ -190,40 +190,40 @@ def test_records_become_rows(broker: EmbeddedKafka, migrated: str):
             duplicate("arrive"),
             duplicate("arrive"),
         )
-        async with house.projector() as projector:
-            await house.until_applied(ends)
+        async with system.projector() as projector:
+            await system.until_applied(ends)
             assert set(projector.lag.values()) == {0}
         days = (
             "select steps, bed_time::text, updated_at from daily_summary where user_id = 'arrive'"
         )
-        [(steps, bed_time, updated_at)] = await house.rows(days)
+        [(steps, bed_time, updated_at)] = await system.rows(days)
         assert (steps, bed_time) == (2, "2026-01-01 20:00:00+00")
         assert updated_at.timestamp() * 1000 == NOW_MS
         raw = "select raw::text from sleep_sessions where user_id = 'arrive'"
-        assert await house.rows(raw) == [('{"a":  1}',)]
+        assert await system.rows(raw) == [('{"a":  1}',)]
         active = "select active from terra_connections where terra_user_id = 'arrive'"
-        assert await house.rows(active) == [(True,)]
+        assert await system.rows(active) == [(True,)]
         copies = (
             'select partition, "offset", first_offset from duplicates where request_id = %(id)s'
         )
-        assert await house.rows(copies, id="arrive") == [(3, 18, 17)]
+        assert await system.rows(copies, id="arrive") == [(3, 18, 17)]
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
 
 
 def test_readers_find_what_was_projected(broker: EmbeddedKafka, migrated: str):
-    async def scenario(house: House) -> None:
-        ends = await house.write(
+    async def scenario(system: System) -> None:
+        ends = await system.write(
             day("found", "2026-01-01"),
             outcome("found", 1),
             duplicate("copy of found"),
         )
-        async with house.projector():
-            await house.until_applied(ends)
-        async with Reader(house.dsn) as reader:
-            found = await reader.outcome("found")
-            assert found is not None
-            assert (found.status, found.at.timestamp()) == ("processed", 1_767_225_600.25)
+        async with system.projector():
+            await system.until_applied(ends)
+        async with Reader(system.dsn) as reader:
+            result = await reader.outcome("found")
+            assert result is not None
+            assert (result.status, result.at.timestamp()) == ("processed", 1_767_225_600.25)
             assert await reader.outcome("none\x00such") is None
             assert ("processed", "") in [
                 (c.status, c.reason) for c in await reader.outcome_counts()
@@ -239,56 +239,58 @@ def test_readers_find_what_was_projected(broker: EmbeddedKafka, migrated: str):
             assert len(positions) == len(TOPICS) * PARTITIONS
             assert {position.projection for position in positions} == {DELIVERIES.name}
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
 
 
 def test_a_restart_continues_where_postgres_is(broker: EmbeddedKafka, migrated: str):
-    async def scenario(house: House) -> None:
-        await_first = await house.write(day("restart", "2026-01-01", steps=1))
-        async with house.projector():
-            await house.until_applied(await_first)
+    async def scenario(system: System) -> None:
+        await_first = await system.write(day("restart", "2026-01-01", steps=1))
+        async with system.projector():
+            await system.until_applied(await_first)
         written = "select changed_in::text from daily_summary where user_id = 'restart'"
-        before = await house.rows(written)
-        ends = await house.write(day("restart", "2026-01-02", steps=1))
-        async with house.projector() as projector:
-            await house.until_applied(ends)
+        before = await system.rows(written)
+        ends = await system.write(day("restart", "2026-01-02", steps=1))
+        async with system.projector() as projector:
+            await system.until_applied(ends)
         assert projector.records == 1
-        after = await house.rows(written + " order by datetime")
+        after = await system.rows(written + " order by datetime")
         assert after[0] == before[0]
         assert len(after) == 2
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
 
 
 def test_a_second_projector_takes_its_share(broker: EmbeddedKafka, migrated: str):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         ends: Ends = {}
 
         async def wave(number: int) -> None:
             days = [day(f"share_{n}", f"2026-01-0{number}", n % 2, steps=n) for n in range(500)]
-            ends.update(await house.write(*days))
+            ends.update(await system.write(*days))
 
         await wave(1)
-        async with house.projector() as first:
-            await house.until_applied(ends)
+        async with system.projector() as first:
+            await system.until_applied(ends)
 
             async def both_have_some() -> bool:
                 return bool(first.positions) and bool(second.positions)
 
-            async with house.projector() as second:
+            async with system.projector() as second:
                 await wave(2)
-                await house.until(both_have_some)
+                await system.until(both_have_some)
                 await wave(3)
-                await house.until_applied(ends)
+                await system.until_applied(ends)
                 assert not first.positions.keys() & second.positions.keys()
             await wave(4)
-            await house.until_applied(ends)
-        [(rows,)] = await house.rows("select count(*) from daily_summary where user_id ~ '^share_'")
+            await system.until_applied(ends)
+        [(rows,)] = await system.rows(
+            "select count(*) from daily_summary where user_id ~ '^share_'"
+        )
         assert rows == 2_000
-        [(written,)] = await house.rows("select sum(next_offset)::integer from projection_offsets")
+        [(written,)] = await system.rows("select sum(next_offset)::integer from projection_offsets")
         assert first.records + second.records == written
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
 
 
 def test_connections_lost_amid_a_batch_lose_nothing(
@@ -296,34 +298,34 @@ def test_connections_lost_amid_a_batch_lose_nothing(
 ):
     caplog.set_level(logging.INFO, "headwater.projector")
 
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         waiting = (
             "select pid from pg_stat_activity where datname = current_database() "
             "and application_name ~ '^headwater-projector' and wait_event_type = 'Lock'"
         )
 
         async def blocked() -> bool:
-            return bool(await house.rows(waiting))
+            return bool(await system.rows(waiting))
 
         async def is_gone(pid: int) -> bool:
-            return not await house.rows(f"select from pg_stat_activity where pid = {pid}")
+            return not await system.rows(f"select from pg_stat_activity where pid = {pid}")
 
-        ends = await house.write(*[day(f"lost_{n}", "2026-01-01", steps=n) for n in range(100)])
-        async with house.projector() as projector:
-            async with await psycopg.AsyncConnection.connect(house.dsn) as other:
+        ends = await system.write(*[day(f"lost_{n}", "2026-01-01", steps=n) for n in range(100)])
+        async with system.projector() as projector:
+            async with await psycopg.AsyncConnection.connect(system.dsn) as other:
                 await other.execute("lock table daily_summary in share mode")
                 for _ in range(2):
-                    await house.until(blocked)
+                    await system.until(blocked)
                     ended = waiting.replace("pid", "pid, pg_terminate_backend(pid)", 1)
-                    for pid, _ in await house.rows(ended):
+                    for pid, _ in await system.rows(ended):
                         # Else the next one to be ended might be the same.
-                        await house.until(partial(is_gone, pid))
-            await house.until_applied(ends)
+                        await system.until(partial(is_gone, pid))
+            await system.until_applied(ends)
             assert projector.refused == 0
-        [(rows,)] = await house.rows("select count(*) from daily_summary where user_id ~ '^lost_'")
+        [(rows,)] = await system.rows("select count(*) from daily_summary where user_id ~ '^lost_'")
         assert rows == 100
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
     said = [record.message for record in caplog.records]
     assert sum("trying again" in line for line in said) == 1
     assert "projecting again" in said
@@ -332,28 +334,28 @@ def test_connections_lost_amid_a_batch_lose_nothing(
 def test_a_batch_that_takes_too_long_is_halved_down_to_one_record_and_grows_again(
     broker: EmbeddedKafka, migrated: str, caplog: pytest.LogCaptureFixture
 ):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         async def is_at_one() -> bool:
             return any(line.endswith("took too long, trying 1") for line in caplog.messages)
 
-        ends = await house.write(*[day(f"slow_{n}", "2026-01-01", steps=n) for n in range(200)])
-        async with await psycopg.AsyncConnection.connect(house.dsn) as other:
+        ends = await system.write(*[day(f"slow_{n}", "2026-01-01", steps=n) for n in range(200)])
+        async with await psycopg.AsyncConnection.connect(system.dsn) as other:
             await other.execute("lock table daily_summary in share mode")
-            async with house.projector(statement_timeout_s=0.3) as projector:
-                await house.until(is_at_one)
+            async with system.projector(statement_timeout_s=0.3) as projector:
+                await system.until(is_at_one)
                 await other.rollback()
-                ends |= await house.write(day("slow_last", "2026-01-01", steps=1))
-                await house.until_applied(ends)
+                ends |= await system.write(day("slow_last", "2026-01-01", steps=1))
+                await system.until_applied(ends)
                 assert projector.refused == 0
                 assert projector.batches < projector.records / 2
-        [(rows,)] = await house.rows("select count(*) from daily_summary where user_id ~ '^slow_'")
+        [(rows,)] = await system.rows("select count(*) from daily_summary where user_id ~ '^slow_'")
         assert rows == 201
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
 
 
 def test_a_tombstone_deletes_the_row(broker: EmbeddedKafka, migrated: str):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         key = DAILY_SUMMARY.row_key(("tomb", "garmin", "2026-01-01"))
         written = [day("tomb", "2026-01-01", steps=1), outcome("tomb"), duplicate("tomb")]
         count = """
@@ -361,24 +363,24 @@ def test_a_tombstone_deletes_the_row(broker: EmbeddedKafka, migrated: str):
                 + (select count(*) from webhook_outcomes where event_id = 'tomb')
                 + (select count(*) from duplicates where request_id = 'tomb')
         """
-        async with house.projector():
-            await house.until_applied(await house.write(*written))
-            assert await house.rows(count) == [(3,)]
+        async with system.projector():
+            await system.until_applied(await system.write(*written))
+            assert await system.rows(count) == [(3,)]
             keys = (key, b"tomb", b"tomb")
-            gone = [Written(r.topic, 0, k, None) for r, k in zip(written, keys, strict=True)]
-            await house.until_applied(await house.write(*gone))
-            assert await house.rows(count) == [(0,)]
+            removed = [Written(r.topic, 0, k, None) for r, k in zip(written, keys, strict=True)]
+            await system.until_applied(await system.write(*removed))
+            assert await system.rows(count) == [(0,)]
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
 
 
 def test_what_cannot_be_applied_is_kept_and_the_rest_goes_on(
     broker: EmbeddedKafka, migrated: str, caplog: pytest.LogCaptureFixture
 ):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         bad_night = row(SLEEP_SESSIONS, ("bad", "oura", "2026-01-01T22:00:00Z"), raw="{no json")
         deep = row(SLEEP_SESSIONS, ("bad", "oura", "2026-01-02T22:00:00Z"), raw="[" * 100_000)
-        ends = await house.write(
+        ends = await system.write(
             day("bad", "2026-01-01", steps=1),
             Written(DAILY_SUMMARY.topic, 0, b"bad bytes", b"\xffnothing of ours"),
             day("bad", "2026-02-30", steps=2),
@@ -390,12 +392,12 @@ def test_what_cannot_be_applied_is_kept_and_the_rest_goes_on(
             outcome("bad status", status="lost"),
             outcome("bad good"),
         )
-        async with house.projector() as projector:
-            await house.until_applied(ends)
+        async with system.projector() as projector:
+            await system.until_applied(ends)
             assert projector.refused >= 7
         days = "select steps from daily_summary where user_id = 'bad' order by steps"
-        assert await house.rows(days) == [(1,), (4,)]
-        async with Reader(house.dsn) as reader:
+        assert await system.rows(days) == [(1,), (4,)]
+        async with Reader(system.dsn) as reader:
             assert await reader.outcome("bad good") is not None
             kept = await reader.projection_errors(limit=100)
         assert len(kept) == projector.refused
@@ -412,33 +414,33 @@ def test_what_cannot_be_applied_is_kept_and_the_rest_goes_on(
             assert any(topic == where and part in error for where, error in said), (part, said)
         assert any(error.value == b"\xffnothing of ours" for error in kept)
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
     assert "projection_errors" in caplog.text
 
 
 def test_what_a_later_release_wrote_is_waited_for_and_other_partitions_go_on(
     broker: EmbeddedKafka, migrated: str, caplog: pytest.LogCaptureFixture
 ):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         later = b"\x00" + (max(IDS.values()) + 1).to_bytes(4) + b"\x02"
-        before = await house.write(day("later", "2026-01-01", 1, steps=1))
-        ((place, offset),) = before.items()
-        await house.write(Written(*place, b'["later","garmin","2026-01-02"]', later))
-        await house.write(day("later", "2026-01-03", 1, steps=3))
-        others = await house.write(day("later", "2026-01-04", 0, steps=4), outcome("later", 1))
+        before = await system.write(day("later", "2026-01-01", 1, steps=1))
+        ((position, offset),) = before.items()
+        await system.write(Written(*position, b'["later","garmin","2026-01-02"]', later))
+        await system.write(day("later", "2026-01-03", 1, steps=3))
+        others = await system.write(day("later", "2026-01-04", 0, steps=4), outcome("later", 1))
         try:
-            async with house.projector() as projector:
-                await house.until_applied(before | others)
-                assert projector.positions[place] == offset
+            async with system.projector() as projector:
+                await system.until_applied(before | others)
+                assert projector.positions[position] == offset
             days = "select steps from daily_summary where user_id = 'later' order by steps"
-            assert await house.rows(days) == [(1,), (4,)]
-            kept = await house.rows("select topic, partition from projection_errors")
-            assert place not in kept
+            assert await system.rows(days) == [(1,), (4,)]
+            kept = await system.rows("select topic, partition from projection_errors")
+            assert position not in kept
             assert f"{DAILY_SUMMARY.topic}/1@{offset}" in caplog.text
         finally:
-            await forget(house.bootstrap, place, offset + 1)
+            await forget(system.bootstrap, position, offset + 1)
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
 
 
 async def forget(bootstrap: str, place: Partition, before: int) -> None:
@@ -452,15 +454,15 @@ async def forget(bootstrap: str, place: Partition, before: int) -> None:
 
 
 def test_dead_letters_keep_their_bytes_and_know_their_replay(broker: EmbeddedKafka, migrated: str):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         letters = [letter(n, request_id=f"r{n}") for n in range(5)]
-        end = (await house.write(*letters))[DEAD_LETTERS, 1]
+        end = (await system.write(*letters))[DEAD_LETTERS, 1]
         first = end - 5
         # The first partition may well be read before the second: the marker before the letter.
-        ends = await house.write(marker(f"1@{first}"), marker(f"1@{end}"), marker("7@7"))
-        async with house.projector(), Reader(house.dsn) as reader:
-            await house.until_applied({(DEAD_LETTERS, 1): end, **ends})
-            await house.until_applied(await house.write(letter(5)))
+        ends = await system.write(marker(f"1@{first}"), marker(f"1@{end}"), marker("7@7"))
+        async with system.projector(), Reader(system.dsn) as reader:
+            await system.until_applied({(DEAD_LETTERS, 1): end, **ends})
+            await system.until_applied(await system.write(letter(5)))
             whole = await reader.dead_letter(1, first)
             assert whole is not None
             assert (whole.key, whole.value) == (b"\x00key", b"\xff\x00value")
@@ -484,53 +486,53 @@ def test_dead_letters_keep_their_bytes_and_know_their_replay(broker: EmbeddedKaf
                 with pytest.raises(InvalidCursor):
                     await reader.dead_letters(limit=1, after=wrong)
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
 
 
 def test_a_delivery_that_died_once_is_one_dead_letter(broker: EmbeddedKafka, migrated: str):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         def dead(at: int, **more: str) -> Written:
             return letter(at, event_id="e1", request_id="r1", **more)
 
         written = [dead(1), dead(2), dead(3, rule="report"), letter(4), letter(5)]
-        end = (await house.write(*written))[DEAD_LETTERS, 1]
+        end = (await system.write(*written))[DEAD_LETTERS, 1]
         first = end - 5
-        async with house.projector(), Reader(house.dsn) as reader:
+        async with system.projector(), Reader(system.dsn) as reader:
 
             async def listed() -> list[int]:
                 page = await reader.dead_letters(limit=100)
-                found = [each for each in page.rows if each.offset >= first]
+                result = [item for item in page.rows if item.offset >= first]
                 pending = await reader.pending_dead_letters(limit=100, after=(1, first - 1))
-                assert {each.offset for each in pending} == {
-                    each.offset for each in found if each.replayed_at is None
+                assert {item.offset for item in pending} == {
+                    item.offset for item in result if item.replayed_at is None
                 }
-                return [each.offset - first for each in found]
+                return [item.offset - first for item in result]
 
-            await house.until_applied({(DEAD_LETTERS, 1): end})
+            await system.until_applied({(DEAD_LETTERS, 1): end})
             # What a worker wrote again after a crash is a copy; what nobody could read is none.
             assert await listed() == [4, 3, 2, 0]
             assert await reader.dead_letter(1, first + 1) is not None
             replayed = marker(f"1@{first}", at_ms=NOW_MS + 10)
-            await house.until_applied(await house.write(replayed))
+            await system.until_applied(await system.write(replayed))
             assert await listed() == [4, 3, 2, 0]
-            await house.until_applied(await house.write(dead(20), dead(21)))
+            await system.until_applied(await system.write(dead(20), dead(21)))
             assert await listed() == [5, 4, 3, 2, 0]
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
 
 
 def test_a_database_that_went_back_is_filled_again(broker: EmbeddedKafka, migrated: str):
-    async def scenario(house: House) -> None:
-        async with house.projector():
-            await house.until_applied(await house.write(day("back", "2026-01-01", steps=1)))
-            async with await psycopg.AsyncConnection.connect(house.dsn) as other:
+    async def scenario(system: System) -> None:
+        async with system.projector():
+            await system.until_applied(await system.write(day("back", "2026-01-01", steps=1)))
+            async with await psycopg.AsyncConnection.connect(system.dsn) as other:
                 # Locked in the projector's order: one may be at work, and both would wait for ever.
                 await other.execute("truncate projection_offsets, daily_summary")
-            await house.until_applied(await house.write(day("back", "2026-01-02", steps=2)))
+            await system.until_applied(await system.write(day("back", "2026-01-02", steps=2)))
         days = "select steps from daily_summary where user_id = 'back' order by steps"
-        assert await house.rows(days) == [(1,), (2,)]
+        assert await system.rows(days) == [(1,), (2,)]
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
 
 
 def test_what_postgres_has_lost_is_projected_again_though_nothing_new_comes(
@@ -538,16 +540,18 @@ def test_what_postgres_has_lost_is_projected_again_though_nothing_new_comes(
 ):
     monkeypatch.setattr(projecting, "_CHECK_EVERY_S", 0.1)
 
-    async def scenario(house: House) -> None:
-        async with house.projector():
-            ends = await house.write(day("quiet", "2026-01-01", steps=1))
-            await house.until_applied(ends)
-            async with await psycopg.AsyncConnection.connect(house.dsn) as other:
+    async def scenario(system: System) -> None:
+        async with system.projector():
+            ends = await system.write(day("quiet", "2026-01-01", steps=1))
+            await system.until_applied(ends)
+            async with await psycopg.AsyncConnection.connect(system.dsn) as other:
                 await other.execute("truncate projection_offsets, daily_summary")
-            await house.until_applied(ends)
-        assert await house.rows("select steps from daily_summary where user_id = 'quiet'") == [(1,)]
+            await system.until_applied(ends)
+        assert await system.rows("select steps from daily_summary where user_id = 'quiet'") == [
+            (1,)
+        ]
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
 
 
 def test_a_projection_whose_log_was_cut_waits_and_the_others_go_on_until_the_loss_is_accepted(
@@ -558,19 +562,19 @@ def test_a_projection_whose_log_was_cut_waits_and_the_others_go_on_until_the_los
 ):
     monkeypatch.setattr(catalogue, "_TRUNCATED_S", 0.1)
 
-    async def scenario(house: House) -> None:
-        await make_topics(house.bootstrap, WORKFLOW_HISTORY, "audit")
+    async def scenario(system: System) -> None:
+        await make_topics(system.bootstrap, WORKFLOW_HISTORY, "audit")
         insert = (
             "insert into projection_offsets (projection, topic, partition, next_offset) "
             "values (%(p)s, %(t)s, 0, 1000000) returning 1"
         )
         for projection, topic in ((DELIVERIES, "traces"), (WORKFLOWS, "workflow-history")):
-            await house.rows(insert, p=projection.name, t=topic)
+            await system.rows(insert, p=projection.name, t=topic)
         stop = asyncio.Event()
         running = asyncio.create_task(
             run_projector(
-                cluster=Cluster(house.bootstrap),
-                dsn=house.dsn,
+                cluster=Cluster(system.bootstrap),
+                dsn=system.dsn,
                 clock=lambda: NOW_MS,
                 detector=truncation,
                 stop=stop,
@@ -585,36 +589,36 @@ def test_a_projection_whose_log_was_cut_waits_and_the_others_go_on_until_the_los
             )
 
         async def audited() -> bool:
-            return bool(await house.rows(audit))
+            return bool(await system.rows(audit))
 
         audit = "select 1 from projection_offsets where projection = 'audit' and topic = 'audit'"
-        offsets = Offsets(Cluster(house.bootstrap), "test")
+        offsets = Offsets(Cluster(system.bootstrap), "test")
         try:
             ends = await offsets.ends(["traces", "workflow-history"], 0)
-            await house.until(are_named)
-            await house.until(audited)
+            await system.until(are_named)
+            await system.until(audited)
             assert not running.done()
-            written = await house.write(day("cut", "2026-01-01", steps=7))
-            await asyncio.to_thread(accept_all, house)
-            await house.until_applied(written)
+            written = await system.write(day("cut", "2026-01-01", steps=7))
+            await asyncio.to_thread(accept_all, system)
+            await system.until_applied(written)
         finally:
             stop.set()
             await running
             await offsets.stop()
         accepted = "select topic from projection_errors where error like 'lost from Kafka%%'"
-        assert sorted(await house.rows(accepted)) == [("traces",), ("workflow-history",)]
+        assert sorted(await system.rows(accepted)) == [("traces",), ("workflow-history",)]
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
 
 
 def test_a_log_that_is_cut_while_it_is_read_is_said(scratch: Path, migrated: str):
     broker = ThrowawayKafka(scratch / "kafka that is cut", port=0, report=print)
     folder = broker._log_dir / f"{DAILY_SUMMARY.topic}-0"
 
-    async def scenario(house: House) -> None:
-        running = asyncio.create_task(house.make_projector().run(asyncio.Event()))
+    async def scenario(system: System) -> None:
+        running = asyncio.create_task(system.make_projector().run(asyncio.Event()))
         days = [day("cut", f"2026-01-{n:02}", steps=n) for n in range(1, 29)]
-        await house.until_applied(await house.write(*days))
+        await system.until_applied(await system.write(*days))
         await asyncio.to_thread(broker.kill)
         segment = max(folder.glob("*.log"))
         os.truncate(segment, segment.stat().st_size // 2)
@@ -625,7 +629,7 @@ def test_a_log_that_is_cut_while_it_is_read_is_said(scratch: Path, migrated: str
 
     try:
         asyncio.run(make_topics(broker.start()))
-        in_a_house(broker, migrated, scenario)
+        in_a_system(broker, migrated, scenario)
     finally:
         broker.kill()
 
@@ -637,56 +641,56 @@ def test_a_log_that_was_cut_and_is_longer_again_is_said_and_read_on_once_that_is
     broker = ThrowawayKafka(scratch / f"kafka that is longer again {same}", port=0, report=print)
     topic = DAILY_SUMMARY.topic
 
-    async def scenario(house: House) -> None:
-        ends = await (overtaken(house, broker) if same else overtaken_meanwhile(house, broker))
-        await asyncio.to_thread(accept_all, house, 1)
-        async with house.projector():
-            await house.until_applied(ends)
+    async def scenario(system: System) -> None:
+        ends = await (overtaken(system, broker) if same else overtaken_meanwhile(system, broker))
+        await asyncio.to_thread(accept_all, system, 1)
+        async with system.projector():
+            await system.until_applied(ends)
         rows = "select steps from daily_summary where user_id = 'new' order by steps"
-        assert await house.rows(rows) == [(n,) for n in range(1, 7)]
+        assert await system.rows(rows) == [(n,) for n in range(1, 7)]
         accepted = f"lost from Kafka, and accepted: {topic}/0 from offset 3 to 5"
-        assert await house.rows("select error from projection_errors") == [(accepted,)]
+        assert await system.rows("select error from projection_errors") == [(accepted,)]
 
     try:
         asyncio.run(make_topics(broker.start()))
-        in_a_house(broker, migrated, scenario)
+        in_a_system(broker, migrated, scenario)
     finally:
         broker.kill()
 
 
-async def overtaken(house: House, broker: ThrowawayKafka) -> Ends:
+async def overtaken(system: System, broker: ThrowawayKafka) -> Ends:
     """A projector whose position is behind the new end when it fetches again."""
-    projector, where = house.make_projector(), TopicPartition(DAILY_SUMMARY.topic, 0)
+    projector, where = system.make_projector(), TopicPartition(DAILY_SUMMARY.topic, 0)
     running = asyncio.create_task(projector.run(asyncio.Event()))
-    await house.until_applied(await six_days(house, "cut"))
+    await system.until_applied(await six_days(system, "cut"))
     assert projector._consumer is not None
     projector._consumer.pause(where)
-    ends = await lose_three_of(house, broker)
+    ends = await lose_three_of(system, broker)
     projector._consumer.resume(where)
     await says_what_is_lost(running)
     return ends
 
 
-async def overtaken_meanwhile(house: House, broker: ThrowawayKafka) -> Ends:
+async def overtaken_meanwhile(system: System, broker: ThrowawayKafka) -> Ends:
     """A projector that goes on where another was."""
-    async with house.projector():
-        await house.until_applied(await six_days(house, "cut"))
-    ends = await lose_three_of(house, broker)
-    await says_what_is_lost(asyncio.create_task(house.make_projector().run(asyncio.Event())))
+    async with system.projector():
+        await system.until_applied(await six_days(system, "cut"))
+    ends = await lose_three_of(system, broker)
+    await says_what_is_lost(asyncio.create_task(system.make_projector().run(asyncio.Event())))
     return ends
 
 
-async def six_days(house: House, user: str) -> Ends:
+async def six_days(system: System, user: str) -> Ends:
     """Write days of a user, each in a batch of its own."""
-    return [await house.write(day(user, f"2026-01-{n:02}", steps=n)) for n in range(1, 7)][-1]
+    return [await system.write(day(user, f"2026-01-{n:02}", steps=n)) for n in range(1, 7)][-1]
 
 
-async def lose_three_of(house: House, broker: ThrowawayKafka) -> Ends:
+async def lose_three_of(system: System, broker: ThrowawayKafka) -> Ends:
     """Have the broker lose three of six days, and take six others."""
     await asyncio.to_thread(broker.kill)
     cut(broker, DAILY_SUMMARY.topic, 0, 3)
     await asyncio.to_thread(broker.start)
-    return await six_days(house, "new")
+    return await six_days(system, "new")
 
 
 async def says_what_is_lost(running: "asyncio.Task[None]") -> None:
@@ -695,8 +699,8 @@ async def says_what_is_lost(running: "asyncio.Task[None]") -> None:
             await running
 
 
-def accept_all(house: House, count: int = 2) -> None:
-    arguments = ["--kafka", house.bootstrap, "--postgres", house.dsn, "--yes"]
+def accept_all(system: System, count: int = 2) -> None:
+    arguments = ["--kafka", system.bootstrap, "--postgres", system.dsn, "--yes"]
     accepted = CliRunner().invoke(accept_loss, arguments, catch_exceptions=False)
     assert accepted.exit_code == 0, accepted.output
     assert f"{counted(count, 'partition')} accepted" in accepted.output
@@ -706,16 +710,16 @@ def test_the_migration_is_waited_for(
     broker: EmbeddedKafka, fresh_database: str, caplog: pytest.LogCaptureFixture
 ):
     async def run() -> None:
-        house = House(broker.start(), fresh_database)
-        ends = await house.write(day("wait", "2026-01-01"))
-        async with house.projector():
+        system = System(broker.start(), fresh_database)
+        ends = await system.write(day("wait", "2026-01-01"))
+        async with system.projector():
 
             async def has_said() -> bool:
                 return "headwater migrate" in caplog.text
 
-            await house.until(has_said)
+            await system.until(has_said)
             await asyncio.to_thread(migrate, fresh_database, lambda _: None)
-            await house.until_applied(ends)
+            await system.until_applied(ends)
 
     asyncio.run(run())
 
@@ -741,14 +745,14 @@ def test_no_kafka_is_waited_for(migrated: str, caplog: pytest.LogCaptureFixture)
 
 
 def test_a_broker_that_restarts_is_found_again(broker: EmbeddedKafka, migrated: str):
-    async def scenario(house: House) -> None:
-        async with house.projector():
-            await house.until_applied(await house.write(day("again", "2026-01-01")))
+    async def scenario(system: System) -> None:
+        async with system.projector():
+            await system.until_applied(await system.write(day("again", "2026-01-01")))
             await asyncio.to_thread(broker.stop)
             await asyncio.to_thread(broker.start)
-            await house.until_applied(await house.write(day("again", "2026-01-02")))
+            await system.until_applied(await system.write(day("again", "2026-01-02")))
 
-    in_a_house(broker, migrated, scenario)
+    in_a_system(broker, migrated, scenario)
 
 
 # --- the transaction itself: what a projector that lost its partitions may still try --------------
@@ -756,35 +760,37 @@ def test_a_broker_that_restarts_is_found_again(broker: EmbeddedKafka, migrated: 
 
 def test_a_batch_is_never_applied_twice_nor_out_of_order(migrated: str):
     async def scenario() -> None:
-        place = (DAILY_SUMMARY.topic, 0)
-        old = batch([day("z", "2026-01-01", steps=1), day("z", "2026-01-02", steps=1)], {place: 0})
-        new = batch([day("z", "2026-01-01", steps=2)], {place: 2})
+        position = (DAILY_SUMMARY.topic, 0)
+        old = batch(
+            [day("z", "2026-01-01", steps=1), day("z", "2026-01-02", steps=1)], {position: 0}
+        )
+        new = batch([day("z", "2026-01-01", steps=2)], {position: 2})
         owner, zombie = (
             Store(migrated, projection=DELIVERIES, clock=lambda: NOW_MS) for _ in range(2)
         )
         try:
             for store in (owner, zombie):
-                assert (await store.offsets([place])) == {place: 0}
+                assert (await store.offsets([position])) == {position: 0}
             admitted, _ = await zombie.apply(new)
-            assert admitted.behind == {place}
+            assert admitted.behind == {position}
             await asyncio.gather(owner.apply(old), zombie.apply(old))
             await owner.apply(new)
             admitted, _ = await zombie.apply(old)
             assert admitted.records == []
             # A batch that overlaps what is there leaves out just that.
             admitted, _ = await zombie.apply(
-                batch([*old.records, *new.records, day("z", "2026-01-03")], {place: 0})
+                batch([*old.records, *new.records, day("z", "2026-01-03")], {position: 0})
             )
             assert [record.offset for record in admitted.records or ()] == [3]
-            assert await owner.offsets([place]) == {place: 4}
+            assert await owner.offsets([position]) == {position: 4}
         finally:
             await owner.close()
             await zombie.close()
 
     asyncio.run(scenario())
     with psycopg.connect(migrated) as connection:
-        found = connection.execute("select steps from daily_summary order by datetime").fetchall()
-    assert found == [(2,), (1,), (None,)]
+        result = connection.execute("select steps from daily_summary order by datetime").fetchall()
+    assert result == [(2,), (1,), (None,)]
 
 
 def test_many_refused_values_leave_a_usable_connection(migrated: str):

@@ -52,7 +52,7 @@ class Rows:
         return await expired(self._reader, expiry, after, limit)
 
     async def delete_unchanged(self, page: Sequence[Expired]) -> int:
-        ids = [each.instance_id for each in page if each.instance_id not in CHANGED]
+        ids = [item.instance_id for item in page if item.instance_id not in CHANGED]
         with psycopg.connect(self._dsn) as connection:
             query = "delete from workflow_instance where instance_id = any(%s)"
             return connection.execute(query, [ids]).rowcount
@@ -68,8 +68,8 @@ def ended(migrated: str) -> str:
     log = Log()
     log.claim(workflows=("order", "ship"))
     for workflow, ids in (("order", ORDERS), ("ship", SHIPMENTS)):
-        for each in ids:
-            log.write(each, RunStarted("{}", "s"), RunCompleted("1"), workflow=workflow)
+        for item in ids:
+            log.write(item, RunStarted("{}", "s"), RunCompleted("1"), workflow=workflow)
     log.write("o-open", RunStarted("{}", "s"))
     project(migrated, log)
     return migrated
@@ -125,7 +125,7 @@ def test_what_is_kept_for_longer_stays(ended: str):
 
 def test_an_owner_deletes_what_has_not_changed_since_postgres_knew_it():
     at = datetime(2026, 1, 1, microsecond=7_000, tzinfo=UTC)
-    found = Expired(workflow="order", instance_id="o", retention_until=at + DAY, updated_at=at)
-    assert _conditional_deletion_of(found) == Addressed(
+    result = Expired(workflow="order", instance_id="o", retention_until=at + DAY, updated_at=at)
+    assert _conditional_deletion_of(result) == Addressed(
         "order", "o", DeleteInstance(1_767_225_600_007)
     )

@@ -48,11 +48,15 @@ async def found_in(bootstrap: str, topic: str) -> list[tuple[str, str]]:
         consumer.assign(places)
         await consumer.seek_to_beginning(*places)
         ends = await consumer.end_offsets(places)
-        found = []
-        while [place for place in places if await consumer.position(place) < ends[place]]:
+        result = []
+        while [
+            position for position in places if await consumer.position(position) < ends[position]
+        ]:
             for records in (await consumer.getmany(timeout_ms=200)).values():
-                found += [(dict(each.headers)["headwater-id"], each.value) for each in records]
-        return [(number.decode(), str(value or b"", "utf-8")) for number, value in found]
+                result += [
+                    (dict(record.headers)["headwater-id"], record.value) for record in records
+                ]
+        return [(number.decode(), str(value or b"", "utf-8")) for number, value in result]
     finally:
         await consumer.stop()
 
@@ -84,17 +88,17 @@ class Told:
 
 async def publish(bootstrap: str, topic: str, handed: list[tuple[str, list[Post]]]) -> Told:
     """Lets an owner of partition 0 publish, to the end."""
-    told = Told()
-    publisher = Publisher(cluster=Cluster(bootstrap), partition=0, topic=topic, sent=told)
+    reported = Told()
+    publisher = Publisher(cluster=Cluster(bootstrap), partition=0, topic=topic, sent=reported)
     for key, group in handed:
         publisher.queue(key, group)
     running = asyncio.create_task(publisher.run())
     try:
-        await told.until(sum(len(group) for _, group in handed))
+        await reported.until(sum(len(group) for _, group in handed))
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    return told
+    return reported
 
 
 def play(bootstrap: str, scene: Callable[[str, str], Coroutine[Any, Any, None]]) -> None:
@@ -113,8 +117,8 @@ async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
 
 def test_records_of_an_instance_keep_their_order(topics: str):
     async def scene(bootstrap: str, topic: str) -> None:
-        told = await publish(bootstrap, topic, [("a", posts(topic, (0, 5), (1, 5), (3, 9)))])
-        assert told.posts == [("a", 0), ("a", 1), ("a", 3)]
+        reported = await publish(bootstrap, topic, [("a", posts(topic, (0, 5), (1, 5), (3, 9)))])
+        assert reported.posts == [("a", 0), ("a", 1), ("a", 3)]
         assert await found_in(bootstrap, topic) == [("a#0", "0"), ("a#1", "1"), ("a#3", "3")]
 
     play(topics, scene)
@@ -124,10 +128,10 @@ def test_what_has_waited_for_long_is_published_in_portions(topics: str):
     async def scene(bootstrap: str, topic: str) -> None:
         count = 2 * PORTION_RECORDS + 7
         # Three records have the same order, wherever that is: they stay together.
-        told = await publish(
+        reported = await publish(
             bootstrap, topic, [("a", posts(topic, *((n, n // 3) for n in range(count))))]
         )
-        assert told.posts == [("a", number) for number in range(count)]
+        assert reported.posts == [("a", number) for number in range(count)]
         assert await found_in(bootstrap, topic) == [(f"a#{n}", str(n)) for n in range(count)]
 
     play(topics, scene)
@@ -146,9 +150,9 @@ def test_portions_are_bounded_and_part_no_order(orders: list[tuple[int, int]]):
         rest = left[len(taken) :]
         assert taken
         assert not rest or rest[0].post.order > taken[-1].post.order
-        before = [each for each in taken if each.post.order < taken[-1].post.order]
+        before = [item for item in taken if item.post.order < taken[-1].post.order]
         assert len(before) < PORTION_RECORDS
-        assert sum(len(each.post.value or "") for each in before) < PORTION_BYTES
+        assert sum(len(item.post.value or "") for item in before) < PORTION_BYTES
         left = rest
 
 
@@ -158,8 +162,8 @@ def test_what_was_published_is_not_sent_again_by_the_next_owner(topics: str):
         await publish(bootstrap, topic, first)
         # That they are sent was lost with the owner: the log hands them over again.
         left = [("b", posts(topic, (0, 7))), ("a", posts(topic, (0, 5), (1, 8)))]
-        told = await publish(bootstrap, topic, left)
-        assert sorted(told.posts) == [("a", 0), ("a", 1), ("b", 0)]
+        reported = await publish(bootstrap, topic, left)
+        assert sorted(reported.posts) == [("a", 0), ("a", 1), ("b", 0)]
         assert sorted(await found_in(bootstrap, topic)) == [
             ("a#0", "0"),
             ("a#1", "1"),
@@ -199,23 +203,23 @@ def test_an_open_transaction_of_the_owner_before_is_undone(
 
 def test_a_topic_that_is_not_there_holds_up_no_other(topics: str, caplog: pytest.LogCaptureFixture):
     async def scene(bootstrap: str, topic: str) -> None:
-        told = Told()
+        reported = Told()
         publishing = Publishing(
-            cluster=Cluster(bootstrap), sent=lambda partition, key, number: told(key, number)
+            cluster=Cluster(bootstrap), sent=lambda partition, key, number: reported(key, number)
         )
         later = f"{topic}-later"
         here, nowhere = posts(topic, (1, 5)), posts(later, (0, 5))
         publishing.queue(0, "a", [*nowhere, *here])
         try:
-            await told.until(1)
-            assert told.posts == [("a", 1)]
+            await reported.until(1)
+            assert reported.posts == [("a", 1)]
             assert await found_in(bootstrap, topic) == [("a#1", "1")]
             waits = f"records for {later} have to wait"
             create = f"`headwater topics create {later}` creates it"
             await logged(caplog, f"{waits}: expected a topic of that name: {create}; trying again")
             size = {"partitions": PARTITIONS, "replication": 1}
             assert await create_authors_topics(Cluster(bootstrap), [later], **size) == [later]
-            await told.until(2)
+            await reported.until(2)
         finally:
             await publishing.stop()
         assert await found_in(bootstrap, later) == [("a#0", "0")]

@@ -27,7 +27,7 @@ MODULE = "headwater.gateway.builtin.rebuilding.reading"
 async def ends_of(cluster: Cluster) -> list[int]:
     offsets = Offsets(cluster, "rebuild-reading")
     try:
-        return [(await offsets.ends([WEBHOOKS], each))[WEBHOOKS] for each in range(PARTITIONS)]
+        return [(await offsets.ends([WEBHOOKS], number))[WEBHOOKS] for number in range(PARTITIONS)]
     finally:
         await offsets.stop()
 
@@ -62,13 +62,13 @@ def test_rows_are_the_same_whoever_reads_the_deliveries(topics: str) -> None:
         reading = Rebuild(
             PLACEMENT, [MemoryStore() for _ in range(PARTITIONS)], DAY_MS, DAILY_SUMMARY
         ).reader
-        beside = [
+        alongside = [
             read_in_child(settings, ReadRequest(DAILY_SUMMARY.name, PARTITIONS, some))
             for some in (spans[::2], spans[1::2])
         ]
-        found = await rows(beside, spans)
-        assert found
-        assert found == await rows([read_here(cluster, reading, spans)], spans)
+        result = await rows(alongside, spans)
+        assert result
+        assert result == await rows([read_here(cluster, reading, spans)], spans)
 
     asyncio.run(scenario())
 
@@ -83,7 +83,7 @@ def test_a_rebuild_fails_when_a_process_that_reads_for_it_is_killed(topics: str)
         reader = read_in_child(settings, ReadRequest(DAILY_SUMMARY.name, PARTITIONS, spans))
         assert (await anext(reader)).end == first.end
         children = psutil.Process().children()
-        (process,) = [each for each in children if MODULE in " ".join(each.cmdline())]
+        (process,) = [item for item in children if MODULE in " ".join(item.cmdline())]
         process.kill()
         with pytest.raises(BrokerUnavailable, match="exited with -9"):
             async for _ in reader:

@@ -35,9 +35,9 @@ def test_records_are_read_wherever_they_lie(topics: str):
             )
             for batch in sent
         }
-        wanted = {(p, at + n): b"%d" % n for p, at in begins.items() for n in (0, 7, 700, 1_499)}
-        found = await read_records_at(Cluster(topics), WEBHOOKS, [*wanted, (0, 10**9), (77, 0)])
-        assert {place: record.key for place, record in found.items()} == wanted
+        expected = {(p, at + n): b"%d" % n for p, at in begins.items() for n in (0, 7, 700, 1_499)}
+        result = await read_records_at(Cluster(topics), WEBHOOKS, [*expected, (0, 10**9), (77, 0)])
+        assert {position: record.key for position, record in result.items()} == expected
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
@@ -50,9 +50,9 @@ def test_records_that_take_little_in_the_log_come_a_few_at_a_time(topics: str):
         firsts = await appender.acknowledged(sent)
         await appender.stop()
         places = [(2, min(firsts) + number) for number in range(len(alike))]
-        found = [some async for some in iter_records_at(Cluster(topics), WEBHOOKS, places)]
-        assert [record.key for some in found for record in some] == [each.key for each in alike]
-        assert max(map(len, found)) == 3
+        result = [some async for some in iter_records_at(Cluster(topics), WEBHOOKS, places)]
+        assert [record.key for some in result for record in some] == [item.key for item in alike]
+        assert max(map(len, result)) == 3
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
@@ -65,8 +65,8 @@ def test_looking_where_nothing_is_ends_and_leaves_no_connection(
         for _ in range(30):
             assert await read_records_at(Cluster(topics), WEBHOOKS, places) == {}
 
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as result:
         warnings.simplefilter("always", ResourceWarning)
         asyncio.run(asyncio.wait_for(scenario(), 60))
         gc.collect()
-    assert not [str(each.message) for each in found if "AIOKafka" in str(each.message)]
+    assert not [str(item.message) for item in result if "AIOKafka" in str(item.message)]

@@ -56,8 +56,8 @@ def login(roles: str) -> Iterator[Login]:
         return connections[-1]
 
     yield connect
-    for each in connections:
-        each.close()
+    for connection in connections:
+        connection.close()
 
 
 REFUSED = {
@@ -103,7 +103,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(
-    ("role", "statement"), [(role, each) for role in ROLES for each in REFUSED[role]]
+    ("role", "statement"), [(role, item) for role in ROLES for item in REFUSED[role]]
 )
 def test_a_part_does_not_reach_what_it_does_not_need(login: Login, role: str, statement: str):
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -111,7 +111,7 @@ def test_a_part_does_not_reach_what_it_does_not_need(login: Login, role: str, st
 
 
 @pytest.mark.parametrize(
-    ("role", "statement"), [(role, each) for role in ROLES for each in ALLOWED[role]]
+    ("role", "statement"), [(role, item) for role in ROLES for item in ALLOWED[role]]
 )
 def test_a_part_reaches_what_it_needs(login: Login, role: str, statement: str):
     login(role).execute(statement.encode())
@@ -119,12 +119,12 @@ def test_a_part_reaches_what_it_needs(login: Login, role: str, statement: str):
 
 def test_no_role_of_a_part_has_a_power_over_the_server(login: Login, roles: str):
     with psycopg.connect(roles) as connection:
-        found = connection.execute(
+        result = connection.execute(
             "select count(*) from pg_roles where rolname = any(%s) and not (rolsuper or "
             "rolcreaterole or rolcreatedb or rolreplication or rolbypassrls)",
             [[*ROLES]],
         )
-        assert found.fetchone() == (len(ROLES),)
+        assert result.fetchone() == (len(ROLES),)
 
 
 def test_a_projector_finds_the_tables_of_packages_and_makes_none(roles: str):
@@ -169,7 +169,7 @@ def test_the_command_makes_roles_that_cannot_log_in_yet(fresh_database: str):
         ended = CliRunner().invoke(cli, ["migrate", "--roles", "--postgres", fresh_database])
         assert ended.exit_code == 0, ended.output
     with psycopg.connect(fresh_database) as connection:
-        found = connection.execute(
+        result = connection.execute(
             "select has_table_privilege('headwater_gateway', 'headwater.daily_summary', 'select')"
         )
-        assert found.fetchone() == (True,)
+        assert result.fetchone() == (True,)

@@ -32,7 +32,7 @@ def database(module_migrated: str) -> str:
 
 
 def some_runs() -> Log:
-    """One of each state, on two deployments, in two workflows; and one that is the house's."""
+    """One of each state, on two deployments, in two workflows; and one that is the system's."""
     log = Log(partitions=[[]])
     log.claim()
     old, new = (Artifact(f"dep_{name}", "app", "digest") for name in ("old", "new"))
@@ -45,7 +45,7 @@ def some_runs() -> Log:
     log.write("ended", RunStarted("1", "s"), RunTerminated("enough"), workflow="other")
     log.write("queued", RunStarted("1", "s"), SlotAsked("~all", "null"), RunSuspended())
     log.write("~all", RunStarted("", "", kind="slots"), SlotQueued("queued#0#s", 0, "null"))
-    log.write("house", RunStarted("1", "s"), workflow="headwater-prune")
+    log.write("system", RunStarted("1", "s"), workflow="headwater-prune")
     log.write("twice", RunStarted('"one"', "s"))
     log.write("twice", RunStarted('"two"', "s"), workflow="other")
     return log
@@ -87,8 +87,8 @@ def test_runs_of_a_state_are_those_that_are_shown_so(
 ) -> None:
     async def act(runs: Runs) -> None:
         page = await runs.page(state=state, limit=1_000)
-        assert {each.run_id for each in page.rows} == found
-        assert {each.status for each in page.rows} == {state}
+        assert {row.run_id for row in page.rows} == found
+        assert {row.status for row in page.rows} == {state}
 
     reading(database, act)
 
@@ -101,7 +101,7 @@ def test_pages_have_every_run_once_and_the_newest_first(database: str, limit: in
         while True:
             page = await runs.page(limit=limit, after=cursor)
             assert len(page.rows) <= limit
-            seen += [each.run_id for each in page.rows]
+            seen += [row.run_id for row in page.rows]
             cursor = page.cursor
             if cursor is None:
                 break
@@ -113,13 +113,13 @@ def test_pages_have_every_run_once_and_the_newest_first(database: str, limit: in
 def test_runs_of_a_workflow_and_of_a_deployment(database: str) -> None:
     async def act(runs: Runs) -> None:
         of_other = await runs.page(workflow="other", limit=10)
-        assert [each.run_id for each in of_other.rows] == ["twice", "ended", "failed"]
+        assert [row.run_id for row in of_other.rows] == ["twice", "ended", "failed"]
         on_new = await runs.page(deployment="dep_new", limit=10)
-        assert [each.run_id for each in on_new.rows] == ["done", "waiting"]
+        assert [row.run_id for row in on_new.rows] == ["done", "waiting"]
         both = await runs.page(
             workflow="order", deployment="dep_new", state=RunState.COMPLETED, limit=10
         )
-        assert [each.deployment_id for each in both.rows] == ["dep_new"]
+        assert [row.deployment_id for row in both.rows] == ["dep_new"]
         assert (await runs.page(workflow="nobody's", limit=10)).rows == ()
 
     reading(database, act)
@@ -136,8 +136,8 @@ def test_a_cursor_of_somebody_elses_is_refused(database: str, cursor: str) -> No
 
 def test_a_run_is_found_by_its_id_alone(database: str) -> None:
     async def act(runs: Runs) -> None:
-        (found,) = await runs.find("done")
-        run = found.run
+        (result,) = await runs.find("done")
+        run = result.run
         assert (run.workflow_name, run.status, run.deployment_id) == (
             "order",
             "completed",
@@ -148,9 +148,9 @@ def test_a_run_is_found_by_its_id_alone(database: str) -> None:
         assert failed.run.error is not None
         assert (failed.run.error.name, failed.run.output) == ("E", None)
         assert await runs.find("nothing") == []
-        assert await runs.find("house") == []
+        assert await runs.find("system") == []
         assert await runs.find("\0") == []
-        assert [each.run.workflow_name for each in await runs.find("twice")] == ["order", "other"]
+        assert [item.run.workflow_name for item in await runs.find("twice")] == ["order", "other"]
         (named,) = await runs.find("twice", "other")
         assert bytes(named.run.input) == b'"two"'
 

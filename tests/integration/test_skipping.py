@@ -50,26 +50,29 @@ def test_a_command_that_can_be_read_is_skipped_by_force_and_its_sender_is_answer
     )
 
     async def skipped() -> None:
-        place = await put(cluster, sent)
+        position = await put(cluster, sent)
         with pytest.raises(UndecodableRecord, match=r"found a command_sent.*--force"):
-            await find_skippable(cluster, place)
-        record, fault = await find_skippable(cluster, place, force=True)
+            await find_skippable(cluster, position)
+        record, fault = await find_skippable(cluster, position, force=True)
         await mark_skipped(cluster, record, fault, now_ms)
         marks = [
-            msgspec.json.decode(each.value or b"", type=SkipMark)
-            for each in await records(cluster, SKIPPED, 0)
+            msgspec.json.decode(record.value or b"", type=SkipMark)
+            for record in await records(cluster, SKIPPED, 0)
         ]
-        assert place in [RecordPosition(mark.topic, mark.partition, mark.offset) for mark in marks]
+        assert position in [
+            RecordPosition(mark.topic, mark.partition, mark.offset) for mark in marks
+        ]
         (letter,) = [
-            each
-            for each in await records(cluster, DEAD_LETTERS, _WHERE)
-            if each.value == record.value
+            item
+            for item in await records(cluster, DEAD_LETTERS, _WHERE)
+            if item.value == record.value
         ]
         assert text_header(letter, REASON) == "skipped"
         replies = [
-            decode(each.value, ReplySent) for each in await records(cluster, WORKFLOW_REPLIES, 2)
+            decode(record.value, ReplySent)
+            for record in await records(cluster, WORKFLOW_REPLIES, 2)
         ]
-        (reply,) = [each for each in replies if each.command_id == sent.command_id]
+        (reply,) = [reply for reply in replies if reply.command_id == sent.command_id]
         assert (reply.code, reply.position) == ("INTERNAL", -1)
         assert "an operator has skipped this command" in reply.message
 

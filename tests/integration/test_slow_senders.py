@@ -208,7 +208,7 @@ def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatc
 
 def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_UNREAD_TIMEOUT_MS", 500)
-    asked = b"GET /schema/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    requested = b"GET /schema/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
     async def whole() -> None:
         async with served() as connect:
@@ -216,7 +216,7 @@ def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch
             with socket.socket() as deaf:
                 deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
                 deaf.connect(("127.0.0.1", port))
-                deaf.sendall(asked * 8)  # More than the kernel holds for a connection.
+                deaf.sendall(requested * 8)  # More than the kernel holds for a connection.
                 here = deaf.getsockname()
                 async with asyncio.timeout(SOON_S):
                     for open_ in (True, False):

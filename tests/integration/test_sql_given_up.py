@@ -11,7 +11,7 @@ from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.failures import INSTANCE_EXISTS
 from headwater.schemas.history import SendEvent, StartRun
 from tests.databases import of_authors
-from tests.e2e.workflow_house import Sender
+from tests.e2e.workflow_system import Sender
 from tests.fakes.proxy import Proxy
 from tests.waiting import until
 from tests.workflow_parts import a_client, a_worker, running, started

@@ -21,7 +21,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.pipeline.record_batch import effect_of
 from tests.deployed_apps import code_of, deploying
-from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened, play
+from tests.e2e.workflow_system import PARTITIONS, Sender, Story, WorkflowSystem, opened, play
 
 APP = "tests.apps.starting"
 WORKER = ["headwater", "worker", "--app", APP]
@@ -51,21 +51,21 @@ USERS = [f"user_{name}" for name in "abcdef"]
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path) -> Iterator[WorkflowHouse]:
+def system(scratch: Path) -> Iterator[WorkflowSystem]:
     directory = scratch / "starting"
     directory.mkdir()
     rules = directory / "rules.toml"
     rules.write_text(RULES)
-    with opened(WorkflowHouse(directory, APP)) as house:
-        house.settings["HEADWATER_RULES"] = str(rules)
+    with opened(WorkflowSystem(directory, APP)) as system:
+        system.settings["HEADWATER_RULES"] = str(rules)
         for name in ("one", "two"):
-            house.start(name)
-        yield house
+            system.start(name)
+        yield system
 
 
 def ticks(story: Story) -> list[datetime]:
     """What the instances that the schedule has started are named for; each began once."""
-    found = []
+    result = []
     for key in list(story.by_instance):
         name, _, tick = key.partition("/second-")
         starts = [
@@ -76,50 +76,50 @@ def ticks(story: Story) -> list[datetime]:
         ]
         if name == "report" and starts:
             assert len(starts) == 1, key
-            found.append(datetime.strptime(tick, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC))
-    return sorted(found)
+            result.append(datetime.strptime(tick, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC))
+    return sorted(result)
 
 
-def owner_of(house: WorkflowHouse, story: Story, key: str) -> str:
+def owner_of(system: WorkflowSystem, story: Story, key: str) -> str:
     """The worker that claimed an instance's partition last."""
     partition = partition_of(key.encode(), PARTITIONS)
     claims = [
         event.owner
-        for told in story.told
-        if told.partition == partition
-        for event in told.record.events
+        for reported in story.told
+        if reported.partition == partition
+        for event in reported.record.events
         if isinstance(event, PartitionClaimed)
     ]
     pid = int(claims[-1].rpartition("-")[2])
-    return next(name for name, part in house.parts.items() if part.pid == pid)
+    return next(name for name, part in system.parts.items() if part.pid == pid)
 
 
-def test_a_tick_starts_one_instance_whoever_is_killed(house: WorkflowHouse):
+def test_a_tick_starts_one_instance_whoever_is_killed(system: WorkflowSystem):
     async def act(story: Story, client: Sender) -> None:
-        await house.until(story, lambda: len(ticks(story)) >= 3, "the first ticks")
-        name = owner_of(house, story, SCHEDULE)
-        house.kill(name)
+        await system.until(story, lambda: len(ticks(story)) >= 3, "the first ticks")
+        name = owner_of(system, story, SCHEDULE)
+        system.kill(name)
         reached = len(ticks(story))
         # Longer than the group waits for who is gone.
-        await house.until(story, lambda: len(ticks(story)) >= reached + 13, "more ticks")
-        house.start(name)
+        await system.until(story, lambda: len(ticks(story)) >= reached + 13, "more ticks")
+        system.start(name)
         reply = await client.send("headwater-schedule", "second", TerminateRun("enough"))
         assert not reply.code, reply
-        await house.until(
+        await system.until(
             story, lambda: story.status(SCHEDULE) is RunStatus.TERMINATED, "the end of it"
         )
-        found = ticks(story)
-        seconds = [round((tick - found[0]).total_seconds()) for tick in found]
-        assert seconds == list(range(len(found)))
-        await house.until(
+        result = ticks(story)
+        seconds = [round((tick - result[0]).total_seconds()) for tick in result]
+        assert seconds == list(range(len(result)))
+        await system.until(
             story,
-            lambda: all(story.ended(f"report/second-{t:%Y%m%dT%H%M%SZ}") for t in found),
+            lambda: all(story.ended(f"report/second-{t:%Y%m%dT%H%M%SZ}") for t in result),
             "the reports",
         )
-        last = f"report/second-{found[-1]:%Y%m%dT%H%M%SZ}"
-        assert story.output(last) == f"{found[-1]:%Y-%m-%dT%H:%M:%SZ}"
+        last = f"report/second-{result[-1]:%Y%m%dT%H%M%SZ}"
+        assert story.output(last) == f"{result[-1]:%Y-%m-%dT%H:%M:%SZ}"
 
-    play(house, act)
+    play(system, act)
 
 
 def effects(user: str, n: int, rules: str = RULES) -> list[Outgoing]:
@@ -142,53 +142,53 @@ def effects(user: str, n: int, rules: str = RULES) -> list[Outgoing]:
     )
     partition = partition_of(user.encode(), PARTITIONS)
     return [
-        Outgoing(EFFECTS, partition, event.event_id.encode(), encode(effect_of(event, found)))
-        for found in decide(read_rules(rules), event)
-        if isinstance(found, Effect)
+        Outgoing(EFFECTS, partition, event.event_id.encode(), encode(effect_of(event, result)))
+        for result in decide(read_rules(rules), event)
+        if isinstance(result, Effect)
     ]
 
 
-def test_deliveries_signal_in_order_and_once_whoever_is_killed(house: WorkflowHouse):
+def test_deliveries_signal_in_order_and_once_whoever_is_killed(system: WorkflowSystem):
     async def act(story: Story, client: Sender) -> None:
-        appender = Appender(cluster=Cluster(house.bootstrap), client_id="test")
+        appender = Appender(cluster=Cluster(system.bootstrap), client_id="test")
         for n in range(40):
             batch = [effect for user in USERS for effect in effects(user, n)]
             # Each third delivery is posted twice.
             await appender.append(batch * (2 if n % 3 == 0 else 1))
             if n in (8, 20, 32):
                 name = "one" if n == 20 else "two"
-                house.kill(name)
-                house.start(name)
+                system.kill(name)
+                system.start(name)
             await asyncio.sleep(0.05)
         await appender.stop()
         for user in USERS:
-            await house.until(story, lambda: story.ended(f"watch/{user}"), user)  # noqa: B023
+            await system.until(story, lambda: story.ended(f"watch/{user}"), user)  # noqa: B023
             assert story.output(f"watch/{user}") == list(range(40))
             for n in range(0, 40, 10):
                 key = f"review/{user}-{n}"
-                await house.until(story, lambda: story.ended(key), key)  # noqa: B023
+                await system.until(story, lambda: story.ended(key), key)  # noqa: B023
                 assert story.output(key) == {"n": n}
                 assert story.state(key).run_number == 0
         assert len([key for key in story.by_instance if key.startswith("review/")]) == 4 * len(
             USERS
         )
 
-    play(house, act)
+    play(system, act)
 
 
-def test_rules_that_cannot_be_end_a_worker_at_once(house: WorkflowHouse, tmp_path: Path):
+def test_rules_that_cannot_be_end_a_worker_at_once(system: WorkflowSystem, tmp_path: Path):
     rules = tmp_path / "rules.toml"
     rules.write_text(RULES.replace("event.user_id'", "event.user_id +'", 1))
-    told = {"HEADWATER_RULES": str(rules)}
-    house.launch("wrong", WORKER, told)
-    assert house.parts.pop("wrong").wait(30) == 2
-    assert "rule tell: id, line 1, column 16: Syntax error" in house.log("wrong")
+    reported = {"HEADWATER_RULES": str(rules)}
+    system.launch("wrong", WORKER, reported)
+    assert system.parts.pop("wrong").wait(30) == 2
+    assert "rule tell: id, line 1, column 16: Syntax error" in system.log("wrong")
 
     rules.write_text(RULES.replace('"review"\nmode', '"revue"\nmode'))
-    house.launch("unknown", WORKER, told)
-    assert house.parts.pop("unknown").wait(60) == 2
+    system.launch("unknown", WORKER, reported)
+    assert system.parts.pop("unknown").wait(60) == 2
     assert "rule review: expected workflow to be one of report, review, watch; found 'revue'" in (
-        house.log("unknown")
+        system.log("unknown")
     )
 
 
@@ -203,19 +203,19 @@ id = 'event.user_id'
 """
 
 
-def test_a_rule_may_start_what_is_deployed(house: WorkflowHouse, tmp_path: Path):
+def test_a_rule_may_start_what_is_deployed(system: WorkflowSystem, tmp_path: Path):
     rules = tmp_path / "deployed.toml"
     rules.write_text(RULES_OF_DEPLOYED)
 
     async def act(story: Story, client: Sender) -> None:
-        async with deploying(house.bootstrap) as deployer:
+        async with deploying(system.bootstrap) as deployer:
             await deployer.release(code_of("v1"))
-        house.launch("deployed", WORKER, {"HEADWATER_RULES": str(rules)})
-        appender = Appender(cluster=Cluster(house.bootstrap), client_id="test")
+        system.launch("deployed", WORKER, {"HEADWATER_RULES": str(rules)})
+        appender = Appender(cluster=Cluster(system.bootstrap), client_id="test")
         await appender.append(effects("parcels", 0, RULES_OF_DEPLOYED))
         await appender.stop()
-        await house.until(story, lambda: story.ended("parcel/parcels"), "the parcel")
+        await system.until(story, lambda: story.ended("parcel/parcels"), "the parcel")
         assert story.output("parcel/parcels") == "v1"
-        assert house.parts["deployed"].poll() is None
+        assert system.parts["deployed"].poll() is None
 
-    play(house, act)
+    play(system, act)

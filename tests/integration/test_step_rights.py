@@ -54,8 +54,8 @@ class World:
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(of_authors(self.dsn), autocommit=True) as connection:
-            found = connection.execute(query.encode())
-            return found.fetchall() if found.description else []
+            result = connection.execute(query.encode())
+            return result.fetchall() if result.description else []
 
 
 Script: TypeAlias = Callable[[World], Awaitable[None]]

@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 PATIENCE_S = 60
 
-HOUSE = """
+SYSTEM = """
 import pathlib, sys
 from headwater.gateway.local.supervisor import Supervisor
 from headwater.projections.postgres.embedded import EmbeddedPostgres
@@ -23,28 +23,28 @@ def report(line):
     print(line, flush=True)
 
 data = pathlib.Path(sys.argv[1])
-with Supervisor(data_dir=data, report=report) as house:
+with Supervisor(data_dir=data, report=report) as system:
     server = EmbeddedPostgres(data / "postgres", report=report)
-    report("dsn " + house.start_embedded(server))
+    report("dsn " + system.start_embedded(server))
     report(f"pid {server.pid}")
-    house.watch()
+    system.watch()
 """
 
 
 @pytest.fixture
-def house(scratch: Path) -> Iterator[subprocess.Popen[str]]:
+def system(scratch: Path) -> Iterator[subprocess.Popen[str]]:
     directory = scratch / "supervised"
     directory.mkdir(exist_ok=True)
     with subprocess.Popen(
-        [sys.executable, "-c", HOUSE, str(directory)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SYSTEM, str(directory)], stdout=subprocess.PIPE, text=True
     ) as process:
         yield process
         process.kill()
 
 
-def said_after(house: subprocess.Popen[str], sign: str) -> str:
-    assert house.stdout is not None
-    for line in house.stdout:
+def said_after(system: subprocess.Popen[str], sign: str) -> str:
+    assert system.stdout is not None
+    for line in system.stdout:
         if line.startswith(sign):
             return line.removeprefix(sign).strip()
     raise AssertionError(f"never said {sign!r}")
@@ -58,20 +58,20 @@ def answers(dsn: str) -> bool:
     return True
 
 
-def test_a_server_that_dies_is_back_at_the_same_address(house: subprocess.Popen[str]):
-    dsn = said_after(house, "dsn ")
-    os.kill(int(said_after(house, "pid ")), signal.SIGKILL)
-    assert said_after(house, "postgres died (killed by SIGKILL)")
-    said_after(house, "postgres is back")
+def test_a_server_that_dies_is_back_at_the_same_address(system: subprocess.Popen[str]):
+    dsn = said_after(system, "dsn ")
+    os.kill(int(said_after(system, "pid ")), signal.SIGKILL)
+    assert said_after(system, "postgres died (killed by SIGKILL)")
+    said_after(system, "postgres is back")
     assert answers(dsn)
-    house.send_signal(signal.SIGTERM)
-    assert said_after(house, "postgres stopped")
-    assert house.wait(PATIENCE_S) == 0
+    system.send_signal(signal.SIGTERM)
+    assert said_after(system, "postgres stopped")
+    assert system.wait(PATIENCE_S) == 0
     assert not answers(dsn)
 
 
-def test_a_killed_supervisor_leaves_no_server_behind(house: subprocess.Popen[str]):
-    dsn = said_after(house, "dsn ")
+def test_a_killed_supervisor_leaves_no_server_behind(system: subprocess.Popen[str]):
+    dsn = said_after(system, "dsn ")
     assert answers(dsn)
-    house.kill()
+    system.kill()
     wait_until(lambda: not answers(dsn), "the server to be silent")

@@ -22,8 +22,8 @@ def reader(module_migrated: str) -> Iterator[psycopg.Connection]:
 
 
 def count(reader: psycopg.Connection) -> int:
-    (found,) = reader.execute("select count(*) from terra_connections").fetchone() or (0,)
-    return int(found)
+    (result,) = reader.execute("select count(*) from terra_connections").fetchone() or (0,)
+    return int(result)
 
 
 def page(number: int, user: str | None) -> list[RowRecord]:

@@ -25,7 +25,7 @@ from tests.integration.written import Written, apply, day, row, stamp, table_rec
 NOW_MS = 1_767_300_000_000
 
 
-class House:
+class System:
     """A migrated database with a store that writes and a reader that reads."""
 
     def __init__(self, dsn: str) -> None:
@@ -42,114 +42,114 @@ class House:
         rows: list[tuple[str, dict[str, Any]]] = []
         while True:
             page = await self.page(after, limit, **more)
-            found = [(table, row) for table, part in page.tables.items() for row in part]
-            assert len(found) <= limit
-            rows += found
+            result = [(table, row) for table, part in page.tables.items() for row in part]
+            assert len(result) <= limit
+            rows += result
             after, more = page.cursor, {k: v for k, v in more.items() if k != "since"}
             if not page.has_more:
                 return rows, after
 
 
-def in_a_house(dsn: str, scenario: Callable[[House], Awaitable[None]]) -> None:
+def in_a_system(dsn: str, scenario: Callable[[System], Awaitable[None]]) -> None:
     async def run() -> None:
-        house = House(dsn)
-        async with house.reader:
+        system = System(dsn)
+        async with system.reader:
             try:
-                await scenario(house)
+                await scenario(system)
             finally:
-                await house.store.close()
+                await system.store.close()
 
     asyncio.run(run())
 
 
 def test_a_cursor_continues_with_what_changed_since(migrated: str):
-    async def scenario(house: House) -> None:
-        await apply(house.store, [day("u1", "2026-01-01", steps=1), day("u2", "2026-01-01")])
-        rows, cursor = await house.all()
+    async def scenario(system: System) -> None:
+        await apply(system.store, [day("u1", "2026-01-01", steps=1), day("u2", "2026-01-01")])
+        rows, cursor = await system.all()
         assert [(table, row["user_id"], row["steps"]) for table, row in rows] == [
             ("daily_summary", "u1", 1),
             ("daily_summary", "u2", None),
         ]
-        assert await house.all(cursor) == ([], cursor)
-        await apply(house.store, [day("u2", "2026-01-01", steps=7)])
-        rows, later = await house.all(cursor)
+        assert await system.all(cursor) == ([], cursor)
+        await apply(system.store, [day("u2", "2026-01-01", steps=7)])
+        rows, later = await system.all(cursor)
         assert [(row["user_id"], row["steps"]) for _, row in rows] == [("u2", 7)]
-        again, _ = await house.all(cursor)
+        again, _ = await system.all(cursor)
         assert again == rows
-        assert (await house.all(later))[0] == []
+        assert (await system.all(later))[0] == []
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def test_rows_are_the_same_with_pages_of_one(migrated: str):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         raw = '{"a":  1, "b": "\\u0000", "a": 2.50}'
         night = row(SLEEP_SESSIONS, ("u1", "oura", "2026-01-01T22:00:00.123456Z"), raw=raw)
         gone = row(CONNECTIONS, ("t1",), stamp(), user_id="u1", active=False)
         for user in ("u1", "u2", "u3"):
             days = [day(user, f"2026-01-0{n}", steps=n) for n in (1, 2, 3)]
-            await apply(house.store, days)
+            await apply(system.store, days)
         await apply(
-            house.store, [table_record(SLEEP_SESSIONS, night), table_record(CONNECTIONS, gone)]
+            system.store, [table_record(SLEEP_SESSIONS, night), table_record(CONNECTIONS, gone)]
         )
-        whole, _ = await house.all()
+        whole, _ = await system.all()
         assert len(whole) == 11
-        assert (await house.all(limit=1))[0] == whole
-        assert (await house.all(limit=4))[0] == whole
+        assert (await system.all(limit=1))[0] == whole
+        assert (await system.all(limit=4))[0] == whole
         tables = dict(whole)
         assert tables["sleep_sessions"]["raw"] == raw
         sent_at = datetime.fromtimestamp(stamp().sent_at_ms / 1000, UTC)
         assert tables["terra_connections"]["deactivated_at"] == sent_at
         assert "written_in" not in tables["terra_connections"]
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def test_a_page_of_large_rows_has_few_of_them(migrated: str):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         raw = '{"a":"' + "x" * 3_000_000 + '"}'
         keys = [("u1", "oura", f"2026-01-0{n}T22:00:00Z") for n in range(1, 8)]
         nights = [row(SLEEP_SESSIONS, key, raw=raw) for key in keys]
-        await apply(house.store, [table_record(SLEEP_SESSIONS, night) for night in nights])
-        await apply(house.store, [day("u1", f"2026-01-0{n}", steps=n) for n in (1, 2)])
+        await apply(system.store, [table_record(SLEEP_SESSIONS, night) for night in nights])
+        await apply(system.store, [day("u1", f"2026-01-0{n}", steps=n) for n in (1, 2)])
         sizes, cursor, has_more = [], None, True
         while has_more:
-            page = await house.page(cursor)
+            page = await system.page(cursor)
             sizes.append(sum(map(len, page.tables.values())))
             cursor, has_more = page.cursor, page.has_more
         assert sum(sizes) == 9
         # The days fit beside one night; of the nights no two fit.
         assert sizes == [3, 1, 1, 1, 1, 1, 1]
-        whole, _ = await house.all()
-        assert [found["raw"] for table, found in whole if table == "sleep_sessions"] == [raw] * 7
+        whole, _ = await system.all()
+        assert [result["raw"] for table, result in whole if table == "sleep_sessions"] == [raw] * 7
         # The connection is as good as before: its query was cancelled, and it answers the next.
-        assert len((await house.page(limit=1)).tables["daily_summary"]) == 1
+        assert len((await system.page(limit=1)).tables["daily_summary"]) == 1
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def test_a_transaction_that_ends_late_is_not_skipped(migrated: str):
-    async def scenario(house: House) -> None:
-        async with await psycopg.AsyncConnection.connect(house.dsn) as slow:
+    async def scenario(system: System) -> None:
+        async with await psycopg.AsyncConnection.connect(system.dsn) as slow:
             insert = (
                 "insert into daily_summary (user_id, source, datetime, column_sources, updated_at) "
                 "values ('slow', 'garmin', '2026-01-01', '{}', now())"
             )
             await slow.execute(insert)
-            await apply(house.store, [day("quick", "2026-01-01")])
-            rows, cursor = await house.all()
+            await apply(system.store, [day("quick", "2026-01-01")])
+            rows, cursor = await system.all()
             assert rows == []  # the quick one waits for the slow one
             await slow.commit()
-        rows, cursor = await house.all(cursor)
+        rows, cursor = await system.all(cursor)
         assert [row["user_id"] for _, row in rows] == ["slow", "quick"]
-        assert (await house.all(cursor))[0] == []
+        assert (await system.all(cursor))[0] == []
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def test_transactions_are_ordered_as_numbers(migrated: str):
-    async def scenario(house: House) -> None:
-        with psycopg.connect(house.dsn, autocommit=True) as other:
+    async def scenario(system: System) -> None:
+        with psycopg.connect(system.dsn, autocommit=True) as other:
             [(now,)] = other.execute("select pg_current_xact_id()::text::bigint").fetchall()
             # Up to where the numbers grow by a digit.
             other.execute(
@@ -159,46 +159,46 @@ def test_transactions_are_ordered_as_numbers(migrated: str):
             )
         users = [f"u{n}" for n in range(9, -1, -1)]
         for user in users:
-            await apply(house.store, [day(user, "2026-01-01")])
-        rows, _ = await house.all(limit=2)
+            await apply(system.store, [day(user, "2026-01-01")])
+        rows, _ = await system.all(limit=2)
         assert [row["user_id"] for _, row in rows] == users
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def test_since_leaves_out_what_was_written_before(migrated: str):
-    async def scenario(house: House) -> None:
-        await apply(house.store, [day("u1", "2026-01-01"), day("u2", "2026-01-01")])
-        house.now_ms += 60_000
-        since = datetime.fromtimestamp(house.now_ms / 1000, UTC)
-        empty, cursor = await house.all(since=since)
+    async def scenario(system: System) -> None:
+        await apply(system.store, [day("u1", "2026-01-01"), day("u2", "2026-01-01")])
+        system.now_ms += 60_000
+        since = datetime.fromtimestamp(system.now_ms / 1000, UTC)
+        empty, cursor = await system.all(since=since)
         assert empty == []
-        await apply(house.store, [day(f"u{n}", "2026-01-02") for n in (3, 4)])
+        await apply(system.store, [day(f"u{n}", "2026-01-02") for n in (3, 4)])
         for limit in (1, 100):
-            rows, _ = await house.all(since=since, limit=limit)
+            rows, _ = await system.all(since=since, limit=limit)
             assert [row["user_id"] for _, row in rows] == ["u3", "u4"]
-        assert len((await house.all(cursor))[0]) == 2
+        assert len((await system.all(cursor))[0]) == 2
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def test_a_user_gets_their_rows_alone(migrated: str):
-    async def scenario(house: House) -> None:
-        await apply(house.store, [day(u, "2026-01-01") for u in ("u1", "u2", "u1x")])
-        rows, cursor = await house.all(user_id="u1", limit=1)
+    async def scenario(system: System) -> None:
+        await apply(system.store, [day(u, "2026-01-01") for u in ("u1", "u2", "u1x")])
+        rows, cursor = await system.all(user_id="u1", limit=1)
         assert [row["user_id"] for _, row in rows] == ["u1"]
         with pytest.raises(InvalidCursor, match="same user"):
-            await house.page(cursor, user_id="u2")
-        await apply(house.store, [day(u, "2026-01-02") for u in ("u1", "u2")])
-        rows, _ = await house.all(cursor, user_id="u1")
+            await system.page(cursor, user_id="u2")
+        await apply(system.store, [day(u, "2026-01-02") for u in ("u1", "u2")])
+        rows, _ = await system.all(cursor, user_id="u1")
         assert [(row["user_id"], str(row["datetime"])) for _, row in rows] == [("u1", "2026-01-02")]
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def test_cursors_of_others_are_refused(migrated: str):
-    async def scenario(house: House) -> None:
-        cursor = (await house.page()).cursor
+    async def scenario(system: System) -> None:
+        cursor = (await system.page()).cursor
         held = unpack(cursor, dict[str, Any])
         start = {**held["at"], "daily_summary": ["1", ["", "", "-infinity"]]}
         malformed = [
@@ -217,17 +217,17 @@ def test_cursors_of_others_are_refused(migrated: str):
         ]
         for text in malformed:
             with pytest.raises(InvalidCursor):
-                await house.page(text)
+                await system.page(text)
         elsewhere = {**held, "database": "6f2c7a2e-0000-0000-0000-000000000000"}
         unheard_of = {**held, "epoch": "6f2c7a2e-0000-0000-0000-000000000000"}
         for expired in (elsewhere, unheard_of):
             with pytest.raises(CursorExpired):
-                await house.page(pack(expired))
+                await system.page(pack(expired))
         for limit in (0, 10_001):
             with pytest.raises(ValueError, match="limit"):
-                await house.page(limit=limit)
+                await system.page(limit=limit)
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def gone(user: str, date: str) -> Written:
@@ -241,93 +241,95 @@ def deleted(user: str, day: int) -> tuple[str, dict[str, Any]]:
 
 
 def test_what_was_deleted_is_told_to_who_may_have_it(migrated: str):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         days = [day(user, f"2026-01-0{n}") for user in ("u1", "u2") for n in (1, 2)]
-        await apply(house.store, days)
-        _, everybody = await house.all()
-        _, one = await house.all(user_id="u1")
-        await apply(house.store, [gone("u1", "2026-01-01"), gone("u2", "2026-01-02")])
+        await apply(system.store, days)
+        _, everybody = await system.all()
+        _, one = await system.all(user_id="u1")
+        await apply(system.store, [gone("u1", "2026-01-01"), gone("u2", "2026-01-02")])
         # Postgres may have lost a row that a reader has.
-        await apply(house.store, [gone("u1", "2026-01-03")])
-        told = [deleted("u1", 1), deleted("u2", 2), deleted("u1", 3)]
+        await apply(system.store, [gone("u1", "2026-01-03")])
+        reported = [deleted("u1", 1), deleted("u2", 2), deleted("u1", 3)]
         for limit in (1, 2, 100):
-            assert (await house.all(everybody, limit=limit))[0] == told
-        mine, _ = await house.all(one, user_id="u1")
-        assert mine == [told[0], told[2]]
-        rows, cursor = await house.all()
+            assert (await system.all(everybody, limit=limit))[0] == reported
+        mine, _ = await system.all(one, user_id="u1")
+        assert mine == [reported[0], reported[2]]
+        rows, cursor = await system.all()
         assert not any("deleted" in row for _, row in rows)  # who begins has nothing to delete
-        assert (await house.all(cursor))[0] == []
+        assert (await system.all(cursor))[0] == []
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 @pytest.mark.parametrize("limit", [1, 100])
 def test_a_row_that_came_back_is_deleted_first(migrated: str, limit: int):
-    async def scenario(house: House) -> None:
-        await apply(house.store, [day("u1", "2026-01-01", steps=1)])
-        _, cursor = await house.all()
-        await apply(house.store, [gone("u1", "2026-01-01")])
-        await apply(house.store, [day("u1", "2026-01-01", steps=2)])
-        found, cursor = await house.all(cursor, limit=limit)
-        assert found[0] == deleted("u1", 1)
-        assert [row["steps"] for _, row in found[1:]] == [2]
-        await apply(house.store, [gone("u1", "2026-01-01")])
-        assert (await house.all(cursor, limit=limit))[0] == [deleted("u1", 1)]
+    async def scenario(system: System) -> None:
+        await apply(system.store, [day("u1", "2026-01-01", steps=1)])
+        _, cursor = await system.all()
+        await apply(system.store, [gone("u1", "2026-01-01")])
+        await apply(system.store, [day("u1", "2026-01-01", steps=2)])
+        result, cursor = await system.all(cursor, limit=limit)
+        assert result[0] == deleted("u1", 1)
+        assert [row["steps"] for _, row in result[1:]] == [2]
+        await apply(system.store, [gone("u1", "2026-01-01")])
+        assert (await system.all(cursor, limit=limit))[0] == [deleted("u1", 1)]
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def test_a_deleted_connection_is_told_to_its_user(migrated: str):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         link = table_record(CONNECTIONS, row(CONNECTIONS, ("t1",), user_id="u1", active=True))
         night = row(SLEEP_SESSIONS, ("u1", "oura", "2026-01-01T22:00:00+02:00"))
-        await apply(house.store, [link, table_record(SLEEP_SESSIONS, night)])
-        before, cursor = await house.all(user_id="u1")
+        await apply(system.store, [link, table_record(SLEEP_SESSIONS, night)])
+        before, cursor = await system.all(user_id="u1")
         gone = [
             Written(CONNECTIONS.topic, 0, link.key, None),
             Written(SLEEP_SESSIONS.topic, 0, SLEEP_SESSIONS.row_key(night.key), None),
         ]
-        await apply(house.store, gone)
-        found = dict((await house.all(cursor, user_id="u1"))[0])
-        assert found["terra_connections"] == {"deleted": True, "terra_user_id": "t1"}
-        assert found["sleep_sessions"]["start_time"] == dict(before)["sleep_sessions"]["start_time"]
+        await apply(system.store, gone)
+        result = dict((await system.all(cursor, user_id="u1"))[0])
+        assert result["terra_connections"] == {"deleted": True, "terra_user_id": "t1"}
+        assert (
+            result["sleep_sessions"]["start_time"] == dict(before)["sleep_sessions"]["start_time"]
+        )
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def test_a_cursor_is_good_for_thirty_days(migrated: str):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         hour, days = 3_600_000, 24 * 3_600_000
-        await apply(house.store, [day("u1", "2026-01-01"), day("u1", "2026-01-02")])
-        _, cursor = await house.all()
-        await apply(house.store, [gone("u1", "2026-01-01")])
-        house.now_ms += 30 * days - hour
-        await apply(house.store, [day("u2", "2026-01-01")])
-        found, later = await house.all(cursor)
-        assert found[0] == deleted("u1", 1)
-        house.now_ms += 2 * hour
-        await apply(house.store, [day("u3", "2026-01-01")])
+        await apply(system.store, [day("u1", "2026-01-01"), day("u1", "2026-01-02")])
+        _, cursor = await system.all()
+        await apply(system.store, [gone("u1", "2026-01-01")])
+        system.now_ms += 30 * days - hour
+        await apply(system.store, [day("u2", "2026-01-01")])
+        result, later = await system.all(cursor)
+        assert result[0] == deleted("u1", 1)
+        system.now_ms += 2 * hour
+        await apply(system.store, [day("u3", "2026-01-01")])
         with pytest.raises(CursorExpired, match="last 30 days"):
-            await house.page(cursor)
-        assert [row["user_id"] for _, row in (await house.all(later))[0]] == ["u3"]
+            await system.page(cursor)
+        assert [row["user_id"] for _, row in (await system.all(later))[0]] == ["u3"]
         # The epoch of a cursor is forgotten when the next one is as old.
         for _ in range(2):
-            await house.store.close()
-            house.now_ms += 31 * days
-            await apply(house.store, [day("u4", "2026-01-01")])
+            await system.store.close()
+            system.now_ms += 31 * days
+            await apply(system.store, [day("u4", "2026-01-01")])
         with pytest.raises(CursorExpired):
-            await house.page(later)
+            await system.page(later)
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def test_changes_are_found_by_index_among_many_rows(migrated: str):
-    async def scenario(house: House) -> None:
+    async def scenario(system: System) -> None:
         for year in range(2000, 2010):
             for start in range(0, 2_000, 1_000):
                 users = [f"user_{n}" for n in range(start, start + 1_000)]
-                await apply(house.store, [day(user, f"{year}-01-01", steps=1) for user in users])
-        page = await house.page(limit=10_000)
+                await apply(system.store, [day(user, f"{year}-01-01", steps=1) for user in users])
+        page = await system.page(limit=10_000)
         position = unpack(page.cursor, dict[str, Any])["at"]["daily_summary"]
         parameters = {
             "changed_in": position[0],
@@ -337,7 +339,7 @@ def test_changes_are_found_by_index_among_many_rows(migrated: str):
             "user_id": "user_5",
             "limit": 101,
         }
-        async with await psycopg.AsyncConnection.connect(house.dsn, autocommit=True) as connection:
+        async with await psycopg.AsyncConnection.connect(system.dsn, autocommit=True) as connection:
             await connection.execute("analyze")
             # The few rows of a user, or of a transaction, may be sorted; those of everybody not.
             for query, index, sorting in (
@@ -352,24 +354,24 @@ def test_changes_are_found_by_index_among_many_rows(migrated: str):
                 assert "Seq Scan" not in plan, plan
                 assert re.search(rf"(->|^)\s*{sorting}\s", plan), plan
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def test_every_value_can_say_which_delivery_it_came_from(migrated: str):
-    async def scenario(house: House) -> None:
-        await apply(house.store, [day("u1", "2026-01-01", steps=1)])
-        async with await psycopg.AsyncConnection.connect(house.dsn) as connection:
-            found = await connection.execute(
+    async def scenario(system: System) -> None:
+        await apply(system.store, [day("u1", "2026-01-01", steps=1)])
+        async with await psycopg.AsyncConnection.connect(system.dsn) as connection:
+            result = await connection.execute(
                 "select s.* from daily_summary d, value_source(d.column_sources, 'steps') s"
             )
             sent_at = datetime.fromtimestamp(stamp().sent_at_ms / 1000, UTC)
-            assert await found.fetchall() == [("e1", "webhooks/3@17", sent_at)]
-            found = await connection.execute(
+            assert await result.fetchall() == [("e1", "webhooks/3@17", sent_at)]
+            result = await connection.execute(
                 "select s.* from daily_summary d, value_source(d.column_sources, 'strain') s"
             )
-            assert await found.fetchall() == []
+            assert await result.fetchall() == []
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def test_no_postgres_is_said_within_seconds():
@@ -384,16 +386,16 @@ def test_no_postgres_is_said_within_seconds():
 
 
 def test_a_reader_survives_the_end_of_its_connections(migrated: str):
-    async def scenario(house: House) -> None:
-        await house.page()
-        with psycopg.connect(house.dsn, autocommit=True) as other:
+    async def scenario(system: System) -> None:
+        await system.page()
+        with psycopg.connect(system.dsn, autocommit=True) as other:
             other.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity "
                 "where datname = current_database() and pid <> pg_backend_pid()"
             )
-        await house.page()
+        await system.page()
 
-    in_a_house(migrated, scenario)
+    in_a_system(migrated, scenario)
 
 
 def test_statements_cover_every_table_of_the_migrations(migrated: str):

@@ -1,4 +1,4 @@
-"""Terra's client and the house's own workflows against a real stand-in, whatever it does to them.
+"""Terra's client and the system's own workflows against a real stand-in, whatever it does to them.
 
 The workflows run in the harness, whose time is its own: a retry after an hour takes no time here.
 What they ask for is asked over HTTP of the stand-in, a process that can be made to fail and to die,
@@ -86,10 +86,10 @@ class Outside:
 
     async def active_connections(self, *, after: str, limit: int) -> list[str]:
         ordered = sorted(self._connections, key=hashed)
-        return [each for each in ordered if hashed(each) > after][:limit]
+        return [item for item in ordered if hashed(item) > after][:limit]
 
     async def active_connections_of(self, digests: Collection[str]) -> list[str]:
-        return [each for each in self._connections if hashed(each) in digests]
+        return [connection for connection in self._connections if hashed(connection) in digests]
 
 
 def hashed(connection: str) -> str:
@@ -97,7 +97,7 @@ def hashed(connection: str) -> str:
 
 
 @asynccontextmanager
-async def house(terra: Terra, connections: Sequence[str] = ()) -> AsyncIterator[WorkflowTest]:
+async def system(terra: Terra, connections: Sequence[str] = ()) -> AsyncIterator[WorkflowTest]:
     async with terra:
         workflows = TerraWorkflows(Outside(terra, connections), lambda: 7).workflows
         start = "2026-11-22T03:00:00Z"
@@ -250,8 +250,8 @@ def test_the_connections_of_a_user_are_found_on_every_page(terra: StandIn):
         async with terra.client() as client:
             listing = await client.subscriptions()
             assert len(listing.of("user_many")) == 1_099
-            (found,) = listing.of("user_few")
-            assert (found.user_id, found.provider, found.active) == ("page-0700", "GARMIN", True)
+            (result,) = listing.of("user_few")
+            assert (result.user_id, result.provider, result.active) == ("page-0700", "GARMIN", True)
             assert listing.of("user_none") == ()
 
     asyncio.run(act())
@@ -278,8 +278,8 @@ def test_somebody_connects_on_the_page_and_disconnects(terra: StandIn, taken: Ta
     wait_until(lambda: taken.types() == ["auth"], "an auth")
     user = taken.bodies[0]["user"]
     assert (user["provider"], user["reference_id"]) == ("WHOOP", "user_new")
-    gone = f"{terra.url}/v2/auth/deauthenticateUser"
-    httpx.delete(gone, params={"user_id": user["user_id"]}, headers=KEYS).raise_for_status()
+    removed = f"{terra.url}/v2/auth/deauthenticateUser"
+    httpx.delete(removed, params={"user_id": user["user_id"]}, headers=KEYS).raise_for_status()
     wait_until(lambda: taken.types() == ["auth", "deauth"], "a deauth")
     assert not httpx.post(url, data={"cancel": "yes"}).headers.get("location")
     wait_until(lambda: taken.types()[-1] == "auth_cancelled", "an auth_cancelled")
@@ -308,7 +308,7 @@ def test_a_lab_report_is_read_and_its_file_is_wanted_in_one_field_alone(
 
 def test_a_backfill_asks_for_ninety_days_of_each_type(terra: StandIn, taken: Taken):
     async def act() -> None:
-        async with house(terra.client()) as test:
+        async with system(terra.client()) as test:
             status = await (await backfilled(test)).status()
             assert status.status == "complete"
             assert status.output == {"requests": 4, "taken": 4, "unknown_to_terra": 0}
@@ -335,7 +335,7 @@ def test_data_that_were_asked_for_twice_are_the_same(terra: StandIn, taken: Take
 
 def test_a_connection_that_terra_does_not_know_ends_a_backfill_in_peace(terra: StandIn):
     async def act() -> None:
-        async with house(terra.client()) as test:
+        async with system(terra.client()) as test:
             params = {"terra_user_id": "none", "user_id": "user_1", "until": "2026-11-22"}
             instance = await test.create("terra-backfill", id="none-0", params=params)
             await test.run_until_idle()
@@ -347,9 +347,9 @@ def test_a_connection_that_terra_does_not_know_ends_a_backfill_in_peace(terra: S
 
 def test_a_backfill_goes_on_when_terra_does_however_long_it_fails(terra: StandIn, taken: Taken):
     async def act() -> None:
-        async with house(terra.client()) as test:
+        async with system(terra.client()) as test:
             instance = await backfilled(test)
-            steps = {each.name: each for each in (await instance.history()).steps}
+            steps = {step.name: step for step in (await instance.history()).steps}
             assert steps[f"daily {USER}"].status == "waiting"
             assert steps[f"sleep {USER}"].status == "completed"
             assert "answered 500" in steps[f"daily {USER}"].error.message
@@ -365,7 +365,7 @@ def test_a_backfill_goes_on_when_terra_does_however_long_it_fails(terra: StandIn
 
 def test_a_key_that_terra_refuses_is_an_error_that_says_so(terra: StandIn):
     async def act() -> None:
-        async with house(terra.client()) as test:
+        async with system(terra.client()) as test:
             status = await (await backfilled(test)).status()
             assert status.status == "errored"
             assert "accepted 2 of 4 requests" in status.error.message
@@ -381,7 +381,7 @@ def test_an_import_arrives_whole_though_the_stand_in_dies_in_the_midst_of_it(
     terra: StandIn, taken: Taken
 ):
     async def act() -> None:
-        async with house(terra.client()) as test:
+        async with system(terra.client()) as test:
             params = {
                 "user_id": "user_1",
                 "days": 120,
@@ -405,7 +405,7 @@ def test_an_import_arrives_whole_though_the_stand_in_dies_in_the_midst_of_it(
 
 def test_deliveries_that_are_refused_are_posted_until_they_are_taken(terra: StandIn, taken: Taken):
     async def act() -> None:
-        async with house(terra.client()) as test:
+        async with system(terra.client()) as test:
             await backfilled(test)
 
     terra.add(USER)
@@ -422,7 +422,7 @@ def test_a_reconcile_asks_for_a_week_of_every_connection_and_one_failure_stops_n
     people = [f"r-{number:03}" for number in range(30)]
 
     async def act() -> None:
-        async with house(terra.client(), [*people, "r-unknown"]) as test:
+        async with system(terra.client(), [*people, "r-unknown"]) as test:
             instance = await test.create("terra-reconcile", id="terra-reconcile-1", params={})
             await test.run_until_idle()
             history = await instance.history()
@@ -452,7 +452,7 @@ def test_a_reconcile_asks_for_a_week_of_every_connection_and_one_failure_stops_n
 
 def test_a_reconcile_waits_for_a_terra_that_is_away(terra: StandIn):
     async def act() -> None:
-        async with house(terra.client(), ["r-000"]) as test:
+        async with system(terra.client(), ["r-000"]) as test:
             instance = await test.create("terra-reconcile", id="terra-reconcile-2", params={})
             await test.run_until_idle()
             assert (await instance.status()).status == "waiting"
@@ -494,12 +494,12 @@ def test_a_lab_report_is_submitted_or_its_failure_is_told(
                 instance = await test.create("terra-lab", id="up-1", params=params)
                 await test.run_until_idle()
                 result = (await instance.status()).output
-            (told,) = outside.told
-            assert isinstance(told, LabSubmitted)
-            assert (told.upload_id, told.user_id, told.at_ms) == ("up-1", "user_1", 7)
-            assert told.terra_status == result["terra_status"] == status
-            assert told.terra_upload_id == result["terra_upload_id"]
-            assert (told.terra_upload_id is not None) is (status == "submitted")
+            (reported,) = outside.told
+            assert isinstance(reported, LabSubmitted)
+            assert (reported.upload_id, reported.user_id, reported.at_ms) == ("up-1", "user_1", 7)
+            assert reported.terra_status == result["terra_status"] == status
+            assert reported.terra_upload_id == result["terra_upload_id"]
+            assert (reported.terra_upload_id is not None) is (status == "submitted")
 
     if fault is not None:
         terra.fail(path="/v2/lab-reports", **fault)

@@ -84,12 +84,12 @@ def history() -> tuple[Log, dict[int, RunView]]:
                 await test.advance("1 hour")
                 await instance.retry()
                 await test.run_until_idle()
-            for each in (await instance.history()).tokens:
-                if each.status == "waiting_for_subworkflow":
-                    child = test.get("bill", each.child_instance_id or "")
+            for token in (await instance.history()).tokens:
+                if token.status == "waiting_for_subworkflow":
+                    child = test.get("bill", token.child_instance_id or "")
                     await child.send_event("paid")
             await test.run_until_idle()
-            log.partitions[0] += [decode(each, HistoryAppended) for each in test._history]
+            log.partitions[0] += [decode(item, HistoryAppended) for item in test._history]
             views.update(test.views("g", "x"))
 
     asyncio.run(scenario())
@@ -149,9 +149,9 @@ def test_the_tokens_of_retried_runs_are_what_the_engine_shows(migrated: str, siz
     rows = rows_of(migrated)
     keys = {"workflow_name", "instance_id", "run_number", "offset"}
     for number, view in views.items():
-        found = [row for row in rows["workflow_token"] if row["run_number"] == number]
-        told = [{k: v for k, v in row.items() if k not in keys} for row in found]
-        assert told == [shown(each) for each in view.tokens.values()]
+        result = [row for row in rows["workflow_token"] if row["run_number"] == number]
+        reported = [{k: v for k, v in row.items() if k not in keys} for row in result]
+        assert reported == [shown(token) for token in view.tokens.values()]
     assert rows == log.fold().rows()
 
 

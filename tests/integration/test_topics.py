@@ -20,7 +20,7 @@ from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import DEAD_LETTERS, EVENTS, TOPICS, WEBHOOKS, WORKFLOW_HISTORY
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.topics import compare, create_topics, describe_catalog
-from tests.e2e.house import free_port
+from tests.e2e.system import free_port
 from tests.throwaway_kafka import ThrowawayKafka
 
 PARTITIONS = 2
@@ -79,8 +79,8 @@ def test_topics_are_compared_and_mended(kafka: str):
     checked = headwater(kafka, "topics", "check", "--json", "--replication", "3")
     assert checked.returncode == 1
     differences = json.loads(checked.stdout)
-    found = {(each["topic"], each["what"]): each for each in differences}
-    assert found[EVENTS, "retention.ms"] == {
+    result = {(difference["topic"], difference["what"]): difference for difference in differences}
+    assert result[EVENTS, "retention.ms"] == {
         "topic": EVENTS,
         "what": "retention.ms",
         "expected": "604800000",
@@ -88,14 +88,14 @@ def test_topics_are_compared_and_mended(kafka: str):
         "loses_data": False,
         "mend": "headwater topics check --mend",
     }
-    assert found[EVENTS, "max.message.bytes"]["loses_data"]
-    assert found[EVENTS, "unclean.leader.election.enable"]["loses_data"]
-    assert "keys would move away" in found[EVENTS, "partitions"]["mend"]
-    assert (found[EVENTS, "replication"]["expected"], found[EVENTS, "replication"]["found"]) == (
+    assert result[EVENTS, "max.message.bytes"]["loses_data"]
+    assert result[EVENTS, "unclean.leader.election.enable"]["loses_data"]
+    assert "keys would move away" in result[EVENTS, "partitions"]["mend"]
+    assert (result[EVENTS, "replication"]["expected"], result[EVENTS, "replication"]["found"]) == (
         "3",
         "1",
     )
-    assert {what for topic, what in found if topic == WEBHOOKS} == {"partitions", "replication"}
+    assert {what for topic, what in result if topic == WEBHOOKS} == {"partitions", "replication"}
 
     mended = headwater(kafka, "topics", "check", "--mend", "--partitions", str(PARTITIONS))
     assert mended.returncode == 0, mended.stdout
@@ -139,7 +139,7 @@ def test_a_part_warns_of_topics_that_are_otherwise(kafka: str):
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as part:
         assert part.stderr is not None
         line = f"topic {DEAD_LETTERS}: expected retention.ms 2592000000, found "
-        assert any(line in each for each in part.stderr)
+        assert any(line in item for item in part.stderr)
         part.send_signal(signal.SIGTERM)
 
 
@@ -166,9 +166,9 @@ def test_a_worker_says_which_topics_are_missing_that_its_app_declares(kafka: str
         command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True
     ) as worker:
         assert worker.stderr is not None
-        told = next(line for line in worker.stderr if " topic orders-kept is missing" in line)
+        reported = next(line for line in worker.stderr if " topic orders-kept is missing" in line)
         worker.send_signal(signal.SIGTERM)
-    assert told.rstrip().endswith(
+    assert reported.rstrip().endswith(
         "topic orders-kept is missing, and steps of order, ship publish to it; what they publish "
         "waits until it exists: `headwater topics create orders-kept` creates it"
     )
@@ -193,8 +193,8 @@ async def partitions_of(kafka: str, *topics: str) -> list[int]:
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not all(counts.get(topic) for topic in topics):
-                found = await admin.describe_topics([*topics])
-                counts = {each["topic"]: len(each["partitions"]) for each in found}
+                result = await admin.describe_topics([*topics])
+                counts = {item["topic"]: len(item["partitions"]) for item in result}
     finally:
         await admin.close()
     return [counts[topic] for topic in topics]

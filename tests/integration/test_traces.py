@@ -73,18 +73,18 @@ def test_an_outcome_tells_the_journey(
     last: tuple[str, str],
 ):
     written(migrated, [outcome("e1", **values)])
-    [found] = asked(migrated)
+    [result] = asked(migrated)
     stage, detail = last
-    assert found.hops == (
+    assert result.hops == (
         hop("received", 0),
         hop("admitted", 1, "webhooks/3@17"),
         *(hop(*one) for one in between),
         hop(stage, 250, "events/2@9", detail),
     )
-    assert found.level == ("error" if stage == "dead" else "info")
-    assert (found.request_id, found.event_id, found.user_id) == ("req-e1", "e1", "user_1")
-    assert found.started_at.timestamp() * 1000 == RECEIVED_AT_MS
-    assert found.ended_at.timestamp() * 1000 == RECEIVED_AT_MS + 250
+    assert result.level == ("error" if stage == "dead" else "info")
+    assert (result.request_id, result.event_id, result.user_id) == ("req-e1", "e1", "user_1")
+    assert result.started_at.timestamp() * 1000 == RECEIVED_AT_MS
+    assert result.ended_at.timestamp() * 1000 == RECEIVED_AT_MS + 250
 
 
 AT_MS = RECEIVED_AT_MS + 250
@@ -101,8 +101,8 @@ def test_a_journey_before_a_replay_is_told_too(migrated: str):
         hop("admitted", 1_150, "webhooks/3@17"),
         hop("normalized", 1_200, "webhooks/3@99", "1 row"),
     )
-    [found] = asked(migrated)
-    assert (found.hops, found.level) == (expected, "info")
+    [result] = asked(migrated)
+    assert (result.hops, result.level) == (expected, "info")
 
 
 def test_what_workflows_refused_of_a_delivery_is_told_after_what_became_of_it(migrated: str):
@@ -111,13 +111,13 @@ def test_what_workflows_refused_of_a_delivery_is_told_after_what_became_of_it(mi
     again = dead_letter("instance_terminal", RECEIVED_AT_MS + 400, **of_rule)
     partial = dead_letter("partial", event_id="e1")
     written(migrated, [outcome("e1"), refused, again, partial])
-    [found] = asked(migrated)
-    assert [one.stage for one in found.hops] == [
+    [result] = asked(migrated)
+    assert [one.stage for one in result.hops] == [
         "received", "admitted", "normalized", "effect_failed",
     ]  # fmt: skip
     expected = hop("effect_failed", 300, "dead-letters/0@0", "instance_terminal: ")
-    assert found.hops[-1] == expected
-    assert found.level == "info"
+    assert result.hops[-1] == expected
+    assert result.level == "info"
 
 
 #: What becomes of a delivery in turn; the clock of the worker that ends the wait is behind.
@@ -145,22 +145,22 @@ def test_outcomes_are_ordered_by_the_journey_and_not_by_their_arrival(
         with psycopg.connect(migrated, autocommit=True) as connection:
             connection.execute("truncate webhook_outcomes, projection_offsets")
         arriving = [in_turn[at] for at in order]
-        for some in [arriving] if batches == "one" else [[each] for each in arriving]:
+        for some in [arriving] if batches == "one" else [[item] for item in arriving]:
             written(migrated, some)
         with psycopg.connect(migrated) as connection:
-            found = connection.execute("select status, earlier from webhook_outcomes").fetchall()
-        [(now, before)] = found
-        assert (now, [each["status"] for each in before or ()]) == (status, earlier), order
+            result = connection.execute("select status, earlier from webhook_outcomes").fetchall()
+        [(now, before)] = result
+        assert (now, [item["status"] for item in before or ()]) == (status, earlier), order
 
 
 def test_a_copy_ends_as_a_duplicate(migrated: str):
     written(migrated, [duplicate("r1")])
-    [found] = asked(migrated, request_id="r1")
-    assert found.hops == (
+    [result] = asked(migrated, request_id="r1")
+    assert result.hops == (
         hop("received", 0),
         hop("duplicate", 5, "webhooks/3@18", "of webhooks/3@17"),
     )
-    assert (found.level, found.user_id) == ("info", None)
+    assert (result.level, result.user_id) == ("info", None)
 
 
 @pytest.mark.parametrize(
@@ -176,10 +176,10 @@ def test_a_request_that_brought_nothing_new_has_a_journey_too(
     migrated: str, changes: dict[str, str], stage: str, detail: str
 ):
     written(migrated, [answer("r1", **changes), duplicate("r2")])
-    [found] = asked(migrated, request_id="r1")
-    moment = round(found.started_at.timestamp() * 1000)
-    assert found.hops == (Hop("received", moment, "", ""), Hop(stage, moment, "", detail))
-    assert (found.event_id, found.level) == (changes.get("event_id", ""), "info")
+    [result] = asked(migrated, request_id="r1")
+    moment = round(result.started_at.timestamp() * 1000)
+    assert result.hops == (Hop("received", moment, "", ""), Hop(stage, moment, "", detail))
+    assert (result.event_id, result.level) == (changes.get("event_id", ""), "info")
     assert len(asked(migrated)) == 2
 
 

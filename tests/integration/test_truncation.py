@@ -75,8 +75,8 @@ async def lose_the_end(broker: ThrowawayKafka) -> None:
     await asyncio.to_thread(broker.kill)
     cut(broker, *CUT, LEFT)
     address = await asyncio.to_thread(broker.start)
-    for each in (CUT, WHOLE):
-        await append(address, each, LATER)
+    for item in (CUT, WHOLE):
+        await append(address, item, LATER)
 
 
 def test_a_consumer_reads_what_was_appended_in_place_of_a_lost_end(
@@ -85,17 +85,17 @@ def test_a_consumer_reads_what_was_appended_in_place_of_a_lost_end(
     async def scenario(address: str) -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=address)
         await admin.start()
-        await admin.create_topics([NewTopic(each.topic, 1, 1) for each in (CUT, WHOLE)])
+        await admin.create_topics([NewTopic(item.topic, 1, 1) for item in (CUT, WHOLE)])
         await admin.close()
-        for each in (CUT, WHOLE):
-            await append(address, each, OLD)
+        for entry in (CUT, WHOLE):
+            await append(address, entry, OLD)
         # While they are paused, the new end comes to lie behind their positions.
         async with consumer(address, "earliest") as lenient, consumer(address, "none") as strict:
             for reader in (lenient, strict):
-                for each in (CUT, WHOLE):
-                    seek_with_epoch(reader, each, 0)
-                    assert await take(reader, each, READ) == OLD
-                    assert leader_epoch_of(reader, each) == 0
+                for entry in (CUT, WHOLE):
+                    seek_with_epoch(reader, entry, 0)
+                    assert await take(reader, entry, READ) == OLD
+                    assert leader_epoch_of(reader, entry) == 0
             await lose_the_end(broker)
             assert await take(lenient, WHOLE, NEW) == LATER
             assert await take(strict, WHOLE, NEW) == LATER

@@ -25,8 +25,8 @@ def test_hits_of_several_gateways_are_counted_once_each(migrated: str):
         for reader in readers:
             await reader.open()
         try:
-            gateways = [UnexpectedHits(each, "shop", lambda: START_MS) for each in readers]
-            await asyncio.gather(*(each.record() for each in gateways for _ in range(EACH)))
+            gateways = [UnexpectedHits(reader, "shop", lambda: START_MS) for reader in readers]
+            await asyncio.gather(*(gateway.record() for gateway in gateways for _ in range(EACH)))
             return await gateways[0].recorded()
         finally:
             for reader in readers:
@@ -43,18 +43,18 @@ def test_hits_grow_old_and_their_rows_become_one(migrated: str):
         now_ms = START_MS
         hits = UnexpectedHits(reader, "shop", lambda: now_ms)
         other = UnexpectedHits(reader, "another", lambda: now_ms)
-        found = []
+        result = []
         try:
             for minutes in (0, 1, 20, 200):
                 now_ms = START_MS + minutes * MINUTE_MS
                 await hits.record()
-                found.append(await hits.recorded())
+                result.append(await hits.recorded())
             assert await other.recorded() == Hits(0, 0, None)
         finally:
             await reader.close()
-        return found
+        return result
 
-    assert [(each.lifetime, each.last_15m) for each in asyncio.run(scenario())] == [
+    assert [(item.lifetime, item.last_15m) for item in asyncio.run(scenario())] == [
         (1, 1),
         (2, 2),
         (3, 1),

@@ -89,7 +89,7 @@ def _no_answer(asked: Addressed) -> ReplySent:
 HURRY = 1_000_000.0
 
 
-class House:
+class System:
     """A gateway and what is behind it; without Kafka if that is `away`."""
 
     def __init__(
@@ -147,7 +147,7 @@ class House:
         shutil.rmtree(self.blobs, ignore_errors=True)
 
     def facts(self) -> list[dict[str, Any]]:
-        return [json.loads(each.body) for each in self.log.deliveries]
+        return [json.loads(delivery.body) for delivery in self.log.deliveries]
 
 
 @pytest.fixture(scope="module")
@@ -158,23 +158,23 @@ def dsn(module_migrated: str) -> str:
 @pytest.fixture(scope="module")
 def running(
     dsn: str, stand_in: StandIn, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[House, TestClient[Any]]]:
-    house = House(dsn, tmp_path_factory.mktemp("house"), stand_in.client(HURRY))
-    with TestClient(house.app, raise_server_exceptions=False) as client:
+) -> Iterator[tuple[System, TestClient[Any]]]:
+    system = System(dsn, tmp_path_factory.mktemp("system"), stand_in.client(HURRY))
+    with TestClient(system.app, raise_server_exceptions=False) as client:
         client.headers.update(BEARER)
-        yield house, client
+        yield system, client
 
 
 @pytest.fixture
-def house(running: tuple[House, TestClient[Any]]) -> House:
+def system(running: tuple[System, TestClient[Any]]) -> System:
     """The gateway of all tests, as if it were new."""
     running[0].forget()
     return running[0]
 
 
 @pytest.fixture
-def client(running: tuple[House, TestClient[Any]], house: House) -> TestClient[Any]:
-    del house
+def client(running: tuple[System, TestClient[Any]], system: System) -> TestClient[Any]:
+    del system
     return running[1]
 
 
@@ -215,15 +215,15 @@ ROUTES = [
 def test_a_route_of_users_takes_their_tokens_alone(
     client: TestClient[Any], method: str, path: str
 ) -> None:
-    for given in ("", "Bearer dev-read-key", f"Bearer {token(exp=1)}"):
-        answer = client.request(method, path, headers={"authorization": given})
+    for provided in ("", "Bearer dev-read-key", f"Bearer {token(exp=1)}"):
+        answer = client.request(method, path, headers={"authorization": provided})
         assert_problem(answer, 401, "unauthorized")
     assert_problem(client.request(method, f"{path}?user_id=a"), 400, "unknown_parameter")
 
 
 def test_a_session_to_connect_is_begun_at_terra_for_the_user(client: TestClient[Any]) -> None:
-    wanted = {"providers": ["GARMIN"], "success_url": "amy://done"}
-    answer = client.post("/v1/connect", json=wanted)
+    expected = {"providers": ["GARMIN"], "success_url": "amy://done"}
+    answer = client.post("/v1/connect", json=expected)
     assert answer.status_code == 200, answer.text
     assert set(answer.json()) == {"url", "session_id", "expires_in"}
     assert '"expires_in":900}' in answer.text
@@ -246,8 +246,8 @@ def test_a_session_to_connect_is_begun_at_terra_for_the_user(client: TestClient[
     ],
 )
 def test_a_field_that_is_wrong_is_named(client: TestClient[Any], body: Any, field: str) -> None:  # noqa: ANN401
-    found = assert_problem(client.post("/v1/connect", json=body), 400, "invalid_body")
-    assert found["field"].startswith(field)
+    result = assert_problem(client.post("/v1/connect", json=body), 400, "invalid_body")
+    assert result["field"].startswith(field)
 
 
 @pytest.mark.usefixtures("nobody_asked")
@@ -256,7 +256,7 @@ def test_without_terra_nobody_is_led_anywhere(client: TestClient[Any]) -> None:
 
 
 def test_connections_are_brought_to_agree_with_those_of_terra(
-    house: House,
+    system: System,
     client: TestClient[Any],
     stand_in: StandIn,
     connections: Connect,
@@ -265,42 +265,44 @@ def test_connections_are_brought_to_agree_with_those_of_terra(
     stand_in.add("strange", reference="user_bo")
     connections("both", "ours")
     connections("closed", active=False)
-    found = client.get("/v1/me").json()
-    assert (found["user_id"], found["reconciled"]) == (USER, True)
-    active = {each["terra_user_id"]: each["active"] for each in found["connections"]}
+    result = client.get("/v1/me").json()
+    assert (result["user_id"], result["reconciled"]) == (USER, True)
+    active = {
+        connection["terra_user_id"]: connection["active"] for connection in result["connections"]
+    }
     assert active == {"both": True, "closed": False, "ours": False, "theirs": True}
-    theirs = found["connections"][3]
+    theirs = result["connections"][3]
     assert (theirs["provider"], theirs["scopes"]) == ("GARMIN", "DAILY")
     assert theirs["connected_at"].startswith("2026-01-01T00:00:00")
-    assert found["connections"][2]["deactivated_at"]
-    told = {(each["type"], each["terra_user_id"]) for each in house.facts()}
-    assert told == {("connection_listed", "theirs"), ("connection_gone", "ours")}
+    assert result["connections"][2]["deactivated_at"]
+    reported = {(fact["type"], fact["terra_user_id"]) for fact in system.facts()}
+    assert reported == {("connection_listed", "theirs"), ("connection_gone", "ours")}
 
 
 @pytest.mark.usefixtures("nobody_asked")
 def test_without_terra_connections_are_those_that_we_have(
-    house: House,
+    system: System,
     client: TestClient[Any],
     connections: Connect,
 ) -> None:
     connections("ours")
-    found = client.get("/v1/me").json()
-    assert found["reconciled"] is False
-    assert [each["terra_user_id"] for each in found["connections"]] == ["ours"]
-    assert house.facts() == []
+    result = client.get("/v1/me").json()
+    assert result["reconciled"] is False
+    assert [connection["terra_user_id"] for connection in result["connections"]] == ["ours"]
+    assert system.facts() == []
 
 
 def test_what_cannot_be_told_is_not_shown_as_if_it_were(
-    house: House, client: TestClient[Any], stand_in: StandIn
+    system: System, client: TestClient[Any], stand_in: StandIn
 ) -> None:
     stand_in.add("untold", reference=USER)
-    house.log.away = True
+    system.log.away = True
     assert client.get("/v1/me").json()["reconciled"] is False
 
 
 @pytest.mark.usefixtures("nobody_asked")
 def test_an_import_is_a_workflow_over_the_active_connections(
-    house: House,
+    system: System,
     client: TestClient[Any],
     connections: Connect,
 ) -> None:
@@ -308,10 +310,10 @@ def test_an_import_is_a_workflow_over_the_active_connections(
     connections("closed", active=False)
     answer = client.post("/v1/import", json={"days": 5000})
     assert answer.status_code == 202, answer.text
-    found = answer.json()
-    (sent,) = house.commands.sent
-    assert found.pop("instance") == {"workflow": "terra-import", "id": sent.instance_id}
-    assert found == {"ok": True, "days": 1460, "connections": 2, "requests": 8}
+    result = answer.json()
+    (sent,) = system.commands.sent
+    assert result.pop("instance") == {"workflow": "terra-import", "id": sent.instance_id}
+    assert result == {"ok": True, "days": 1460, "connections": 2, "requests": 8}
     assert json.loads(sent.command.params) == {  # type: ignore[union-attr]
         "user_id": USER,
         "days": 1460,
@@ -320,19 +322,19 @@ def test_an_import_is_a_workflow_over_the_active_connections(
     }
 
 
-def earlier(house: House, name: str, status: RunStatus) -> None:
+def earlier(system: System, name: str, status: RunStatus) -> None:
     """Has the user's latest import stand so."""
     at = datetime(2026, 7, 1, tzinfo=UTC)
     details = InstanceStatus(status=status)
     row = InstanceFound(
         id=name, details=details, workflow_name="terra-import", created_at=at, updated_at=at
     )
-    house.instances.imports = (row,)
+    system.instances.imports = (row,)
 
 
 def test_a_user_uploads_so_much_in_an_hour(dsn: str, stand_in: StandIn, tmp_path: Path) -> None:
-    house = House(dsn, tmp_path, stand_in.client(HURRY), lab_uploads=2, lab_upload_mib=10)
-    with TestClient(house.app) as client:
+    system = System(dsn, tmp_path, stand_in.client(HURRY), lab_uploads=2, lab_upload_mib=10)
+    with TestClient(system.app) as client:
 
         def upload(user: str, content: bytes = b"%PDF-1.7") -> httpx.Response:
             headers = {"authorization": f"Bearer {token(sub=user)}"}
@@ -349,40 +351,42 @@ def test_a_user_uploads_so_much_in_an_hour(dsn: str, stand_in: StandIn, tmp_path
 
 
 def test_one_import_of_a_user_runs_at_a_time(
-    house: House, client: TestClient[Any], connections: Connect, stand_in: StandIn
+    system: System, client: TestClient[Any], connections: Connect, stand_in: StandIn
 ) -> None:
     stand_in.add("one", reference=USER)
     connections("one")
     first = client.post("/v1/import", json={"days": 7}).json()["instance"]["id"]
-    (sent,) = house.commands.sent
-    assert {label.name: label.value for label in sent.command.labels} == house.instances.labels  # type: ignore[union-attr]
-    earlier(house, first, RunStatus.WAITING)
+    (sent,) = system.commands.sent
+    assert {label.name: label.value for label in sent.command.labels} == system.instances.labels  # type: ignore[union-attr]
+    earlier(system, first, RunStatus.WAITING)
     refused = assert_problem(client.post("/v1/import", json={"days": 7}), 409, "import_under_way")
     assert refused["running"] == {"workflow": "terra-import", "id": first}
-    assert len(house.commands.sent) == 1
-    earlier(house, first, RunStatus.ERRORED)
+    assert len(system.commands.sent) == 1
+    earlier(system, first, RunStatus.ERRORED)
     second = client.post("/v1/import", json={"days": 7}).json()["instance"]["id"]
-    assert (second, house.commands.sent[-1].instance_id) == (f"{first[:-1]}2", second)
+    assert (second, system.commands.sent[-1].instance_id) == (f"{first[:-1]}2", second)
 
 
 def test_of_two_imports_at_once_one_is_refused(
-    house: House, client: TestClient[Any], connections: Connect, stand_in: StandIn
+    system: System, client: TestClient[Any], connections: Connect, stand_in: StandIn
 ) -> None:
     """Postgres does not know of the other yet, and the owner of the instance does."""
     stand_in.add("one", reference=USER)
     connections("one")
-    house.commands.answer = lambda _: reply(code="INSTANCE_ID_ALREADY_EXISTS")
+    system.commands.answer = lambda _: reply(code="INSTANCE_ID_ALREADY_EXISTS")
     assert_problem(client.post("/v1/import", json={"days": 7}), 409, "import_under_way")
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{}"] + [json.dumps({"days": each}).encode() for each in (0, -1, "7", 1.5, True, [])],
+    [b"", b"{}"] + [json.dumps({"days": item}).encode() for item in (0, -1, "7", 1.5, True, [])],
 )
-def test_days_that_are_none_are_refused(house: House, client: TestClient[Any], body: bytes) -> None:
-    found = assert_problem(client.post("/v1/import", content=body), 400, "invalid_days")
-    assert found["field"] == "days"
-    assert not house.commands.sent
+def test_days_that_are_none_are_refused(
+    system: System, client: TestClient[Any], body: bytes
+) -> None:
+    result = assert_problem(client.post("/v1/import", content=body), 400, "invalid_days")
+    assert result["field"] == "days"
+    assert not system.commands.sent
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b"7", b'{"days": 1, "more": 1}', b"\xff"])
@@ -393,7 +397,7 @@ def test_a_body_that_is_none_is_refused(client: TestClient[Any], body: bytes) ->
 def test_without_connections_there_is_nothing_to_import(
     dsn: str, stand_in: StandIn, tmp_path: Path
 ) -> None:
-    with TestClient(House(dsn, tmp_path, stand_in.client()).app) as client:
+    with TestClient(System(dsn, tmp_path, stand_in.client()).app) as client:
         headers = {"authorization": f"Bearer {token(sub='user_new')}"}
         answer = client.post("/v1/import", json={"days": 7}, headers=headers)
     assert_problem(answer, 409, "no_connections")
@@ -402,8 +406,8 @@ def test_without_connections_there_is_nothing_to_import(
 def test_without_an_account_at_terra_its_routes_say_so(
     dsn: str, stand_in: StandIn, tmp_path: Path
 ) -> None:
-    house = House(dsn, tmp_path, stand_in.client(dev_id=""))
-    with TestClient(house.app) as client:
+    system = System(dsn, tmp_path, stand_in.client(dev_id=""))
+    with TestClient(system.app) as client:
         client.headers.update(BEARER)
         for path in ("/v1/connect", "/v1/import"):
             answer = client.post(path, json={"days": 7} if path == "/v1/import" else {})
@@ -411,7 +415,7 @@ def test_without_an_account_at_terra_its_routes_say_so(
         upload = client.post("/v1/labs/upload", files={"file": PDF})
         assert_problem(upload, 503, "terra_not_configured")
         assert client.get("/v1/me").json()["reconciled"] is False
-    assert not house.blobs.exists()
+    assert not system.blobs.exists()
 
 
 @pytest.mark.parametrize(
@@ -425,49 +429,49 @@ def test_without_an_account_at_terra_its_routes_say_so(
     ],
 )
 def test_a_report_is_kept_before_terra_has_it(
-    house: House, client: TestClient[Any], name: str, kind: str, extension: str
+    system: System, client: TestClient[Any], name: str, kind: str, extension: str
 ) -> None:
     answer = client.post("/v1/labs/upload", files={"file": (name, PDF[1], kind)})
     assert answer.status_code == 200, answer.text
-    found = answer.json()
-    key = f"lab-uploads/{USER}/{found['upload_id']}.{extension}"
-    assert (found["ok"], found["storage_key"]) == (True, key)
-    assert (found["terra_status"], bool(found["note"])) == ("submitted", True)
-    assert (house.blobs / key).read_bytes() == PDF[1]
-    (fact,) = house.facts()
+    result = answer.json()
+    key = f"lab-uploads/{USER}/{result['upload_id']}.{extension}"
+    assert (result["ok"], result["storage_key"]) == (True, key)
+    assert (result["terra_status"], bool(result["note"])) == ("submitted", True)
+    assert (system.blobs / key).read_bytes() == PDF[1]
+    (fact,) = system.facts()
     assert (fact["type"], fact["storage_key"]) == ("lab_uploaded", key)
     assert (fact["user_id"], fact["size"]) == (USER, len(PDF[1]))
 
 
-def test_a_report_that_terra_refuses_is_kept(house: House, client: TestClient[Any]) -> None:
-    house.instances.output = SUBMITTED | {"terra_status": "failed:400", "terra_upload_id": None}
+def test_a_report_that_terra_refuses_is_kept(system: System, client: TestClient[Any]) -> None:
+    system.instances.output = SUBMITTED | {"terra_status": "failed:400", "terra_upload_id": None}
     answer = client.post("/v1/labs/upload", files={"file": PDF})
-    found = assert_problem(answer, 502, "terra_upload_failed")
-    assert found["terra_status"] == "failed:400"
-    assert (house.blobs / found["storage_key"]).exists()
-    assert len(house.facts()) == 1
+    result = assert_problem(answer, 502, "terra_upload_failed")
+    assert result["terra_status"] == "failed:400"
+    assert (system.blobs / result["storage_key"]).exists()
+    assert len(system.facts()) == 1
 
 
 def test_a_report_that_nobody_can_submit_yet_is_pending(
-    house: House, client: TestClient[Any]
+    system: System, client: TestClient[Any]
 ) -> None:
-    house.instances.output = {"strange": 1}
+    system.instances.output = {"strange": 1}
     answer = client.post("/v1/labs/upload", files={"file": PDF})
     assert (answer.status_code, answer.json()["terra_status"]) == (200, "pending")
 
 
 @pytest.mark.usefixtures("nobody_asked")
 def test_a_worker_without_the_workflow_is_named(
-    house: House, client: TestClient[Any], connections: Connect
+    system: System, client: TestClient[Any], connections: Connect
 ) -> None:
     connections("one")
-    house.commands.answer = lambda _: reply(code="WORKFLOW_NOT_FOUND", message="none")
+    system.commands.answer = lambda _: reply(code="WORKFLOW_NOT_FOUND", message="none")
     answer = client.post("/v1/import", json={"days": 7})
     assert_problem(answer, 503, "worker_unavailable")
 
 
 def test_a_repeated_upload_with_its_key_is_the_first_one(
-    house: House, client: TestClient[Any]
+    system: System, client: TestClient[Any]
 ) -> None:
     def upload(key: str | None, content: bytes = PDF[1]) -> str:
         headers = {} if key is None else {"idempotency-key": key}
@@ -480,19 +484,19 @@ def test_a_repeated_upload_with_its_key_is_the_first_one(
     assert upload("a") == first
     others = [upload("b"), upload("a", b"%PDF another"), upload(None), upload(None)]
     assert len({first, *others}) == 5
-    assert len(list(house.blobs.rglob("*.pdf"))) == 5
+    assert len(list(system.blobs.rglob("*.pdf"))) == 5
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256])
-def test_a_key_that_is_none_is_refused(house: House, client: TestClient[Any], key: str) -> None:
+def test_a_key_that_is_none_is_refused(system: System, client: TestClient[Any], key: str) -> None:
     headers = {"idempotency-key": key}
     answer = client.post("/v1/labs/upload", files={"file": PDF}, headers=headers)
     assert_problem(answer, 400, "invalid_parameter")
-    assert house.facts() == []
+    assert system.facts() == []
 
 
-def test_without_kafka_a_report_is_not_taken(house: House, client: TestClient[Any]) -> None:
-    house.log.away = True
+def test_without_kafka_a_report_is_not_taken(system: System, client: TestClient[Any]) -> None:
+    system.log.away = True
     answer = client.post("/v1/labs/upload", files={"file": PDF})
     assert_problem(answer, 503, "broker_unavailable")
 
@@ -536,7 +540,7 @@ NOT_CHOSEN = (
     ],
 )
 def test_a_form_that_is_wrong_leaves_nothing_behind(
-    house: House,
+    system: System,
     client: TestClient[Any],
     body: bytes,
     kind: str,
@@ -548,19 +552,19 @@ def test_a_form_that_is_wrong_leaves_nothing_behind(
     assert answer.status_code == status, answer.text
     assert code in (None, answer.json()["code"])
     assert answer.json()["request_id"]
-    assert not house.blobs.exists()
-    assert house.facts() == []
-    assert not house.commands.sent
+    assert not system.blobs.exists()
+    assert system.facts() == []
+    assert not system.commands.sent
 
 
-def test_a_file_of_the_largest_size_is_taken(house: House, client: TestClient[Any]) -> None:
+def test_a_file_of_the_largest_size_is_taken(system: System, client: TestClient[Any]) -> None:
     content = b"\0" * FILE_BYTES_MAX
     answer = client.post("/v1/labs/upload", files={"file": ("a.pdf", content, "application/pdf")})
     assert answer.status_code == 200, answer.text
-    assert house.facts()[0]["size"] == FILE_BYTES_MAX
+    assert system.facts()[0]["size"] == FILE_BYTES_MAX
 
 
-def test_a_file_that_is_something_else_is_refused(house: House, client: TestClient[Any]) -> None:
+def test_a_file_that_is_something_else_is_refused(system: System, client: TestClient[Any]) -> None:
     answer = client.post("/v1/labs/upload", files={"file": ("a.txt", b"x", "text/plain")})
     assert_problem(answer, 415, "unsupported_file_type")
-    assert not house.blobs.exists()
+    assert not system.blobs.exists()

@@ -98,8 +98,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(dist: Path) -> Path:
-    (found,) = dist.glob("*.whl")
-    return found
+    (result,) = dist.glob("*.whl")
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -192,18 +192,18 @@ def test_mypy_sees_the_types_of_all_that_authors_touch(bare: Path, tmp_path: Pat
     done = subprocess.run(
         [*mypy, "typed.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    found: dict[int, str] = {}
+    result: dict[int, str] = {}
     for line, kind, said in FOUND_BY_MYPY.findall(done.stdout):
         code = said.rpartition("[")[2].rstrip("]")
         revealed = re.sub(r"\b(headwater|builtins|typed)\.([\w.]+\.)?", "", said.partition('"')[2])
         revealed = re.sub(r"TypedDict\((\w+), \{[^}]*\}\)", r"\1", revealed.rstrip('"'))
-        found.setdefault(int(line), f"no {code}" if kind == "error" else f"is {revealed}")
+        result.setdefault(int(line), f"no {code}" if kind == "error" else f"is {revealed}")
     expected = {
         number: line.rpartition("  # ")[2]
         for number, line in enumerate(app.splitlines(), 1)
         if "  # is " in line or "  # no " in line
     }
-    assert found == expected
+    assert result == expected
 
 
 def test_without_extras_there_is_no_java_postgres_or_faust_and_workflows_are_tested(

@@ -29,14 +29,14 @@ def test_rows_and_examples_of_the_user_go_and_those_of_others_stay(module_migrat
         (0, b'["%b","garmin"]' % other.encode(), b"x", None),
         (1, b'["t-1"]', None, connection_of("t-1", other)),
     ]
-    gone = [
+    removed = [
         (2, json.dumps([user, "garmin"], ensure_ascii=False).encode(), b"x", None),
         (3, b'["t-2"]', connection_of("t-2", user), None),
         (4, b'["t-3"]', None, connection_of("t-3", user)),
     ]
     examples = [
-        {"kind": "removed", "key": {"user_id": each}, "columns": {"steps": [1, None]}}
-        for each in (user, other)
+        {"kind": "removed", "key": {"user_id": item}, "columns": {"steps": [1, None]}}
+        for item in (user, other)
     ]
     wipe = {
         "user_sha256": "d",
@@ -54,7 +54,7 @@ def test_rows_and_examples_of_the_user_go_and_those_of_others_stay(module_migrat
             "values ('r', 'daily_summary', 2, false, 'switched', %s)",
             [json.dumps(examples)],
         )
-        for row in kept + gone:
+        for row in kept + removed:
             connection.execute("insert into rebuild_rows values ('r', %s, 0, %s, %s, %s)", row)
         connection.execute(UPSERTS["wipes"], {"rows": json.dumps([wipe])})
         rows = connection.execute("select number from rebuild_rows order by number").fetchall()

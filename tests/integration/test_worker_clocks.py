@@ -12,7 +12,7 @@ from headwater.schemas.history import SendEvent, StartRun
 from headwater.streams.clock import now_ms
 from headwater.streams.workflows.client import WorkflowClient
 from headwater.streams.workflows.worker import WorkflowWorker
-from tests.e2e.workflow_house import Sender
+from tests.e2e.workflow_system import Sender
 from tests.waiting import until
 from tests.workflow_parts import a_client, a_worker, running, started
 

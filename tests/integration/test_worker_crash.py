@@ -144,8 +144,8 @@ async def members(topics: str, group: str) -> list[str]:
         return []
     finally:
         await admin.close()
-    ((*_, found, _),) = answer.groups
-    return [member for member, *_ in found]
+    ((*_, result, _),) = answer.groups
+    return [member for member, *_ in result]
 
 
 def wait_for(done: Callable[[], object]) -> None:

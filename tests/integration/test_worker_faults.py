@@ -14,7 +14,7 @@ from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.workflows import log
 from headwater.streams.workflows.instance_stores import DiskStore
-from tests.e2e.workflow_house import Sender
+from tests.e2e.workflow_system import Sender
 from tests.waiting import until
 from tests.workflow_parts import a_client, a_worker, running, started
 
@@ -84,10 +84,10 @@ def test_a_store_that_is_torn_ends_the_worker_and_the_next_one_fills_it(
                     store = partition.owner.instances.store
                     assert isinstance(store, DiskStore)
                     store._store._db.close()  # Whatever is asked of it from now on fails.
-                asked = asyncio.create_task(client.send("echo", "torn", StartRun('"1"')))
+                requested = asyncio.create_task(client.send("echo", "torn", StartRun('"1"')))
                 with pytest.raises(StoreCorrupted, match="deleted it"):
                     await asyncio.wait_for(working, 60)
             async with running(a_worker(topics, stores=stores)):
-                assert not (await asked).code
+                assert not (await requested).code
 
     asyncio.run(scenario())

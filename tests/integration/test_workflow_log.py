@@ -84,11 +84,11 @@ def a_log(bootstrap: str) -> WorkflowLog:
 
 def on_kafka(bootstrap: str) -> Run:
     async def whole(scenario: Scenario) -> None:
-        place = Place(lambda: a_log(bootstrap), tuple(range(PARTITIONS)))
+        position = Place(lambda: a_log(bootstrap), tuple(range(PARTITIONS)))
         try:
-            await scenario(place)
+            await scenario(position)
         finally:
-            await asyncio.gather(*(log.stop() for log in place.opened))
+            await asyncio.gather(*(log.stop() for log in position.opened))
 
     return lambda scenario: asyncio.run(whole(scenario))
 
@@ -216,8 +216,8 @@ def test_a_broker_that_is_killed_under_load_leaves_every_record_once(scratch: Pa
                 broker.kill()
                 await asyncio.to_thread(broker.start)
         assert await asyncio.gather(*appends) == [epoch + 1 + 10 * n for n in range(300)]
-        found = await counted(log, 0, epoch, epoch + 3_001)
-        assert [number for _, number in found] == list(range(3_000))
+        result = await counted(log, 0, epoch, epoch + 3_001)
+        assert [number for _, number in result] == list(range(3_000))
         await log.stop()
 
     try:
@@ -250,7 +250,7 @@ class FakeOwner:
         async with AIOKafkaConsumer(bootstrap_servers=servers) as consumer, member:
             consumer.assign(where)
             await consumer.seek_to_end(*where)
-            await asyncio.gather(*(consumer.position(each) for each in where))
+            await asyncio.gather(*(consumer.position(item) for item in where))
             ready.set()
             while True:
                 for at, records in (await consumer.getmany(timeout_ms=1_000)).items():
@@ -343,12 +343,12 @@ def test_a_command_comes_back_with_its_outcome(topics: str):
         assert refused.partition == started.partition
         assert refused.position == started.position + 1
         at = refused.position
-        ((_, told),) = [
+        ((_, reported),) = [
             placed
             async for batch in owner.log.read(refused.partition, at, at + 1)
             for placed in batch
         ]
-        assert told.events == (CommandRejected("not_running", "no"),)
+        assert reported.events == (CommandRejected("not_running", "no"),)
 
     with_owner(topics, scenario)
 
@@ -356,8 +356,8 @@ def test_a_command_comes_back_with_its_outcome(topics: str):
 def test_many_commands_of_many_senders_all_come_back(topics: str):
     async def scenario(owner: FakeOwner, one: WorkflowClient, two: WorkflowClient) -> None:
         async def sends(client: WorkflowClient, number: int) -> None:
-            asked = [Addressed("orders", f"{number}-{n}", StartRun("{}")) for n in range(5)]
-            replies = await client.send_many(asked)
+            requested = [Addressed("orders", f"{number}-{n}", StartRun("{}")) for n in range(5)]
+            replies = await client.send_many(requested)
             assert len({reply.command_id for reply in replies}) == 5
             assert all(reply.code == "" for reply in replies)
 

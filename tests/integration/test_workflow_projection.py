@@ -106,14 +106,14 @@ def _rows(connection: "psycopg.Connection[dict[str, Any]]", table: str) -> Itera
         [table],
     ).fetchall()
     shown = [
-        sql.SQL(SHOWN_AS.get(each["udt_name"], "{0}") + " as {0}").format(
-            sql.Identifier(each["column_name"])
+        sql.SQL(SHOWN_AS.get(column["udt_name"], "{0}") + " as {0}").format(
+            sql.Identifier(column["column_name"])
         )
-        for each in columns
+        for column in columns
     ]
     query = sql.SQL("select {} from {}").format(sql.SQL(", ").join(shown), sql.Identifier(table))
-    found = connection.execute(query).fetchall()
-    return iter(sorted(found, key=lambda row: [row[name] for name in TABLES[table]]))
+    result = connection.execute(query).fetchall()
+    return iter(sorted(result, key=lambda row: [row[name] for name in TABLES[table]]))
 
 
 class Projecting:
@@ -128,8 +128,8 @@ class Projecting:
 
     async def seek(self) -> None:
         """Reads on where Postgres is."""
-        for (_, number), place in (await self.store.positions(self.places)).items():
-            self.cutter.seek(number, place.next_offset, place.claims)
+        for (_, number), position in (await self.store.positions(self.places)).items():
+            self.cutter.seek(number, position.next_offset, position.claims)
 
     async def step(self, *sizes: int, twice: bool = False) -> bool:
         """Applies the next batch; False when there is none."""
@@ -332,7 +332,7 @@ def possible(
     `failed` are its steps that wait to be tried again.
     """
     kept: list[LogEvent] = []
-    for event in (retried(each, failed) for each in events):
+    for event in (retried(event, failed) for event in events):
         resolves = not isinstance(event, StepFailed) or event.retry_at_ms is None
         moves = TRANSITIONS.get(type(event)) if resolves else None
         if moves is None or status in moves:
@@ -351,7 +351,7 @@ def written(moves: list[Any]) -> Log:  # noqa: C901, PLR0915, one case for each 
 
     def write(instance: str, events: tuple[LogEvent, ...], run: int) -> None:
         before = statuses.get((instance, run), RunStatus.ACTIVE)
-        events = tuple(numbered(each, created, (instance, run)) for each in events)
+        events = tuple(numbered(event, created, (instance, run)) for event in events)
         kept, statuses[instance, run] = possible(events, before, failed[instance, run])
         if kept:
             log.write(instance, *kept, run_number=run, partition=PARTITION_OF[instance])
@@ -367,9 +367,9 @@ def written(moves: list[Any]) -> Log:  # noqa: C901, PLR0915, one case for each 
                 write(instance, events, runs[instance])
             case "delete" if runs[instance] >= 0:
                 log.write(instance, *events, run_number=run, partition=number)
-                for each in range(run + 1):
+                for item in range(run + 1):
                     for kept in (statuses, failed, log.sequences):
-                        kept.pop((instance, each), None)
+                        kept.pop((instance, item), None)
                 runs[instance] = -1
             case "late":
                 write(instance, events, max(run - 1, 0))
@@ -412,7 +412,7 @@ def test_the_rows_are_those_of_the_fold_however_the_log_is_cut(
             await both[which].step(first, second, twice=twice)
         await both[1].store.close()
         await both[0].finish(rest, rest)
-        assert [each.refused for each in both] == [0, 0]
+        assert [item.refused for item in both] == [0, 0]
 
     empty(migrated)
     asyncio.run(scenario())
@@ -442,8 +442,8 @@ def test_rows_of_slots_are_those_of_the_fold_however_the_log_is_cut(migrated: st
     log.claim(0)
     log.claim(1)
     _counted(log, ends)
-    wanted = log.fold().rows()
-    assert len(wanted["workflow_slot"]) == 8 - len(ends)
+    expected = log.fold().rows()
+    assert len(expected["workflow_slot"]) == 8 - len(ends)
 
     async def scenario(size: int) -> None:
         projecting = Projecting(migrated, log)
@@ -454,7 +454,7 @@ def test_rows_of_slots_are_those_of_the_fold_however_the_log_is_cut(migrated: st
     for size in (1, 2, 3, 100):
         empty(migrated)
         asyncio.run(scenario(size))
-        assert rows_of(migrated) == wanted
+        assert rows_of(migrated) == expected
 
 
 # --- what a projector meets --------------------------------------------------------------------
@@ -483,9 +483,9 @@ def test_a_restart_knows_the_epoch_and_the_cause(migrated: str):
     assert claims_of(migrated) == [(6, 3, 7)]
     log.write("x", step("late"), epoch=old)
     project(migrated, log)
-    found = rows_of(migrated)
-    assert [row["step_key"] for row in found["workflow_step"]] == ["counts", "too"]
-    assert found == log.fold().rows()
+    result = rows_of(migrated)
+    assert [row["step_key"] for row in result["workflow_step"]] == ["counts", "too"]
+    assert result == log.fold().rows()
 
 
 def test_older_runs_stay_visible(migrated: str):
@@ -499,15 +499,15 @@ def test_older_runs_stay_visible(migrated: str):
     log.write("x", RunStarted('"third"', "s"), run_number=2)
     log.write("x", RunCompleted('"done"'), run_number=2)
     project(migrated, log)
-    found = rows_of(migrated)
-    runs = [(row["run_number"], row["status"], row["params"]) for row in found["workflow_run"]]
+    result = rows_of(migrated)
+    runs = [(row["run_number"], row["status"], row["params"]) for row in result["workflow_run"]]
     assert runs == [(0, "errored", '"first"'), (1, "active", '"second"')]
-    assert [row["deployment_id"] for row in found["workflow_run"]] == ["dep_1", "dep_2"]
-    [instance] = found["workflow_instance"]
+    assert [row["deployment_id"] for row in result["workflow_run"]] == ["dep_1", "dep_2"]
+    [instance] = result["workflow_instance"]
     assert instance["deployment_id"] is None
     assert (instance["run_number"], instance["output"]) == (2, '"done"')
     assert instance["created_at"] < instance["started_at"] < instance["completed_at"]
-    assert [row["run_number"] for row in found["workflow_step"]] == [0, 1]
+    assert [row["run_number"] for row in result["workflow_step"]] == [0, 1]
 
 
 RETRIED = RunStarted("{}", "s", None, ("a", "wait", "~now"), (Reopened("all"), Reopened("loop")))
@@ -529,8 +529,8 @@ def test_a_retry_goes_on_with_what_the_run_before_had_done(migrated: str, size: 
     log.write("x", RETRIED, step("a2", 3), run_number=1)
     log.write("x", EntryCompleted("all", "2", ("e7",)), run_number=1)
     project(migrated, log, size)
-    found = rows_of(migrated)
-    new = [row for row in found["workflow_step"] if row["run_number"] == 1]
+    result = rows_of(migrated)
+    new = [row for row in result["workflow_step"] if row["run_number"] == 1]
     assert {row["step_key"]: (row["status"], row["sequence"]) for row in new} == {
         "a": ("completed", -4),
         "wait": ("completed", -3),
@@ -543,18 +543,18 @@ def test_a_retry_goes_on_with_what_the_run_before_had_done(migrated: str, size: 
         "all": 12,
     }
     assert [row["trimmed_before"] for row in new if row["step_key"] == "loop"] == [2]
-    events = [row for row in found["workflow_event"] if row["run_number"] == 1]
+    events = [row for row in result["workflow_event"] if row["run_number"] == 1]
     assert {row["id"]: (row["sequence"], row["delivered_at"] is None) for row in events} == {
         "e9": (-3, True),
         "e7": (-2, False),
         "e6": (-1, True),
     }
-    [run] = found["workflow_run"]
-    [instance] = found["workflow_instance"]
+    [run] = result["workflow_run"]
+    [instance] = result["workflow_instance"]
     assert (run["status"], instance["status"]) == ("errored", "active")
     assert instance["started_at"] == run["started_at"] == instance["created_at"]
-    assert {row["run_number"] for row in found["workflow_log"]} == {0}
-    assert found == log.fold().rows()
+    assert {row["run_number"] for row in result["workflow_log"]} == {0}
+    assert result == log.fold().rows()
 
 
 def a_token(log: Log) -> None:
@@ -594,13 +594,13 @@ def test_a_retry_of_a_retry_keeps_the_order_and_a_restart_keeps_nothing(migrated
     log.write("x", kept, step("d"), run_number=2)
     log.write("x", RunStarted("{}", "s"), run_number=3)
     project(migrated, log)
-    found = rows_of(migrated)
-    order = {row["sequence"]: row["step_key"] for row in found["workflow_step"][5:]}
+    result = rows_of(migrated)
+    order = {row["sequence"]: row["step_key"] for row in result["workflow_step"][5:]}
     assert order == {-3: "b", -2: "a", -1: "c", 1: "d"}
-    assert [row["started_at"] for row in found["workflow_run"]] == [START_MS + 2_000] * 3
-    [instance] = found["workflow_instance"]
+    assert [row["started_at"] for row in result["workflow_run"]] == [START_MS + 2_000] * 3
+    [instance] = result["workflow_instance"]
     assert instance["started_at"] == START_MS + 5_000
-    assert found == log.fold().rows()
+    assert result == log.fold().rows()
 
 
 def test_what_comes_late_of_an_older_run_leaves_the_instance_alone(migrated: str):
@@ -610,10 +610,10 @@ def test_what_comes_late_of_an_older_run_leaves_the_instance_alone(migrated: str
     project(migrated, log)
     log.write("x", step("late"), RunErrored(Failure("E", "late")), PostsSent(1))
     project(migrated, log)
-    found = rows_of(migrated)
-    assert [row["step_key"] for row in found["workflow_step"]] == ["late"]
-    assert [row["status"] for row in found["workflow_instance"]] == ["active"]
-    assert found == log.fold().rows()
+    result = rows_of(migrated)
+    assert [row["step_key"] for row in result["workflow_step"]] == ["late"]
+    assert [row["status"] for row in result["workflow_instance"]] == ["active"]
+    assert result == log.fold().rows()
 
 
 def test_an_event_is_that_of_its_run(migrated: str):
@@ -625,9 +625,9 @@ def test_an_event_is_that_of_its_run(migrated: str):
     project(migrated, log)
     log.write("x", EntryCompleted("a", "1", ("e1",)), run_number=1)
     project(migrated, log)
-    found = rows_of(migrated)
-    assert [row["consumed_by_step_key"] for row in found["workflow_event"]] == [None, "a"]
-    assert found == log.fold().rows()
+    result = rows_of(migrated)
+    assert [row["consumed_by_step_key"] for row in result["workflow_event"]] == [None, "a"]
+    assert result == log.fold().rows()
 
 
 @pytest.mark.parametrize("size", [1, 100])
@@ -643,12 +643,12 @@ def test_what_happens_to_a_step_keeps_what_it_does_not_speak_of(migrated: str, s
     ):
         log.write("x", event)
     project(migrated, log, size)
-    found = rows_of(migrated)
-    a, b, c = found["workflow_step"]
+    result = rows_of(migrated)
+    a, b, c = result["workflow_step"]
     assert (a["status"], a["result"]) == ("completed", "1")
     assert (b["status"], b["error_detail"], b["next_retry_at"]) == ("cancelled", "[]", None)
     assert (c["status"], c["result"], c["wake_at"]) == ("completed", "1", START_MS + 60_000)
-    assert found == log.fold().rows()
+    assert result == log.fold().rows()
 
 
 def test_what_postgres_refuses_is_kept_and_the_rest_goes_on(migrated: str):
@@ -666,9 +666,9 @@ def test_what_postgres_refuses_is_kept_and_the_rest_goes_on(migrated: str):
     projecting = Projecting(migrated, log)
     asyncio.run(projecting.finish(1_000))
     assert projecting.refused == 6
-    found = rows_of(migrated)
-    assert [row["step_key"] for row in found["workflow_step"]] == ["good 0", "good 1", "good 2"]
-    [instance] = found["workflow_instance"]
+    result = rows_of(migrated)
+    assert [row["step_key"] for row in result["workflow_step"]] == ["good 0", "good 1", "good 2"]
+    [instance] = result["workflow_instance"]
     assert (instance["status"], instance["output"]) == ("complete", '"\\u0000"')
     with psycopg.connect(migrated) as connection:
         query = 'select "offset", error from projection_errors order by "offset"'
@@ -709,9 +709,9 @@ def test_a_long_loop_stays_short(migrated: str):
         if number % 20 == 19:
             log.write("x", LoopAdvanced("pages", number + 1, "null", max(0, number - 19)))
     project(migrated, log, 17)
-    found = rows_of(migrated)
-    assert len(found["workflow_step"]) == 1 + 20
-    assert found == log.fold().rows()
+    result = rows_of(migrated)
+    assert len(result["workflow_step"]) == 1 + 20
+    assert result == log.fold().rows()
 
 
 def test_rows_of_others_are_left_alone_when_a_loop_forgets(migrated: str):

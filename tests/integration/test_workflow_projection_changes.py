@@ -67,18 +67,18 @@ class Follower:
 
     async def look(self, limit: int) -> bool:
         """Asks once; tells whether there is more."""
-        found = await self.workflows.changes("order", self.instance_id, self.offset, limit=limit)
-        if found is None:
+        result = await self.workflows.changes("order", self.instance_id, self.offset, limit=limit)
+        if result is None:
             self.forget()
             return False
-        self.check(found, limit)
-        if found.run_offset != self.run_offset:
+        self.check(result, limit)
+        if result.run_offset != self.run_offset:
             self.forget()
-            self.run_number, self.run_offset = found.run_number, found.run_offset
-        for changed in found.rows:
+            self.run_number, self.run_offset = result.run_number, result.run_offset
+        for changed in result.rows:
             self.take(changed)
-        self.offset = found.offset
-        return found.more
+        self.offset = result.offset
+        return result.more
 
     def forget(self) -> None:
         """The instance was deleted, or another run has begun."""
@@ -86,7 +86,7 @@ class Follower:
         self.steps, self.events, self.lines = {}, {}, {}
 
     def check(self, found: Changes, limit: int) -> None:
-        offsets = [each.offset for each in found.rows]
+        offsets = [row.offset for row in found.rows]
         assert offsets == sorted(offsets)
         assert all(self.offset < offset <= found.offset for offset in offsets)
         assert found.offset >= self.offset
@@ -109,9 +109,9 @@ class Follower:
             case StatusOfRun() as row:
                 key = ""
                 self.status = row
-        told = (changed.offset, type(changed.row), key)
-        assert told not in self.told
-        self.told.add(told)
+        reported = (changed.offset, type(changed.row), key)
+        assert reported not in self.told
+        self.told.add(reported)
 
     def trim(self, row: Step) -> None:
         if row.trimmed_before is not None:
@@ -121,13 +121,13 @@ class Follower:
 
     async def check_whole(self) -> None:
         """The picture is what the tables hold."""
-        found = await self.workflows.instance("order", self.instance_id)
-        if found is None:
+        result = await self.workflows.instance("order", self.instance_id)
+        if result is None:
             assert self.status is None
             return
-        meta, details = found.instance.meta, found.instance.details
+        meta, details = result.instance.meta, result.instance.details
         assert self.run_number == meta.run_number
-        assert self.offset == found.offset
+        assert self.offset == result.offset
         assert self.status is not None
         assert self.status.run_number == meta.run_number
         for name in InstanceStatus.__struct_fields__:
@@ -145,11 +145,11 @@ class Follower:
 def untrimmed(move: tuple[str, str, Any]) -> tuple[str, str, Any]:
     """Steps may come back to forgotten iterations in random histories, but in no other."""
     kind, instance_id, events = move
-    told = [
+    reported = [
         msgspec.structs.replace(e, trim_before=0) if isinstance(e, LoopAdvanced) else e
         for e in events
     ]
-    return kind, instance_id, tuple(told)
+    return kind, instance_id, tuple(reported)
 
 
 @settings(
@@ -200,11 +200,11 @@ def test_changes_come_in_the_order_of_the_log_each_row_as_it_is_now(migrated: st
         whole = await workflows.changes("order", "x", -1)
         assert whole is not None
         assert (whole.run_number, whole.offset, whole.more) == (0, 5, False)
-        told = [
-            (each.offset, getattr(each.row, "step_key", None) or each.row.__class__.__name__)
-            for each in whole.rows
+        reported = [
+            (row.offset, getattr(row.row, "step_key", None) or row.row.__class__.__name__)
+            for row in whole.rows
         ]
-        assert told == [
+        assert reported == [
             *((2, "LogLine"), (2, "LogLine")),
             *((3, "b"), (3, "a"), (3, "LogLine")),
             *((4, "w"), (4, "Event")),
@@ -232,15 +232,15 @@ def test_a_page_ends_with_a_record_however_much_that_changed(migrated: str):
     project(migrated, log)
 
     async def scenario(workflows: Workflows) -> None:
-        after, told = -1, []
+        after, reported = -1, []
         while True:
-            found = await workflows.changes("order", "x", after, limit=3)
-            assert found is not None
-            told.append((len(found.rows), found.offset, found.more))
-            after = found.offset
-            if not found.more:
+            result = await workflows.changes("order", "x", after, limit=3)
+            assert result is not None
+            reported.append((len(result.rows), result.offset, result.more))
+            after = result.offset
+            if not result.more:
                 break
-        assert told == [(2, 1, True), (20, 2, True), (2, 4, False)]
+        assert reported == [(2, 1, True), (20, 2, True), (2, 4, False)]
 
     with_workflows(migrated, scenario)
 

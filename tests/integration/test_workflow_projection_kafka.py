@@ -50,10 +50,10 @@ def first_half() -> Log:
     for number in range(PARTITIONS):
         log.claim(number)
     for n in range(200):
-        place = {"partition": n % PARTITIONS}
-        log.write(f"i{n}", RunStarted(f'{{"n": {n}}}', "s"), **place)
+        position = {"partition": n % PARTITIONS}
+        log.write(f"i{n}", RunStarted(f'{{"n": {n}}}', "s"), **position)
         wait = EntryOpened("paid", "paid", EntryKind.WAIT, 1, None, ("paid",))
-        log.write(f"i{n}", step("quote", 0), wait, RunSuspended(), **place)
+        log.write(f"i{n}", step("quote", 0), wait, RunSuspended(), **position)
     return log
 
 
@@ -76,7 +76,7 @@ def second_half(log: Log) -> None:
     log.write("i1", RunCompleted('"again"'), run_number=1, partition=1)
 
 
-class House:
+class System:
     """A topic of a real broker, and a database."""
 
     def __init__(self, bootstrap: str, dsn: str, projection: Projection = PROJECTION) -> None:
@@ -106,7 +106,7 @@ class House:
                     for r in records
                 ]
                 placed = await asyncio.gather(*sent)
-                assert [place.offset for place in placed] == [r.offset for r in records]
+                assert [position.offset for position in placed] == [r.offset for r in records]
                 self.ends[number] += len(records)
         finally:
             await producer.stop()
@@ -136,7 +136,7 @@ class House:
     async def applied(self) -> list[int]:
         async with await psycopg.AsyncConnection.connect(self.dsn) as connection:
             query = "select next_offset from projection_offsets order by partition"
-            return [each for (each,) in await (await connection.execute(query)).fetchall()]
+            return [item for (item,) in await (await connection.execute(query)).fetchall()]
 
     async def all_is_applied(self) -> bool:
         return await self.applied() == self.ends
@@ -146,27 +146,27 @@ def test_the_rows_are_those_of_the_fold_whatever_happens_to_projectors(kafka: st
     log = first_half()
 
     async def scenario() -> None:
-        house = House(kafka, migrated)
-        await house.make_topic()
-        await house.append(log)
-        running, _ = house.start()
+        system = System(kafka, migrated)
+        await system.make_topic()
+        await system.append(log)
+        running, _ = system.start()
         async with asyncio.timeout(PATIENCE_S):
-            await house.moved.wait()
+            await system.moved.wait()
         running.cancel()  # it may have a batch in hand
         await asyncio.gather(running, return_exceptions=True)
         second_half(log)
-        await house.append(log)
-        running, stop = house.start()
-        other, other_stop = house.start()
-        await house.until(house.all_is_applied)
-        for each in (stop, other_stop):
-            each.set()
+        await system.append(log)
+        running, stop = system.start()
+        other, other_stop = system.start()
+        await system.until(system.all_is_applied)
+        for item in (stop, other_stop):
+            item.set()
         await asyncio.gather(running, other)
 
     asyncio.run(scenario())
-    found = rows_of(migrated)
-    assert found == log.fold().rows()
-    assert {row["status"] for row in found["workflow_instance"]} == {"active", "complete"}
+    result = rows_of(migrated)
+    assert result == log.fold().rows()
+    assert {row["status"] for row in result["workflow_instance"]} == {"active", "complete"}
     asyncio.run(can_be_read(migrated))
 
 
@@ -174,12 +174,12 @@ async def can_be_read(dsn: str) -> None:
     async with Reader(dsn) as reader:
         workflows = Workflows(reader)
         steps = await workflows.steps(RunKey("order", "i0", 0), limit=100)
-        assert [each.step_key for each in steps.rows] == [
+        assert [row.step_key for row in steps.rows] == [
             "quote",
             "paid",
             *(f"pages/~{n}/fetch" for n in range(40, 50)),
         ]
-        found = await workflows.instance("order", "i1")
-        assert found is not None
-        assert (found.instance.details.status, found.instance.meta.run_number) == ("complete", 1)
-        assert bytes(found.instance.details.output) == b'"again"'
+        result = await workflows.instance("order", "i1")
+        assert result is not None
+        assert (result.instance.details.status, result.instance.meta.run_number) == ("complete", 1)
+        assert bytes(result.instance.details.output) == b'"again"'

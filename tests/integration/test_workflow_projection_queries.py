@@ -102,11 +102,11 @@ def test_an_instance_is_shown_with_what_it_stands_at(migrated: str):
     log.write("x", wait, step("c", 2), RunSuspended())
 
     async def scenario(workflows: Workflows) -> None:
-        found = await workflows.instance("order", "x")
-        assert found is not None
-        assert (found.partition, found.offset) == (0, 2)
-        meta = found.instance.meta
-        assert (found.instance.details.status, meta.run_number) == ("waiting", 0)
+        result = await workflows.instance("order", "x")
+        assert result is not None
+        assert (result.partition, result.offset) == (0, 2)
+        meta = result.instance.meta
+        assert (result.instance.details.status, meta.run_number) == ("waiting", 0)
         assert text(meta.params) == '{"n":  1e3}'
         assert meta.parent is not None
         assert (meta.parent.instance_id, meta.parent.step_key) == ("big", "child")
@@ -134,11 +134,11 @@ def test_an_instance_says_which_deployment_its_run_began_on(migrated: str):
 
     async def scenario(workflows: Workflows) -> None:
         for name, deployment in (("x", "dep_1"), ("y", None)):
-            found = await workflows.instance("order", name)
-            assert found is not None
-            assert found.instance.meta.deployment_id == deployment
+            result = await workflows.instance("order", name)
+            assert result is not None
+            assert result.instance.meta.deployment_id == deployment
         page = await workflows.instances("order", order="asc", limit=2)
-        assert [each.deployment_id for each in page.rows] == ["dep_1", None]
+        assert [row.deployment_id for row in page.rows] == ["dep_1", None]
 
     asking(migrated, log, scenario)
 
@@ -154,9 +154,9 @@ def test_the_workflows_are_those_that_owners_have_or_had_the_code_of(migrated: s
     log.claim(owner="newer", workflows=("order", "ä"))
 
     async def scenario(workflows: Workflows) -> None:
-        found = await workflows.registered()
-        assert [each.name for each in found] == ["Invoice", "gone", "old", "order", "ä"]
-        assert text(found[0].params_schema) == '{"type":  "object"}'
+        result = await workflows.registered()
+        assert [item.name for item in result] == ["Invoice", "gone", "old", "order", "ä"]
+        assert text(result[0].params_schema) == '{"type":  "object"}'
         assert await workflows.next_offsets() == {0: 4, 1: 1, 2: 1}
 
     async def nobody(workflows: Workflows) -> None:
@@ -183,8 +183,8 @@ def test_what_a_retry_took_over_comes_first_in_pages(migrated: str):
                 lambda c, o=order: workflows.events(run, order=o, limit=1, after=c)
             )
             turned = slice(None, None, 1 if order == "asc" else -1)
-            assert [each.step_key for each in steps][turned] == ["a", "b", "c"]
-            assert [text(each.payload) for each in events][turned] == ["0", "1", "2", "9"]
+            assert [item.step_key for item in steps][turned] == ["a", "b", "c"]
+            assert [text(event.payload) for event in events][turned] == ["0", "1", "2", "9"]
 
     asking(migrated, log, scenario)
 
@@ -214,9 +214,9 @@ def test_the_current_step_is_the_open_one_that_was_reached_last(
     log.write("x", RunStarted("{}", "s"), *events)
 
     async def scenario(workflows: Workflows) -> None:
-        found = await workflows.instance("order", "x")
-        assert found is not None
-        step = found.instance.meta.current_step
+        result = await workflows.instance("order", "x")
+        assert result is not None
+        step = result.instance.meta.current_step
         assert (step.step_key if step else None) == current
 
     asking(migrated, log, scenario)
@@ -244,9 +244,9 @@ def test_what_failed_is_current_only_if_the_instance_failed(
     log.write("x", RunStarted("{}", "s"), failed("a", 0), *fails, *ends)
 
     async def scenario(workflows: Workflows) -> None:
-        found = await workflows.instance("order", "x")
-        assert found is not None
-        step = found.instance.meta.current_step
+        result = await workflows.instance("order", "x")
+        assert result is not None
+        step = result.instance.meta.current_step
         assert (step.step_key if step else None) == current
 
     asking(migrated, log, scenario)
@@ -269,9 +269,9 @@ def test_instances_are_listed_page_by_page_while_they_move(migrated: str, order:
                 connection.execute("update workflow_instance set updated_at = now()")
             return page
 
-        found = [each.id for each in await pages(ask)]
-        assert found == sorted(found, reverse=order == "desc")
-        assert len(found) == 25
+        result = [page.id for page in await pages(ask)]
+        assert result == sorted(result, reverse=order == "desc")
+        assert len(result) == 25
 
         async def ask_complete(cursor: str | None) -> Page[Any]:
             return await workflows.instances(
@@ -280,18 +280,18 @@ def test_instances_are_listed_page_by_page_while_they_move(migrated: str, order:
 
         complete = await pages(ask_complete)
         assert len(complete) == 12
-        assert {each.details.status for each in complete} == {"complete"}
-        outputs = {text(each.details.output) for each in complete}
+        assert {item.details.status for item in complete} == {"complete"}
+        outputs = {text(item.details.output) for item in complete}
         assert outputs == {f'{{"n":  {n}}}' for n in range(1, 25, 2)}
         assert (await workflows.instances("other", limit=5)).rows == ()
-        assert {each.workflow_name for each in complete} == {"order"}
+        assert {item.workflow_name for item in complete} == {"order"}
         assert (await workflows.instances("order", status=RunStatus.PAUSED, limit=5)).cursor is None
 
     asking(migrated, log, scenario)
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_instances_of_all_workflows_are_listed_but_for_those_of_the_house(
+def test_instances_of_all_workflows_are_listed_but_for_those_of_the_system(
     migrated: str, order: Order
 ):
     log = Log()
@@ -306,9 +306,9 @@ def test_instances_of_all_workflows_are_listed_but_for_those_of_the_house(
         async def ask(cursor: str | None) -> Page[Any]:
             return await workflows.instances(None, order=order, limit=1, after=cursor)
 
-        found = [f"{each.workflow_name}/{each.id}" for each in await pages(ask)]
+        result = [f"{page.workflow_name}/{page.id}" for page in await pages(ask)]
         expected = ["order/i0", "ship/i1", "order/i3", "a/i5"]
-        assert found == (expected if order == "asc" else expected[::-1])
+        assert result == (expected if order == "asc" else expected[::-1])
         (waiting,) = (await workflows.instances(None, status=RunStatus.WAITING, limit=9)).rows
         assert waiting.id == "i5"
         assert waiting.current_step is not None
@@ -337,24 +337,24 @@ def test_a_history_is_read_in_order_whatever_the_clocks_said(migrated: str, orde
             return rows if order == "asc" else rows[::-1]
 
         steps = turned(await pages(lambda c: workflows.steps(RUN, order=order, limit=2, after=c)))
-        assert [each.step_key for each in steps] == ["s1", "s5", "s2", "s3", "s4", "s0"]
+        assert [item.step_key for item in steps] == ["s1", "s5", "s2", "s3", "s4", "s0"]
         assert steps[0].max_attempts is None
         events = turned(await pages(lambda c: workflows.events(RUN, order=order, limit=2, after=c)))
-        assert [text(each.payload) for each in events] == [f"[ {n} ]" for n in range(6)]
+        assert [text(event.payload) for event in events] == [f"[ {n} ]" for n in range(6)]
         lines = turned(await pages(lambda c: workflows.logs(RUN, order=order, limit=2, after=c)))
-        assert [each.message for each in lines] == list("012345")
-        assert [text(each.data) for each in lines] == [f"[ {n} ]" for n in range(6)]
-        assert [each.id for each in lines] == sorted(each.id for each in lines)
+        assert [line.message for line in lines] == list("012345")
+        assert [text(line.data) for line in lines] == [f"[ {n} ]" for n in range(6)]
+        assert [line.id for line in lines] == sorted(line.id for line in lines)
         for filters, expected in (
             ({"level": "warn"}, "135"),
             ({"category": "system"}, "345"),
             ({"level": "warn", "category": "system"}, "35"),
             ({"level": "debug"}, ""),
         ):
-            found = await workflows.logs(RUN, **filters, order=order, limit=10)  # type: ignore[arg-type]
-            assert "".join(each.message for each in turned(list(found.rows))) == expected
+            result = await workflows.logs(RUN, **filters, order=order, limit=10)  # type: ignore[arg-type]
+            assert "".join(item.message for item in turned(list(result.rows))) == expected
         other = await workflows.steps(RunKey("order", "x", 1), limit=10)
-        assert [each.step_key for each in other.rows] == ["s9"]
+        assert [row.step_key for row in other.rows] == ["s9"]
 
     asking(migrated, log, scenario)
 
@@ -367,10 +367,10 @@ def test_every_column_of_a_step_is_shown(migrated: str):
     log.write("x", RunStarted("{}", "s"), child, EntryErrored("c", failure))
 
     async def scenario(workflows: Workflows) -> None:
-        (found,) = (await workflows.steps(RUN, limit=1)).rows
-        assert (found.child_workflow_name, found.child_instance_id) == ("invoice", "inv-1")
-        assert (found.error_name, found.error_message) == ("E", "m")
-        assert found.error == answers.Failure(name="E", message="m")
+        (result,) = (await workflows.steps(RUN, limit=1)).rows
+        assert (result.child_workflow_name, result.child_instance_id) == ("invoice", "inv-1")
+        assert (result.error_name, result.error_message) == ("E", "m")
+        assert result.error == answers.Failure(name="E", message="m")
 
     asking(migrated, log, scenario)
 
@@ -379,24 +379,24 @@ def test_jobs_that_have_not_ended_are_shown_with_who_has_them(migrated: str):
     log = Log()
     log.claim()
     tokens = TokensCreated(0, 5, "pay", None, None, "root", None, None, 0, 5, (), task="charge")
-    given = [TaskDispatch(nth, 1, "5", None if nth == 4 else f"token-{nth}") for nth in range(5)]
+    provided = [TaskDispatch(nth, 1, "5", None if nth == 4 else f"token-{nth}") for nth in range(5)]
     until_ms = START_MS + 60_000
-    log.write("x", RunStarted("{}", "s"), tokens, TasksDispatched(tuple(given)))
+    log.write("x", RunStarted("{}", "s"), tokens, TasksDispatched(tuple(provided)))
     log.write("x", JobActivated(1, 1, "me", until_ms), JobActivated(3, 1, "me", until_ms))
     log.write("x", TokenFailed(2, 1, FAILURE, until_ms), TokenCompleted(3, 1, "1"))
     # What a run had that was restarted is nobody's any more.
-    log.write("y", RunStarted("{}", "s"), tokens, TasksDispatched(tuple(given)))
+    log.write("y", RunStarted("{}", "s"), tokens, TasksDispatched(tuple(provided)))
     log.write("y", RunStarted("{}", "s"), run_number=1)
 
     async def scenario(workflows: Workflows) -> None:
         jobs = await pages(lambda after: workflows.jobs(limit=1, after=after))
-        assert [(each.instance_id, each.token_id, each.status) for each in jobs] == [
+        assert [(job.instance_id, job.token_id, job.status) for job in jobs] == [
             ("x", "0", "waiting"),
             ("x", "1", "taken"),
             ("x", "2", "retrying"),
         ]
         until = datetime.fromtimestamp(until_ms / 1_000, UTC)
-        assert [(each.worker, each.lease_until, each.next_retry_at) for each in jobs] == [
+        assert [(job.worker, job.lease_until, job.next_retry_at) for job in jobs] == [
             (None, None, None),
             ("me", until, None),
             (None, None, until),
@@ -523,8 +523,8 @@ def test_pages_are_read_from_an_index_in_its_order(
 ):
     query = b"explain (costs off) " + _filled(name, order, tuple(filters))
     with psycopg.connect(crowded) as connection:
-        found = connection.execute(query, {**INSTANCE, **filters, **more}).fetchall()
-    plan = "\n".join(line for (line,) in found)
+        result = connection.execute(query, {**INSTANCE, **filters, **more}).fetchall()
+    plan = "\n".join(line for (line,) in result)
     assert f"using {index}" in plan or f"on {index}" in plan, plan
     assert "Sort" not in plan, plan
     assert not re.search(r"Seq Scan on workflow_(?!slot|owner)", plan), plan
@@ -543,10 +543,10 @@ def test_a_page_of_instances_reads_no_more_of_them_than_it_has(
     crowded: str, order: Order, name: str, filters: dict[str, str], after: str, index: str
 ):
     query = b"explain (analyze, timing off, summary off) " + _filled(name, order, tuple(filters))
-    place = {"created_at": after, "workflow_name": "", "instance_id": "", "workflow": "order"}
+    position = {"created_at": after, "workflow_name": "", "instance_id": "", "workflow": "order"}
     with psycopg.connect(crowded) as connection:
-        found = connection.execute(query, {**INSTANCE, **filters, **place}).fetchall()
-    plan = "\n".join(line for (line,) in found)
+        result = connection.execute(query, {**INSTANCE, **filters, **position}).fetchall()
+    plan = "\n".join(line for (line,) in result)
     scans = re.findall(r"(\w+) on workflow_instance.*rows=(\d+)\S* loops=(\d+)", plan)
     assert index in {name for name, _, _ in scans}, plan
     names = 2  # What is read to find the workflows, and that there are no more of them.
@@ -559,8 +559,8 @@ def test_a_page_of_instances_reads_no_more_of_them_than_it_has(
 def test_what_changed_is_found_without_looking_at_what_did_not(crowded: str, after: int):
     query = b"explain (costs off) " + statement("workflow_changes")
     with psycopg.connect(crowded) as connection:
-        found = connection.execute(query, {**INSTANCE, "after": after, "limit": 500}).fetchall()
-    plan = "\n".join(line for (line,) in found)
+        result = connection.execute(query, {**INSTANCE, "after": after, "limit": 500}).fetchall()
+    plan = "\n".join(line for (line,) in result)
     assert plan.count("using workflow_step_changed on") == 2, plan
     assert plan.count("using workflow_token_changed on") == 2, plan
     assert plan.count("using workflow_event_changed on") == 2, plan
@@ -571,8 +571,8 @@ def test_what_changed_is_found_without_looking_at_what_did_not(crowded: str, aft
 def test_an_instance_is_found_without_looking_at_all_of_its_steps(crowded: str):
     query = b"explain (costs off) " + INSTANCE_QUERY
     with psycopg.connect(crowded) as connection:
-        found = connection.execute(query, INSTANCE).fetchall()
-    plan = "\n".join(line for (line,) in found)
+        result = connection.execute(query, INSTANCE).fetchall()
+    plan = "\n".join(line for (line,) in result)
     assert "workflow_instance_pkey" in plan
     assert "workflow_step_unfinished" in plan
     assert "workflow_token_current" in plan
@@ -603,11 +603,11 @@ def test_what_loops_have_forgotten_is_read_from_the_history_in_the_same_order(
             log.write(name, step(f"pages/~{number}/fetch", number + 2, str(number)))
             log.write(name, LoopAdvanced("pages", number, "{}", max(0, number - keep)))
         log.write(name, step("last", ITERATIONS + 2))
-    told = [record for record in log.partitions[0] if record.instance_id == "x"]  # type: ignore[union-attr]
+    reported = [record for record in log.partitions[0] if record.instance_id == "x"]  # type: ignore[union-attr]
 
     async def read(partition: int, start: int, forgotten: TrimmedEntries) -> None:
         assert (partition, start) == (0, 1)
-        for record in told:
+        for record in reported:
             assert isinstance(record, HistoryAppended)
             forgotten.apply(record)
 
@@ -618,11 +618,11 @@ def test_what_loops_have_forgotten_is_read_from_the_history_in_the_same_order(
         whole_run = RunKey("order", "whole", 0)
         of_rows = await pages(lambda c: workflows.steps(RUN, order=order, limit=7, after=c))
         whole = await pages(lambda c: workflows.steps(whole_run, order=order, limit=7, after=c))
-        found = await pages(
+        result = await pages(
             lambda c: workflows.steps_with_trimmed(RUN, read, order=order, limit=limit, after=c)
         )
-        assert len(of_rows) < ITERATIONS < len(found)
-        assert shown(found) == shown(whole)
+        assert len(of_rows) < ITERATIONS < len(result)
+        assert shown(result) == shown(whole)
 
     asking(migrated, log, scenario)
 
@@ -644,7 +644,7 @@ def test_instances_are_found_by_when_something_happened_to_them_last(migrated: s
             (TimeRange(at(5), at(9)), "21"),
         ):
             for status in (None, RunStatus.COMPLETE):
-                found = await workflows.instances("order", status=status, updated=within, limit=9)
-                assert "".join(each.id[1:] for each in found.rows) == expected
+                result = await workflows.instances("order", status=status, updated=within, limit=9)
+                assert "".join(row.id[1:] for row in result.rows) == expected
 
     asking(migrated, log, scenario)

@@ -81,7 +81,7 @@ def history() -> tuple[Log, Views]:
                 await test.run_until_idle()
                 await instance.send_event("sent", name) if name == "work 5" else None
                 await test.run_until_idle()
-            log.partitions[0] += [decode(each, HistoryAppended) for each in test._history]
+            log.partitions[0] += [decode(item, HistoryAppended) for item in test._history]
             views.update(test.views("order", "x"))
 
     asyncio.run(run())
@@ -89,8 +89,8 @@ def history() -> tuple[Log, Views]:
 
 
 def of_run(rows: dict[str, list[Row]], table: str, run_number: int, *order: str) -> list[Row]:
-    found = [row for row in rows[table] if row["run_number"] == run_number]
-    return sorted(found, key=lambda row: [row[name] for name in order])
+    result = [row for row in rows[table] if row["run_number"] == run_number]
+    return sorted(result, key=lambda row: [row[name] for name in order])
 
 
 def check(rows: dict[str, list[Row]], number: int, view: RunView) -> None:
@@ -102,15 +102,15 @@ def check(rows: dict[str, list[Row]], number: int, view: RunView) -> None:
         (row["step_key"], row["status"], row["attempts"], row["result"], row["error_message"])
         for row in of_run(rows, "workflow_step", number, "ordinal", "sequence")
     ] == [
-        (key, each.status, each.attempts, each.result, each.failure and each.failure.message)
-        for key, each in view.steps()
+        (key, step.status, step.attempts, step.result, step.failure and step.failure.message)
+        for key, step in view.steps()
     ]
     assert [
         (row["id"], row["payload"], row["delivered_at"], row["consumed_by_step_key"])
         for row in of_run(rows, "workflow_event", number, "sequence")
     ] == [
-        (each.event_id, each.payload, each.delivered_at_ms, each.consumed_by_step_key)
-        for each in view.events.values()
+        (event.event_id, event.payload, event.delivered_at_ms, event.consumed_by_step_key)
+        for event in view.events.values()
     ]
     lines = of_run(rows, "workflow_log", number, "id")
     assert [row["message"] for row in lines] == [line.message for _, line in view.logs]
@@ -137,7 +137,7 @@ def test_the_rows_of_a_run_of_another_kind_are_what_its_engine_shows(migrated: s
             counter = await test.create("order", id="x", params={"to": 2})
             await counter.send_event("add", 1)
             await counter.send_event("add", 1)
-            log.partitions[0] += [decode(each, HistoryAppended) for each in test._history]
+            log.partitions[0] += [decode(item, HistoryAppended) for item in test._history]
             views.update(test.views("order", "x"))
 
     asyncio.run(run())

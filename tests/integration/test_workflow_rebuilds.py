@@ -22,7 +22,7 @@ from headwater.streams.kafka.cluster import Cluster
 from tests.integration.test_workflow_projection import rows_of
 from tests.integration.test_workflow_projection_kafka import (
     PROJECTION,
-    House,
+    System,
     first_half,
     second_half,
     step,
@@ -74,11 +74,11 @@ def spoil(dsn: str) -> None:
 class Operator:
     """Asks for a rebuild and carries it out, as gateway and projector do."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self, system: System) -> None:
+        self.system = system
 
     async def __aenter__(self) -> Self:
-        self.reader = await PooledReader(self.house.dsn).open()
+        self.reader = await PooledReader(self.system.dsn).open()
         begun = await begin(self.reader, "r-1", "workflows", dry_run=False)
         assert begun is not None
         self.found = begun
@@ -88,28 +88,28 @@ class Operator:
         await self.reader.close()
 
     async def carry_out(self, move: str) -> Rebuild:
-        work = RebuildWork(self.house.dsn, "r-1")
+        work = RebuildWork(self.system.dsn, "r-1")
         try:
             assert await work.begin()
-            cluster = Cluster(self.house.bootstrap)
+            cluster = Cluster(self.system.bootstrap)
             async with WorkflowRebuild(
-                cluster, self.house.dsn, self.found, work, self.house.projection
+                cluster, self.system.dsn, self.found, work, self.system.projection
             ) as rebuild:
                 await getattr(rebuild, move)()
         finally:
             await work.close()
-        found = await find(self.reader, "r-1")
-        assert found is not None
-        return found
+        result = await find(self.reader, "r-1")
+        assert result is not None
+        return result
 
     async def asked(self, state: str, after: str, move: str) -> Rebuild:
         assert await request_state(self.reader, "r-1", state, after=(after,))
         return await self.carry_out(move)
 
 
-async def projected(house: House) -> None:
-    running, stop = house.start()
-    await house.until(house.all_is_applied)
+async def projected(system: System) -> None:
+    running, stop = system.start()
+    await system.until(system.all_is_applied)
     stop.set()
     await running
 
@@ -128,38 +128,38 @@ def of(instance_id: str, rows: list[Row]) -> list[Row]:
 
 
 async def compared(operator: Operator) -> None:
-    found = await operator.carry_out("build")
-    assert (found.state, found.applied) == ("compared", found.total)
-    assert (found.added, found.removed, found.changed) == (1, 1, 4)
-    (missing,) = [each for each in found.examples if each.kind == "added"]
+    result = await operator.carry_out("build")
+    assert (result.state, result.applied) == ("compared", result.total)
+    assert (result.added, result.removed, result.changed) == (1, 1, 4)
+    (missing,) = [example for example in result.examples if example.kind == "added"]
     assert missing.key == {"workflow_name": "order", "instance_id": GONE}
     assert missing.columns["params"] == (None, '{"n": 3}')
-    names = [each.columns["name"] for each in found.examples if "name" in each.columns]
+    names = [example.columns["name"] for example in result.examples if "name" in example.columns]
     assert ["mistaken", "quote"] in [list(name) for name in names]
 
 
-async def switched(house: House, operator: Operator, log: Log) -> None:
+async def switched(system: System, operator: Operator, log: Log) -> None:
     """While the projector goes on; then more is written."""
     log.write(CHANGED, step("after the comparison", 3))
-    await house.append(log)
-    running, stop = house.start()
+    await system.append(log)
+    running, stop = system.start()
     assert (await operator.asked("switching", "compared", "switch")).state == "switched"
-    await house.until(house.all_is_applied)
-    assert rows_of(house.dsn) == log.fold().rows()
+    await system.until(system.all_is_applied)
+    assert rows_of(system.dsn) == log.fold().rows()
     log.write(CHANGED, LogWritten("info", "c", "later"))
     log.write(GONE, step("later", 4), partition=1)
-    await house.append(log)
-    await house.until(house.all_is_applied)
+    await system.append(log)
+    await system.until(system.all_is_applied)
     stop.set()
     await running
 
 
-async def switched_back(house: House, operator: Operator, spoilt: dict[str, list[Row]]) -> None:
+async def switched_back(system: System, operator: Operator, spoilt: dict[str, list[Row]]) -> None:
     """Rows that have changed since the switch stay as they are."""
-    before = rows_of(house.dsn)
-    found = await operator.asked("switching_back", "switched", "switch_back")
-    assert found.state == "switched_back"
-    after = rows_of(house.dsn)
+    before = rows_of(system.dsn)
+    result = await operator.asked("switching_back", "switched", "switch_back")
+    assert result.state == "switched_back"
+    after = rows_of(system.dsn)
     names = {row["name"] for row in of(CHANGED, after["workflow_step"])}
     assert names == {"mistaken", "after the comparison"}
     assert after["workflow_instance"] == before["workflow_instance"]
@@ -167,31 +167,31 @@ async def switched_back(house: House, operator: Operator, spoilt: dict[str, list
     assert of(NOBODY, after["workflow_event"]) == of(NOBODY, spoilt["workflow_event"])
 
 
-async def forgotten(house: House, log: Log) -> None:
+async def forgotten(system: System, log: Log) -> None:
     """What is kept of a rebuild goes with its instance."""
-    assert kept_of(house.dsn, CHANGED) == 3
+    assert kept_of(system.dsn, CHANGED) == 3
     log.write(CHANGED, InstanceDeleted())
-    await house.append(log)
-    await projected(house)
-    assert kept_of(house.dsn, CHANGED) == 0
+    await system.append(log)
+    await projected(system)
+    assert kept_of(system.dsn, CHANGED) == 0
 
 
 def test_rows_that_were_made_otherwise_are_found_put_right_and_put_back(kafka: str, migrated: str):
     projection = dataclasses.replace(PROJECTION, topics=("rebuilt-history",), group="rebuilt")
-    house, log = House(kafka, migrated, projection), history()
+    system, log = System(kafka, migrated, projection), history()
 
     async def scenario() -> None:
-        await house.make_topic()
-        await house.append(log)
-        await projected(house)
+        await system.make_topic()
+        await system.append(log)
+        await projected(system)
         assert rows_of(migrated) == log.fold().rows()
         spoil(migrated)
         spoilt = rows_of(migrated)
-        async with Operator(house) as operator:
+        async with Operator(system) as operator:
             await compared(operator)
             assert rows_of(migrated) == spoilt
-            await switched(house, operator, log)
-            await switched_back(house, operator, spoilt)
-            await forgotten(house, log)
+            await switched(system, operator, log)
+            await switched_back(system, operator, spoilt)
+            await forgotten(system, log)
 
     asyncio.run(scenario())

@@ -41,7 +41,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.workflows.log import WorkflowLog
-from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened
+from tests.e2e.workflow_system import PARTITIONS, Sender, Story, WorkflowSystem, opened
 from tests.fakes.engines import ENGINES
 
 HOUR = "3600000"
@@ -51,16 +51,16 @@ FOREIGN = b"\x00" + (max(IDS.values()) + 2).to_bytes(4, "big") + b"somebody else
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path) -> Iterator[WorkflowHouse]:
+def system(scratch: Path) -> Iterator[WorkflowSystem]:
     directory = scratch / "workflow-worker"
     directory.mkdir()
-    with opened(WorkflowHouse(directory)) as house:
-        yield house
+    with opened(WorkflowSystem(directory)) as system:
+        yield system
 
 
 @dataclass
 class Scene:
-    house: WorkflowHouse
+    system: WorkflowSystem
     story: Story
     client: Sender
 
@@ -79,7 +79,7 @@ class Scene:
         assert not reply.code, reply
 
     async def until(self, done: Callable[[], bool], what: str, patience_s: float = 90) -> None:
-        await self.house.until(self.story, done, what, patience_s)
+        await self.system.until(self.story, done, what, patience_s)
 
     async def status(self, key: str, status: RunStatus) -> None:
         await self.until(lambda: self.story.status(key) is status, f"{key} to be {status}")
@@ -100,12 +100,12 @@ class Scene:
                 partition = partition_of(key.encode(), PARTITIONS)
                 position = -1
                 while position <= self.story.by_instance[key][-1].offset:
-                    mark = (await snapshots(self.house, partition)).get(CHECKPOINT)
+                    mark = (await snapshots(self.system, partition)).get(CHECKPOINT)
                     position = -1 if mark is None else mark.position
 
 
-async def snapshots(house: WorkflowHouse, partition: int) -> dict[bytes, SnapshotTaken]:
-    log = a_log(house)
+async def snapshots(system: WorkflowSystem, partition: int) -> dict[bytes, SnapshotTaken]:
+    log = a_log(system)
     return {
         key: snapshot
         async for key, snapshot in log.read_snapshots(partition)
@@ -113,24 +113,24 @@ async def snapshots(house: WorkflowHouse, partition: int) -> dict[bytes, Snapsho
     }
 
 
-def a_log(house: WorkflowHouse) -> WorkflowLog:
+def a_log(system: WorkflowSystem) -> WorkflowLog:
     return WorkflowLog(
-        cluster=Cluster(house.bootstrap), client_id="test", clock=BrokerClock(now_ms, monotonic)
+        cluster=Cluster(system.bootstrap), client_id="test", clock=BrokerClock(now_ms, monotonic)
     )
 
 
 @asynccontextmanager
-async def scene(house: WorkflowHouse) -> AsyncIterator[Scene]:
-    async with house.reading() as story, house.client() as client:
+async def scene(system: WorkflowSystem) -> AsyncIterator[Scene]:
+    async with system.reading() as story, system.client() as client:
         await client.ready()
-        yield Scene(house, story, client)
+        yield Scene(system, story, client)
 
 
-def play(house: WorkflowHouse, act: Callable[[Scene], Awaitable[None]]) -> None:
+def play(system: WorkflowSystem, act: Callable[[Scene], Awaitable[None]]) -> None:
     async def acts() -> None:
-        async with scene(house) as ready:
+        async with scene(system) as ready:
             await act(ready)
-            commands = await house.commands()
+            commands = await system.commands()
             await ready.until(
                 lambda: all(
                     not offsets or ready.story.claims[n].cause >= offsets[-1]
@@ -143,16 +143,16 @@ def play(house: WorkflowHouse, act: Callable[[Scene], Awaitable[None]]) -> None:
     asyncio.run(acts())
 
 
-def work(house: WorkflowHouse, **impatience: str) -> None:
-    """Has one worker at work that keeps house often."""
-    if "one" not in house.parts:
-        house.start("one", checkpoint_records="1", **impatience)
+def work(system: WorkflowSystem, **impatience: str) -> None:
+    """Has one worker at work that keeps system often."""
+    if "one" not in system.parts:
+        system.start("one", checkpoint_records="1", **impatience)
 
 
 # -- commands
 
 
-def test_refusals_have_their_codes(house: WorkflowHouse):
+def test_refusals_have_their_codes(system: WorkflowSystem):
     async def act(scene: Scene) -> None:
         async def code(workflow: str, name: str, command: Command) -> str:
             return (await scene.client.send(workflow, name, command)).code
@@ -181,11 +181,11 @@ def test_refusals_have_their_codes(house: WorkflowHouse):
             assert await code("sleeper", "refused", command) == "INSTANCE_TERMINAL"
         assert scene.story.output(sleeper) == (RunStatus.TERMINATED, "Terminated")
 
-    work(house)
-    play(house, act)
+    work(system)
+    play(system, act)
 
 
-def test_of_many_creates_of_one_id_one_is_accepted(house: WorkflowHouse):
+def test_of_many_creates_of_one_id_one_is_accepted(system: WorkflowSystem):
     async def act(scene: Scene) -> None:
         replies = await asyncio.gather(
             *(scene.client.send("sleeper", "wanted", StartRun(HOUR)) for _ in range(50))
@@ -194,15 +194,15 @@ def test_of_many_creates_of_one_id_one_is_accepted(house: WorkflowHouse):
         assert codes == ["", *["INSTANCE_ID_ALREADY_EXISTS"] * 49]
         assert {reply.run_number for reply in replies} == {0}
 
-    work(house)
-    play(house, act)
+    work(system)
+    play(system, act)
 
 
 def test_a_command_that_cannot_be_read_becomes_a_dead_letter_and_stops_nothing(
-    house: WorkflowHouse,
+    system: WorkflowSystem,
 ):
     async def act(scene: Scene) -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=house.bootstrap)
+        producer = AIOKafkaProducer(bootstrap_servers=system.bootstrap)
         await producer.start()
         for partition in range(PARTITIONS):
             await producer.send_and_wait(
@@ -220,30 +220,30 @@ def test_a_command_that_cannot_be_read_becomes_a_dead_letter_and_stops_nothing(
                 record.value
                 for partition in range(PARTITIONS)
                 async for records in read_partition(
-                    Cluster(house.bootstrap), [DEAD_LETTERS], partition
+                    Cluster(system.bootstrap), [DEAD_LETTERS], partition
                 )
                 for record in records
             ]
         assert letters.count(GARBAGE) == PARTITIONS, "each is parked once"
         assert letters.count(FOREIGN) == PARTITIONS, "its key is not ours: nobody waits for it"
 
-    work(house)
-    play(house, act)
+    work(system)
+    play(system, act)
 
 
 def test_an_outcome_whose_owner_died_before_it_told_anybody_is_told_by_the_next(
-    house: WorkflowHouse,
+    system: WorkflowSystem,
 ):
     """The owner that dies is this test: it writes outcomes, and neither replies nor commits."""
 
     async def act(scene: Scene) -> None:
         parent = await scene.create("parent", "bereaved")
         await scene.status(parent, RunStatus.COMPLETE)
-        log = a_log(house)
+        log = a_log(system)
         await log.start()
         names = [f"untold-{n}" for n in range(8)]
-        house.stop("one")
-        asked = [
+        system.stop("one")
+        requested = [
             asyncio.create_task(scene.client.send("sleeper", name, StartRun(HOUR)))
             for name in names
         ]
@@ -263,32 +263,32 @@ def test_an_outcome_whose_owner_died_before_it_told_anybody_is_told_by_the_next(
                 begun.add(key)
             await log.append(partition, records)
         await log.stop()
-        work(house)
-        replies = await asyncio.gather(*asked, *again)
+        work(system)
+        replies = await asyncio.gather(*requested, *again)
         codes = sorted(reply.code for reply in replies)
         assert codes == [*[""] * 8, *["INSTANCE_ID_ALREADY_EXISTS"] * 8]
         assert all(reply.position >= 0 for reply in replies)
         for name in names:
             await scene.status(f"sleeper/{name}", RunStatus.WAITING)
 
-    work(house)
-    play(house, act)
+    work(system)
+    play(system, act)
 
 
 async def _unanswered(scene: Scene, count: int) -> list[tuple[int, int, CommandSent]]:
     """The last commands, once there are as many that have no outcome."""
     while True:
-        found = [
+        result = [
             (partition, record.offset, decode(record.value, CommandSent))
             for partition in range(PARTITIONS)
             async for records in read_partition(
-                Cluster(scene.house.bootstrap), [WORKFLOW_COMMANDS], partition
+                Cluster(scene.system.bootstrap), [WORKFLOW_COMMANDS], partition
             )
             for record in records
             if record.offset > scene.story.claims[partition].cause and record.value != GARBAGE
         ]
-        if len(found) >= count:
-            return found
+        if len(result) >= count:
+            return result
 
 
 def _outcome(epoch: int, offset: int, command: CommandSent, exists: bool) -> HistoryAppended:
@@ -308,7 +308,7 @@ def _outcome(epoch: int, offset: int, command: CommandSent, exists: bool) -> His
 # -- taking over
 
 
-def test_what_sleeps_on_as_bytes_is_woken_by_time_by_events_and_by_restarts(house: WorkflowHouse):
+def test_what_sleeps_on_as_bytes_is_woken_by_time_by_events_and_by_restarts(system: WorkflowSystem):
     async def act(scene: Scene) -> None:
         timely = await scene.create("sleeper", "timely", "5000")
         waiting = await scene.create("waiting", "cold")
@@ -329,24 +329,24 @@ def test_what_sleeps_on_as_bytes_is_woken_by_time_by_events_and_by_restarts(hous
         assert not (await scene.ask(paused, ResumeRun())).code
         assert await scene.ends(paused) == "awake"
 
-    work(house)
-    play(house, act)
+    work(system)
+    play(system, act)
 
 
-def test_what_is_at_work_as_bytes_goes_on(house: WorkflowHouse):
+def test_what_is_at_work_as_bytes_goes_on(system: WorkflowSystem):
     async def act(scene: Scene) -> None:
         def begun() -> int:
-            return sum(mark.instance == slow for mark in house.marks())
+            return sum(mark.instance == slow for mark in system.marks())
 
         async def heard(topic: str) -> list[bytes | None]:
             # To be read by such a reader is what `tx.publish` promises.
             reader = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
             async with AIOKafkaConsumer(
-                topic, bootstrap_servers=house.bootstrap, **reader
+                topic, bootstrap_servers=system.bootstrap, **reader
             ) as consumer:
                 first = await consumer.getone()
                 more = await consumer.getmany(timeout_ms=1_000)
-            return [first.key, *(each.key for found in more.values() for each in found)]
+            return [first.key, *(item.key for result in more.values() for item in result)]
 
         slow = await scene.create("slow", "cold", "60000")
         silent = await scene.create("announcer", "cold", '"not-yet-there"')
@@ -357,11 +357,11 @@ def test_what_is_at_work_as_bytes_goes_on(house: WorkflowHouse):
         assert await heard("not-yet-there") == [b"cold"]
         assert not (await scene.ask(slow, TerminateRun())).code
 
-    work(house)
-    play(house, act)
+    work(system)
+    play(system, act)
 
 
-def test_a_run_of_another_kind_rests_is_written_down_and_taken_over(house: WorkflowHouse):
+def test_a_run_of_another_kind_rests_is_written_down_and_taken_over(system: WorkflowSystem):
     async def act(scene: Scene) -> None:
         async def add(number: int) -> None:
             event = SendEvent(f"add-{number}", "add", "1")
@@ -376,21 +376,21 @@ def test_a_run_of_another_kind_rests_is_written_down_and_taken_over(house: Workf
         await scene.status(counter, RunStatus.COMPLETE)
         assert scene.story.output(counter) == 3
 
-    work(house)
-    play(house, act)
+    work(system)
+    play(system, act)
 
 
 async def _replace_worker(scene: Scene, *keys: str) -> None:
     """Kills the worker once instances are written down; the next one has them as bytes."""
     await scene.written_down(*keys)
-    scene.house.kill("one")
-    await _make_topic(scene.house, "not-yet-there")
+    scene.system.kill("one")
+    await _make_topic(scene.system, "not-yet-there")
     await _compare_takeover(scene, keys)
-    work(scene.house)
+    work(scene.system)
 
 
-async def _make_topic(house: WorkflowHouse, name: str) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=house.bootstrap)
+async def _make_topic(system: WorkflowSystem, name: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=system.bootstrap)
     await admin.start()
     await admin.create_topics([NewTopic(name, 1, 1)])
     await admin.close()
@@ -398,7 +398,7 @@ async def _make_topic(house: WorkflowHouse, name: str) -> None:
 
 async def _compare_takeover(scene: Scene, keys: tuple[str, ...]) -> None:
     """What a takeover comes to, from the checkpoint on, is what the whole history says."""
-    log = a_log(scene.house)
+    log = a_log(scene.system)
     await log.start()
     for key in keys:
         partition = partition_of(key.encode(), PARTITIONS)
@@ -415,19 +415,19 @@ async def _compare_takeover(scene: Scene, keys: tuple[str, ...]) -> None:
     await log.stop()
 
 
-def test_snapshots_of_an_unknown_format_are_passed_over(house: WorkflowHouse):
+def test_snapshots_of_an_unknown_format_are_passed_over(system: WorkflowSystem):
     async def act(scene: Scene) -> None:
         waiting = await scene.create("waiting", "unknown")
         await scene.status(waiting, RunStatus.WAITING)
         await scene.written_down(waiting)
-        house.stop("one")
-        shutil.rmtree(house.directory / "data")
+        system.stop("one")
+        shutil.rmtree(system.directory / "data")
         partition = partition_of(waiting.encode(), PARTITIONS)
-        producer = AIOKafkaProducer(bootstrap_servers=house.bootstrap)
+        producer = AIOKafkaProducer(bootstrap_servers=system.bootstrap)
         await producer.start()
-        found = await snapshots(house, partition)
+        result = await snapshots(system, partition)
         for key in (waiting.encode(), b"waiting/of-the-future"):
-            old = found[waiting.encode()]
+            old = result[waiting.encode()]
             new = SnapshotTaken(
                 kind="replay",
                 compressed=False,
@@ -442,16 +442,16 @@ def test_snapshots_of_an_unknown_format_are_passed_over(house: WorkflowHouse):
                 WORKFLOW_SNAPSHOTS, encode(new), key=key, partition=partition
             )
         await producer.stop()
-        work(house)
+        work(system)
         await scene.event(waiting, payload="1")
         await scene.event(waiting, payload="2")
         assert await scene.ends(waiting) == [1, 2]
 
-    work(house)
-    play(house, act)
+    work(system)
+    play(system, act)
 
 
-def test_a_takeover_goes_on_from_the_store_and_from_kafka_when_that_is_torn(house: WorkflowHouse):
+def test_a_takeover_goes_on_from_the_store_and_from_kafka_when_that_is_torn(system: WorkflowSystem):
     async def act(scene: Scene) -> None:
         waiting = await scene.create("waiting", "stored")
         ended = await scene.create("ten", "stored")
@@ -459,14 +459,14 @@ def test_a_takeover_goes_on_from_the_store_and_from_kafka_when_that_is_torn(hous
         await scene.status(waiting, RunStatus.WAITING)
         for number, torn in enumerate([False, True], 1):
             await scene.written_down(waiting, ended)
-            house.kill("one")
-            before = len((house.directory / "one.log").read_text())
-            torn_files = (house.directory / "data").rglob("MANIFEST-*") if torn else ()
-            for each in torn_files:
-                each.write_bytes(b"torn" * each.stat().st_size)
-            work(house)
+            system.kill("one")
+            before = len((system.directory / "one.log").read_text())
+            torn_files = (system.directory / "data").rglob("MANIFEST-*") if torn else ()
+            for file in torn_files:
+                file.write_bytes(b"torn" * file.stat().st_size)
+            work(system)
             await scene.event(waiting, payload=str(number))
-            lines = (house.directory / "one.log").read_text()[before:]
+            lines = (system.directory / "one.log").read_text()[before:]
             starts = [int(at) for at in re.findall(r"history from offset (\d+)", lines)]
             assert len(starts) >= PARTITIONS
             assert max(starts) > 0
@@ -475,26 +475,26 @@ def test_a_takeover_goes_on_from_the_store_and_from_kafka_when_that_is_torn(hous
         assert (await scene.ask(ended, RestartRun())).run_number == 1
         assert await scene.ends(ended) == 45
 
-    work(house)
-    play(house, act)
+    work(system)
+    play(system, act)
 
 
 # -- time
 
 
-def test_an_event_that_was_sent_in_time_counts_though_no_worker_was_there(house: WorkflowHouse):
+def test_an_event_that_was_sent_in_time_counts_though_no_worker_was_there(system: WorkflowSystem):
     async def act(scene: Scene) -> None:
         # Long enough for a worker to end in.
         patient = [f"in-time-{n}" for n in range(8)]
-        keys = await asyncio.gather(*(scene.create("patient", each, "4000") for each in patient))
+        keys = await asyncio.gather(*(scene.create("patient", item, "4000") for item in patient))
         for key in keys:
             await scene.status(key, RunStatus.WAITING)
-        house.stop("one")
-        asked = [asyncio.create_task(scene.event(key)) for key in keys]
+        system.stop("one")
+        requested = [asyncio.create_task(scene.event(key)) for key in keys]
         await scene.after_the_waits(keys)
-        work(house)
-        await asyncio.gather(*asked)
+        work(system)
+        await asyncio.gather(*requested)
         assert [await scene.ends(key) for key in keys] == [1] * len(keys)
 
-    work(house)
-    play(house, act)
+    work(system)
+    play(system, act)

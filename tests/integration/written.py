@@ -111,15 +111,15 @@ def batch(records: Sequence[Written], starts: Mapping[tuple[str, int], int]) -> 
     ends = dict(starts)
     numbered = []
     for record in records:
-        place = (record.topic, record.partition)
-        offset = ends.setdefault(place, 0)
+        position = (record.topic, record.partition)
+        offset = ends.setdefault(position, 0)
         numbered.append(
             Written(
                 record.topic, record.partition, record.key, record.value, record.headers, offset
             )
         )
-        ends[place] = offset + 1
-    spans = {place: Span(starts.get(place, 0), end) for place, end in ends.items()}
+        ends[position] = offset + 1
+    spans = {position: Span(starts.get(position, 0), end) for position, end in ends.items()}
     return Batch(records=numbered, spans=spans, plan=plan(numbered))
 
 

@@ -27,7 +27,7 @@ def plain_row(table: Table, row: Row) -> dict[str, Any]:
     return dict(zip(names, (*row.key, *row.values), strict=True)) | {
         "stamps": plain(stamps),
         "stamp_of": bytes(
-            UNSET if held is None else next(at for at, each in enumerate(stamps) if each is held)
+            UNSET if held is None else next(at for at, stamp in enumerate(stamps) if stamp is held)
             for held in row.stamps
         ),
     }

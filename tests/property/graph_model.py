@@ -65,14 +65,14 @@ class Model:
         self.apply(decide_start(graph, given).decisions, None)
 
     def ready(self) -> list[str]:
-        return [each for each, status in self.status.items() if status == READY]
+        return [item for item, status in self.status.items() if status == READY]
 
     def run(self, pick: Callable[[list[str]], str], result: Callable[[Token, Any], Any]) -> None:
         while self.error is None and (ready := self.ready()):
             token = self.tokens[pick(ready)]
-            given = map_input(self.graph, token.node_ref, self.scope(token))
-            assert not isinstance(given, EvaluationProblem)
-            self.complete(token, result(token, given))
+            provided = map_input(self.graph, token.node_ref, self.scope(token))
+            assert not isinstance(provided, EvaluationProblem)
+            self.complete(token, result(token, provided))
         if self.error is None:
             self.finish()
 
@@ -99,9 +99,9 @@ class Model:
     def _time_out(self, fork: str, node_ref: str) -> None:
         waiting = self.waiting(fork, node_ref)
         transition = self.graph.transition(self.came_by[waiting[0].id])
-        for each in decide_timeout(transition, waiting).decisions:
-            if isinstance(each, ActivateFanIn | FailWorkflow):
-                self.apply((each,), waiting[0])
+        for decision in decide_timeout(transition, waiting).decisions:
+            if isinstance(decision, ActivateFanIn | FailWorkflow):
+                self.apply((decision,), waiting[0])
         self.settle()
 
     def _complete(self, token: Token, result: object) -> None:
@@ -128,13 +128,15 @@ class Model:
 
     def apply(self, decisions: tuple[Decision, ...], token: Token | None) -> None:
         arrivals = []
-        for each in decisions:
-            if isinstance(each, CreateToken):
-                created = self.create(each.params, token)
-                if each.params.transition_ref is not None and token is not None:
-                    arrivals.append((created, self.graph.transition(each.params.transition_ref)))
+        for decision in decisions:
+            if isinstance(decision, CreateToken):
+                created = self.create(decision.params, token)
+                if decision.params.transition_ref is not None and token is not None:
+                    arrivals.append(
+                        (created, self.graph.transition(decision.params.transition_ref))
+                    )
             else:
-                self.apply_one(each, token)
+                self.apply_one(decision, token)
         for created, transition in arrivals:
             if self.error is None and transition.synchronization is not None:
                 self.arrive(created, transition)
@@ -198,7 +200,7 @@ class Model:
         waiting = self.waiting(token.fork, token.node_ref)
         counts = self.counts(token.fork, token.node_ref, token) if token.fork else None
         counts = counts or Counts(total=0, completed=0, terminal=0)
-        planned = decide_synchronization(transition, token, counts, [each.id for each in waiting])
+        planned = decide_synchronization(transition, token, counts, [item.id for item in waiting])
         (decision,) = planned.decisions
         if isinstance(decision, MarkWaiting):
             self.status[token.id] = WAITING
@@ -207,9 +209,9 @@ class Model:
 
     def waiting(self, fork: str | None, node_ref: str) -> list[Token]:
         return [
-            each
-            for each in self.tokens.values()
-            if self.status[each.id] == WAITING and (each.fork, each.node_ref) == (fork, node_ref)
+            token
+            for token in self.tokens.values()
+            if self.status[token.id] == WAITING and (token.fork, token.node_ref) == (fork, node_ref)
         ]
 
     def branch_of(self, token: Token, fork: str) -> int | None:
@@ -231,7 +233,7 @@ class Model:
         total = self.forks[fork].total
         return Counts(
             total=total,
-            completed=len({each.branch_index for each in here}),
+            completed=len({item.branch_index for item in here}),
             terminal=total - len(moving - {None}),
         )
 
@@ -263,23 +265,23 @@ class Model:
         self.activated[key] += 1
         arrivals = [
             Arrival(
-                token_id=each,
-                branch_index=self.tokens[each].branch_index,
-                transition_ref=self.came_by[each],
-                iteration_counts=self.tokens[each].iteration_counts,
-                output=self.outputs.get((found.fork, self.tokens[each].branch_index), {}),
+                token_id=item,
+                branch_index=self.tokens[item].branch_index,
+                transition_ref=self.came_by[item],
+                iteration_counts=self.tokens[item].iteration_counts,
+                output=self.outputs.get((found.fork, self.tokens[item].branch_index), {}),
             )
-            for each in found.merged_token_ids
+            for item in found.merged_token_ids
         ]
-        self.merged[key] = {each.branch_index for each in arrivals}
+        self.merged[key] = {arrival.branch_index for arrival in arrivals}
         in_flight = [
-            each.id
-            for each in self.tokens.values()
-            if self.branch_of(each, found.fork) is not None
-            and each.id not in found.merged_token_ids
+            token.id
+            for token in self.tokens.values()
+            if self.branch_of(token, found.fork) is not None
+            and token.id not in found.merged_token_ids
             and (
-                self.status[each.id] == READY
-                or (self.status[each.id] == WAITING and each.fork != found.fork)
+                self.status[token.id] == READY
+                or (self.status[token.id] == WAITING and token.fork != found.fork)
             )
         ]
         origin = fork.origin
@@ -295,8 +297,8 @@ class Model:
             enclosing_output=around,
             came_by=found.came_by,
         )
-        for each in planned.decisions:
-            if isinstance(each, CreateToken):
-                self.create(each.params, None)
+        for decision in planned.decisions:
+            if isinstance(decision, CreateToken):
+                self.create(decision.params, None)
             else:
-                self.apply_one(each, token)
+                self.apply_one(decision, token)

@@ -172,14 +172,14 @@ def check_expression(evaluator: EvaluatorProcess, source: str, values: dict[str,
         return
     before = resident_mib()
     # No other exception, and nothing that is not a value of JSON.
-    found = expression.evaluate(
+    result = expression.evaluate(
         ExpressionValues(values, NAMES), {"item": values["a"]["l"]}, Evaluations(evaluator)
     )
     assert resident_mib() - before < 256, source
-    if isinstance(found, EvaluationProblem):
-        assert found.message
+    if isinstance(result, EvaluationProblem):
+        assert result.message
     else:
-        json.dumps(found, allow_nan=False)
+        json.dumps(result, allow_nan=False)
 
 
 BRIEF = settings(

@@ -50,8 +50,8 @@ class Worker:
     def _step(self, end: int, records: list[Incoming]) -> Batch:
         emitted = self.intake.step(self.state, WEBHOOKS, records, NOW_MS)
         self.state.write(PartitionCheckpoint())
-        traces = [decode(each.value, DuplicateDropped) for each in emitted if each.topic == TRACES]
-        claims = [each for each in emitted if each.topic == ADMISSIONS]
+        traces = [decode(item.value, DuplicateDropped) for item in emitted if item.topic == TRACES]
+        claims = [item for item in emitted if item.topic == ADMISSIONS]
         return Batch(end, claims, {trace.offset for trace in traces})
 
 
@@ -96,7 +96,7 @@ def test_a_superseded_worker_and_its_successor_claim_the_same_first_offsets(
     superseded = Worker([]).process(log, 0, old_sizes)
     # Claims are durable in order, and what is committed is no further than they are.
     durable = draw.draw(st.integers(0, len(superseded)), "batches durable at the takeover")
-    committed = draw.draw(st.sampled_from([0, *(each.end for each in superseded[:durable])]))
+    committed = draw.draw(st.sampled_from([0, *(item.end for item in superseded[:durable])]))
     admitted = [claim for batch in superseded[:durable] for claim in batch.claims]
     late = [claim for batch in superseded[durable:] for claim in batch.claims]
 

@@ -25,8 +25,8 @@ def merge_all(row: Row | None, updates: Iterable[RowUpdate]) -> Row | None:
 @st.composite
 def updates(draw: st.DrawFn) -> list[RowUpdate]:
     """Updates of one row; one stamp says one thing of a column, as one delivery does."""
-    told: dict[tuple[Stamp, str], int | None] = {}
-    found = []
+    reported: dict[tuple[Stamp, str], int | None] = {}
+    result = []
     for _ in range(draw(st.integers(0, 6))):
         stamp = Stamp(
             draw(st.integers(0, 1)),
@@ -38,11 +38,11 @@ def updates(draw: st.DrawFn) -> list[RowUpdate]:
         )
         names = draw(st.lists(st.sampled_from(NAMES), unique=True))
         values = {
-            name: told.setdefault((stamp, name), draw(st.none() | st.integers(0, 9)))
+            name: reported.setdefault((stamp, name), draw(st.none() | st.integers(0, 9)))
             for name in names
         }
-        found.append(RowUpdate(DAYS, KEY, values, stamp))
-    return found
+        result.append(RowUpdate(DAYS, KEY, values, stamp))
+    return result
 
 
 @given(data=st.data(), several=updates())
@@ -59,8 +59,8 @@ def test_any_order_and_repetition_of_updates_gives_one_row(
 @settings(max_examples=100, deadline=None)
 def test_updates_may_be_merged_in_any_grouping(several: list[RowUpdate], more: list[RowUpdate]):
     # Values of the two lists may differ under one stamp; a delivery's never do.
-    known = {(each.stamp, name) for each in several for name in each.values}
-    more = [each for each in more if all((each.stamp, name) not in known for name in each.values)]
+    known = {(item.stamp, name) for item in several for name in item.values}
+    more = [item for item in more if all((item.stamp, name) not in known for name in item.values)]
     first, second = merge_all(None, several), merge_all(None, more)
     together = merge_all(None, several + more)
     assert joined(first, second) == joined(second, first) == together
@@ -84,7 +84,7 @@ def joined(row: Row | None, other: Row | None) -> Row | None:
 def test_a_row_meets_its_own_updates_unchanged(several: list[RowUpdate]):
     row = merge_all(None, several)
     if row is not None:
-        assert all(merge(row, each) is row for each in several)
+        assert all(merge(row, item) is row for item in several)
 
 
 @given(several=updates())
@@ -92,9 +92,9 @@ def test_a_row_meets_its_own_updates_unchanged(several: list[RowUpdate]):
 def test_a_column_holds_the_value_of_the_stamp_that_counts_for_it(several: list[RowUpdate]):
     row = merge_all(None, several)
     for name in NAMES:
-        told = [each for each in several if each.values.get(name) is not None]
-        if told and row is not None:
-            best = counting(name, told)
+        reported = [item for item in several if item.values.get(name) is not None]
+        if reported and row is not None:
+            best = counting(name, reported)
             assert row.values[DAYS.index[name]] == best.values[name]
             assert row.stamps[DAYS.index[name]] == best.stamp
 
@@ -104,7 +104,7 @@ def counting(name: str, told: list[RowUpdate]) -> RowUpdate:
         return min(told, key=order)
     if name == "sleep_score":
         latest = max(map(rank_and_hour, told))
-        return min((each for each in told if rank_and_hour(each) == latest), key=order)
+        return min((item for item in told if rank_and_hour(item) == latest), key=order)
     return max(told, key=order)
 
 

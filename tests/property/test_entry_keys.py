@@ -26,11 +26,11 @@ PATHS = st.lists(NAMES | NUMBERS, min_size=1, max_size=5)
 def key_of(path: list[str | int]) -> str:
     """The key of a path. An iteration is always of something."""
     key = ""
-    for each in path:
-        if isinstance(each, str):
-            key = entry_key(key, each)
+    for item in path:
+        if isinstance(item, str):
+            key = entry_key(key, item)
         else:
-            key = iteration_scope(key or "loop", each)
+            key = iteration_scope(key or "loop", item)
     return key
 
 
@@ -43,22 +43,22 @@ def test_two_names_never_share_a_spelling(one: str, other: str):
 def test_a_name_is_one_part_and_can_be_read_back(name: str):
     part = escaped(name)
     assert "/" not in part
-    found, at = "", 0
+    result, at = "", 0
     while at < len(part):
         meant = {"%2F": "/", "%25": "%"}.get(part[at : at + 3])
-        found += meant or part[at]
+        result += meant or part[at]
         at += 3 if meant else 1
-    assert found == name
+    assert result == name
 
 
 @given(PATHS, NAMES)
 def test_a_key_lies_beneath_its_scope_and_beneath_all_above_it(path: list[str | int], name: str):
     scope = key_of(path)
     key = entry_key(scope, name)
-    above = [each for each, _ in scopes_above(key)]
+    above = [item for item, _ in scopes_above(key)]
     assert above[-1] == scope
-    assert all(list(keys_under([key], each)) == [key] for each in ("", *above))
-    assert all(each == f"{key[: len(each)]}" for each in above)
+    assert all(list(keys_under([key], item)) == [key] for item in ("", *above))
+    assert all(item == f"{key[: len(item)]}" for item in above)
     assert list(keys_under([scope], scope)) == []
 
 

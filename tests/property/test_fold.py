@@ -141,7 +141,7 @@ def lab_reports(draw: st.DrawFn) -> WebhookReceived:
 
 @st.composite
 def facts(draw: st.DrawFn) -> WebhookReceived:
-    """Something that the house has learnt of one of two people."""
+    """Something that the system has learnt of one of two people."""
     person = draw(st.sampled_from(PEOPLE))
     named = {
         "at_ms": NOW_MS + draw(st.sampled_from((0, 1_000, 3_600_000))),
@@ -212,7 +212,7 @@ def deliveries() -> st.SearchStrategy[WebhookReceived]:
 
 
 def folded(received: list[WebhookReceived]) -> Folded:
-    return fold(((0, offset, each) for offset, each in enumerate(received)), user_prefix=PREFIX)
+    return fold(((0, offset, item) for offset, item in enumerate(received)), user_prefix=PREFIX)
 
 
 def said(found: Folded) -> object:
@@ -234,7 +234,7 @@ def said(found: Folded) -> object:
 
 def distinct(received: list[WebhookReceived]) -> list[WebhookReceived]:
     """One delivery per event id: a second one with another time is another story, told below."""
-    return list({each.event_id: each for each in received}.values())
+    return list({item.event_id: item for item in received}.values())
 
 
 @given(data=st.data(), received=st.lists(deliveries(), max_size=8).map(distinct))
@@ -252,7 +252,7 @@ def test_any_order_and_repetition_comes_to_the_same(
 def test_the_order_of_reading_does_not_matter_only_the_offsets_do(
     data: st.DataObject, received: list[WebhookReceived]
 ):
-    placed = [(0, offset, each) for offset, each in enumerate(received)]
+    placed = [(0, offset, item) for offset, item in enumerate(received)]
     shuffled = data.draw(st.permutations(placed))
     assert fold(shuffled, user_prefix=PREFIX) == fold(placed, user_prefix=PREFIX)
 
@@ -262,15 +262,15 @@ def test_the_order_of_reading_does_not_matter_only_the_offsets_do(
 def test_every_delivery_has_one_outcome_and_every_value_a_delivery(
     received: list[WebhookReceived],
 ):
-    found = folded(received)
-    assert set(found.outcomes) == {each.event_id for each in received}
-    for rows in found.rows.values():
+    result = folded(received)
+    assert set(result.outcomes) == {item.event_id for item in received}
+    for rows in result.rows.values():
         for row in rows.values():
             assert [value is None for value in row.values] == [
                 stamp is None for stamp in row.stamps
             ]
             for stamp in filter(None, row.stamps):
-                assert found.outcomes[stamp.event_id] in (
+                assert result.outcomes[stamp.event_id] in (
                     ("processed", ""),
                     ("skipped", "permission_change"),
                 )
@@ -281,6 +281,6 @@ def test_every_delivery_has_one_outcome_and_every_value_a_delivery(
 @settings(max_examples=100, deadline=None)
 def test_nobody_sees_another_persons_rows(received: list[WebhookReceived]):
     providers = {person.user: person.provider.lower() for person in PEOPLE}
-    found = folded(received)
+    result = folded(received)
     for table in ("daily_summary", "sleep_sessions"):
-        assert all(providers[key[0]] == key[1] for key in found.rows[table])
+        assert all(providers[key[0]] == key[1] for key in result.rows[table])

@@ -62,13 +62,13 @@ class Played:
         run = self.run
         if run is None or run.ended:
             return []
-        return [each for each in run.tokens.values() if each.status in FLYING]
+        return [token for token in run.tokens.values() if token.status in FLYING]
 
     def complete(self, token: LiveToken, output: str) -> list[RunEvent]:
         assert self.run is not None
         reached = Reached(str(token.number), token.node, token.number, 0, 1, 0)
-        asked = StepReturned(reached, token.attempts + 1, RetryPolicy(0, 0, "constant"), output)
-        return self.append(self.engine.decide(self.run, asked, len(self.records)))
+        requested = StepReturned(reached, token.attempts + 1, RetryPolicy(0, 0, "constant"), output)
+        return self.append(self.engine.decide(self.run, requested, len(self.records)))
 
     def past(self, until: int | None = None) -> Past:
         past = Past("g", "i", 0, until)
@@ -82,15 +82,15 @@ def created(events: list[RunEvent]) -> list[tuple[Any, ...]]:
     """The tokens that events create, each by itself."""
     return [
         (
-            each.node,
-            each.transition,
-            each.fork,
-            each.path if each.count == 1 else f"{each.path}{each.branch + nth}",
-            each.branch + nth,
+            event.node,
+            event.transition,
+            event.fork,
+            event.path if event.count == 1 else f"{event.path}{event.branch + nth}",
+            event.branch + nth,
         )
-        for each in events
-        if isinstance(each, TokensCreated)
-        for nth in range(each.count)
+        for event in events
+        if isinstance(event, TokensCreated)
+        for nth in range(event.count)
     ]
 
 
@@ -106,18 +106,18 @@ def play(graph: Graph, data: st.DataObject) -> Played:
         said = simulate_routing(past, token=str(token.number), output=output)
         assert not isinstance(said, Rejection)
         assert before == ENGINE.encode(past.run)
-        found = [
-            tuple(each["params"][name] for name in NAMES)
-            for each in said.decisions
-            if each["type"] == "CREATE_TOKEN"
+        result = [
+            tuple(decision["params"][name] for name in NAMES)
+            for decision in said.decisions
+            if decision["type"] == "CREATE_TOKEN"
         ]
         made = created(played.complete(token, output))
         # Of a result that the run cannot go on with, nothing comes.
-        assert made == (found if said.error is None else [])
+        assert made == (result if said.error is None else [])
         run = played.run
         assert run is not None
         assert (said.would_be, said.error is None) == (run.status, run.failure is None)
-        assert sum(each.tokens for each in said.fires) <= len(found)
+        assert sum(fire.tokens for fire in said.fires) <= len(result)
     return played
 
 
@@ -128,7 +128,7 @@ def test_what_would_follow_is_what_the_engine_then_decides(graph: Graph, data: s
     tracing = Tracing(Past("g", "i", 0), limit=10_000)
     for record in played.records:
         tracing.apply(record)
-    assert all(each.same for each in tracing.page().decided)
+    assert all(item.same for item in tracing.page().decided)
 
 
 @settings(max_examples=30)

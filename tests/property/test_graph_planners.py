@@ -86,15 +86,15 @@ DECISIONS = st.sampled_from(
 @given(st.lists(DECISIONS))
 def test_putting_decisions_together_changes_nothing_but_their_number(decisions: list[Any]):
     again: list[Any] = []
-    for each in batch(decisions):
-        if isinstance(each, BatchCreateTokens):
-            again += [CreateToken(params=params) for params in each.all_params]
-        elif hasattr(each, "updates"):
-            again += [UpdateTokenStatus(token_id=t, status=s) for t, s in each.updates]
+    for entry in batch(decisions):
+        if isinstance(entry, BatchCreateTokens):
+            again += [CreateToken(params=params) for params in entry.all_params]
+        elif hasattr(entry, "updates"):
+            again += [UpdateTokenStatus(token_id=t, status=s) for t, s in entry.updates]
         else:
-            again.append(each)
+            again.append(entry)
     assert again == decisions
-    kinds = [type(each) for each in batch(decisions)]
+    kinds = [type(item) for item in batch(decisions)]
     assert all(a is not b or a is MarkForDispatch for a, b in itertools.pairwise(kinds))
 
 
@@ -152,7 +152,7 @@ def test_ten_thousand_branches_each_see_their_own_item_of_one_input():
     )
     model = Model(graph, {"items": [{"n": n} for n in range(10_000)]})
     model.complete(model.tokens["0"], {})
-    branches = [model.tokens[each] for each in model.ready()]
+    branches = [model.tokens[item] for item in model.ready()]
     # Were the input converted for each of them, this would take minutes.
-    given = [map_input(graph, "b", model.scope(each)) for each in branches]
+    given = [map_input(graph, "b", model.scope(branch)) for branch in branches]
     assert given == [{"n": 2 * n} for n in range(10_000)]

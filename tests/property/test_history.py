@@ -44,10 +44,10 @@ def sent(command: object) -> CommandSent:
 
 
 def assert_survives(record: Record) -> None:
-    found = decode(encode(record), type(record))
-    assert found == record
+    result = decode(encode(record), type(record))
+    assert result == record
     # Equality says nothing of an enumeration, whose members are equal to their values.
-    assert repr(found) == repr(record)
+    assert repr(result) == repr(record)
 
 
 @given(record=RECORDS)
@@ -95,20 +95,20 @@ def test_a_record_with_another_byte_is_a_record_or_undecodable(record: Record, d
     written = bytearray(encode(record))
     written[data.draw(st.integers(5, len(written) - 1))] = data.draw(st.integers(0, 255))
     try:
-        found = decode(bytes(written), type(record))
+        result = decode(bytes(written), type(record))
     except UndecodableRecord:
         return
-    assert type(found) is type(record)
+    assert type(result) is type(record)
 
 
 @given(junk=st.binary(max_size=60), record=st.sampled_from([appended(), sent(PauseRun())]))
 @settings(max_examples=300, deadline=None)
 def test_junk_is_a_record_or_undecodable(junk: bytes, record: Record):
     try:
-        found = decode(encode(record)[:5] + junk, type(record))
+        result = decode(encode(record)[:5] + junk, type(record))
     except UndecodableRecord:
         return
-    assert type(found) is type(record)
+    assert type(result) is type(record)
 
 
 @pytest.mark.parametrize(

@@ -98,10 +98,10 @@ def test_texts_and_doubles_may_be_read_as_the_bytes_that_lie_there(table: Table)
     @settings(max_examples=60, deadline=None)
     def check(row: Row) -> None:
         data = written(SCHEMAS[table.schema], plain_row(table, row))
-        (*found, never, mine), end = made(data, 0)
+        (*result, never, mine), end = made(data, 0)
         assert (never, mine, end) == (None, 7, len(data))
         raw = {str: lambda text: text.encode(), float: partial(struct.pack, "<d")}
-        assert found == [
+        assert result == [
             raw[type(value)](value) if type(value) in raw else value
             for value in (*row.key, *row.values)
         ]
@@ -116,9 +116,9 @@ def test_every_older_version_is_read_as_by_fastavro(name: str):
     def check(record: Record, data: st.DataObject) -> None:
         schema = data.draw(st.composite(lambda draw: older(SCHEMAS[name], draw))())
         value = written(schema, plain(record))
-        found, end = reader_of(schema, RECORD_TYPES[name])(value, 0)
+        result, end = reader_of(schema, RECORD_TYPES[name])(value, 0)
         assert end == len(value)
-        assert same(found, read(value, schema, SCHEMAS[name]))
+        assert same(result, read(value, schema, SCHEMAS[name]))
 
     check()
 
@@ -173,8 +173,8 @@ def test_bytes_that_were_harmed_are_refused_or_read_as_by_fastavro(
     at = data.draw(st.integers(5, len(harmed) - 1))
     harmed[at:] = data.draw(st.binary(max_size=3)) + harmed[at + 1 :]
     try:
-        found = decode(bytes(harmed), HistoryAppended)
+        result = decode(bytes(harmed), HistoryAppended)
     except (UndecodableRecord, UnknownSchema):
         return
     schema = SCHEMAS["history_appended"]
-    assert same(found, read(bytes(harmed[5:]), schema, schema))
+    assert same(result, read(bytes(harmed[5:]), schema, schema))

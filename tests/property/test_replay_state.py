@@ -232,7 +232,7 @@ def test_a_run_that_errors_can_be_retried_and_the_code_comes_to_no_end_that_it_c
 
 
 def _check_retry(before: CodeRun, run: CodeRun, started: RunStarted) -> None:
-    reopened = {each.key for each in started.reopened}
+    reopened = {item.key for item in started.reopened}
     assert started.kept is not None
     assert set(started.kept).isdisjoint(reopened)
     assert set(run.entries) == {*started.kept, *reopened}
@@ -249,12 +249,12 @@ def _check_retry(before: CodeRun, run: CodeRun, started: RunStarted) -> None:
         if entry.kind is EntryKind.LOOP and key in reopened and before.entries[key].commits:
             assert entry.commits
         if entry.status is EntryStatus.CANCELLED:
-            assert any(key.startswith(f"{each}/") for each in results) or _is_past(key, before)
+            assert any(key.startswith(f"{result}/") for result in results) or _is_past(key, before)
 
 
 def _is_past(key: str, run: CodeRun) -> bool:
     """Whether the loop of these stories has gone on to another iteration."""
-    iterations = {each: int(each[6]) for each in run.entries if each.startswith("loop/~")}
+    iterations = {entry: int(entry[6]) for entry in run.entries if entry.startswith("loop/~")}
     if key not in iterations:
         return False
     return iterations[key] < max(*iterations.values(), *run.entries["loop"].commits, 0)

@@ -25,14 +25,14 @@ def test_a_row_has_its_columns_and_which_delivery_set_each(table: Table):
         named = [stamp for stamp in row.stamps if stamp is not None]
         if any(stamp.sent_at_ms not in MOMENTS_MS for stamp in named):
             return
-        found = read_row(ROW_TYPES[table.name], ROW_READERS[table.name](encode_row(table, row)))
-        sources = json.loads(found["column_sources"])
+        result = read_row(ROW_TYPES[table.name], ROW_READERS[table.name](encode_row(table, row)))
+        sources = json.loads(result["column_sources"])
         columns = dict(zip(table.column_names, row.stamps, strict=True))
         for name, stamp in columns.items():
             at = sources["columns"].get(name)
             assert (None if at is None else sources["deliveries"][at]) == said(stamp)
         values = (*row.key, *row.values)
-        assert [found[name] for name in (*table.key_names, *table.column_names)] == [*values]
+        assert [result[name] for name in (*table.key_names, *table.column_names)] == [*values]
 
     check()
 
@@ -56,12 +56,12 @@ def test_a_record_that_is_a_row_has_its_milliseconds_as_moments(table: str, kind
         fields = {name: getattr(record, name) for name in record.__struct_fields__}
         if any(value not in MOMENTS_MS for name, value in fields.items() if name.endswith("_ms")):
             return
-        found = read_row(ROW_TYPES[table], ROW_READERS[table](encode(record)))
+        result = read_row(ROW_TYPES[table], ROW_READERS[table](encode(record)))
         for name, value in fields.items():
             if name.endswith("_ms"):
-                moment = found[name.removesuffix("_ms")]
+                moment = result[name.removesuffix("_ms")]
                 assert (round(moment.timestamp() * 1_000) if moment else 0) == value
             else:
-                assert found[name] == value
+                assert result[name] == value
 
     check()

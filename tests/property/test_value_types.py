@@ -160,7 +160,7 @@ models = [Model, Ids, Boxed[int], Boxed[Line], list[Model], dict[str, Model], Mo
 zones = st.one_of(
     st.none(),
     st.just(UTC),
-    st.integers(-1439, 1439).map(lambda each: timezone(timedelta(minutes=each))),
+    st.integers(-1439, 1439).map(lambda item: timezone(timedelta(minutes=item))),
 )
 aware = st.one_of(st.none(), st.just(UTC))
 st.register_type_strategy(datetime, st.datetimes(timezones=zones))
@@ -216,7 +216,7 @@ def nearly(draw: st.DrawFn, value: Any) -> Any:  # noqa: ANN401
         return [*value[:at], draw(nearly(value[at])), *value[at + 1 :]]
     name = draw(st.sampled_from(sorted(value)))
     change = draw(st.integers(0, 4))
-    rest = {each: value[each] for each in value if each != name}
+    rest = {item: value[item] for item in value if item != name}
     if change == 0:
         return rest
     if change == 1:
@@ -247,9 +247,9 @@ def test_the_check_of_params_accepts_what_is_read(form: Any, data: st.DataObject
     declared.check()
     plain = json.loads(encode_object(data.draw(values_of(form)), "the params"))
     value = data.draw(st.one_of(nearly(plain), st.sampled_from(ODD)))
-    found = fault(declared, value)
+    result = fault(declared, value)
     why = misfit(declared, value)
-    if found is None:
+    if result is None:
         assert why is None
     elif why is None:
         # Reading drops what the check refuses: a field that has no name, and what comes twice.
@@ -257,7 +257,7 @@ def test_the_check_of_params_accepts_what_is_read(form: Any, data: st.DataObject
             '"additionalProperties":false', '"title":""'
         )
         open_schema = open_schema.replace('"uniqueItems":true', '"title":""')
-        assert value is None or params_problem(open_schema, json.dumps(value)) is None, found
+        assert value is None or params_problem(open_schema, json.dumps(value)) is None, result
 
 
 def misfit(declared: ValueType, value: object) -> str | None:

@@ -115,7 +115,9 @@ class Reader:
 
     def _lose(self, noted: LeaderEpochNoted) -> None:
         if noted.lost_from >= 0:
-            self.outcomes = {o: told for o, told in self.outcomes.items() if o < noted.lost_from}
+            self.outcomes = {
+                o: reported for o, reported in self.outcomes.items() if o < noted.lost_from
+            }
             self.lost_from = min(self.lost_from, noted.lost_from)
 
     def _apply(self, record: HistoryAppended, sequence: int, event: LogEvent) -> None:
@@ -432,7 +434,7 @@ class World:
             self.note(owner, ahead, LeaderEpochNoted(owner.noted, end))
             owner.position = end
             again = owner.to_reply_again.items()
-            owner.to_reply_again = {cause: told for cause, told in again if cause < end}
+            owner.to_reply_again = {cause: reported for cause, reported in again if cause < end}
 
     def note(self, owner: Owner, ahead: Reader, noted: LeaderEpochNoted) -> None:
         record = a_record("", -1, 0, owner.epoch, NO_CAUSE, noted)
@@ -459,11 +461,11 @@ class World:
                 if read is None or read.leader > owner.noted:
                     self.lose(owner, "finds another command where one has its outcome")
                     return
-                number, told = read.number, again.pop(cause)
+                number, reported = read.number, again.pop(cause)
             else:
-                told = owner.to_reply.pop(cause)
-                number = self.history[told[0]].at_ms
-            self.replies.setdefault(number, []).append(told)
+                reported = owner.to_reply.pop(cause)
+                number = self.history[reported[0]].at_ms
+            self.replies.setdefault(number, []).append(reported)
             # A commit of one who is no member any more may be taken or not; he may be behind.
             if self.random.random() < 0.5:
                 self.committed = cause + 1
@@ -553,9 +555,9 @@ class World:
                 raise Violation(f"two readers differ about {offset}")
         if reader.seen() != self.prefixes[-1]:
             raise Violation("two readers differ at the end")
-        for number, told in self.replies.items():
-            if set(told) != {self.decided[number]}:
-                raise Violation(f"command {number}: {self.decided[number]}, but told {told}")
+        for number, reported in self.replies.items():
+            if set(reported) != {self.decided[number]}:
+                raise Violation(f"command {number}: {self.decided[number]}, but told {reported}")
 
 
 def a_record(

@@ -49,17 +49,17 @@ async def line(event: Event, step: Step, work: Work) -> object:
 
 @shape(restarts=True)
 async def retries(event: Event, step: Step, work: Work) -> object:
-    found: list[object] = [await step.do("first", work.do(1, failures=3), retries=EVER)]
+    result: list[object] = [await step.do("first", work.do(1, failures=3), retries=EVER)]
     try:
         await step.do("second", _fails, retries=ONCE)
     except StepFailedError as error:
-        found.append(error.name)
+        result.append(error.name)
     try:
         await step.do("refused", _refuses, retries=EVER)
     except StepFailedError as error:
-        found.append(error.error.name)
+        result.append(error.error.name)
     again = [await step.do("third", work.at_once(3), retries=SOON) for _ in range(2)]
-    return [*found, *again]
+    return [*result, *again]
 
 
 @shape(restarts=True)
@@ -174,12 +174,12 @@ async def events(event: Event, step: Step, work: Work) -> object:
         state = [*state, *(line.payload for line in lines)]
         return Break(state) if len(state) == 4 else Continue(state)
 
-    found = await step.loop("lines", collect, state=[])
+    result = await step.loop("lines", collect, state=[])
     try:
         await step.wait_for_event("never", type="never", timeout="2 minutes")
     except EventTimeoutError:
         await step.do("end", work.at_once(), retries=SOON)
-    return [first.payload, found]
+    return [first.payload, result]
 
 
 @shape(script=tuple(("knock", number) for number in range(3)))
@@ -255,7 +255,7 @@ async def children(event: Event, step: Step, work: Work) -> object:
         "make", work.tx(lambda tx: tx.create_workflow("leaf", id=f"{me}-taken", params=0)),
         retries=EVER,
     )  # fmt: skip
-    found: list[object] = [await step.run_workflow("good", "leaf", id=f"{me}-good", params="ok")]
+    result: list[object] = [await step.run_workflow("good", "leaf", id=f"{me}-good", params="ok")]
     for name, workflow, options in (
         ("bad", "leaf", {"params": "bad"}),
         ("late", "sleeper", {"timeout": "1 hour"}),
@@ -264,8 +264,8 @@ async def children(event: Event, step: Step, work: Work) -> object:
         try:
             await step.run_workflow(name, workflow, id=f"{me}-{name}", **options)
         except ChildWorkflowError:
-            found.append(await step.do(f"after {name}", work.at_once(name), retries=SOON))
-    return found
+            result.append(await step.do(f"after {name}", work.at_once(name), retries=SOON))
+    return result
 
 
 async def brief(event: Event, step: Step, work: Work) -> object:
@@ -281,13 +281,13 @@ async def refused(event: Event, step: Step, work: Work) -> object:
         tx.create_workflow("brief", id=taken, params=0)
 
     await step.do("make", work.tx(create), retries=EVER)
-    found = 0
+    result = 0
     for number in range(8):
         try:
             await step.run_workflow(f"again {number}", "brief", id=taken)
         except ChildWorkflowError:
-            found += 1
-    return found
+            result += 1
+    return result
 
 
 async def middle(event: Event, step: Step, work: Work) -> object:
@@ -341,18 +341,18 @@ async def gathers(event: Event, step: Step, work: Work) -> object:
 async def collector(event: Event, step: Step, work: Work) -> object:
     async def collect(step: Step, state: list[object]) -> object:
         got = await step.wait_for_events("page", types=["page"], limit=3, timeout=LONG)
-        state = sorted([*state, *(each.payload for each in got)])
+        state = sorted([*state, *(item.payload for item in got)])
         # None come when an operator has ended who sends them.
         all_there = len(state) == event.payload["n"] or not got
         return Break(state) if all_there else Continue(state)
 
-    found = await step.loop("pages", collect, state=[])
+    result = await step.loop("pages", collect, state=[])
     to = event.payload["to"]
     await step.do(
-        "done", work.tx(lambda tx: tx.send_event(*to, "done", found), len(found)), retries=EVER
+        "done", work.tx(lambda tx: tx.send_event(*to, "done", result), len(result)), retries=EVER
     )
     # What is sent twice but counted once must not turn up here.
-    return [found, await step.wait_for_events("more", types=["page"], timeout="1 minute")]
+    return [result, await step.wait_for_events("more", types=["page"], timeout="1 minute")]
 
 
 @shape(collector)
@@ -407,7 +407,7 @@ async def mended(event: Event, step: Step, work: Work) -> object:
     """Each of its parts fails in one run more than the part before."""
     work.drawn("timestamp", event.timestamp.isoformat())
     work.drawn("uuid", await step.uuid())
-    found: list[object] = [await step.do("first", work.do(1), retries=EVER)]
+    result: list[object] = [await step.do("first", work.do(1), retries=EVER)]
 
     async def good(step: Step) -> object:
         value = await step.do("a", work.do("a"), retries=EVER)
@@ -423,8 +423,8 @@ async def mended(event: Event, step: Step, work: Work) -> object:
         await step.sleep("nap", LONG)
 
     both = await step.join("both", good=good, bad=bad)
-    found += [both["good"], both["bad"]]
-    found.append(await step.run_workflow("leaf", "leaf", params=2))
+    result += [both["good"], both["bad"]]
+    result.append(await step.run_workflow("leaf", "leaf", params=2))
 
     async def turn(step: Step, state: list[object]) -> object:
         n = len(state)
@@ -435,8 +435,8 @@ async def mended(event: Event, step: Step, work: Work) -> object:
         return Break(state) if len(state) == 5 else Continue(state)
 
     options = {"commit_interval": 2, "history_every": 2, "history_keep": 2}
-    found.append(await step.loop("turns", turn, state=[], **options))
-    return found + await asyncio.gather(
+    result.append(await step.loop("turns", turn, state=[], **options))
+    return result + await asyncio.gather(
         step.run_workflow("child", "leaf", params=3),
         step.sleep("nap", "1 minute"),
         step.do("more", work.do("more"), retries=EVER),
@@ -536,13 +536,13 @@ async def _evaluate(node: list[Any], step: Step, work: Work) -> object:  # noqa:
             except StepFailedError as error:
                 return error.name
         case "seq":
-            return [await _evaluate(each, step, work) for each in node[2]]
+            return [await _evaluate(item, step, work) for item in node[2]]
         case "gather":
-            return await asyncio.gather(*(_evaluate(each, step, work) for each in node[2]))
+            return await asyncio.gather(*(_evaluate(item, step, work) for item in node[2]))
         case "join":
-            return await step.join(name, **{f"b{each[1]}": branch(each) for each in node[2]})
+            return await step.join(name, **{f"b{item[1]}": branch(item) for item in node[2]})
         case "race":
-            await step.race(name, **{f"b{each[1]}": branch(each) for each in node[2]})
+            await step.race(name, **{f"b{item[1]}": branch(item) for item in node[2]})
             return "raced"
         case "sure":
             won = await step.race(name, never=never, sure=branch(node[2][0]))

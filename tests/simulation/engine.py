@@ -80,13 +80,13 @@ def run(
 
 
 def _compare(world: World) -> None:
-    found = ends(world)
+    result = ends(world)
     for root in world.roots:
         if root.ended_early:
             continue
         for key, end in _expected_of(root).items():
-            if found.get(key) != end:
-                raise Violation(f"{key}: expected {end}, found {found.get(key)}")
+            if result.get(key) != end:
+                raise Violation(f"{key}: expected {end}, found {result.get(key)}")
 
 
 def _expected_of(root: Root) -> Ends:

@@ -45,9 +45,9 @@ class Place(MemoryStore):
 
     @override
     def remove(self, keys: Collection[str]) -> None:
-        gone = tuple(keys)
-        self._writes.append(lambda store: MemoryStore.remove(store, gone))
-        super().remove(gone)
+        removed = tuple(keys)
+        self._writes.append(lambda store: MemoryStore.remove(store, removed))
+        super().remove(removed)
 
     @override
     def clear(self) -> None:
@@ -63,7 +63,7 @@ class Disk:
 
     def take(self) -> Place:
         """The first place that is free."""
-        free = next((each for each in self._places if not each.taken), None)
+        free = next((position for position in self._places if not position.taken), None)
         if free is None:
             free = Place()
             self._places.append(free)

@@ -42,16 +42,16 @@ _TO_HOST: Final = msgspec.msgpack.Decoder(ToHost)
 
 def ends(world: "World") -> dict[str, tuple[object, ...]]:
     """How all instances ended; of one that raced others only that it did."""
-    found: dict[str, tuple[object, ...]] = {}
+    result: dict[str, tuple[object, ...]] = {}
     for key, run in world.runs().items():
         failure = run.failure and (run.failure.name, run.failure.message)
         if run.kind == SLOTS:
             continue
         if run.workflow == "sleeper":
-            found[key] = ("ended",)
+            result[key] = ("ended",)
         else:
-            found[key] = (run.status.value, run.output, failure)
-    return found
+            result[key] = (run.status.value, run.output, failure)
+    return result
 
 
 def undelivered(world: "World") -> None:
@@ -78,10 +78,10 @@ def left_standing(world: "World") -> None:
         if not isinstance(run, CodeRun) or not _is_rolled_back(run):
             continue
         forgotten = trimmed(run.entries)
-        for place, entry in run.entries.items():
+        for position, entry in run.entries.items():
             done = entry.rollback and entry.status is EntryStatus.COMPLETED
-            if done and not entry.rolled_back and place not in forgotten:
-                raise Violation(f"{key} has ended, and {place} is not rolled back")
+            if done and not entry.rolled_back and position not in forgotten:
+                raise Violation(f"{key} has ended, and {position} is not rolled back")
 
 
 def _is_rolled_back(run: CodeRun) -> bool:
@@ -106,8 +106,8 @@ def check_replays(world: "World") -> None:
         for key, records in partition.reader.counted.items():
             places = {len(records) - 1}
             places |= {world.random.randint(1, len(records)) for _ in range(PREFIXES - 1)}
-            for place in sorted(places):
-                _replay(key, records[: max(1, place)], world)
+            for position in sorted(places):
+                _replay(key, records[: max(1, position)], world)
 
 
 def _replay(key: str, records: list[HistoryAppended], world: "World") -> None:
@@ -150,7 +150,9 @@ class _Dry:
         self._run = run
         self._world = world
         self._said: list[FromHost] = []
-        workflows = {each.name: each for s in world.shapes for each in s.workflows(self)}
+        workflows = {
+            workflow.name: workflow for s in world.shapes for workflow in s.workflows(self)
+        }
         self._host = Host(workflows, emit=self._said.append, now_ms=lambda: world.now_ms)
 
     def asked(self) -> list[FromHost]:

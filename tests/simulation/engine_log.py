@@ -115,12 +115,12 @@ class Reader:
         if run is not None and (run.unsent or not (run.ended or run.is_forgotten)):
             raise Violation(f"{key} is deleted before it is over: {run}")
         self.counted.pop(key, None)
-        for of, number in [each for each in self.posts if each[0] == key]:
+        for of, number in [post for post in self.posts if post[0] == key]:
             self.forgotten.append((key, self.posts.pop((of, number))))
         for places in (self.done, self.opened, self.undone):
-            places -= {each for each in places if instance_key(*each[:2]) == key}
+            places -= {position for position in places if instance_key(*position[:2]) == key}
         for runs in (self.retried, self.cancelled):
-            runs -= {each for each in runs if instance_key(*each[:2]) == key}
+            runs -= {run for run in runs if instance_key(*run[:2]) == key}
 
     def _cause(self, record: HistoryAppended) -> None:
         if record.cause == NO_CAUSE:
@@ -158,7 +158,7 @@ class Reader:
         match event:
             case RunStarted(kept=tuple(kept)):
                 self.retried.add(where)
-                opened = {*kept, *(each.key for each in event.reopened)}
+                opened = {*kept, *(item.key for item in event.reopened)}
                 self._keep(self.done, where, kept)
                 self._keep(self.opened, where, opened)
             case StepCompleted():
@@ -231,10 +231,10 @@ def _is_at_work(key: str, run: Run) -> None:
     """A run of which a step is under way does not wait."""
     if not isinstance(run, CodeRun):
         return
-    for place, entry in run.entries.items():
+    for position, entry in run.entries.items():
         under_way = entry.kind is EntryKind.DO and entry.status is EntryStatus.PENDING
         if run.status is RunStatus.WAITING and under_way:
-            raise Violation(f"{key} waits while {place} is under way")
+            raise Violation(f"{key} waits while {position} is under way")
 
 
 def _keeps_what_is_done(before: Run, record: HistoryAppended) -> None:
@@ -294,7 +294,7 @@ class Partition:
             return
         if isinstance(run, GraphRun):
             unread = self.commands[len(self.reader.outcomes) :]
-            check_lease_in_time(run, record, (decode(each, CommandSent) for each in unread))
+            check_lease_in_time(run, record, (decode(item, CommandSent) for item in unread))
         if not isinstance(run, CodeRun):
             return
         for event in record.events:
@@ -321,5 +321,5 @@ class Partition:
             yield list(enumerate(self.history[first : min(first + _READ, end)], first))
 
     async def read_snapshots(self, _: int) -> AsyncIterator[tuple[bytes, SnapshotTaken | None]]:
-        for each in list(self.snapshots.items()):
-            yield each
+        for snapshot in list(self.snapshots.items()):
+            yield snapshot

@@ -63,7 +63,7 @@ _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _TO_HOST: Final = msgspec.msgpack.Decoder(ToHost)
 _FROM_HOST: Final = msgspec.msgpack.Decoder(FromHost)
 _SHAPES: Final = (*SHAPES.values(), *GRAPH_SHAPES.values())
-KINDS: Final = {name: kind for each in _SHAPES for name, kind in each.kinds().items()}
+KINDS: Final = {name: kind for shape in _SHAPES for name, kind in shape.kinds().items()}
 #: The hosts of a process, and which of them has a workflow.
 _HOSTS: Final = range(2)
 _HOST_OF: Final = {name: crc32(name.encode()) % len(_HOSTS) for name in KINDS}
@@ -89,23 +89,23 @@ class SimulatedHost:
         self.sent: deque[bytes] = deque()
         self.to_host: deque[ToHost] = deque()
         workflows = {
-            each.name: each
+            workflow.name: workflow
             for shape in process.world.shapes
-            for each in shape.workflows(process)
-            if number not in _HOSTS or _HOST_OF[each.name] == number
+            for workflow in shape.workflows(process)
+            if number not in _HOSTS or _HOST_OF[workflow.name] == number
         }
         self.host = Host(
             workflows,
             emit=self.said.append,
             now_ms=process.now_ms,
-            tasks={each.name: each for each in tasks(process)},
+            tasks={task.name: task for task in tasks(process)},
         )
 
     def gather(self) -> None:
         """What it says is on its way."""
         said = [*self.said, *self.host.still_running()]
         self.said.clear()
-        self.sent.extend(_ENCODE(each) for each in said)
+        self.sent.extend(_ENCODE(item) for item in said)
 
 
 class Process:
@@ -211,7 +211,7 @@ class Process:
     def can_turn(self) -> bool:
         due_ms = self.owner.next_due_ms()
         return self.driver.may_turn() and bool(
-            any(each.sent for each in self.hosts)
+            any(host.sent for host in self.hosts)
             or self.driver.has_input()
             or self.read < len(self.partition.commands)
             or self.owner.has_work(ready=False)
@@ -243,12 +243,12 @@ class Process:
             self._begin_append(flight)
         self._take_released()
         self._check_seen(received, self.driven.now_ms)
-        shown = ", ".join(_shown(each) for each in received)
+        shown = ", ".join(_shown(item) for item in received)
         return f"turn to command {self.read}, {shown}"
 
     def _check_seen(self, received: list[FromHost], now_ms: int) -> None:
         """A first attempt that has been under way for a second is in the history."""
-        begun = {each: now_ms for each in received if isinstance(each, AttemptStarted)}
+        begun = {item: now_ms for item in received if isinstance(item, AttemptStarted)}
         self.begun = begun | self.begun
         for started, at_ms in list(self.begun.items()):
             live = self.owner._activations.find(started.activation)
@@ -261,14 +261,14 @@ class Process:
 
     def _begin_append(self, flight: Flight) -> None:
         batch = flight.batch
-        keys = {instance_key(each.workflow, each.instance_id) for each in batch.records}
+        keys = {instance_key(record.workflow, record.instance_id) for record in batch.records}
         # What is sent later has to be what is true now.
-        batch.effects[:] = [_as_it_is(each) for each in batch.effects]
+        batch.effects[:] = [_as_it_is(effect) for effect in batch.effects]
         records = deque(encode(record) for record in batch.records)
         self.appends.append(Append(flight, keys, records))
 
     def to_land(self) -> Append | None:
-        return next((each for each in self.appends if each.records), None)
+        return next((append for append in self.appends if append.records), None)
 
     def land(self) -> str:
         """The next record of the earliest batch lands; the last one ends the append."""
@@ -286,7 +286,7 @@ class Process:
             self.world.crash(self, "finds another's record between its own")
             return f"{offset} is not behind the record before"
         self._next = offset + 1
-        if any(isinstance(each.events[0], PartitionClaimed) for each in between):
+        if any(isinstance(item.events[0], PartitionClaimed) for item in between):
             self.superseded = True
             if self.world.rules.checks_epoch:
                 self.world.crash(self, "has lost its epoch")
@@ -320,7 +320,7 @@ class Process:
         self.mark = mark = HistoryMark(self.driven.position, self.epoch, self.owner.claims.cause)
         instances = self.owner.instances
         changed = instances.take_snapshots(list(instances.take_keys()), mark.position)
-        self.unwritten = [(key.encode(), _snapshot(mark, each)) for key, each in changed.items()]
+        self.unwritten = [(key.encode(), _snapshot(mark, item)) for key, item in changed.items()]
         # A process may be gone when only some of them are written.
         for _ in range(self.world.disks.randint(0, len(self.unwritten))):
             self.partition.write(*self.unwritten.pop(0))
@@ -332,8 +332,8 @@ class Process:
     def write_mark(self) -> str:
         assert self.mark is not None
         mark, self.mark = self.mark, None
-        for each in self.unwritten:
-            self.partition.write(*each)
+        for item in self.unwritten:
+            self.partition.write(*item)
         self.partition.write(CHECKPOINT, _snapshot(mark, StoredState("", 0, -1, 0, b"")))
         self.place.set_mark(mark)
         return str(mark.position)
@@ -354,11 +354,11 @@ class Process:
         return f"{type(notice.command).__name__} to {notice.instance_id}"
 
     def can_release(self) -> bool:
-        return any(not each.records for each in self.appends)
+        return any(not append.records for append in self.appends)
 
     def release(self, count: int | None = None) -> str:
         """An append returns, not always the earliest; with a count, only a part of it goes on."""
-        landed = [each for each in self.appends if not each.records]
+        landed = [append for append in self.appends if not append.records]
         append = self.world.random.choice(landed)
         self.appends.remove(append)
         self.driver.appended(append.flight, append.first)
@@ -367,23 +367,23 @@ class Process:
     def _take_released(self, count: int | None = None) -> str:
         released = self.driver.take_released()
         went: list[Callable[[], None]] = [
-            partial(self._tell, host, each)
+            partial(self._tell, host, item)
             for host in self.hosts
-            for each in released.to_hosts.get(host.number, ())
+            for item in released.to_hosts.get(host.number, ())
         ]
         for answers in released.answers:
             self.notices.extend(answers.notices)
             went.append(partial(self.replies.append, answers.through))
         went += [partial(self.outbox.append, queued) for _, queued in released.posts]
-        for each in went[:count]:
-            each()
+        for entry in went[:count]:
+            entry()
         return f"{len(went[:count])} effects"
 
     def _tell(self, host: SimulatedHost, message: HostMessage) -> None:
         match message:
             case Activate():
                 key = instance_key(message.workflow, message.instance_id)
-                sequence = max((each.sequence for each in message.entries.values()), default=-1)
+                sequence = max((entry.sequence for entry in message.entries.values()), default=-1)
                 self._check_told(key, message.run_number, sequence, message)
                 self.deployed.check_told(host, message, self.partition.reader.states.get(key))
             case CallTasks():
@@ -431,7 +431,7 @@ class Process:
         finally:
             asyncio._set_running_loop(outside)
         self.settle()
-        return ", ".join(_shown(each) for each in received)
+        return ", ".join(_shown(item) for item in received)
 
     def settle(self) -> None:
         """Lets callbacks go on, and gathers what hosts have to say."""
@@ -472,7 +472,7 @@ class Process:
         """A host is gone, and with it what was on its way to it."""
         host.host.stop()
         self.settle()
-        self.driver.host_sent(_FROM_HOST.decode(each) for each in host.sent)
+        self.driver.host_sent(_FROM_HOST.decode(item) for item in host.sent)
         self.driver.host_lost(reason, turn, host=host.number)
         hosts = self.of_apps if host.number in _HOSTS else self.deployed.hosts
         hosts[host.number] = self._boot(host.number)
@@ -551,7 +551,7 @@ def _same(mine: Run | None, theirs: Run | None) -> bool:
     if theirs.ended and theirs.status is not RunStatus.ERRORED:
         # Of a run that is over for good, an owner may have kept only what a restart needs.
         bare = {"entries": {}, "open": {}, "left": {}, "mailbox": []}
-        mine, theirs = (msgspec.structs.replace(each, **bare) for each in (mine, theirs))
+        mine, theirs = (msgspec.structs.replace(item, **bare) for item in (mine, theirs))
     return mine == theirs and list(mine.open) == list(theirs.open)
 
 
@@ -560,8 +560,8 @@ def _as_it_is(effect: Effect) -> Effect:
 
 
 def _shown(message: object) -> str:
-    asked = getattr(message, "request", message)
-    step = getattr(asked, "step", None)
-    key = getattr(step or asked, "key", "") or getattr(asked, "keys", "")
+    requested = getattr(message, "request", message)
+    step = getattr(requested, "step", None)
+    key = getattr(step or requested, "key", "") or getattr(requested, "keys", "")
     number = getattr(message, "activation", "")
-    return f"{type(asked).__name__} {number}{'/' if number and key else ''}{key}".rstrip()
+    return f"{type(requested).__name__} {number}{'/' if number and key else ''}{key}".rstrip()

@@ -62,7 +62,7 @@ class Releases:
 
 def _created(name: str, code: list[str], latest: set[str]) -> DeploymentCreated:
     workflows = tuple(
-        DeployedWorkflow(name=each, kind=ReplayEngine.kind, latest=each in latest) for each in code
+        DeployedWorkflow(name=item, kind=ReplayEngine.kind, latest=item in latest) for item in code
     )
     return DeploymentCreated(
         id=name, app="app", digest="00", size=1, offset=0, workflows=workflows, by="", at_ms=0
@@ -99,24 +99,24 @@ class Deployed:
     def catch_up(self) -> bool:
         """Learns what was released; says whether anything was."""
         new = self.releases.log[self._read :] if self.releases else []
-        for each in new:
-            self.deployments.apply(each)
+        for item in new:
+            self.deployments.apply(item)
         self._read += len(new)
         return bool(new)
 
     def possible(self) -> list[tuple[str, Callable[[], object]]]:
         """What can happen."""
         process = self.process
-        found: list[tuple[str, Callable[[], object]]] = [
+        result: list[tuple[str, Callable[[], object]]] = [
             (f"boots {number}", partial(process.boot, number)) for number in sorted(self.closed)
         ]
         if self.is_behind():
-            found.append(("follows", process.follow))
+            result.append(("follows", process.follow))
         active = self.deployments.active
         if active is not None and self.hosts and process.world.faulty:
             idle = self.hosts.keys() - process.owner.hosts_in_use() - {HOSTS[active.id]}
-            found += [(f"ends {number}", partial(self._end, number)) for number in sorted(idle)]
-        return found
+            result += [(f"ends {number}", partial(self._end, number)) for number in sorted(idle)]
+        return result
 
     def _end(self, number: int) -> str:
         """Ends a host that nobody uses."""

@@ -149,8 +149,8 @@ class World:
 
     def _begin(self, root: Root, number: int, *, signal: bool) -> None:
         """A client starts a root, or a program does by an event, which it may send again."""
-        given = {"variant": root.variant} | (INPUT if root.shape.graphs else {})
-        params = json_of(given, "params")
+        provided = {"variant": root.variant} | (INPUT if root.shape.graphs else {})
+        params = json_of(provided, "params")
         if not signal:
             self.tell(root, StartRun(params))
             return
@@ -221,48 +221,50 @@ class World:
         return True
 
     def _possible(self) -> list[tuple[str, Callable[[], object]]]:
-        found: list[tuple[str, Callable[[], object]]] = []
+        result: list[tuple[str, Callable[[], object]]] = []
         for partition in self.partitions:
             if partition.number not in self.owners:
-                found.append((f"{partition.number} claim", lambda p=partition: self.claim(p)))
+                result.append((f"{partition.number} claim", lambda p=partition: self.claim(p)))
             if partition.strays:
-                found.append((f"{partition.number} stray", lambda p=partition: self._stray(p)))
+                result.append((f"{partition.number} stray", lambda p=partition: self._stray(p)))
         for process in (*self.owners.values(), *self.zombies):
-            found += self._possible_of(process)
+            result += self._possible_of(process)
         if self.meddler is not None and self.workers.can_act():
-            found.append(("a worker", self.workers.act))
-        due = [each for each in self.sleepers if each[0] <= self.now_ms]
+            result.append(("a worker", self.workers.act))
+        due = [sleeper for sleeper in self.sleepers if sleeper[0] <= self.now_ms]
         if due:
-            found.append(("callback", lambda: self._wake(self.random.choice(due))))
-        return found
+            result.append(("callback", lambda: self._wake(self.random.choice(due))))
+        return result
 
     def _possible_of(self, process: Process) -> list[tuple[str, Callable[[], object]]]:
         draw = self.random
         name = f"{process.partition.number}{'z' if process in self.zombies else ''} "
-        found: list[tuple[str, Callable[[], object]]] = []
+        result: list[tuple[str, Callable[[], object]]] = []
         if process.can_turn():
             frames = draw.randint(0, 5) if self.faulty else 1_000
             limit = draw.choice([None, 1]) if self.faulty else None
             few = 0 if self.faulty else 1
-            found.append((name + "turn", lambda: process.turn(draw.randint(few, 4), frames, limit)))
+            result.append(
+                (name + "turn", lambda: process.turn(draw.randint(few, 4), frames, limit))
+            )
         if process.to_land():
-            found.append((name + "lands", process.land))
+            result.append((name + "lands", process.land))
         if process.can_release():
-            found.append((name + "releases", process.release))
-        found += [(name + what, act) for what, act in process.deployed.possible()]
+            result.append((name + "releases", process.release))
+        result += [(name + what, act) for what, act in process.deployed.possible()]
         for host in process.hosts:
             if host.to_host:
                 tell = partial(process.tell, host, draw)
-                found.append((f"{name}tells {host.number}", tell))
+                result.append((f"{name}tells {host.number}", tell))
         if process.outbox:
-            found.append((name + "posts", process.post))
+            result.append((name + "posts", process.post))
         if process.notices:
-            found.append((name + "sends a notice", process.send_notice))
+            result.append((name + "sends a notice", process.send_notice))
         if process.can_reply():
-            found.append((name + "replies", process.reply))
+            result.append((name + "replies", process.reply))
         if process.can_mark():
-            found.append((name + "checkpoint", process.write_mark))
-        return found
+            result.append((name + "checkpoint", process.write_mark))
+        return result
 
     def claim(self, partition: Partition) -> str:
         process = self.owners[partition.number] = Process(self, partition)
@@ -321,7 +323,7 @@ class World:
     def crash(self, process: Process, why: str) -> None:
         self.trace.append((f"{process.partition.number} {why}",))
         left = process.die()
-        self.sleepers = [each for each in self.sleepers if each[1] is not process]
+        self.sleepers = [sleeper for sleeper in self.sleepers if sleeper[1] is not process]
         if left and self.random.random() < 0.5:
             process.partition.strays += left[: self.random.randint(1, len(left))]
         if process in self.zombies:
@@ -345,14 +347,18 @@ class World:
         if process is not None:
             turn = None
             host = self.random.choice(process.hosts)
-            active = [each for each in process.owner.activations() if each in host.host._runs]
+            active = [
+                activation
+                for activation in process.owner.activations()
+                if activation in host.host._runs
+            ]
             if active and self.seen["turns lost"] < TURNS_LOST_MAX and self.random.random() < 0.3:
                 turn = self.random.choice(active)
                 self.seen["turns lost"] += 1
             name = f"{process.partition.number} loses host {host.number}, in turn {turn}"
             self.trace.append((name,))
             process.lose_host(host, "the host was lost", turn)
-            self.sleepers = [each for each in self.sleepers if not each[2].done()]
+            self.sleepers = [sleeper for sleeper in self.sleepers if not sleeper[2].done()]
 
     def _do_reread(self) -> None:
         process = self._some_owner()
@@ -448,7 +454,7 @@ class World:
             due_ms = process.owner.next_due_ms()
             if due_ms is not None:
                 times.append(due_ms - process.skew_ms)
-        return min((each for each in times if each > self.now_ms), default=None)
+        return min((time for time in times if time > self.now_ms), default=None)
 
     def advance(self, farthest_ms: int | None = None) -> bool:
         """Moves the clock to what is due next, if that is not too far away."""
@@ -522,7 +528,11 @@ class World:
         return self.runs().get(f"{root.shape.name}/{root.instance_id}")
 
     def runs(self) -> dict[str, Run]:
-        return {key: run for each in self.partitions for key, run in each.reader.states.items()}
+        return {
+            key: run
+            for partition in self.partitions
+            for key, run in partition.reader.states.items()
+        }
 
     def traced(self) -> str:
         return "\n".join(" ".join(map(str, line)) for line in self.trace)

@@ -66,9 +66,9 @@ def _race(blocks: Blocks) -> tuple[str, str]:
     del blocks.nodes[-2]["task"]
     blocks.nodes[-2] = {**blocks.nodes[-2], "subworkflow": "longest"}
     blocks.nodes[-2].pop("retries", None)
-    for each in (quick, slow):
-        blocks.way(start, each, siblingGroup="race")
-        blocks.way(each, end, synchronization={"strategy": "any", "siblingGroup": "race"})
+    for entry in (quick, slow):
+        blocks.way(start, entry, siblingGroup="race")
+        blocks.way(entry, end, synchronization={"strategy": "any", "siblingGroup": "race"})
     return start, end
 
 
@@ -120,17 +120,17 @@ async def longest(event: Event, step: Step, work: Work) -> None:
 
 async def gardener(event: Event, step: Step, work: Work) -> object:
     """Code that runs graphs as its children."""
-    found = [await step.do("before", work.do("before"), retries=EVER)]
+    result = [await step.do("before", work.do("before"), retries=EVER)]
     for _ in range(2):
         try:
-            found.append(await step.run_workflow("grow", "grown", params=event.payload))
+            result.append(await step.run_workflow("grow", "grown", params=event.payload))
         except ChildWorkflowError as error:
-            found.append(str(error))
-    return found
+            result.append(str(error))
+    return result
 
 
 _CHILDREN: Final[dict[str, tuple[Body, bool]]] = {
-    each.__name__: (each, False) for each in (small, breaks, longest)
+    item.__name__: (item, False) for item in (small, breaks, longest)
 }
 #: Roots of graphs, and of code that runs graphs.
 GRAPH_SHAPES: Final[Mapping[str, Shape]] = {

@@ -73,7 +73,7 @@ class GraphLaws:
             except (KeyError, AssertionError) as why:
                 raise Violation(f"{record.instance_id}: {event} in {record}: {why!r}") from why
         if after.ended:
-            left = [number for number, each in self.tokens.items() if each.status in _LIVE]
+            left = [number for number, token in self.tokens.items() if token.status in _LIVE]
             _law(not left, f"expected all tokens of {record.instance_id} to have ended", left)
         else:
             self._check(after)
@@ -151,36 +151,36 @@ class GraphLaws:
     def _waiting(self, fork: str, node: str | None = None) -> list[int]:
         return [
             number
-            for number, each in self.tokens.items()
-            if each.status == WAITS and each.fork == fork and node in {None, each.node}
+            for number, token in self.tokens.items()
+            if token.status == WAITS and token.fork == fork and node in {None, token.node}
         ]
 
     def _moving(self, fork: str) -> dict[int, int]:
         """How many tokens move in each branch of a fork, and forks within it."""
-        found: Counter[int] = Counter()
+        result: Counter[int] = Counter()
         for token in self.tokens.values():
             if token.fork == fork and token.status in {PENDING, FLYING, CHILD}:
-                found[token.branch] += 1
+                result[token.branch] += 1
         for name, origin in self.forks.items():
             began = self.tokens[origin]
             if name not in self.ended and name != fork and began.fork == fork:
-                found[began.branch] += 1
-        return dict(found)
+                result[began.branch] += 1
+        return dict(result)
 
     def _check(self, run: GraphRun) -> None:
-        live = {number for number, each in self.tokens.items() if each.status in _LIVE}
+        live = {number for number, token in self.tokens.items() if token.status in _LIVE}
         _law(set(run.tokens) == live, "tokens", (set(run.tokens), live))
         _law(run.created == len(self.tokens), "created", run.created)
-        flying = sum(each.status == FLYING for each in self.tokens.values())
+        flying = sum(token.status == FLYING for token in self.tokens.values())
         _law(run.in_flight == flying, "in_flight", (run.in_flight, flying))
         free = [
             number
-            for number, each in self.tokens.items()
-            if each.status == PENDING and not each.tries_later
+            for number, token in self.tokens.items()
+            if token.status == PENDING and not token.tries_later
         ]
         first = min(free, default=run.created)
         _law(run.undispatched == first, "undispatched", (run.undispatched, first))
-        jobs = sum(self.tokens[each].status == FLYING for each in self.jobs.attempts)
+        jobs = sum(self.tokens[attempt].status == FLYING for attempt in self.jobs.attempts)
         _law(run.jobs == jobs, "jobs", (run.jobs, jobs))
         at_work = flying - jobs
         _law(run.status is not RunStatus.WAITING or not at_work, "at work while it waits", at_work)
@@ -199,15 +199,15 @@ class GraphLaws:
         _law(fork.live == len(moving), "live branches", (fork, moving))
         _law(fork.waiting == len(waiting), "waiting tokens", (fork, waiting))
         for branch in range(fork.total):
-            found = run.branches.get(branch_key(name, branch))
-            active = found.active if found else 0
-            _law(active == moving.get(branch, 0), "active tokens", (name, branch, found))
+            result = run.branches.get(branch_key(name, branch))
+            active = result.active if result else 0
+            _law(active == moving.get(branch, 0), "active tokens", (name, branch, result))
         nodes = Counter(self.tokens[number].node for number in waiting)
         _law(set(fork.meetings) == set(nodes), "meetings", (fork, nodes))
         for node, count in nodes.items():
             meeting = run.meetings[meeting_key(name, node)]
             branches = {
-                self.tokens[each].branch for each in waiting if self.tokens[each].node == node
+                self.tokens[item].branch for item in waiting if self.tokens[item].node == node
             }
             seen = (meeting.tokens, meeting.branches)
             _law(seen == (count, len(branches)), "a meeting", (meeting, count, branches))
@@ -224,10 +224,10 @@ def _law(holds: bool, what: str, found: object) -> None:
 def same_graph_runs(mine: GraphRun, theirs: GraphRun) -> bool:
     """Whether two states are one; of a run that is over, an owner may keep what a retry needs."""
     engine = GraphEngine()
-    runs = [engine.decode(engine.encode(each)) for each in (mine, theirs)]
+    runs = [engine.decode(engine.encode(item)) for item in (mine, theirs)]
     if theirs.ended:
-        for each in runs:
-            engine.drop_finished(each)
+        for run in runs:
+            engine.drop_finished(run)
     return engine.encode(runs[0]) == engine.encode(runs[1])
 
 
@@ -240,8 +240,8 @@ def _decided_again(key: str, run: GraphRun, records: list[HistoryAppended]) -> N
         for record in records:
             tracing.apply(record)
         page = tracing.page()
-        for each in page.decided:
-            _law(each.same, f"expected {key} to be decided again as it was", each)
+        for item in page.decided:
+            _law(item.same, f"expected {key} to be decided again as it was", item)
         first = page.next_from
         _law(first is not None or past.run == run, f"expected {key} to look as it is", past.run)
 

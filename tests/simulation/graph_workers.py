@@ -75,41 +75,41 @@ class Workers:
         draw, faulty = self.random, self.world.faulty
         if faulty and self.past and draw.random() < 0.2:
             return self._come_late(draw.choice(self.past))
-        found: list[Claim | tuple[GraphRun, LiveToken]] = [*self._answered(), *self._open()]
-        chosen = draw.choice(found)
+        result: list[Claim | tuple[GraphRun, LiveToken]] = [*self._answered(), *self._open()]
+        chosen = draw.choice(result)
         return self._go_on(chosen) if isinstance(chosen, Claim) else self._ask(*chosen)
 
     # -- taking
 
     def _open(self) -> list[tuple[GraphRun, LiveToken]]:
         """Jobs that may be asked for: again only if something has moved since."""
-        found = []
+        result = []
         for run in self.world.runs().values():
             for token in run.tokens.values() if isinstance(run, GraphRun) and not run.ended else ():
-                place = (instance_key(run.workflow, run.instance_id), _attempt(run, token))
+                position = (instance_key(run.workflow, run.instance_id), _attempt(run, token))
                 if (
                     token.job is not None
                     and token.status is TokenStatus.DISPATCHED
-                    and self._asked.get(place) != (self.world.now_ms, run.sequence)
+                    and self._asked.get(position) != (self.world.now_ms, run.sequence)
                     # Whether a world ends as it should must not depend on how many are lost.
                     and (self.careless or not self._is_nearly_lost(token))
                 ):
-                    found.append((run, token))
-        return found
+                    result.append((run, token))
+        return result
 
     def _is_nearly_lost(self, token: LiveToken) -> bool:
         return self.world.faulty and token.lost >= LEASES_LOST_MAX - 2
 
     def _ask(self, run: GraphRun, token: LiveToken) -> str:
-        attempt, given = _attempt(run, token), json.loads(token.input or "null")
+        attempt, provided = _attempt(run, token), json.loads(token.input or "null")
         key = instance_key(run.workflow, run.instance_id)
         self._asked[key, attempt] = (self.world.now_ms, run.sequence)
-        output = json.dumps({"at": f"{given['node']}:{given['branch']}"})
+        output = json.dumps({"at": f"{provided['node']}:{provided['branch']}"})
         asking = 2 if self.world.faulty and self.random.random() < 0.2 else 1
         for number in range(asking):
             command = ActivateJob(attempt, f"worker {number}", self.random.choice(LEASES_MS))
-            place = self._send(run.workflow, run.instance_id, command)
-            self.claims.append(Claim(run.workflow, run.instance_id, attempt, output, place))
+            position = self._send(run.workflow, run.instance_id, command)
+            self.claims.append(Claim(run.workflow, run.instance_id, attempt, output, position))
         return f"asks {asking} times for {key} {attempt}"
 
     # -- what was taken

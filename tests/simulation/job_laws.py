@@ -109,9 +109,9 @@ def check_lease_in_time(
 ) -> None:
     """No lease runs out for an end, or for an extension, that had been sent in time."""
     over = [
-        (each.token, each.attempt)
-        for each in record.events
-        if isinstance(each, LeaseExpired) or (isinstance(each, TokenFailed) and each.timed_out)
+        (event.token, event.attempt)
+        for event in record.events
+        if isinstance(event, LeaseExpired) or (isinstance(event, TokenFailed) and event.timed_out)
     ]
     for sent in unread if over else ():
         command = sent.command

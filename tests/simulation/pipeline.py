@@ -93,16 +93,16 @@ class Log:
     )
 
     def append(self, record: Outgoing) -> int:
-        found = self.records[record.topic, record.partition]
-        found.append(record)
-        return len(found) - 1
+        result = self.records[record.topic, record.partition]
+        result.append(record)
+        return len(result) - 1
 
     def end(self, topic: str, partition: int) -> int:
         return len(self.records[topic, partition])
 
     def read(self, topic: str, partition: int, start: int, end: int) -> list[Incoming]:
-        found = self.records[topic, partition][start:end]
-        return [_incoming(record, start + at) for at, record in enumerate(found) if record]
+        result = self.records[topic, partition][start:end]
+        return [_incoming(record, start + at) for at, record in enumerate(result) if record]
 
     def compact(self, topic: str, partition: int, end: int) -> None:
         """Leaves of what lies before an offset the last record of each key."""
@@ -114,7 +114,7 @@ class Log:
 
     def latest(self, topic: str, rules: Rules) -> dict[bytes, bytes]:
         """The last value of every key of a topic, as a reader sees it."""
-        found: dict[bytes, bytes] = {}
+        result: dict[bytes, bytes] = {}
         homes: dict[bytes, int] = {}
         for partition in range(PARTITIONS):
             fold = rules.fold()
@@ -124,10 +124,10 @@ class Log:
                 home = homes.setdefault(record.key, partition)
                 assert home == partition, f"{record.key} is in {topic}/{home} and /{partition}"
                 if record.value is None:
-                    found.pop(record.key, None)
+                    result.pop(record.key, None)
                 else:
-                    found[record.key] = record.value
-        return found
+                    result[record.key] = record.value
+        return result
 
 
 def _incoming(record: Outgoing, offset: int) -> Incoming:
@@ -174,7 +174,7 @@ class World:
     def _worker(self) -> Worker:
         free = [disk for disk in self.disks if all(disk is not z.disk for z in self.zombies)]
         disk = self.random.choice(free) if free and self.random.random() < 0.8 else {}
-        if not any(disk is each for each in self.disks):
+        if not any(disk is item for item in self.disks):
             self.disks.append(disk)
         return Worker(disk)
 
@@ -395,8 +395,8 @@ class World:
     def outcomes(self) -> dict[str, tuple[str, str]]:
         """The last outcome of every delivery."""
         latest = self.log.latest(OUTCOMES, self.rules)
-        found = (decode(value, OutcomeRecorded) for value in latest.values())
-        return {outcome.event_id: (outcome.status, outcome.reason) for outcome in found}
+        result = (decode(value, OutcomeRecorded) for value in latest.values())
+        return {outcome.event_id: (outcome.status, outcome.reason) for outcome in result}
 
     def raw(self) -> list[tuple[int, int, WebhookReceived]]:
         """The topic `webhooks`, as the fold takes it."""

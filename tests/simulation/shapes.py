@@ -74,10 +74,10 @@ class Work:
         """Gives a value after some failures; how many is drawn from its place if not told."""
 
         async def callback() -> object:
-            place = self.place()
-            self.port.begin(place)
+            position = self.place()
+            self.port.begin(position)
             await self.port.pass_time()
-            self._fail(place, failures)
+            self._fail(position, failures)
             return value
 
         return callback
@@ -86,9 +86,9 @@ class Work:
         """The same, as a function that is not async."""
 
         def callback() -> object:
-            place = self.place()
-            self.port.begin(place)
-            self._fail(place, failures)
+            position = self.place()
+            self.port.begin(position)
+            self._fail(position, failures)
             return value
 
         return callback
@@ -97,12 +97,12 @@ class Work:
         """Fails for good in the first runs, then gives a value."""
 
         async def callback() -> object:
-            place = self.place()
-            self.port.begin(place)
+            position = self.place()
+            self.port.begin(position)
             await self.port.pass_time()
-            self.port.end(place)
-            if place.run_number < runs:
-                raise NonRetryableError(f"{place.key} is broken")
+            self.port.end(position)
+            if position.run_number < runs:
+                raise NonRetryableError(f"{position.key} is broken")
             return value
 
         return callback
@@ -115,11 +115,11 @@ class Work:
         """A step with a transaction, which is also filled by attempts that fail."""
 
         async def callback(tx: StepTx) -> object:
-            place = self.place()
-            self.port.begin(place)
+            position = self.place()
+            self.port.begin(position)
             fill(tx)
             await self.port.pass_time()
-            self._fail(place, None)
+            self._fail(position, None)
             return value
 
         return callback
@@ -137,8 +137,8 @@ class Work:
         """A rollback handler."""
 
         async def handler(_: object) -> None:
-            place = Place(*self.run, key)
-            self.port.begin_undo(place)
+            position = Place(*self.run, key)
+            self.port.begin_undo(position)
             await self.port.pass_time()
             self._fail(Place(*self.run, f"undo {key}"), None)
 
@@ -208,7 +208,7 @@ def shape(
 
     def take(body: Body) -> Body:
         name = body.__name__
-        bodies = {name: (body, strict)} | {each.__name__: (each, False) for each in beside}
+        bodies = {name: (body, strict)} | {item.__name__: (item, False) for item in beside}
         SHAPES[name] = Shape(name, bodies, script, restarts, retries, limits=limits or {})
         return body
 

@@ -58,7 +58,7 @@ class SlotLaws:
 
     def _counted(self, record: HistoryAppended, after: SlotsRun) -> None:
         key = instance_key(record.workflow, record.instance_id)
-        self._tickets |= {(key, number): each for number, each in after.tickets.items()}
+        self._tickets |= {(key, number): item for number, item in after.tickets.items()}
         gives = any(isinstance(event, SlotsGiven) for event in record.events)
         if gives and after.limit is not None and after.held > after.limit:
             raise Violation(f"{key}: expected {after.limit} slots, found {after.held} given")
@@ -135,7 +135,7 @@ class Guests:
     def _change_a_limit(self) -> None:
         """Whoever takes a partition over from now on knows another limit."""
         world, draw = self._world, self._draw
-        name = draw.choice(sorted(each for each, limit in world.limits.items() if limit))
+        name = draw.choice(sorted(item for item, limit in world.limits.items() if limit))
         limit = world.limits[name]
         assert limit is not None
         world.limits[name] = Concurrency(draw.randint(1, 3), limit.key)

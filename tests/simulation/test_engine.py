@@ -95,7 +95,7 @@ def test_an_engine_that_completes_a_cancelled_run_is_found_out(monkeypatch: pyte
 
     monkeypatch.setitem(deciding._DECIDERS, Return, complete)
     messages = shown(LeftOut(None, 12, ["refused"] * 3, "", {"cancel": 0.1}))
-    assert any("was cancelled, and ends by" in each for each in messages)
+    assert any("was cancelled, and ends by" in message for message in messages)
 
 
 def test_a_seed_gives_the_same_world_again():
@@ -107,8 +107,10 @@ def test_the_worlds_are_as_bad_as_they_should_be():
     for seed in SEEDS[:100]:
         world = run(seed)
         seen += world.seen
-        seen["void"] += sum(each.reader.void - _claims(each.history) for each in world.partitions)
-        seen["retries"] += sum(len(each.reader.retried) for each in world.partitions)
+        seen["void"] += sum(
+            partition.reader.void - _claims(partition.history) for partition in world.partitions
+        )
+        seen["retries"] += sum(len(partition.reader.retried) for partition in world.partitions)
         seen["calls again"] += world.calls - len(world.ended)
     often = ("crash", "supersede", "host", "reread", "strays", "evict", "checkpoint", "torn")
     assert all(
@@ -163,7 +165,7 @@ class ForgetsPosts(Owner):
     def take_batch(self) -> Batch:
         batch = super().take_batch()
         if batch.number == 1:
-            batch.effects = [each for each in batch.effects if not isinstance(each, Queued)]
+            batch.effects = [effect for effect in batch.effects if not isinstance(effect, Queued)]
         return batch
 
 
@@ -233,8 +235,8 @@ class TakesBackFromAll(Driver):
 
     @override
     def host_lost(self, reason: str, turn: int | None = None, *, host: int = 0) -> None:
-        for each in range(2):
-            super().host_lost(reason, turn, host=each)
+        for number in range(2):
+            super().host_lost(reason, turn, host=number)
 
 
 class AnswersOnce(Driver):
@@ -364,4 +366,4 @@ def test_an_engine_that_suspends_a_run_whose_step_is_tried_again_is_found_out(
 
     monkeypatch.setitem(deciding._DECIDERS, Suspend, suspend)
     messages = shown(LeftOut(None, 33, ["family", "mended", "children"], ""))
-    assert any("is under way" in each for each in messages)
+    assert any("is under way" in message for message in messages)

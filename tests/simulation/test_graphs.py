@@ -60,13 +60,13 @@ def test_the_worlds_of_graphs_are_as_bad_as_they_should_be():
 
 
 def _kinds(records: list[HistoryAppended]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for record in records:
         for event in record.events:
-            found[type(event).__name__] += 1
+            result[type(event).__name__] += 1
             if isinstance(event, RunStarted) and record.run_number:
-                found["restarts" if event.kept is None else "retries"] += 1
-    return found
+                result["restarts" if event.kept is None else "retries"] += 1
+    return result
 
 
 def found_out() -> str:
@@ -81,8 +81,8 @@ def found_out() -> str:
 
 def _meets_early(counts: Callable[..., Counts]) -> Callable[..., Counts]:
     def early(*where: object) -> Counts:
-        found = counts(*where)
-        return Counts(total=found.total, completed=found.completed, terminal=found.terminal + 1)
+        result = counts(*where)
+        return Counts(total=result.total, completed=result.completed, terminal=result.terminal + 1)
 
     return early
 

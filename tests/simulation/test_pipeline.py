@@ -77,9 +77,9 @@ def test_rows_and_outcomes_are_those_of_the_fold(block: int):
     for seed in SEEDS[block::10]:
         world = _run(seed)
         expected = fold(world.raw(), user_prefix=USER_PREFIX)
-        told = f"seed {seed}\n" + "\n".join(world.trace)
-        assert world.rows() == expected.rows, told
-        assert world.outcomes() == expected.outcomes, told
+        reported = f"seed {seed}\n" + "\n".join(world.trace)
+        assert world.rows() == expected.rows, reported
+        assert world.outcomes() == expected.outcomes, reported
 
 
 @pytest.mark.parametrize("rules", [Rules(folds=False), Rules(mends=False)], ids=str)

@@ -54,7 +54,7 @@ class ForgetsWhatCameTooEarly(Driver):
 )
 def test_no_rule_can_be_left_out(rules: Rules, found: int):
     messages = shown(LeftOut(rules, found, [], "to end", released=True))
-    assert any("to end" in each for each in messages)
+    assert any("to end" in message for message in messages)
 
 
 def test_code_that_forgets_where_a_run_began_is_found_out(monkeypatch: pytest.MonkeyPatch):
@@ -65,5 +65,5 @@ def test_code_that_forgets_where_a_run_began_is_found_out(monkeypatch: pytest.Mo
         return of(self, run) if active is None else self._deployed_host(active.id)
 
     monkeypatch.setattr(Code, "host_of", host_of)
-    found = shown(LeftOut(None, 31, [], "a host of", released=True))
-    assert any("a host of" in each for each in found)
+    result = shown(LeftOut(None, 31, [], "a host of", released=True))
+    assert any("a host of" in item for item in result)

@@ -23,13 +23,13 @@ ZOMBIES = {"supersede": 0.05, "bury": 0.01}
 
 
 def test_no_slot_is_lost_or_given_twice_and_whoever_waits_has_one_in_the_end():
-    given = waited = deleted = 0
+    provided = waited = deleted = 0
     for seed in range(24):
         world = run(seed, shapes=limited_shapes(seed), rates=ZOMBIES if seed % 2 else None)
-        given += world.slots.given
+        provided += world.slots.given
         waited += world.slots.waited
-        deleted += sum(len(each.reader.forgotten) for each in world.partitions)
-    assert given > 200
+        deleted += sum(len(partition.reader.forgotten) for partition in world.partitions)
+    assert provided > 200
     assert waited > 40
     assert deleted > 20
 
@@ -42,7 +42,7 @@ def fails(message: str, seeds: range = range(4)) -> None:
             run(seed, shapes=limited_shapes(seed), rates=ZOMBIES)
         except Violation as violation:
             said.append(str(violation))
-    assert any(message in each for each in said), said
+    assert any(message in item for item in said), said
 
 
 def test_a_run_that_keeps_its_slot_when_it_ends_is_found_out(monkeypatch: pytest.MonkeyPatch):

@@ -99,8 +99,8 @@ def run(seed: int, *, searches: bool = True) -> Ended:
     for _ in range(draw.randint(0, 80)):
         world.step(faults=True)
     world.drain()
-    kept = [each for each in before if not is_theirs(each[2])]
-    assert all(is_before(fence, *place) for *place, _ in before)
+    kept = [item for item in before if not is_theirs(item[2])]
+    assert all(is_before(fence, *position) for *position, _ in before)
     return Ended(world, covered, kept + after, amid, not is_prompt, returns)
 
 
@@ -108,28 +108,30 @@ def run(seed: int, *, searches: bool = True) -> Ended:
 def test_nothing_is_left_of_the_user_and_all_of_others(block: int):
     for seed in SEEDS[block::10]:
         ended = run(seed)
-        world, told = ended.world, f"seed {seed}\n{ended.told}"
+        world, reported = ended.world, f"seed {seed}\n{ended.told}"
         expected = fold(ended.counted, user_prefix=USER_PREFIX)
         rows = world.rows()
-        for found in (rows, world.rebuilt()):
-            assert others(found) == others(expected.rows), told
+        for result in (rows, world.rebuilt()):
+            assert others(result) == others(expected.rows), reported
             if ended.is_exact:
-                assert values(theirs(found)) == values(theirs(expected.rows)), told
+                assert values(theirs(result)) == values(theirs(expected.rows)), reported
         for one in ended.covered:
-            assert world.left(one.event_id.encode()) == [], told
+            assert world.left(one.event_id.encode()) == [], reported
         if WEBHOOKS not in world.compacted:
             # Of a delivery of which a copy came amid the wipe, compaction may leave neither.
-            assert world.counted("raw_events") >= len({one.event_id for one in ended.covered}), told
+            assert world.counted("raw_events") >= len({one.event_id for one in ended.covered}), (
+                reported
+            )
         if not ended.comes_back:
-            for found in (rows, world.rebuilt(), ended.amid):
-                assert not values(theirs(found)), told
-            assert world.left(USER.encode()) == [], told
+            for result in (rows, world.rebuilt(), ended.amid):
+                assert not values(theirs(result)), reported
+            assert world.left(USER.encode()) == [], reported
 
 
 def theirs(rows: Rows) -> Rows:
     return {
-        name: {key: row for key, row in found.items() if key[0] in (USER, *THEIRS)}
-        for name, found in rows.items()
+        name: {key: row for key, row in result.items() if key[0] in (USER, *THEIRS)}
+        for name, result in rows.items()
     }
 
 
@@ -137,8 +139,8 @@ def others(rows: Rows) -> Values:
     mine = theirs(rows)
     return values(
         {
-            name: {key: row for key, row in found.items() if key not in mine[name]}
-            for name, found in rows.items()
+            name: {key: row for key, row in result.items() if key not in mine[name]}
+            for name, result in rows.items()
         }
     )
 
@@ -146,12 +148,12 @@ def others(rows: Rows) -> Values:
 def values(rows: Rows) -> Values:
     """Rows without stamps: compaction may have kept a copy, which lies elsewhere."""
     return {
-        name: {key: row.values for key, row in found.items()}
-        for name, found in rows.items()
-        if found
+        name: {key: row.values for key, row in result.items()}
+        for name, result in rows.items()
+        if result
     }
 
 
-def test_a_house_that_does_not_look_for_records_is_found_out():
+def test_a_system_that_does_not_look_for_records_is_found_out():
     ended = (run(seed, searches=False) for seed in SEEDS)
-    assert any(each.world.left(one.event_id.encode()) for each in ended for one in each.covered)
+    assert any(item.world.left(one.event_id.encode()) for item in ended for one in item.covered)

@@ -101,30 +101,30 @@ class WipingWorld(World):
         """Looks through the next topic of a partition; tells whether there was any."""
         tenure = self._tenure(self.worker, partition)
         wipes = self.worker.states[partition].wipes
-        wanted = wipes.pending() if self._searches else []
-        if not wanted:
+        expected = wipes.pending() if self._searches else []
+        if not expected:
             return False
         begun = self._searching.get(partition)
         if begun is None or begun[0] is not tenure:
-            begun = tenure, WipeSearch(wanted[0], partition), iter(MOVES)
+            begun = tenure, WipeSearch(expected[0], partition), iter(MOVES)
             self._searching[partition] = begun
         _, search, moves = begun
         move, topic = next(moves, ("end", ""))
-        found: list[Outgoing] = []
+        result: list[Outgoing] = []
         if move == "look":
             search.examine(
                 topic, self.log.read(topic, partition, 0, self.log.end(topic, partition))
             )
         elif move == "count":
-            found = wipes.record_found(search.counted())
+            result = wipes.record_found(search.counted())
         elif move == "remove":
-            found = search.removals(topic, tenure.headers)
-            self.trace.append(f"wiped {len(found)} of {topic}/{partition}")
+            result = search.removals(topic, tenure.headers)
+            self.trace.append(f"wiped {len(result)} of {topic}/{partition}")
         else:
             self.trace.append(f"partition {partition} has wiped {search.wipe.wipe_id}")
-            found = wipes.record_found(search.done(self.now_ms))
+            result = wipes.record_found(search.done(self.now_ms))
             del self._searching[partition]
-        self._durable(self.worker, partition, found)
+        self._durable(self.worker, partition, result)
         return True
 
     def counted(self, name: str) -> int:
@@ -141,19 +141,19 @@ class WipingWorld(World):
 
     def left(self, text: bytes) -> list[str]:
         """Where records have a text once all topics are compacted."""
-        found = []
-        for topic in (each.name for each in TOPICS if each.name not in _STAY):
+        result = []
+        for topic in (item.name for item in TOPICS if item.name not in _STAY):
             for partition in range(PARTITIONS):
                 last: dict[bytes | None, tuple[int, bytes]] = {}
                 for at, record in enumerate(self.log.records[topic, partition]):
                     if record is not None:
                         last[record.key] = at, record.value or b""
-                found += [
+                result += [
                     f"{topic}/{partition}@{at}"
                     for key, (at, value) in last.items()
                     if value and text in b"%b %b" % (key or b"", value)
                 ]
-        return found
+        return result
 
     def rebuilt(self) -> dict[str, dict[tuple[str, ...], Row]]:
         """The rows of all tables, made again from what the log has by now."""
@@ -164,9 +164,9 @@ class WipingWorld(World):
                 rebuild.apply(rebuild.reader.chunk(records))
         return {
             table.name: {
-                each.after.key: each.after
-                for each in rebuild.differences(table, [0] * PARTITIONS)
-                if each.after is not None
+                difference.after.key: difference.after
+                for difference in rebuild.differences(table, [0] * PARTITIONS)
+                if difference.after is not None
             }
             for table in TABLES
         }

@@ -69,16 +69,16 @@ def claims(page: str) -> Iterator[str]:
 def test_every_test_that_a_page_names_exists(page: str):
     named = NAMED.findall((ROOT / page).read_text("utf-8"))
     missing = [
-        each for each in named if each.rpartition("::")[2] not in defined(each.partition("::")[0])
+        item for item in named if item.rpartition("::")[2] not in defined(item.partition("::")[0])
     ]
     assert not missing
 
 
 @pytest.mark.parametrize("page", CLAIMS)
 def test_every_claim_of_a_page_names_its_test(page: str):
-    found = list(claims(page))
-    assert found, "expected claims, found none; was a heading renamed?"
-    without = [block for block in found if not NAMED.search(block)]
+    result = list(claims(page))
+    assert result, "expected claims, found none; was a heading renamed?"
+    without = [block for block in result if not NAMED.search(block)]
     assert not without, "\n\n".join(without)
 
 

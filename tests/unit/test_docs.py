@@ -62,12 +62,12 @@ def blocks() -> Iterator[Any]:
         files = dict(of_readme.get(folder, {}))
         if Path(document).name == "README.md":
             of_readme[folder] = files
-        for found in BLOCK.finditer(text):
-            name, block = found.groups()
+        for result in BLOCK.finditer(text):
+            name, block = result.groups()
             if name.endswith(".py") and not name.startswith("test_"):
                 files[name.removesuffix(".py")] = block
             elif name != "service":
-                line = text.count("\n", 0, found.start()) + 1
+                line = text.count("\n", 0, result.start()) + 1
                 yield pytest.param(block, dict(files), id=f"{document}:{line}")
 
 
@@ -83,13 +83,13 @@ def test_an_example_runs(
     exec(compile(block, "example", "exec"), module)  # noqa: S102 (our own documents)
     tests = [value for name, value in module.items() if name.startswith("test_")]
     for test in tests:
-        found = test(*([WorkflowTest] if inspect.signature(test).parameters else []))
-        if inspect.iscoroutine(found):
-            asyncio.run(found)
+        result = test(*([WorkflowTest] if inspect.signature(test).parameters else []))
+        if inspect.iscoroutine(result):
+            asyncio.run(result)
     workflows = [value for value in module.values() if isinstance(value, Workflow)]
-    for each in workflows:
+    for workflow in workflows:
         if not tests:
-            asyncio.run(run_to_its_end(each, workflows))
+            asyncio.run(run_to_its_end(workflow, workflows))
     assert tests or workflows, "expected a test or a workflow"
 
 
@@ -112,11 +112,11 @@ async def run_to_its_end(workflow: Workflow, app: list[Workflow]) -> None:
 
 
 def test_the_documents_have_examples_of_every_workflow_that_is_expected() -> None:
-    found = {
+    result = {
         name
         for document in DOCUMENTS
         for name in re.findall(
             r'^@workflow\("([^"]+)"', (ROOT / document).read_text("utf-8"), re.MULTILINE
         )
     }
-    assert ENDS.keys() <= found
+    assert ENDS.keys() <= result

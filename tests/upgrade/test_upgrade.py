@@ -29,7 +29,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing, partition_of
 from tests.e2e.deliveries import daily
-from tests.e2e.house import PARTITIONS, House, free_port, signed
+from tests.e2e.system import PARTITIONS, System, free_port, signed
 from tests.upgrade.releases import environment, make_releases, run
 from tests.waiting import ANSWERED_WITHIN_S
 
@@ -52,8 +52,8 @@ CHANGED: Final = (
 LATEST: Final = max(IDS.values())
 
 
-class Mixed(House):
-    """A house whose parts are of two releases: `old-gateway`, `new-worker`."""
+class Mixed(System):
+    """A system whose parts are of two releases: `old-gateway`, `new-worker`."""
 
     def __init__(self, directory: Path, dsn: str, trees: dict[str, Path]) -> None:
         super().__init__(directory, dsn)
@@ -132,12 +132,12 @@ class Mixed(House):
         """Whether every row and every workflow is what it should be."""
         with psycopg.connect(self.dsn) as connection:
             rows = connection.execute("select user_id, datetime::text, steps from daily_summary")
-            found = {(user, day): steps for user, day, steps in rows}
+            result = {(user, day): steps for user, day, steps in rows}
             ended = dict(
                 connection.execute("select instance_id, status from workflow_instance").fetchall()
             )
         self.missing = {
-            "rows": dict(found.items() ^ self.steps.items()),
+            "rows": dict(result.items() ^ self.steps.items()),
             "instances": {i: ended.get(i) for i in self.instances if ended.get(i) != "complete"},
         }
         return not any(self.missing.values())
@@ -146,11 +146,11 @@ class Mixed(House):
         """How many records of each schema the topics that change hold."""
 
         async def count(topic: str) -> Counter[int]:
-            found: Counter[int] = Counter()
+            result: Counter[int] = Counter()
             for partition in range(PARTITIONS):
                 async for records in read_partition(Cluster(self.bootstrap), [topic], partition):
-                    found.update(int.from_bytes(each.value[1:5], "big") for each in records)
-            return found
+                    result.update(int.from_bytes(record.value[1:5], "big") for record in records)
+            return result
 
         return {topic: asyncio.run(count(topic)) for topic in CHANGED}
 
@@ -192,34 +192,34 @@ def trees(scratch: Path) -> dict[str, Path]:
 
 
 @pytest.fixture
-def house(scratch: Path, postgres: str, trees: dict[str, Path]) -> Iterator[Mixed]:
+def system(scratch: Path, postgres: str, trees: dict[str, Path]) -> Iterator[Mixed]:
     name = f"upgrade_{uuid4().hex[:8]}"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
     dsn = conninfo.make_conninfo(postgres, dbname=name)
     (scratch / name).mkdir()
-    house = Mixed(scratch / name, dsn, trees)
+    system = Mixed(scratch / name, dsn, trees)
     try:
-        house.open()
+        system.open()
         with psycopg.connect(dsn) as connection:
             # What the next release's migration would do, which comes before its first part.
             connection.execute("alter table daily_summary add column mood text")
         for part in COMMANDS:
-            house.start(f"old-{part}")
-        house.traffic()
-        yield house
+            system.start(f"old-{part}")
+        system.traffic()
+        yield system
     finally:
-        house.close()
+        system.close()
 
 
 @contextlib.contextmanager
-def at_work(house: Mixed, gateway: str) -> Iterator[None]:
+def at_work(system: Mixed, gateway: str) -> Iterator[None]:
     """Send deliveries and begin workflows through a gateway, from another thread."""
     over = threading.Event()
 
     def send() -> None:
         while not over.is_set():
-            house.traffic(gateway)
+            system.traffic(gateway)
 
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(send)
@@ -231,66 +231,68 @@ def at_work(house: Mixed, gateway: str) -> Iterator[None]:
 
 
 @pytest.mark.soak
-def test_parts_change_places_under_load_in_any_order_and_lose_nothing(house: Mixed, seed: int):
+def test_parts_change_places_under_load_in_any_order_and_lose_nothing(system: Mixed, seed: int):
     draw = random.Random(seed)
-    house.start("new-gateway")
-    with at_work(house, "new-gateway"):
-        house.stop("old-gateway")
+    system.start("new-gateway")
+    with at_work(system, "new-gateway"):
+        system.stop("old-gateway")
         for part in draw.sample(["worker", "flows", "project"], 3):
-            house.start(f"new-{part}")
+            system.start(f"new-{part}")
             time.sleep(draw.uniform(0, 5))
-            leaves = draw.choice([house.stop, house.kill])
+            leaves = draw.choice([system.stop, system.kill])
             leaves(f"old-{part}")
             time.sleep(draw.uniform(0, 5))
-    house.wait(house.complete, "everything to be done")
-    assert house.lost() == (0, 0)
+    system.wait(system.complete, "everything to be done")
+    assert system.lost() == (0, 0)
 
 
-def test_parts_join_one_by_one_gateway_first_and_one_goes_back(house: Mixed):
-    house.replace("gateway")
-    assert house.post_from_eu("new-gateway", 99, 1) == 503
-    house.replace("worker")
-    house.replace("worker", "new", "old")
-    house.replace("worker")
-    house.replace("flows")
-    house.wait(house.complete, "everything to be done in a mixed house")
-    assert house.newer() == dict.fromkeys(CHANGED, 0)
-    hold_up(house)
-    house.replace("project")
-    house.wait(lambda: house.post_from_eu("new-gateway", 99, 1) == 200, "the new form to be taken")
-    house.traffic()
-    house.wait(house.complete, "everything to be done")
-    assert house.lost() == (0, 0)
-    assert all(house.newer().values()), house.schemas()
+def test_parts_join_one_by_one_gateway_first_and_one_goes_back(system: Mixed):
+    system.replace("gateway")
+    assert system.post_from_eu("new-gateway", 99, 1) == 503
+    system.replace("worker")
+    system.replace("worker", "new", "old")
+    system.replace("worker")
+    system.replace("flows")
+    system.wait(system.complete, "everything to be done in a mixed system")
+    assert system.newer() == dict.fromkeys(CHANGED, 0)
+    hold_up(system)
+    system.replace("project")
+    system.wait(
+        lambda: system.post_from_eu("new-gateway", 99, 1) == 200, "the new form to be taken"
+    )
+    system.traffic()
+    system.wait(system.complete, "everything to be done")
+    assert system.lost() == (0, 0)
+    assert all(system.newer().values()), system.schemas()
 
 
-def hold_up(house: Mixed) -> None:
+def hold_up(system: Mixed) -> None:
     """Has the new workers decide what only the next release can read, while an old part is left."""
-    house.steps["user_96", "2026-06-03"] = 5
-    house.deliver([daily(96, 3, 5, known=True)], ["new-gateway"])
-    house.open_to = range(1)
-    instance = house.fresh("eu-")
-    house.instances.append(instance)
-    url = f"{house.url('new-gateway')}/api/workflows/workflows/paced/instances"
+    system.steps["user_96", "2026-06-03"] = 5
+    system.deliver([daily(96, 3, 5, known=True)], ["new-gateway"])
+    system.open_to = range(1)
+    instance = system.fresh("eu-")
+    system.instances.append(instance)
+    url = f"{system.url('new-gateway')}/api/workflows/workflows/paced/instances"
     with contextlib.suppress(httpx.TimeoutException):
         httpx.post(url, json={"id": instance, "params": None}, headers=KEY, timeout=1)
-    house.open_to = range(1, PARTITIONS)
+    system.open_to = range(1, PARTITIONS)
     for name, schema in (("new-worker", "outcome_recorded"), ("new-flows", "history_appended")):
         words = f"expected all members to read version 2 of {schema}, found that projector"
-        house.wait(lambda: house.says(name, words), f"{name} to wait for all to read {schema}")  # noqa: B023
-    assert not house.complete()
-    assert house.newer() == dict.fromkeys(CHANGED, 0)
+        system.wait(lambda: system.says(name, words), f"{name} to wait for all to read {schema}")  # noqa: B023
+    assert not system.complete()
+    assert system.newer() == dict.fromkeys(CHANGED, 0)
 
 
-def test_what_an_older_part_cannot_read_waits_for_its_successor(house: Mixed):
-    house.open_to = range(1)
-    instance = house.fresh()
+def test_what_an_older_part_cannot_read_waits_for_its_successor(system: Mixed):
+    system.open_to = range(1)
+    instance = system.fresh()
     # Whose history it cannot read it does not take over, and has no commands to read then.
-    house.wait(lambda: house.says("old-flows", "acquired partition 0"), "old-flows to begin")
+    system.wait(lambda: system.says("old-flows", "acquired partition 0"), "old-flows to begin")
     # What it remembers it reads when it begins; later the delivery would be the first to wait.
-    house.stop("old-worker")
-    asyncio.run(put_newer(house, instance))
-    house.start("old-worker")
+    system.stop("old-worker")
+    asyncio.run(put_newer(system, instance))
+    system.start("old-worker")
     for name, topic in (
         # Of all that it remembers: it waits before it takes a delivery of that partition.
         ("old-worker", "daily-summary"),
@@ -298,20 +300,20 @@ def test_what_an_older_part_cannot_read_waits_for_its_successor(house: Mixed):
         ("old-project", "daily-summary"),
         ("old-project", "workflow-history"),
     ):
-        house.wait(lambda: house.says(name, f"{topic}/0@"), f"{name} to say that {topic} waits")  # noqa: B023
-    house.open_to = range(1, PARTITIONS)
-    house.traffic()
-    with psycopg.connect(house.dsn) as connection:
+        system.wait(lambda: system.says(name, f"{topic}/0@"), f"{name} to say that {topic} waits")  # noqa: B023
+    system.open_to = range(1, PARTITIONS)
+    system.traffic()
+    with psycopg.connect(system.dsn) as connection:
         waiting = connection.execute("select 1 from daily_summary where user_id = 'user_98'")
         assert waiting.fetchall() == []
-    assert house.lost() == (0, 0)
+    assert system.lost() == (0, 0)
     for part in ("flows", "worker", "project", "gateway"):
-        house.replace(part)
-    house.instances.append(instance)
-    house.steps["user_98", "2026-06-03"] = 5
-    house.steps["user_97", "2026-06-03"] = 6
-    house.wait(house.complete, "everything to be done")
-    assert house.lost() == (0, 0)
+        system.replace(part)
+    system.instances.append(instance)
+    system.steps["user_98", "2026-06-03"] = 5
+    system.steps["user_97", "2026-06-03"] = 6
+    system.wait(system.complete, "everything to be done")
+    assert system.lost() == (0, 0)
 
 
 #: Run with the next release: records with something to say in what is new.
@@ -351,17 +353,19 @@ print(json.dumps({topic: base64.b64encode(value).decode() for topic, value in re
 """
 
 
-async def put_newer(house: Mixed, instance: str) -> None:
+async def put_newer(system: Mixed, instance: str) -> None:
     """Puts a record of the next release into partition 0 of each topic that changes."""
     body = daily(98, 3, 5, known=True).decode()
-    made = json.loads(await asyncio.to_thread(run, house.trees["new"], "-c", NEWER, body, instance))
+    made = json.loads(
+        await asyncio.to_thread(run, system.trees["new"], "-c", NEWER, body, instance)
+    )
     keys = {
         "webhooks": b"a" * 32,
         "workflow-commands": instance_key("paced", instance).encode(),
         "workflow-history": b"the next release",
         "daily-summary": b'["user_97","garmin","2026-06-03"]',
     }
-    appender = Appender(cluster=Cluster(house.bootstrap), client_id="upgrade-test")
+    appender = Appender(cluster=Cluster(system.bootstrap), client_id="upgrade-test")
     await appender.append(
         [Outgoing(topic, 0, keys[topic], base64.b64decode(value)) for topic, value in made.items()]
     )

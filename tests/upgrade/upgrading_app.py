@@ -1,4 +1,4 @@
-"""The workflow that runs while the house around it is upgraded."""
+"""The workflow that runs while the system around it is upgraded."""
 
 from typing import Any
 

@@ -121,4 +121,4 @@ async def outcome(instance: Instance) -> tuple[str, Any, tuple[str, str] | None]
 async def statuses(instance: Instance, node_ref: str | None = None) -> list[str]:
     """The statuses of its tokens, of a node or of all."""
     tokens = (await instance.history()).tokens
-    return [each.status for each in tokens if node_ref in {None, each.node_ref}]
+    return [token.status for token in tokens if node_ref in {None, token.node_ref}]

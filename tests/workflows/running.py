@@ -161,9 +161,9 @@ async def keys_of(instance: Instance) -> list[str]:
 
 async def entry_at(instance: Instance, key: str) -> Entry:
     """The one row of the current run with this key."""
-    found = [entry for entry in (await instance.history()).steps if entry.step_key == key]
-    assert len(found) == 1, f"expected one entry {key}, found {await keys_of(instance)}"
-    return found[0]
+    result = [entry for entry in (await instance.history()).steps if entry.step_key == key]
+    assert len(result) == 1, f"expected one entry {key}, found {await keys_of(instance)}"
+    return result[0]
 
 
 def published(test: WorkflowTest, topic: str) -> list[tuple[object, object]]:

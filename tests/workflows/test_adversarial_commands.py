@@ -70,8 +70,8 @@ async def order(event: WorkflowEvent[Order], step: Step) -> int:
 
 @workflow("limited", concurrency=Concurrency(1, key="params.customer"))
 async def limited(event: WorkflowEvent, step: Step) -> Any:  # noqa: ANN401
-    found = await step.wait_for_event("answer", type="a", timeout="1 hour")
-    return [event.payload, found.payload]
+    result = await step.wait_for_event("answer", type="a", timeout="1 hour")
+    return [event.payload, result.payload]
 
 
 @workflow("parent")
@@ -159,13 +159,13 @@ def _structs(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
     fields = {}
     for field in msgspec.structs.fields(kind):
         of_json = field.name in _OF_JSON or (kind.__name__ == "AskSlot" and field.name == "key")
-        found = st.sampled_from(TEXTS) if of_json else _values(field.type)
+        result = st.sampled_from(TEXTS) if of_json else _values(field.type)
         if of_json and type(None) in get_args(field.type):
-            found = st.one_of(st.none(), found)
+            result = st.one_of(st.none(), result)
         if not field.required:
             # Most often as it usually is: else little would get beyond the first check.
-            found = st.one_of(st.just(field.default), st.just(field.default), found)
-        fields[field.name] = found
+            result = st.one_of(st.just(field.default), st.just(field.default), result)
+        fields[field.name] = result
     return st.builds(kind, **fields)
 
 

@@ -322,8 +322,8 @@ def test_an_attempt_that_begins_while_time_passes_has_its_timeout(first: str, ad
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
-        for each in advances:
-            await test.advance(each)
+        for advance in advances:
+            await test.advance(advance)
         assert (await error_of(instance)).message == "StepTimeoutError after 601 s"
 
     run(scenario, order)

@@ -32,7 +32,7 @@ def test_a_program_runs_in_a_test_as_it_does_with_a_server():
         new = await workflows.OTHER.create_batch(
             [{"id": name, "params": {"order": name}} for name in ("order-1", "b")]
         )
-        assert [each.id for each in new] == ["b"]
+        assert [item.id for item in new] == ["b"]
 
         network = Network(answer({"id": "order-1", "details": {"status": "active"}}))
         async with network.client() as client:

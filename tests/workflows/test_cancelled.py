@@ -114,7 +114,7 @@ PLACES = (
 def test_the_code_is_told_where_it_waits_cleans_up_and_is_rolled_back(
     place: Callable[[Step], Any], restarted: bool
 ):
-    told: list[str] = []
+    reported: list[str] = []
     undone: list[object] = []
 
     @workflow("order")
@@ -124,7 +124,7 @@ def test_the_code_is_told_where_it_waits_cleans_up_and_is_rolled_back(
         try:
             await place(step)
         except asyncio.CancelledError:
-            told.append("told")
+            reported.append("told")
             await step.do("tidy", lambda: "tidied", rollback=undone.append)
             raise
 
@@ -133,7 +133,7 @@ def test_the_code_is_told_where_it_waits_cleans_up_and_is_rolled_back(
         if restarted:
             await test.crash()
         assert await cancelled(test, instance) == ("terminated", "Cancelled")
-        assert set(told) == {"told"}
+        assert set(reported) == {"told"}
         assert undone == ["tidied", "charged"]
         assert (await entry_at(instance, "long")).status == "cancelled"
         await test.advance("400 days")
@@ -501,7 +501,7 @@ def test_a_replay_tells_the_code_after_the_results_before_and_before_those_after
     cancelled_at: int, where: str
 ):
     """The step returned at 5: before the run was cancelled, or in a message that crossed that."""
-    told: list[str] = []
+    reported: list[str] = []
 
     @workflow("order")
     async def order(event: WorkflowEvent, step: Step) -> None:
@@ -509,7 +509,7 @@ def test_a_replay_tells_the_code_after_the_results_before_and_before_those_after
             try:
                 await step.do(name, lambda: None)
             except asyncio.CancelledError:
-                told.append(name)
+                reported.append(name)
                 raise
 
     async def scenario() -> None:
@@ -521,4 +521,4 @@ def test_a_replay_tells_the_code_after_the_results_before_and_before_those_after
         host.stop()
 
     asyncio.run(scenario())
-    assert told == [where]
+    assert reported == [where]

@@ -121,11 +121,11 @@ HOLDERS = pytest.mark.parametrize("holds", HELD, ids=lambda holds: holds.__name_
 def order_of(holds: Callable, branch: Branch, *, strict: bool = False) -> object:
     @workflow("order", strict=strict)
     async def order(event: WorkflowEvent, step: Step) -> object:
-        found = await holds(step, branch)
+        result = await holds(step, branch)
         await step.sleep("gap", "30 minutes")
         # What was asked for by mistake has the time to show.
         await step.sleep("rest", "30 minutes")
-        return found
+        return result
 
     return order
 
@@ -400,12 +400,12 @@ def test_a_loop_that_had_failed_stays_failed_when_its_body_no_longer_does():
     @workflow("order")
     async def order(event: WorkflowEvent, step: Step) -> object:
         try:
-            found = await step.loop("pages", turn, state={})
+            result = await step.loop("pages", turn, state={})
         except Exception as error:  # noqa: BLE001 the kind of error is what differs
-            found = str(error)
+            result = str(error)
         await step.sleep("gap", "30 minutes")
         await step.sleep("rest", "30 minutes")
-        return found
+        return result
 
     async def scenario(test: WorkflowTest) -> None:
         assert "sold out" in str(await output_of(await change(test, code)))

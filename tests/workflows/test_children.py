@@ -162,7 +162,7 @@ def test_terminating_a_parent_ends_its_children_and_theirs():
         await parent.terminate()
         await test.run_until_idle()
         child, grandchild = test.get("order", "child"), test.get("invoice", "inv-1")
-        assert [await state_of(each) for each in (parent, child, grandchild)] == ["terminated"] * 3
+        assert [await state_of(item) for item in (parent, child, grandchild)] == ["terminated"] * 3
         await test.advance("2 hours")
         assert await state_of(grandchild) == "terminated"
 
@@ -260,7 +260,7 @@ def test_a_parent_waits_for_many_children_at_once():
                 for n, wait in enumerate(waits)
             )
         )
-        return [each["paid"]["wait"] for each in paid]
+        return [item["paid"]["wait"] for item in paid]
 
     async def scenario(test: WorkflowTest) -> None:
         parent = await begin(test, "basket")

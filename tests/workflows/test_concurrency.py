@@ -49,11 +49,11 @@ def limited(concurrency: Concurrency | int | None, seconds: int = 60) -> Workflo
 
 async def begun(test: WorkflowTest, ids: list[str], name: str = "order") -> list[str]:
     """Those of the instances whose code has begun."""
-    return [each for each in ids if (await test.get(name, each).history()).steps]
+    return [item for item in ids if (await test.get(name, item).history()).steps]
 
 
 async def statuses(test: WorkflowTest, ids: list[str]) -> list[str]:
-    return [(await test.get("order", each).status()).status for each in ids]
+    return [(await test.get("order", item).status()).status for item in ids]
 
 
 IDS = ["a", "b", "c", "d", "e"]
@@ -62,8 +62,8 @@ IDS = ["a", "b", "c", "d", "e"]
 @scene
 async def test_no_more_runs_than_the_limit_begin_and_the_others_follow_in_their_order():
     async with WorkflowTest([limited(2)]) as test:
-        for each in IDS:
-            await test.create("order", id=each)
+        for item in IDS:
+            await test.create("order", id=item)
         await test.run_until_idle()
         assert await begun(test, IDS) == ["a", "b"]
         assert await statuses(test, IDS) == ["waiting"] * 5
@@ -90,8 +90,8 @@ async def test_a_number_alone_is_a_limit_for_all_runs_of_the_workflow():
 async def test_a_key_gives_each_of_its_values_a_limit_of_its_own():
     regions = {"a": "eu", "b": "us", "c": "eu", "d": "us", "e": 7}
     async with WorkflowTest([limited(Concurrency(1, key="params.region"))]) as test:
-        for each, region in regions.items():
-            await test.create("order", id=each, params={"region": region})
+        for item, region in regions.items():
+            await test.create("order", id=item, params={"region": region})
         await test.run_until_idle()
         assert await begun(test, IDS) == ["a", "b", "e"]
         await test.advance("1 minute")
@@ -148,11 +148,11 @@ async def test_a_limit_that_cannot_be_is_refused_where_it_is_declared(
 @scene
 async def test_who_is_ended_while_it_waits_leaves_the_queue(end: str):
     async with WorkflowTest([limited(1)]) as test:
-        for each in IDS:
-            await test.create("order", id=each)
+        for item in IDS:
+            await test.create("order", id=item)
         await test.run_until_idle()
-        for each in ("b", "c"):
-            await getattr(test.get("order", each), end)()
+        for item in ("b", "c"):
+            await getattr(test.get("order", item), end)()
         await test.run_until_idle()
         assert await statuses(test, ["a", "b", "c"]) == ["waiting", "terminated", "terminated"]
         error = (await test.get("order", "b").status()).error
@@ -179,7 +179,7 @@ async def test_however_a_run_ends_its_slot_is_the_next_ones(end: str):
 @scene
 async def test_a_run_that_is_paused_keeps_its_slot_and_one_that_waits_begins_when_it_is_resumed():
     async with WorkflowTest([limited(1)]) as test:
-        first, second = [await test.create("order", id=each) for each in ("a", "b")]
+        first, second = [await test.create("order", id=value) for value in ("a", "b")]
         await test.run_until_idle()
         await first.pause()
         await second.pause()
@@ -229,8 +229,8 @@ async def test_a_retry_asks_for_a_slot_again():
 @scene
 async def test_slots_outlive_a_crash():
     async with WorkflowTest([limited(2)]) as test:
-        for each in IDS:
-            await test.create("order", id=each)
+        for item in IDS:
+            await test.create("order", id=item)
             await test.crash()
         await test.run_until_idle()
         await test.crash()
@@ -249,8 +249,8 @@ async def test_a_child_of_a_limited_workflow_waits_for_its_slot_and_its_parent_f
         return await step.run_workflow("order", "order", id=f"of-{event.instance_id}")
 
     async with WorkflowTest([limited(1), parent]) as test:
-        for each in ("p", "q"):
-            await test.create("parent", id=each)
+        for value in ("p", "q"):
+            await test.create("parent", id=value)
         await test.run_until_idle()
         assert await begun(test, ["of-p", "of-q"]) == ["of-p"]
         await test.get("parent", "p").terminate()
@@ -284,13 +284,13 @@ async def test_events_lie_in_the_mailbox_while_a_run_waits_for_its_slot():
         return got.payload
 
     async with WorkflowTest([order]) as test:
-        first, second = [await test.create("order", id=each) for each in ("a", "b")]
+        first, second = [await test.create("order", id=value) for value in ("a", "b")]
         await second.send_event("go", 2)
         await test.run_until_idle()
         assert await statuses(test, ["a", "b"]) == ["waiting", "waiting"]
         await first.send_event("go", 1)
         await test.run_until_idle()
-        assert [(await each.status()).output for each in (first, second)] == [1, 2]
+        assert [(await item.status()).output for item in (first, second)] == [1, 2]
 
 
 @scene

@@ -67,7 +67,7 @@ class Faults:
 
 
 def _names(arguments: tuple[Any, ...]) -> Iterator[str]:
-    return (each.instance_id for each in arguments if hasattr(each, "instance_id"))
+    return (argument.instance_id for argument in arguments if hasattr(argument, "instance_id"))
 
 
 class Broken:
@@ -77,13 +77,13 @@ class Broken:
         self._engine, self._faults = engine, faults
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        found = getattr(self._engine, name)
+        result = getattr(self._engine, name)
         if name not in METHODS:
-            return found
+            return result
 
         def call(*arguments: Any, **more: Any) -> Any:  # noqa: ANN401
             self._faults.meet(name, arguments)
-            return found(*arguments, **more)
+            return result(*arguments, **more)
 
         return call
 
@@ -134,7 +134,7 @@ class World:
         test = WorkflowTest([order, child, FLOW], tasks=tasks)
         graphs = test._engines[GraphEngine.kind]
         engines[1] = Broken(graphs, self.faults)
-        test._engines = {**test._engines, **{each.kind: each for each in engines}}
+        test._engines = {**test._engines, **{engine.kind: engine for engine in engines}}
         numbers: Counter[str] = Counter()
 
         def new_id(prefix: str) -> str:
@@ -147,18 +147,18 @@ class World:
             self._arm(test._driver)
             ids = (GOOD[0], BAD, GOOD[1])
             for command in (StartRun("null"), None, PauseRun(), ResumeRun()):
-                for each in ids if command else ():
-                    await self._do(test, name, each, command)
+                for item in ids if command else ():
+                    await self._do(test, name, item, command)
                 await test.advance("1 minute")
-            for each in ids:
-                await self._do(test, name, each, SendEvent(f"event-{each}", "answer", "7"))
+            for item in ids:
+                await self._do(test, name, item, SendEvent(f"event-{item}", "answer", "7"))
             await test.advance("2 hours")
             self._see(test, name, ids)
             self._check_memory(test)
             await test.crash()
             await test.advance("1 day")
-            for each in ids:
-                self.statuses[name, each] = await self._status(test, name, each)
+            for item in ids:
+                self.statuses[name, item] = await self._status(test, name, item)
             self.published = [record.value for record in test.published("told")]
 
     def _arm(self, driver: Driver) -> None:
@@ -179,18 +179,18 @@ class World:
 
     async def _status(self, test: WorkflowTest, name: str, instance: str) -> Any:  # noqa: ANN401
         try:
-            found = await test.get(name, instance).status()
+            result = await test.get(name, instance).status()
         except CommandRefusedError:
             return None
-        error = None if found.error is None else found.error.name
-        return found.status, found.output, error
+        error = None if result.error is None else result.error.name
+        return result.status, result.output, error
 
     def _see(self, test: WorkflowTest, name: str, ids: tuple[str, ...]) -> None:
-        for each in ids:
+        for item in ids:
             try:
-                self.records[name, each] = list(test.records(name, each))
+                self.records[name, item] = list(test.records(name, item))
             except CommandRefusedError:
-                self.records[name, each] = []
+                self.records[name, item] = []
 
     def _check_memory(self, test: WorkflowTest) -> None:
         """The owner's memory is the fold of the log, but for what is quarantined."""
@@ -217,7 +217,7 @@ def told(records: list[HistoryAppended]) -> list[Any]:
             if isinstance(event, RunStarted):
                 event = msgspec.structs.replace(event, seed="")  # noqa: PLW2901
             if isinstance(event, PostsQueued):
-                posts = tuple(msgspec.structs.replace(each, order=0) for each in event.posts)
+                posts = tuple(msgspec.structs.replace(post, order=0) for post in event.posts)
                 event = PostsQueued(posts)  # noqa: PLW2901
             said.append((record.at_ms, event))
     return said
@@ -231,10 +231,10 @@ def worlds() -> dict[str, World]:
 def check(plain: World, name: str, faults: Faults) -> None:
     world = played(name, faults)
     assert faults.raised, "the call that was to fail was not made"
-    for each in GOOD:
-        assert told(world.records[name, each]) == told(plain.records[name, each])
-        assert world.codes[name, each] == plain.codes[name, each]
-        assert world.statuses[name, each] == plain.statuses[name, each]
+    for item in GOOD:
+        assert told(world.records[name, item]) == told(plain.records[name, item])
+        assert world.codes[name, item] == plain.codes[name, item]
+        assert world.statuses[name, item] == plain.statuses[name, item]
     # Each command has an outcome, and what is left of the instance has ended, or goes on.
     assert {*world.codes[name, BAD]} <= {
         "", INTERNAL, "INSTANCE_NOT_FOUND", "INSTANCE_TERMINAL", "NOT_PAUSED"

@@ -24,11 +24,11 @@ async def says(url: str, users: list[str]) -> object:
 
 
 def test_the_days_of_all_are_read_and_compared() -> None:
-    with answering(lambda _: {"tables": {"daily_summary": DAYS}}) as (url, asked):
+    with answering(lambda _: {"tables": {"daily_summary": DAYS}}) as (url, requested):
         assert asyncio.run(says(url, ["amara", "bo"])) == {
             "says": "bo went furthest, with 11894 steps"
         }
-    assert sorted(each.path for each in asked) == [
+    assert sorted(item.path for item in requested) == [
         "/v1/sync?user_id=amara",
         "/v1/sync?user_id=bo",
     ]

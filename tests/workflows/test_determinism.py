@@ -295,7 +295,7 @@ class Ending:
 def ending(name: str, *, crash: bool = False, hold: int = 0) -> Ending:
     """Run a shape to its end: undisturbed, with a crash after every tick, or in one callback."""
     probe = Probe(hold=hold)
-    found: list[Ending] = []
+    result: list[Ending] = []
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await test.create("order", id="i-1", params={"n": 1})
@@ -303,10 +303,10 @@ def ending(name: str, *, crash: bool = False, hold: int = 0) -> Ending:
             await instance.send_event("line", payload)
         await finish(test, instance, probe, crash=crash)
         records = published(test, "pages")
-        found.append(Ending(await instance.status(), probe, records))
+        result.append(Ending(await instance.status(), probe, records))
 
     run(scenario, *SHAPES[name](probe))
-    return found[0]
+    return result[0]
 
 
 async def finish(test: WorkflowTest, instance: Instance, probe: Probe, *, crash: bool) -> None:

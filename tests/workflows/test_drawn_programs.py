@@ -62,7 +62,7 @@ async def do(instance: Instance, command: str, payload: int) -> str:
 async def seen(test: WorkflowTest, instance: Instance) -> dict[str, Any]:
     """All that can be seen of an instance."""
     status = await instance.status()
-    found: dict[str, Any] = {"status": status}
+    result: dict[str, Any] = {"status": status}
     for number in range(status.run_number + 1):
         history = await instance.history(number)
         lines = [
@@ -70,9 +70,9 @@ async def seen(test: WorkflowTest, instance: Instance) -> dict[str, Any]:
             (line.level, line.message.partition("; kept:")[0], line.data, line.created_at)
             for line in history.logs
         ]
-        found |= {f"steps {number}": history.steps, f"lines {number}": lines}
-        found[f"events {number}"] = [(e.payload, e.consumed_by_step_key) for e in history.events]
-    return found | {"published": [(each.key, each.value) for each in test.published("t")]}
+        result |= {f"steps {number}": history.steps, f"lines {number}": lines}
+        result[f"events {number}"] = [(e.payload, e.consumed_by_step_key) for e in history.events]
+    return result | {"published": [(item.key, item.value) for item in test.published("t")]}
 
 
 async def played(seed: int, crashes: float) -> dict[str, Any]:
@@ -94,8 +94,8 @@ async def played(seed: int, crashes: float) -> dict[str, Any]:
             await test.advance("1 second")
             if not commands and (await instance.status()).ended:
                 break
-        found = await seen(test, instance)
-        return found | {"refused": refused, "called": sorted(program.called)}
+        result = await seen(test, instance)
+        return result | {"refused": refused, "called": sorted(program.called)}
 
 
 async def stepped(seed: int) -> None:

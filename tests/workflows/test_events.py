@@ -242,7 +242,7 @@ def test_a_wait_ends_with_its_deadline_not_before_and_not_later():
         assert await state_of(instance) == "complete"
         other = await begin(test, instance="i-2")
         await test.advance("1 hour")
-        ends = [(await entry_at(each, "approval")).updated_at for each in (instance, other)]
+        ends = [(await entry_at(item, "approval")).updated_at for item in (instance, other)]
         assert ends == [START + MINUTE, START + 2 * MINUTE]
 
     run(scenario, order_that_waits(timeout="1 minute"))

@@ -15,8 +15,8 @@ def named(strict: bool, *steps: str, then: str = "go") -> Workflow:
 
     @workflow("order", strict=strict)
     async def order(event: WorkflowEvent, step: Step) -> None:
-        for each in steps:
-            await step.do(each, lambda each=each: CALLED.append(each))
+        for entry in steps:
+            await step.do(entry, lambda item=entry: CALLED.append(item))
         await step.wait_for_event(then, type="go")
 
     return order
@@ -28,7 +28,7 @@ async def fails(event: WorkflowEvent, step: Step) -> None:
 
 def fitted(new: Workflow) -> CompatibilityReport:
     """What is found of a run of the first code, and of one that has ended, with a new one."""
-    found: list[CompatibilityReport] = []
+    result: list[CompatibilityReport] = []
 
     async def scenario(test: WorkflowTest) -> None:
         await test.create("order", id="open")
@@ -38,15 +38,15 @@ def fitted(new: Workflow) -> CompatibilityReport:
         instances = test._partition.owner.instances
         runs = [engine.activate(state, 0) for engine, state in instances.open_runs()]
         CALLED.clear()
-        found.append(check_runs(App({"order": new}), runs))
+        result.append(check_runs(App({"order": new}), runs))
         assert not CALLED, "expected no step to be called"
-        assert [each.step_key for each in (await test.get("order", "open").history()).steps] == [
+        assert [step.step_key for step in (await test.get("order", "open").history()).steps] == [
             "quote",
             "go",
         ]
 
     run(scenario, named(False, "quote"))
-    return found[0]
+    return result[0]
 
 
 @pytest.mark.parametrize(

@@ -168,22 +168,22 @@ def test_what_the_code_cancels_after_a_sibling_has_failed_is_cancelled(kind: str
 def test_of_several_that_are_awaited_those_that_the_code_lets_go_are_cancelled(crash: bool):
     @workflow("order", strict=True)
     async def order(event: WorkflowEvent, step: Step) -> object:
-        found: list[object] = []
+        result: list[object] = []
         for number in range(3):
             either = [
-                asyncio.create_task(step.wait_for_event(f"{each} {number}", type=each))
-                for each in ("go", "stop")
+                asyncio.create_task(step.wait_for_event(f"{value} {number}", type=value))
+                for value in ("go", "stop")
             ]
             done, others = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            for each in others:
-                each.cancel()
-            found += [each.result().payload for each in done]
-        return found
+            for other in others:
+                other.cancel()
+            result += [item.result().payload for item in done]
+        return result
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
-        for number, each in enumerate(("go", "stop", "go")):
-            await instance.send_event(each, number)
+        for number, value in enumerate(("go", "stop", "go")):
+            await instance.send_event(value, number)
             await test.run_until_idle()
             if crash:
                 await test.crash()

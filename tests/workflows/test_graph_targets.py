@@ -42,9 +42,9 @@ def meeting(target: str) -> dict[str, Any]:
 
 
 def problems(definition: dict[str, Any]) -> list[tuple[str, str]]:
-    with pytest.raises(DefinitionInvalid) as found:
+    with pytest.raises(DefinitionInvalid) as result:
         graph_of(definition)
-    return [(each.path, each.message) for each in found.value.problems]
+    return [(problem.path, problem.message) for problem in result.value.problems]
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_a_target_of_any_mapping_is_checked(target: str):
         "outputMapping": graph([node("a")], [], outputMapping={target: "1"}),
         "transitions[1].synchronization.merge.target": meeting(f"output.{target}"),
     }
-    for place, definition in places.items():
+    for position, definition in places.items():
         ((path, message),) = problems(definition)
-        assert path.startswith(place)
+        assert path.startswith(position)
         assert message.startswith("expected ")
         assert len(message) < 500
 

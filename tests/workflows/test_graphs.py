@@ -61,9 +61,9 @@ def test_branches_meet_once_with_their_outputs_in_the_order_of_branches():
         # Three arrivals, and the token that goes on.
         assert await statuses(instance, "end") == ["completed"] * 4
         tokens = (await instance.history()).tokens
-        branches = [each for each in tokens if each.node_ref == "work"]
-        assert [each.path_id for each in branches] == [f"root.start.{n}" for n in range(3)]
-        assert {each.sibling_group for each in branches} == {"group"}
+        branches = [token for token in tokens if token.node_ref == "work"]
+        assert [branch.path_id for branch in branches] == [f"root.start.{n}" for n in range(3)]
+        assert {branch.sibling_group for branch in branches} == {"group"}
         assert (tokens[-1].path_id, tokens[-1].iteration_counts) == (
             "root",
             {"start-work": 1, "work-end": 1},
@@ -77,7 +77,7 @@ def test_a_fan_in_for_any_cancels_what_is_still_on_its_way():
         await test.run_until_idle()
         assert await outcome(instance) == ("complete", {"all": [2]}, None)
         assert await statuses(instance, "work") == ["cancelled", "completed"]
-        reasons = {each.reason for each in (await instance.history()).tokens}
+        reasons = {token.reason for token in (await instance.history()).tokens}
         assert "fan-in activated before completion" in reasons
         await test.advance("1 minute")
         assert await statuses(instance, "work") == ["cancelled", "completed"]
@@ -201,7 +201,7 @@ def test_an_empty_foreach_ends_or_goes_on_as_it_says(
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
         assert await outcome(instance) == ("complete", output, None)
-        assert [each.node_ref for each in (await instance.history()).tokens] == nodes
+        assert [token.node_ref for token in (await instance.history()).tokens] == nodes
 
     play(definition, scenario, {"items": []})
 
@@ -230,7 +230,7 @@ def test_the_first_tier_with_a_match_wins_and_all_its_matches_fire():
 
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
-        assert [each.node_ref for each in (await instance.history()).tokens] == ["a", "c", "d"]
+        assert [token.node_ref for token in (await instance.history()).tokens] == ["a", "c", "d"]
 
     play(definition, scenario, {"n": 5})
 
@@ -283,7 +283,7 @@ def test_branches_that_fork_again_meet_within_and_then_outside():
         assert await outcome(instance) == ("complete", {"all": [[22, 24], [42, 44]]}, None)
         tokens = (await instance.history()).tokens
         assert tokens[-1].path_id == "root"
-        assert "root.start.1.row.0" in {each.path_id for each in tokens}
+        assert "root.start.1.row.0" in {token.path_id for token in tokens}
 
     play(definition, scenario, {"rows": [10, 20], "cells": [1, 2]})
 
@@ -384,7 +384,7 @@ def test_what_breaks_a_schema_fails_the_run_and_names_the_path(schema: str, name
 
 
 def test_an_input_that_breaks_its_schema_is_refused():
-    wanted = {"type": "object", "properties": {"items": {"type": "array"}}, "required": ["items"]}
+    expected = {"type": "object", "properties": {"items": {"type": "array"}}, "required": ["items"]}
 
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         with pytest.raises(WorkflowParamsInvalidError, match="items"):
@@ -392,7 +392,7 @@ def test_an_input_that_breaks_its_schema_is_refused():
         await test.run_until_idle()
         assert await outcome(instance) == ("complete", {"all": [2]}, None)
 
-    play({**fan(), "inputSchema": wanted}, scenario, {"items": [1]})
+    play({**fan(), "inputSchema": expected}, scenario, {"items": [1]})
 
 
 @task("total")
@@ -464,8 +464,8 @@ def test_a_child_that_fails_fails_its_parent_and_a_parent_that_ends_ends_its_chi
             await getattr(other, verb)()
             await test.run_until_idle()
             child = test.get("child", token.child_instance_id)
-            for each, name in ((other, why), (child, why or "Terminated")):
-                ended = await each.status()
+            for item, name in ((other, why), (child, why or "Terminated")):
+                ended = await item.status()
                 assert (ended.status, ended.error and ended.error.name) == ("terminated", name)
 
     play(parent(), scenario, {"items": [{"n": 3, "final": True}]}, CHILD, tasks=[total])
@@ -490,7 +490,7 @@ def test_a_fan_out_of_two_thousand_meets():
         await test.run_until_idle()
         status, output, error = await outcome(instance)
         assert (status, error) == ("complete", None)
-        assert output == {"all": [2 * each for each in range(2_000)]}
+        assert output == {"all": [2 * number for number in range(2_000)]}
 
     play(fan(), scenario, {"items": list(range(2_000))})
 

@@ -312,7 +312,7 @@ def test_a_batch_skips_ids_that_exist_and_leaves_them_out_of_the_answer():
 
 def drawn(seed: int) -> list[str]:
     """The id of an instance that was given none, and what its workflow draws."""
-    found: list[str] = []
+    result: list[str] = []
 
     @workflow("draws")
     async def draws(event: WorkflowEvent, step: Step) -> object:
@@ -321,10 +321,10 @@ def drawn(seed: int) -> list[str]:
     async def scenario(test: WorkflowTest) -> None:
         instance = await test.create("draws")
         await test.run_until_idle()
-        found.extend([instance.id, *await output_of(instance)])
+        result.extend([instance.id, *await output_of(instance)])
 
     run(scenario, draws, seed=seed)
-    return found
+    return result
 
 
 def test_equal_seeds_give_equal_ids_and_values_and_other_seeds_give_other_values():
@@ -337,7 +337,7 @@ def test_ids_that_the_harness_makes_are_valid_and_different():
     async def scenario(test: WorkflowTest) -> None:
         ids = [(await test.create("order")).id for _ in range(20)]
         assert len(set(ids)) == 20
-        assert all(re.fullmatch(r"[a-zA-Z0-9_][a-zA-Z0-9_-]{0,99}", each) for each in ids)
+        assert all(re.fullmatch(r"[a-zA-Z0-9_][a-zA-Z0-9_-]{0,99}", item) for item in ids)
 
     run(scenario, order)
 
@@ -384,8 +384,8 @@ def test_many_instances_run_side_by_side():
         for begin_at in range(0, 200, 100):
             await test.create_batch("ten", batch[begin_at : begin_at + 100])
         await test.run_until_idle()
-        for each in batch:
-            assert await output_of(test.get("ten", each["id"])) == 45
+        for item in batch:
+            assert await output_of(test.get("ten", item["id"])) == 45
 
     run(scenario, ten)
 
@@ -453,8 +453,8 @@ def test_a_tick_begins_as_many_steps_as_it_may(together: bool):
         if together:
             await asyncio.gather(*steps)
         else:
-            for each in steps:
-                await each
+            for item in steps:
+                await item
         return len(steps)
 
     async def scenario(test: WorkflowTest) -> None:
@@ -462,10 +462,10 @@ def test_a_tick_begins_as_many_steps_as_it_may(together: bool):
         for steps in range(1, 6):
             assert await test.tick(max_steps=1) >= 1
             assert len(called) == steps
-            assert {(await each.status()).status for each in made} <= {"active", "complete"}
+            assert {(await item.status()).status for item in made} <= {"active", "complete"}
         assert await test.tick(max_steps=10) == 1
         assert sorted(called) == ["a0", "a1", "a2", "b0", "b1", "b2"], "each step was called once"
-        assert [await output_of(each) for each in made] == [3, 3]
+        assert [await output_of(item) for item in made] == [3, 3]
 
     run(scenario, order)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from headwater import Step, WorkflowEvent, WorkflowTest, workflow
 
 ORDERS = 20
-APP, HOUSE = 1, 0
+APP, SYSTEM = 1, 0
 
 
 class World:
@@ -45,13 +45,13 @@ def lost(host: int) -> tuple[list[str], Counter[str], list[int]]:
     async def scene() -> tuple[list[str], Counter[str], list[int]]:
         async with world.test as test:
             names = [("order", f"o{n}") for n in range(ORDERS)] + [("headwater-audit", "a")]
-            instances = [await test.create(each, id=name) for each, name in names]
+            instances = [await test.create(item, id=name) for item, name in names]
             await test.advance("5 seconds")
             world.lose(host)
             await test.advance("5 minutes")
-            histories = [await each.history() for each in instances]
-            outputs = [(await each.status()).output for each in instances]
-            return outputs, world.calls, [each.steps[0].attempts for each in histories]
+            histories = [await instance.history() for instance in instances]
+            outputs = [(await instance.status()).output for instance in instances]
+            return outputs, world.calls, [history.steps[0].attempts for history in histories]
 
     return asyncio.run(scene())
 
@@ -60,7 +60,7 @@ ALL = [*(f"o{n}" for n in range(ORDERS)), "a"]
 
 
 def test_a_host_that_is_lost_costs_the_runs_of_the_others_nothing():
-    outputs, calls, attempts = lost(HOUSE)
+    outputs, calls, attempts = lost(SYSTEM)
     assert outputs == ALL
     assert attempts == [1] * ORDERS + [2]
     assert calls == Counter(ALL) + Counter(["a"])

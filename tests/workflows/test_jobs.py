@@ -130,11 +130,11 @@ def test_a_lease_that_runs_out_gives_the_job_to_the_next_worker_and_costs_no_ret
         assert (token.status, token.error.name) == ("dispatched", "LeaseExpiredError")
         assert '"gone"' in token.error.message
         assert await refusal(lost.extend()) == "JOB_LEASE_LOST"
-        found = await take(test)
-        assert (found.attempt, found.idempotency_token) == (2, lost.idempotency_token)
+        result = await take(test)
+        assert (result.attempt, result.idempotency_token) == (2, lost.idempotency_token)
         assert await refusal(lost.complete({"r": 1})) == "JOB_LEASE_LOST"
         assert await refusal(lost.fail("late")) == "JOB_LEASE_LOST"
-        await found.complete({"r": 2})
+        await result.complete({"r": 2})
         assert await outcome(instance) == ("complete", {"r": 2}, None)
         assert await refusal(lost.complete({"r": 1})) == "JOB_CANCELLED"
 

@@ -339,9 +339,9 @@ def test_failures_of_many_branches_are_cut_so_that_they_can_be_recorded():
         try:
             await step.join("fetch", **{f"b{n}": bad for n in range(70)})
         except JoinError as error:
-            return [len(error.errors), *{each.message[-40:] for each in error.errors.values()}]
+            return [len(error.errors), *{item.message[-40:] for item in error.errors.values()}]
         return None
 
     count, *messages = output(order)
     assert count == 70
-    assert all("cut; it had 16384 characters" in each for each in messages)
+    assert all("cut; it had 16384 characters" in message for message in messages)

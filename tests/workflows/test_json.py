@@ -119,8 +119,8 @@ def test_a_value_has_so_many_levels_that_everybody_can_read_it():
     assert decode(encode(nested(NESTING_MAX), "the result")) == nested(NESTING_MAX)
     assert decode(encode("[" * 1_000, "the result")) == "[" * 1_000
     assert decode(encode([[]] * 1_000, "the result")) == [[]] * 1_000
-    told = "expected the result to have at most 128 levels of lists and dicts, found more"
-    with pytest.raises(UnserialisableError, match=told):
+    reported = "expected the result to have at most 128 levels of lists and dicts, found more"
+    with pytest.raises(UnserialisableError, match=reported):
         encode(nested(NESTING_MAX + 1), "the result")
 
 

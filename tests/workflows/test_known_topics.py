@@ -62,8 +62,8 @@ def error_of_publishing(topic: str, declared: list[str] | None) -> str | None:
 
 def test_a_workflow_that_declares_its_topics_publishes_to_these_alone():
     assert error_of_publishing("orders", ["orders", "bills"]) is None
-    told = "the workflow declares, publishes=['bills', 'orders'], found 'order'"
-    assert told in (error_of_publishing("order", ["orders", "bills"]) or "")
+    reported = "the workflow declares, publishes=['bills', 'orders'], found 'order'"
+    assert reported in (error_of_publishing("order", ["orders", "bills"]) or "")
     assert "publishes=[], found 'orders'" in (error_of_publishing("orders", []) or "")
 
 

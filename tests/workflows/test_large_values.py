@@ -54,7 +54,7 @@ def test_many_children_may_begin_at_once():
     @workflow("order")
     async def order(event: WorkflowEvent, step: Step) -> object:
         children = [step.run_workflow(f"c{n}", "echo", params=LARGE) for n in range(13)]
-        return sum(len(each) for each in await asyncio.gather(*children))
+        return sum(len(item) for item in await asyncio.gather(*children))
 
     async def scenario(test: WorkflowTest) -> None:
         assert await output_of(await begin(test)) == 13 * len(LARGE)
@@ -75,7 +75,7 @@ def test_many_branches_may_fail_at_length(caught: bool):
         except JoinError as error:
             if not caught:
                 raise
-            return [len(each.message) for each in error.errors.values()]
+            return [len(item.message) for item in error.errors.values()]
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
@@ -171,7 +171,7 @@ def test_what_a_step_sends_is_counted_in_bytes():
 async def patient(event: WorkflowEvent, step: Step) -> object:
     """Waits for many events side by side."""
     waits = [step.wait_for_event(f"w{n}", type=f"t{n}") for n in range(event.payload)]
-    return sum(len(each.payload) for each in await asyncio.gather(*waits))
+    return sum(len(item.payload) for item in await asyncio.gather(*waits))
 
 
 async def paused_with_events(test: WorkflowTest, count: int) -> object:
@@ -274,10 +274,10 @@ def test_events_take_half_of_a_run_and_the_next_is_refused_while_its_steps_go_on
         await test.crash()
         with pytest.raises(MailboxFullError):
             await instance.send_event("line", LARGE)
-        for each, count in ((instance, 12), (other, 1)):
-            await each.send_event("go", None)
+        for item, count in ((instance, 12), (other, 1)):
+            await item.send_event("go", None)
             await test.run_until_idle()
-            assert await output_of(each) == count
+            assert await output_of(item) == count
 
     run(scenario, collector)
 

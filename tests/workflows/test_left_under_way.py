@@ -541,7 +541,7 @@ def test_what_a_run_has_left_is_cancelled_while_it_is_rolled_back(crash: bool):
             "cancelled",
             "cancelled",
         ]
-        assert [each.consumed_by_step_key for each in history.events] == [None]
+        assert [event.consumed_by_step_key for event in history.events] == [None]
 
     run(scenario, order)
 

@@ -97,18 +97,18 @@ def test_a_task_that_is_begun_while_code_is_let_go_never_runs(how: str):
 
 @pytest.mark.parametrize("how", ["terminate", "crash"])
 def test_code_that_is_let_go_may_do_no_more_than_before(how: str):
-    found: list[str] = []
+    result: list[str] = []
 
     async def clean_up(_: Step) -> None:
         try:
             open(__file__)  # noqa: ASYNC230, SIM115, PTH123, what is refused
         except NonDeterministicError:
-            found.append("refused")
+            result.append("refused")
             raise
-        found.append("opened")
+        result.append("opened")
 
     run(lambda test: let_go(test, how), naps(clean_up))
-    assert found == ["refused"]
+    assert result == ["refused"]
 
 
 def fail() -> None:
@@ -135,11 +135,11 @@ def test_a_loop_of_changed_code_ends_as_recorded_whatever_cleans_up(
 
         try:
             await step.loop("turns", turn, state=0)
-            found = "went on"
+            result = "went on"
         except Exception as error:  # noqa: BLE001, whatever it is
-            found = type(error).__name__
+            result = type(error).__name__
         await step.sleep("nap", "1 minute")
-        return found
+        return result
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)

@@ -288,9 +288,9 @@ def test_a_restart_is_a_new_run_and_the_old_one_stays_to_be_read():
         assert await output_of(instance) == [1, "x"]
         histories = [await instance.history(run_number=n) for n in (0, 1)]
         histories.append(await instance.history())
-        found = [(each.steps[0].result, each.steps[0].run_number) for each in histories]
-        assert found == [(1, 0), (2, 1), (2, 1)]
-        assert [each.logs[0].data["version"] for each in histories] == [1, 2, 2]
+        result = [(history.steps[0].result, history.steps[0].run_number) for history in histories]
+        assert result == [(1, 0), (2, 1), (2, 1)]
+        assert [history.logs[0].data["version"] for history in histories] == [1, 2, 2]
 
     run(scenario, charges)
 

@@ -80,7 +80,7 @@ MET = {
 
 @pytest.mark.parametrize("what", MET)
 def test_code_that_meets_a_limit_hears_the_name_of_its_setting(what: str) -> None:
-    does, told = MET[what]
+    does, reported = MET[what]
 
     @workflow("order")
     async def order(event: WorkflowEvent[Any], step: Step) -> None:
@@ -88,7 +88,7 @@ def test_code_that_meets_a_limit_hears_the_name_of_its_setting(what: str) -> Non
 
     async def scenario() -> None:
         async with WorkflowTest([order], limits=LOW) as test:
-            assert told in (await error_of(await begin(test))).message
+            assert reported in (await error_of(await begin(test))).message
 
     asyncio.run(scenario())
 

@@ -387,8 +387,8 @@ def test_every_line_is_new_once_whatever_a_replay_passes_over(code: object, line
             await test.crash()
             await test.advance("1 minute")
         await output_of(instance)
-        found = await lines_of(instance, "message", "is_replay")
-        assert [message for message, replayed in found if not replayed] == lines
+        result = await lines_of(instance, "message", "is_replay")
+        assert [message for message, replayed in result if not replayed] == lines
 
     run(scenario, order)
 

@@ -30,7 +30,7 @@ ITEMS = {"items": [1, FLAKY, SLOW, 4]}
 
 
 async def traced(instance: Instance, first: int = 0) -> list[TracedDecision]:
-    return [each async for each in instance.trace(first)]
+    return [item async for item in instance.trace(first)]
 
 
 async def refusal_of(asked: Awaitable[object]) -> CommandRefusedError:
@@ -42,17 +42,17 @@ async def refusal_of(asked: Awaitable[object]) -> CommandRefusedError:
 def test_the_tokens_that_live_say_what_they_wait_for():
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
-        found = await instance.introspect_tokens()
-        said = [(each.node_ref, each.status, each.waits_for.what) for each in found.tokens]
+        result = await instance.introspect_tokens()
+        said = [(token.node_ref, token.status, token.waits_for.what) for token in result.tokens]
         assert said == [
             ("work", "pending", "retry"),
             ("work", "dispatched", "task"),
             ("end", "waiting_for_siblings", "siblings"),
         ]
-        retried, slow, _ = found.tokens
+        retried, slow, _ = result.tokens
         assert retried.waits_for.until is not None
         assert (retried.attempts, retried.branch_index, slow.branch_index) == (1, 1, 2)
-        assert (found.total, found.status, found.cursor) == (3, "active", None)
+        assert (result.total, result.status, result.cursor) == (3, "active", None)
 
     play(waiting(), scenario, ITEMS)
 
@@ -79,7 +79,7 @@ def test_an_earlier_run_is_looked_into_as_it_was_when_the_next_began():
         before = await instance.introspect_tokens()
         explained = await instance.explain()
         drawn = await instance.draw("mermaid", at=2)
-        told = await traced(instance)
+        reported = await traced(instance)
         await instance.restart()
         again = await instance.introspect_tokens()
         assert (again.run_number, again.total) == (1, 1)
@@ -87,7 +87,7 @@ def test_an_earlier_run_is_looked_into_as_it_was_when_the_next_began():
         assert await earlier.introspect_tokens() == before
         assert await earlier.explain() == explained
         assert await earlier.draw("mermaid", at=2) == drawn
-        assert [each async for each in earlier.trace()] == told
+        assert [item async for item in earlier.trace()] == reported
         with pytest.raises(CommandRefusedError, match="expected a run number of 0 to 1, found 2"):
             await instance.in_run(2).explain()
 
@@ -97,16 +97,16 @@ def test_an_earlier_run_is_looked_into_as_it_was_when_the_next_began():
 def test_a_join_that_waits_is_explained():
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
-        found = await instance.explain()
-        (join,) = found.joins
-        assert [each.branch_index for each in join.arrived] == [0]
-        missing = [(each.branch_index, each.why, each.node_ref) for each in join.missing]
+        result = await instance.explain()
+        (join,) = result.joins
+        assert [item.branch_index for item in join.arrived] == [0]
+        missing = [(item.branch_index, item.why, item.node_ref) for item in join.missing]
         assert missing == [(1, "retry", "work"), (2, "running", "work"), (3, "elsewhere", "aside")]
         assert join.missing_by == {"retry": 1, "running": 1, "elsewhere": 1}
         retried = join.missing[0]
         assert (retried.attempts, retried.error and retried.error.message) == (1, "item 7")
-        assert found.waiting_for == {"retry": 1, "task": 1, "siblings": 1}
-        assert found.says == [
+        assert result.waiting_for == {"retry": 1, "task": 1, "siblings": 1}
+        assert result.says == [
             "g/i (run 0) is active with 3 tokens, as of sequence 17 (2026-01-01T00:00:00.000Z).",
             "At 'end' 1 branch of 4 of the group 'group' has arrived (0); it continues when no "
             "other branch can arrive.",
@@ -127,12 +127,12 @@ def test_what_would_follow_changes_nothing_and_is_what_follows():
         await test.run_until_idle()
         before = await instance.introspect_tokens()
         slow = before.tokens[1]
-        found = await instance.simulate_routing(slow.id, output={"n": 10})
-        assert [(each.transition_ref, each.tokens) for each in found.fires] == [("work-end", 1)]
-        types = [each["type"] for each in found.decisions]
+        result = await instance.simulate_routing(slow.id, output={"n": 10})
+        assert [(fire.transition_ref, fire.tokens) for fire in result.fires] == [("work-end", 1)]
+        types = [decision["type"] for decision in result.decisions]
         assert types == ["APPLY_BRANCH_OUTPUT", "CREATE_TOKEN", "MARK_WAITING"]
-        assert "decision.routing.start" in [each["type"] for each in found.trace]
-        assert (found.would_be, found.token.id) == ("waiting", slow.id)
+        assert "decision.routing.start" in [item["type"] for item in result.trace]
+        assert (result.would_be, result.token.id) == ("waiting", slow.id)
         assert await instance.introspect_tokens() == before
         await test.advance("10 seconds")
         assert (await instance.status()).status == "complete"
@@ -167,8 +167,8 @@ def test_where_a_token_would_go_from_a_node_where_none_is():
 
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
-        found = await instance.simulate_routing(node="a")
-        assert [each.to_node_ref for each in found.fires] == ["c"]
+        result = await instance.simulate_routing(node="a")
+        assert [fire.to_node_ref for fire in result.fires] == ["c"]
         ending = await instance.simulate_routing(node="b")
         assert (ending.fires, ending.token.id) == ([], "1")
 
@@ -178,11 +178,11 @@ def test_where_a_token_would_go_from_a_node_where_none_is():
 def test_an_output_that_breaks_an_expression_would_fail_the_run():
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
-        found = await instance.simulate_routing(node="work", output=None)
-        assert found.would_be == "errored"
-        assert found.error is not None
-        assert "result.n" in found.error.message
-        assert found.decisions[-1]["type"] == "FAIL_WORKFLOW"
+        result = await instance.simulate_routing(node="work", output=None)
+        assert result.would_be == "errored"
+        assert result.error is not None
+        assert "result.n" in result.error.message
+        assert result.decisions[-1]["type"] == "FAIL_WORKFLOW"
 
     play(fan(), scenario, {"items": [SLOW]})
 
@@ -228,15 +228,15 @@ def test_every_sequence_of_the_past_has_its_state():
         assert (end.joins, (await instance.introspect_tokens()).tokens) == ([], [])
         tokens = []
         for at in range(end.sequence + 1):
-            found = await instance.introspect_tokens(at)
-            assert found.sequence == at
-            tokens.append({each.id for each in found.tokens})
+            result = await instance.introspect_tokens(at)
+            assert result.sequence == at
+            tokens.append({token.id for token in result.tokens})
             explained = await instance.explain(at)
-            assert sum(explained.waiting_for.values()) == found.total
+            assert sum(explained.waiting_for.values()) == result.total
         assert tokens[0] == tokens[-1] == set()
         # Amid a decision: all have arrived, and have not met yet.
         at = max(at for at, live in enumerate(tokens) if len(live) > 1)
-        assert {each.status for each in (await instance.introspect_tokens(at)).tokens} == {
+        assert {token.status for token in (await instance.introspect_tokens(at)).tokens} == {
             "waiting_for_siblings"
         }
 
@@ -254,8 +254,8 @@ def test_what_cannot_be_looked_at_is_told():
         assert (await refusal_of(other.explain())).code == "NOT_A_GRAPH"
         beyond = await refusal_of(instance.introspect_tokens(999))
         assert (beyond.code, "expected 0 to" in beyond.detail) == ("SEQUENCE_NOT_FOUND", True)
-        gone = await refusal_of(instance.simulate_routing("0"))
-        assert (gone.code, "it is completed" in gone.detail) == ("TOKEN_NOT_FOUND", True)
+        removed = await refusal_of(instance.simulate_routing("0"))
+        assert (removed.code, "it is completed" in removed.detail) == ("TOKEN_NOT_FOUND", True)
         assert (await refusal_of(instance.simulate_routing("x"))).code == "TOKEN_NOT_FOUND"
         assert (await refusal_of(instance.simulate_routing(node="x"))).code == "NODE_NOT_FOUND"
         way = await refusal_of(instance.simulate_synchronization("1", "start-work"))
@@ -276,11 +276,11 @@ def test_a_retry_is_looked_into_with_what_it_has_kept():
         assert (await instance.status()).status == "errored"
         assert (await instance.introspect_tokens()).tokens == []
         await instance.retry()
-        found = await instance.introspect_tokens(0)
-        assert [each.status for each in found.tokens] == ["pending", "waiting_for_siblings"]
-        assert found.run_number == 1
+        result = await instance.introspect_tokens(0)
+        assert [token.status for token in result.tokens] == ["pending", "waiting_for_siblings"]
+        assert result.run_number == 1
         await test.run_until_idle()
-        assert all(each.same for each in await traced(instance))
+        assert all(item.same for item in await traced(instance))
 
     play(fan(), scenario, {"items": [FLAKY | {"takes": "1 second"}, 1]})
 
@@ -290,10 +290,10 @@ def test_each_decision_is_made_again_as_it_was_made():
         await test.run_until_idle()
         await test.advance("20 seconds")
         decided = await traced(instance)
-        assert all(each.same for each in decided)
-        numbers = [(each.sequence, each.last_sequence) for each in decided]
+        assert all(item.same for item in decided)
+        numbers = [(item.sequence, item.last_sequence) for item in decided]
         assert [first for first, _ in numbers] == [1, *(last + 1 for _, last in numbers[:-1])]
-        said = {trace["type"] for each in decided for trace in each.trace}
+        said = {trace["type"] for item in decided for trace in item.trace}
         assert said >= {
             "decision.routing.start",
             "decision.sync.check_condition",

@@ -32,8 +32,8 @@ from tests.workflows.running import (
 
 def iterations(keys: list[str], loop: str = "pages") -> list[int]:
     """The iterations of a loop that its history still has, in order."""
-    found = {key.split("/~")[1].split("/")[0] for key in keys if key.startswith(f"{loop}/~")}
-    return sorted(map(int, found))
+    result = {key.split("/~")[1].split("/")[0] for key in keys if key.startswith(f"{loop}/~")}
+    return sorted(map(int, result))
 
 
 def pages_until(last: int, calls: Calls, nap_in: tuple[int, ...] = ()) -> object:
@@ -402,14 +402,14 @@ def test_new_entries_come_behind_those_of_iterations_that_a_replay_passes_over(
 def test_a_loop_that_fails_raises_the_error_of_its_body_each_time():
     @workflow("order")
     async def order(event: WorkflowEvent, step: Step) -> object:
-        found = []
+        result = []
         for number in range(2):
             try:
                 await step.loop("pages", fails, state={})
             except LookupError as error:
-                found.append(str(error))
+                result.append(str(error))
             await step.sleep(f"gap {number}", "1 hour")
-        return found
+        return result
 
     async def fails(step: Step, state: dict) -> None:
         await step.do("work", lambda: 1)
@@ -448,7 +448,7 @@ def test_a_task_group_that_fails_in_a_loop_is_no_cancellation_of_the_loop(
         try:
             return await step.loop("turns", body, state=0, commit_interval=1)
         except ExceptionGroup as group:
-            return [type(each).__name__ for each in group.exceptions]
+            return [type(exception).__name__ for exception in group.exceptions]
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)

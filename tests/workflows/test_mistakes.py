@@ -346,9 +346,9 @@ def test_lines_may_be_awaited_in_tasks_and_together_and_in_callbacks():
 
 def test_a_harness_is_given_workflows():
     order = one(lambda step: step.do("save", lambda: 1))
-    for given in (order, None, "order"):
+    for provided in (order, None, "order"):
         with pytest.raises(TypeError, match=r"expected workflows, as in WorkflowTest\(\[order\]\)"):
-            WorkflowTest(given)
+            WorkflowTest(provided)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ async def in_a_task(step: Step, fail: Callable[[object], None]) -> None:
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("body", [in_its_own_code, in_a_step, in_a_rollback, in_a_task])
 def test_an_odd_error_fails_its_instance_by_name_and_text(body: Body, error: str):
-    make, told = ERRORS[error]
+    make, reported = ERRORS[error]
 
     def fail(_: object) -> None:
         raise make()
@@ -110,14 +110,14 @@ def test_an_odd_error_fails_its_instance_by_name_and_text(body: Body, error: str
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
         await test.advance("1 day")
-        assert said(await error_of(instance)) == told
+        assert said(await error_of(instance)) == reported
 
     in_time(scenario, order)
 
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_odd_error_fails_the_task_of_a_graph(error: str):
-    make, told = ERRORS[error]
+    make, reported = ERRORS[error]
 
     @task("charge")
     async def charge(given: object) -> None:
@@ -126,7 +126,7 @@ def test_an_odd_error_fails_the_task_of_a_graph(error: str):
     async def scenario() -> None:
         definition = graph([node("a", "charge")], [])
         async with WorkflowTest([definition], tasks=[charge]) as test:
-            assert said(await error_of(await begin(test, "g"))) == told
+            assert said(await error_of(await begin(test, "g"))) == reported
 
     asyncio.run(asyncio.wait_for(scenario(), _BOUND_S))
 

@@ -49,7 +49,7 @@ def test_a_join_whose_names_are_odd_waits_no_longer_than_its_timeout(odd: str, t
 def test_meeting_points_whose_names_run_together_are_two():
     """The group `g` meets at `x/y`, and the group `g/x` at `y`: one waits at each for a minute."""
     takes = '{"n": _branch.index, "takes": _branch.index == 0 ? "1 second" : "1 minute"}'
-    bodies = [node(f"in {each}", "work", inputMapping={"item": takes}) for each in ("g", "g/x")]
+    bodies = [node(f"in {value}", "work", inputMapping={"item": takes}) for value in ("g", "g/x")]
     ways = []
     for group, meeting in (("g", "x/y"), ("g/x", "y")):
         join = {"strategy": "m_of_n:2", "siblingGroup": group}
@@ -63,8 +63,8 @@ def test_meeting_points_whose_names_run_together_are_two():
         await test.run_until_idle()
         await test.advance("2 minutes")
         assert await outcome(instance) == ("complete", {}, None)
-        for each in ("x/y", "y"):
-            assert sorted(await statuses(instance, each)) == ["completed"] * 3
+        for value in ("x/y", "y"):
+            assert sorted(await statuses(instance, value)) == ["completed"] * 3
 
     play(graph([node("start"), *bodies, node("x/y"), node("y")], ways), scenario)
 
@@ -78,7 +78,7 @@ def test_a_fork_without_a_group_is_its_own_whatever_groups_are_named():
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
         tokens = (await instance.history()).tokens
-        assert [each.branch_total for each in tokens] == [1, 2, 2, 3, 3, 3]
+        assert [token.branch_total for token in tokens] == [1, 2, 2, 3, 3, 3]
 
     play(graph(map(node, ("start", "a", "b")), ways), scenario)
 

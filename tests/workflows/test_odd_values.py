@@ -309,8 +309,8 @@ def test_sleeps_are_allowed_where_steps_are_not(together: bool):
         if together:
             await asyncio.gather(*steps)
         else:
-            for each in steps:
-                await each
+            for item in steps:
+                await item
         await step.sleep("nap", "1 minute")
         return "rested"
 

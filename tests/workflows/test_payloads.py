@@ -168,8 +168,8 @@ def test_the_payload_of_an_event_is_read_only(several: bool):
         instance = await begin(test)
         await instance.send_event("word", {"lines": [1]})
         await test.run_until_idle()
-        told, payload, same = await output_of(instance)
-        assert "is read-only" in told
+        reported, payload, same = await output_of(instance)
+        assert "is read-only" in reported
         assert (payload, same) == ({"lines": [1]}, True)
 
     run(scenario, order)

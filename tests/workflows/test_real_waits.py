@@ -79,7 +79,7 @@ def test_two_sleeps_of_one_callback_do_not_hide_another_callback():
     async def scenario(test: WorkflowTest) -> None:
         instance = await test.create(both, id="i-1")
         await test.run_until_idle()
-        done = {each.name: each.status for each in (await instance.history()).steps}
+        done = {step.name: step.status for step in (await instance.history()).steps}
         assert done == {"real": "completed"}
         await test.advance(5 * MINUTE)
         assert await output_of(instance) == [None, 1]

@@ -73,10 +73,10 @@ def test_the_run_before_stays_as_it_was_and_a_line_says_what_is_done_again():
         work.mended.add("charge")
         await retried(test, instance)
         before, now = await instance.history(0), await instance.history()
-        assert [(each.step_key, each.status) for each in before.steps] == [
+        assert [(step.step_key, step.status) for step in before.steps] == [
             ("quote", "completed"), ("charge", "errored"),
         ]  # fmt: skip
-        assert [(each.step_key, each.status) for each in now.steps] == [
+        assert [(step.step_key, step.status) for step in now.steps] == [
             ("quote", "completed"), ("charge", "completed"),
         ]  # fmt: skip
         assert [(line.category, line.message) for line in now.logs] == [
@@ -92,9 +92,9 @@ def test_what_a_retry_keeps_outlives_crashes_before_it_and_after_it():
 
     @workflow("order")
     async def order(event: WorkflowEvent, step: Step) -> object:
-        found = [await step.do("a", work.of("a")), await step.do("b", work.of("b"))]
+        result = [await step.do("a", work.of("a")), await step.do("b", work.of("b"))]
         await step.sleep("nap", "1 hour")
-        return [*found, await step.do("c", work.of("c"))]
+        return [*result, await step.do("c", work.of("c"))]
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
@@ -260,10 +260,10 @@ def test_code_that_failed_itself_runs_again_over_everything_once_it_is_mended():
 
     @workflow("order", strict=True)
     async def order(event: WorkflowEvent, step: Step) -> object:
-        found = await step.do("a", work.of("a"))
+        result = await step.do("a", work.of("a"))
         if code.version == 1:
             raise KeyError("typo")
-        return found
+        return result
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
@@ -393,11 +393,11 @@ def test_attempts_of_a_step_that_were_cut_off_count_no_more():
 
     @workflow("order")
     async def order(event: WorkflowEvent, step: Step) -> object:
-        found = await asyncio.gather(
+        result = await asyncio.gather(
             step.do("flaky", flaky, retries=Retry(limit=2, delay="1 hour")),
             step.do("pay", fails_later),
         )
-        return found[0]
+        return result[0]
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
@@ -429,7 +429,7 @@ def test_events_that_nobody_has_taken_are_taken_over_and_those_that_were_stay_ta
             await instance.send_event("line", number)
         await test.run_until_idle()
         await error_of(instance)
-        assert [each.consumed_by_step_key for each in (await instance.history()).events] == [
+        assert [event.consumed_by_step_key for event in (await instance.history()).events] == [
             "first", None, None,
         ]  # fmt: skip
         await test.crash()
@@ -437,10 +437,10 @@ def test_events_that_nobody_has_taken_are_taken_over_and_those_that_were_stay_ta
         await retried(test, instance)
         assert await output_of(instance) == [1, 2]
         now, before = await instance.history(), await instance.history(0)
-        assert [(each.payload, each.consumed_by_step_key) for each in now.events] == [
+        assert [(event.payload, event.consumed_by_step_key) for event in now.events] == [
             (2, "second"), (3, None),
         ]  # fmt: skip
-        assert [each.consumed_by_step_key for each in before.events] == ["first", None, None]
+        assert [event.consumed_by_step_key for event in before.events] == ["first", None, None]
 
     run(scenario, order)
 

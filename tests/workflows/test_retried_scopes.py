@@ -62,10 +62,10 @@ def test_a_branch_whose_own_code_failed_is_run_again_by_new_code():
     @workflow("order")
     async def order(event: WorkflowEvent, step: Step) -> object:
         async def one(step: Step) -> object:
-            found = await step.do("a", work.of("a"))
+            result = await step.do("a", work.of("a"))
             if code.version == 1:
                 raise KeyError("typo")
-            return found
+            return result
 
         async def two(step: Step) -> object:
             return await step.do("b", work.of("b"))
@@ -180,9 +180,9 @@ def test_what_was_rolled_back_is_done_again_wherever_it_is():
 
         await step.do("quote", work.of("quote"))
         await step.checkpoint("before money")
-        found = [await step.join("both", a=branch, b=branch)]
-        found.append(await step.loop("turns", turn, state=0, commit_interval=1))
-        return [*found, await step.do("last", work.of("last"))]
+        result = [await step.join("both", a=branch, b=branch)]
+        result.append(await step.loop("turns", turn, state=0, commit_interval=1))
+        return [*result, await step.do("last", work.of("last"))]
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)

@@ -438,8 +438,8 @@ def test_what_a_loop_has_kept_is_rolled_back_and_no_more_wherever_a_crash_was(
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
-        for place in (22, 26):
-            if place in crashes:
+        for position in (22, 26):
+            if position in crashes:
                 await test.crash()
             await test.advance("1 hour")
         await error_of(instance)

@@ -34,7 +34,7 @@ class Enough(Exception):
 
 
 def names_of(schedules: Sequence[Schedule]) -> list[str]:
-    return [each.declared.schedule for each in schedules]
+    return [item.declared.schedule for item in schedules]
 
 
 class Client:
@@ -45,8 +45,8 @@ class Client:
 
     async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
         return [
-            await self._test.send(each.workflow, each.instance_id, each.command)
-            for each in commands
+            await self._test.send(command.workflow, command.instance_id, command.command)
+            for command in commands
         ]
 
 
@@ -87,8 +87,8 @@ class World:
                 size=1,
                 offset=0,
                 workflows=tuple(
-                    DeployedWorkflow(name=each, kind=KIND, latest=each == "digest")
-                    for each in ("report", "digest")
+                    DeployedWorkflow(name=value, kind=KIND, latest=value == "digest")
+                    for value in ("report", "digest")
                 ),
                 schedules=tuple(map(deployed_schedule, schedules)),
                 by="",
@@ -106,12 +106,12 @@ class World:
     async def release(self, name: str, *schedules: Schedule) -> None:
         """Deploys and activates, and has it declared by two workers."""
         self.deploy(name, *schedules)
-        told = self.activate(name)
-        await self.tell(told)
-        await self.tell(told)
+        reported = self.activate(name)
+        await self.tell(reported)
+        await self.tell(reported)
 
     async def declare(self, *schedules: Schedule) -> None:
-        await self.tell([each.declared for each in schedules])
+        await self.tell([item.declared for item in schedules])
 
     async def began_on(self, day: int, hour: int = 3, workflow: str = "report") -> str | None:
         """The deployment of the instance that a tick has started."""
@@ -159,10 +159,10 @@ class World:
         raise AssertionError("expected no need to try again")
 
     def ticks(self) -> list[str]:
-        return [each["scheduled_for"] for each in self.payloads]
+        return [payload["scheduled_for"] for payload in self.payloads]
 
     def ticks_of_all(self) -> list[str]:
-        return [each.get("scheduled_for") or each["digest"] for each in self.payloads]
+        return [payload.get("scheduled_for") or payload["digest"] for payload in self.payloads]
 
     async def status(self, name: str = "nightly") -> str:
         return (await self.test.get(RUNNER, name).status()).status
@@ -255,7 +255,7 @@ def test_local_time_goes_over_the_changes_of_the_clock():
     world = play(scenario, nightly(cron="30 2 * * *", timezone="Europe/Berlin"))
     assert len(world.payloads) == 364
     assert "2026-03-29T01:00:00Z" in world.ticks()  # 03:00, since there is no 02:30
-    assert [each for each in world.ticks() if each.startswith("2026-10-25")] == [
+    assert [tick for tick in world.ticks() if tick.startswith("2026-10-25")] == [
         "2026-10-25T00:30:00Z"
     ]
 
@@ -275,8 +275,8 @@ def test_what_was_missed_while_no_worker_ran(catch_up: str, expected: list[str])
         await world.test.advance(DAY)
         await world.redeploy(made, down=DAY * 5)
         await world.test.advance(DAY * 2)
-        told = await world.warnings()
-        assert told == ([] if catch_up == "all" else ["ticks were missed and are not started"])
+        reported = await world.warnings()
+        assert reported == ([] if catch_up == "all" else ["ticks were missed and are not started"])
 
     assert sorted(play(scenario, made).ticks()) == expected
 
@@ -487,7 +487,7 @@ def test_declaring_waits_until_it_is_known_and_says_so_if_a_start_takes_no_longe
 
     async def scene(schedules: Sequence[Schedule]) -> None:
         client: Any = SimpleNamespace(send_many=send_many)
-        declared = [each.declared for each in schedules]
+        declared = [item.declared for item in schedules]
         await declare(client, declared, new_id=lambda: "e", sleep=sleep)
 
     asyncio.run(scene([nightly()]))
@@ -526,9 +526,9 @@ def test_each_tick_is_started_once_however_often_another_is_activated(crash: boo
         world.deploy("dep_1", hourly)
         # In the middle of all that, at it, and between: 7 minutes and 10 meet everywhere.
         for n in range(40):
-            told = world.activate(f"dep_{n % 2}")
+            reported = world.activate(f"dep_{n % 2}")
             await world.test.advance(timedelta(minutes=3))
-            await world.tell(told)
+            await world.tell(reported)
             if crash:
                 await world.test.crash()
             await world.test.advance(timedelta(minutes=4))
@@ -545,30 +545,30 @@ def test_what_was_due_since_an_activation_is_not_lost_until_workers_hear_of_it()
         world.deploy("dep_1", nightly())
         world.deploy("dep_2", nightly(cron="*/30 * * * *", catch_up="all"))
         await world.test.advance(HOUR * 2.99)
-        told = world.activate("dep_1")
+        reported = world.activate("dep_1")
         await world.test.advance(HOUR * 0.02)
-        await world.tell(told)
+        await world.tell(reported)
         await world.tell(world.activate("dep_0"))
         await world.test.advance(HOUR * 8)
-        told = world.activate("dep_2")
+        reported = world.activate("dep_2")
         await world.test.advance(HOUR)
-        await world.tell(told)
+        await world.tell(reported)
 
-    assert [each[11:16] for each in play(scenario).ticks()] == ["03:00", "11:30", "12:00"]
+    assert [tick[11:16] for tick in play(scenario).ticks()] == ["03:00", "11:30", "12:00"]
 
 
 def test_one_missed_tick_is_caught_up_though_another_is_active_since():
     async def scenario(world: World) -> None:
         await world.release("dep_1", nightly())
         world.deploy("dep_2", nightly())
-        told = world.activate("dep_2")
-        await world.tell(told)
+        reported = world.activate("dep_2")
+        await world.tell(reported)
         world.test._stop()
         world.test.now_ms += round((DAY + HOUR * 4).total_seconds() * 1_000)
-        told = world.activate("dep_1")
+        reported = world.activate("dep_1")
         world.test.now_ms += round(DAY.total_seconds() * 1_000)
         world.test._boot()
-        await world.tell(told)
+        await world.tell(reported)
 
     # The third night is the last of those that nobody was there for.
     assert play(scenario).ticks() == days(3, 3)
@@ -579,10 +579,10 @@ def test_what_a_schedule_starts_is_of_the_deployment_that_declares_it():
         await world.release("dep_1", nightly())
         world.deploy("dep_2", nightly(workflow="digest"))
         await world.test.advance(HOUR * 2.99)
-        told = world.activate("dep_2")
+        reported = world.activate("dep_2")
         await world.test.advance(HOUR * 0.02)
         # Workers have not heard of it when the tick is due, and then they do.
-        await world.tell(told)
+        await world.tell(reported)
         await world.test.advance(DAY)
         assert await world.began_on(1) == "dep_1"
 
@@ -662,7 +662,7 @@ def test_a_schedule_says_whose_it_is():
         await world.release("dep_1", nightly())
         await world.release("dep_2")
         lines = (await world.test.get(RUNNER, "nightly").history()).logs
-        assert [(each.message, each.data) for each in lines] == [
+        assert [(line.message, line.data) for line in lines] == [
             ("the active deployment declares it", {"deployment": "dep_1"}),
             ("the active deployment has no such schedule", {"deployment": "dep_2"}),
         ]
@@ -677,16 +677,16 @@ def test_a_terminated_schedule_of_a_deployment_stays_so_until_it_is_restarted(
     async def scenario(world: World) -> None:
         await world.release("dep_1", nightly())
         world.deploy("dep_2", nightly(cron="0 5 * * *"))
-        told = world.activate("dep_2")
+        reported = world.activate("dep_2")
         if told_before:
-            await world.tell(told)
+            await world.tell(reported)
         await world.test.get(RUNNER, "nightly").terminate()
 
         async def restart(day: int) -> None:
             if day == 2:
                 await world.test.get(RUNNER, "nightly").restart()
 
-        await world.tell_each_day(told, restart, 5)
+        await world.tell_each_day(reported, restart, 5)
 
     # Of the time since it was restarted.
     assert play(scenario).ticks() == days(3, 5, hour=5)

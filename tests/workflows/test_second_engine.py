@@ -81,9 +81,9 @@ def test_a_counter_is_paused_resumed_and_restarted_as_every_run():
 def test_workflows_of_code_tell_a_counter_to_add():
     async def scenario(test: WorkflowTest) -> None:
         counter = await test.create("count", id="c-1", params={"to": 3})
-        told = await test.create("adds", id="a-1")
+        reported = await test.create("adds", id="a-1")
         await test.run_until_idle()
-        assert (await told.status()).output == "told"
+        assert (await reported.status()).output == "told"
         assert (await counter.status()).output == 3
 
     play(scenario, adds)

@@ -42,7 +42,7 @@ def test_an_event_creates_its_instance_which_finds_it_in_its_mailbox():
         instance = await told(test, 1)
         assert await state_of(instance) == "waiting"
         history = await instance.history()
-        assert [(each.payload, each.consumed_by_step_key) for each in history.events] == [
+        assert [(event.payload, event.consumed_by_step_key) for event in history.events] == [
             (1, "first"),
         ]
         assert [line.is_replay for line in history.logs] == [False]
@@ -172,8 +172,8 @@ def test_an_instance_that_a_step_creates_has_its_labels_also_after_a_restart():
         await test.create(shop, id="s-1", params={"team": "blue"}, labels={"kind": "shop"})
         await test.run_until_idle()
         await test.get("order", "i-1").restart()
-        found = [view.state for view in test.views("order", "i-1").values()]
-        assert [run and run.labels for run in found] == [(Label("team", "blue"),)] * 2
+        result = [view.state for view in test.views("order", "i-1").values()]
+        assert [run and run.labels for run in result] == [(Label("team", "blue"),)] * 2
         (shop_run,) = test.views("shop", "s-1").values()
         assert shop_run.state is not None
         assert shop_run.state.labels == (Label("kind", "shop"),)

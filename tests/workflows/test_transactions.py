@@ -290,8 +290,8 @@ def test_creating_an_instance_whose_id_exists_is_skipped():
     async def scenario(test: WorkflowTest) -> None:
         existing = await begin(test, "invoice", "inv-0", params="zero")
         await begin(test)
-        for each in (existing, test.get("invoice", "inv-1")):
-            await each.send_event("payment", "paid")
+        for item in (existing, test.get("invoice", "inv-1")):
+            await item.send_event("payment", "paid")
         await test.advance("1 hour")
         assert await output_of(existing) == ["zero", "paid"]
         assert await output_of(test.get("invoice", "inv-1")) == ["new", "paid"]

@@ -139,7 +139,7 @@ def test_params_of_a_type_arrive_as_they_were(form: object, value: object, way: 
         await test.crash()
         await test.run_until_idle()
         assert seen
-        assert all(each == value for each in seen), seen
+        assert all(item == value for item in seen), seen
 
     run(scenario, order, shop)
 
@@ -312,8 +312,8 @@ def test_a_child_whose_params_do_not_fit_is_not_created():
         return ""
 
     async def scenario(test: WorkflowTest) -> None:
-        told = await output_of(await begin(test, name="shop"))
-        assert 'params: "soon" is not a "date-time"' in told
+        reported = await output_of(await begin(test, name="shop"))
+        assert 'params: "soon" is not a "date-time"' in reported
         with pytest.raises(InstanceNotFoundError):
             test.get(order, "i-2")
 

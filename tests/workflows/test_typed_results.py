@@ -85,8 +85,8 @@ def test_a_result_of_a_step_comes_back_as_its_function_is_annotated(
     @workflow("shop")
     async def shop(event: WorkflowEvent, step: Step) -> None:
         await step.checkpoint("before")
-        found = await step.do("made", function, rollback=undone.append)
-        seen.append((type(found), found))
+        result = await step.do("made", function, rollback=undone.append)
+        seen.append((type(result), result))
         await step.sleep("rest", "1 minute")
         raise ValueError("roll back")
 
@@ -111,8 +111,8 @@ def test_a_local_type_is_known_too():
         def made() -> "Local":
             return Local(date(2026, 7, 1))
 
-        found = await step.do("made", made)
-        return [isinstance(found, Local), found.day.isoformat()]
+        result = await step.do("made", made)
+        return [isinstance(result, Local), result.day.isoformat()]
 
     async def scenario(test: WorkflowTest) -> None:
         assert await output_of(await begin(test, "shop")) == [True, "2026-07-01"]

@@ -64,7 +64,7 @@ def test_a_uuid_is_a_text_and_each_is_another():
         return [await step.uuid(), await step.uuid(), await step.uuid("order id")]
 
     ids = output(order)
-    assert all(isinstance(each, str) for each in ids)
+    assert all(isinstance(item, str) for item in ids)
     assert len(set(ids)) == 3
 
 

@@ -148,8 +148,8 @@ async def _checkpointed(step: Step, rollback: Any) -> None:  # noqa: ANN401
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_a_wrong_argument_of_an_entry_fails_the_run(name: str):
-    entry, told = ENTRIES[name]
+    entry, reported = ENTRIES[name]
     error = failure(one(entry))
     assert error.name in {"TypeError", "ValueError", "JoinError"}, error
-    assert told in error.message, error.message
+    assert reported in error.message, error.message
     assert "expected" in error.message

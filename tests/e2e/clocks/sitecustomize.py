@@ -34,7 +34,7 @@ def _shift() -> None:
     folder, name = os.environ.get("TEST_CLOCKS"), os.environ.get("TEST_CLOCK")
     if not folder or not name:
         return
-    if any("code_host" in each or "gateway.builtin" in each for each in sys.orig_argv):
+    if any("code_host" in item or "gateway.builtin" in item for item in sys.orig_argv):
         name += "-host"
     clock = _Clock(Path(folder) / name)
     time.time_ns, time.time = clock.time_ns, clock.time

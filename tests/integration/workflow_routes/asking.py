@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.house import House
+from tests.e2e.system import System
 
 KEY = {"authorization": "Bearer dev-workflow-key"}
 ASYNC = {"prefer": "respond-async"}
@@ -24,8 +24,8 @@ def fresh() -> str:
     return f"i-{next(_NUMBERS)}"
 
 
-def base(house: House, gateway: str = "gateway") -> str:
-    return f"{house.url(gateway)}/api/workflows"
+def base(system: System, gateway: str = "gateway") -> str:
+    return f"{system.url(gateway)}/api/workflows"
 
 
 def of(workflow: str, instance: str = "", verb: str = "") -> str:
@@ -54,24 +54,24 @@ def status(api: httpx.Client, workflow: str, name: str) -> dict[str, Any]:
 def until(api: httpx.Client, workflow: str, name: str, *statuses: str) -> dict[str, Any]:
     deadline = time.monotonic() + 60
     while True:
-        found = status(api, workflow, name)
-        if found["status"] in statuses:
-            return found
-        assert time.monotonic() < deadline, found
+        result = status(api, workflow, name)
+        if result["status"] in statuses:
+            return result
+        assert time.monotonic() < deadline, result
         time.sleep(0.02)
 
 
 def at_once(
-    house: House, act: Callable[[httpx.AsyncClient, httpx.AsyncClient], Awaitable[None]]
+    system: System, act: Callable[[httpx.AsyncClient, httpx.AsyncClient], Awaitable[None]]
 ) -> None:
     """Acts with both gateways, in an event loop."""
 
     async def acts() -> None:
         limits = httpx.Limits(max_connections=100)
         async with (
-            httpx.AsyncClient(base_url=base(house), headers=KEY, timeout=30, limits=limits) as one,
+            httpx.AsyncClient(base_url=base(system), headers=KEY, timeout=30, limits=limits) as one,
             httpx.AsyncClient(
-                base_url=base(house, "gateway2"), headers=KEY, timeout=30, limits=limits
+                base_url=base(system, "gateway2"), headers=KEY, timeout=30, limits=limits
             ) as two,
         ):
             await act(one, two)
@@ -83,7 +83,7 @@ def follow(
     api: httpx.Client, path: str, *, stop_after: int | None = None, **headers: str
 ) -> list[tuple[str, str, Any]]:
     """Event, id and data of each message, to the end or a number of them."""
-    found: list[tuple[str, str, Any]] = []
+    result: list[tuple[str, str, Any]] = []
     last_id = headers.get("last-event-id", "")
     with api.stream("GET", path, headers=headers) as answer:
         assert answer.status_code == 200
@@ -96,8 +96,8 @@ def follow(
                 continue
             last_id = fields.get("id", last_id)
             if "event" in fields:
-                found.append((fields["event"], last_id, json.loads(fields["data"])))
-            if len(found) == stop_after:
+                result.append((fields["event"], last_id, json.loads(fields["data"])))
+            if len(result) == stop_after:
                 break
             fields = {}
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""One house for all of them: two gateways, a worker, a projector, Kafka and Postgres."""
+"""One system for all of them: two gateways, a worker, a projector, Kafka and Postgres."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.databases import new_database
-from tests.e2e.house import House, opened
+from tests.e2e.system import System, opened
 from tests.integration.workflow_routes.asking import KEY, MISSING, base, create, of, until
 from tests.ticked import Ticked, serving
 
@@ -26,10 +26,10 @@ def database(postgres: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="package")
-def house(scratch: Path, database: str, ticked: Ticked) -> Iterator[House]:
+def system(scratch: Path, database: str, ticked: Ticked) -> Iterator[System]:
     directory = scratch / "workflow-routes"
     directory.mkdir()
-    house = House(
+    system = System(
         directory,
         database,
         HEADWATER_APP="tests.apps.service",
@@ -37,28 +37,28 @@ def house(scratch: Path, database: str, ticked: Ticked) -> Iterator[House]:
         HEADWATER_TICK_URL=ticked.url,
         HEADWATER_TICK_KEY="the-tick-key",
     )
-    with opened(house, ("worker", "project", "gateway", "gateway2")):
-        house.wait(lambda: knows_all(house), "the workflows to be known")
-        yield house
+    with opened(system, ("worker", "project", "gateway", "gateway2")):
+        system.wait(lambda: knows_all(system), "the workflows to be known")
+        yield system
 
 
-def knows_all(house: House) -> bool:
-    answer = httpx.get(f"{base(house)}/workflows", headers=KEY)
+def knows_all(system: System) -> bool:
+    answer = httpx.get(f"{base(system)}/workflows", headers=KEY)
     positions = answer.headers.get("headwater-position", "").count("@")
     return answer.is_success and bool(answer.json()["workflows"]) and positions == 4
 
 
 @pytest.fixture(scope="package")
-def api(house: House) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=base(house), headers=KEY, timeout=30) as client:
+def api(system: System) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=base(system), headers=KEY, timeout=30) as client:
         yield client
 
 
 @pytest.fixture(scope="package", autouse=True)
-def never(house: House) -> Iterator["Future[httpx.Response]"]:
+def never(system: System) -> Iterator["Future[httpx.Response]"]:
     """The answer to a read of what never comes, which takes as long as a reader waits."""
     with ThreadPoolExecutor(1) as pool:
-        url = f"{base(house)}/workflows?min_position={MISSING}"
+        url = f"{base(system)}/workflows?min_position={MISSING}"
         yield pool.submit(httpx.get, url, headers=KEY, timeout=30)
 
 

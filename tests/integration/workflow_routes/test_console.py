@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.e2e.house import House
+from tests.e2e.system import System
 from tests.integration.workflow_routes.asking import create, of, status, until
 from tests.visitor import Visitor, visiting, words
 
 
 @pytest.fixture(scope="module")
-def visitor(house: House) -> Iterator[Visitor]:
-    with visiting(house.url()) as visitor:
+def visitor(system: System) -> Iterator[Visitor]:
+    with visiting(system.url()) as visitor:
         yield visitor
 
 
@@ -145,7 +145,7 @@ def test_what_is_not_there_is_said_with_the_status_of_the_api(visitor: Visitor) 
 
 
 def test_what_was_done_here_is_audited_with_the_key_of_the_workflow_service(
-    api: httpx.Client, house: House, visitor: Visitor
+    api: httpx.Client, system: System, visitor: Visitor
 ) -> None:
     name = create(api, "waiting", 1)
     visitor.press(f"/console/instances/waiting/{name}", "Pause")
@@ -156,4 +156,4 @@ def test_what_was_done_here_is_audited_with_the_key_of_the_workflow_service(
             visitor.page("/console/audit?action=instances.pause")
         )
 
-    house.wait(told, "the entry to be in Postgres")
+    system.wait(told, "the entry to be in Postgres")

@@ -6,7 +6,7 @@ from threading import Event
 
 import httpx
 
-from tests.e2e.house import House
+from tests.e2e.system import System
 from tests.integration.workflow_routes.asking import KEY, base, create, follow, of, problem, until
 
 
@@ -38,14 +38,14 @@ def test_a_stream_goes_on_where_it_broke_off(api: httpx.Client, told: str) -> No
         last_id = first[-1][1]
         rest = follow(api, path, **({"last-event-id": last_id} if last_id else {}))
         # The first message that has an id brought it; those behind it have none of their own.
-        heard = [each[1] for each in whole].index(last_id) + 1 if last_id else 0
+        heard = [item[1] for item in whole].index(last_id) + 1 if last_id else 0
         assert whole[:heard] + rest == whole
 
 
-def test_what_happens_while_it_is_followed_is_told(api: httpx.Client, house: House) -> None:
+def test_what_happens_while_it_is_followed_is_told(api: httpx.Client, system: System) -> None:
     name = create(api, "waiting", 2)
     with (
-        httpx.Client(base_url=base(house, "gateway2"), headers=KEY, timeout=30) as other,
+        httpx.Client(base_url=base(system, "gateway2"), headers=KEY, timeout=30) as other,
         ThreadPoolExecutor(2) as pool,
     ):
         follows = [
@@ -54,10 +54,10 @@ def test_what_happens_while_it_is_followed_is_told(api: httpx.Client, house: Hou
         ]
         for payload in (1, 2):
             time.sleep(0.3)
-            assert not any(each.done() for each in follows)
+            assert not any(item.done() for item in follows)
             api.post(of("waiting", name, "events"), json={"type": "go", "payload": payload})
-        for each in follows:
-            messages = each.result()
+        for entry in follows:
+            messages = entry.result()
             assert messages[-1][0] == "end"
             assert messages[-1][2]["output"] == [1, 2]
             taken = [data["payload"] for event, _, data in messages if event == "event"]
@@ -85,20 +85,20 @@ def test_a_stream_whose_start_makes_no_sense_is_refused(api: httpx.Client, told:
 
 
 def test_a_gateway_that_is_told_to_end_does_so_though_somebody_follows(
-    house: House, api: httpx.Client
+    system: System, api: httpx.Client
 ) -> None:
     name = create(api, "waiting")
     path = of("waiting", name, "events-stream")
     with (
-        httpx.Client(base_url=base(house, "gateway2"), headers=KEY, timeout=30) as two,
+        httpx.Client(base_url=base(system, "gateway2"), headers=KEY, timeout=30) as two,
         ThreadPoolExecutor(1) as pool,
     ):
         begun = Event()
         two.event_hooks = {"response": [lambda _: begun.set()]}
         follows = pool.submit(follow, two, path)
         assert begun.wait(60)
-        gateway = house.parts["gateway2"]
-        house.stop("gateway2")
+        gateway = system.parts["gateway2"]
+        system.stop("gateway2")
         assert gateway.returncode == 0, "it had to be killed"
         assert all(event != "end" for event, _, _ in follows.result())
-    house.start("gateway2")
+    system.start("gateway2")

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from headwater import Client
-from tests.e2e.house import House
+from tests.e2e.system import System
 from tests.integration.workflow_routes.asking import (
     KEY,
     base,
@@ -22,14 +22,14 @@ from tests.integration.workflow_routes.asking import (
 
 def tokens_of(api: httpx.Client, name: str, **asked: object) -> list[dict[str, Any]]:
     """The tokens of a graph's run, page by page."""
-    found, cursor = [], ""
+    result, cursor = [], ""
     while True:
         params = asked | ({"tokensCursor": cursor} if cursor else {})
         page = api.get(of("judged", name, "history"), params=params).json()  # type: ignore[arg-type]
         assert page["steps"] == []
-        found += page["tokens"]
+        result += page["tokens"]
         if not page["tokensHasNextPage"]:
-            return found
+            return result
         cursor = page["tokensCursor"]
 
 
@@ -43,15 +43,15 @@ def test_a_graph_is_looked_at_by_its_tokens(api: httpx.Client) -> None:
     tokens = tokens_of(api, name)
     assert tokens == tokens_of(api, name, pageSize=2)
     assert tokens[::-1] == tokens_of(api, name, pageSize=3, order="desc")
-    nodes = [each["nodeRef"] for each in tokens]
+    nodes = [token["nodeRef"] for token in tokens]
     assert sorted(nodes) == ["ask", "judge", "judge", "start", "tally", "tally", "tally"]
-    [ask] = [each for each in tokens if each["nodeRef"] == "ask"]
+    [ask] = [token for token in tokens if token["nodeRef"] == "ask"]
     assert (ask["status"], ask["subworkflow"]) == ("waiting_for_subworkflow", "waiting")
     api.post(of("waiting", ask["childInstanceId"], "events"), json={"type": "go"})
     messages = follow(api, of("judged", name, "events-stream"))
     assert messages[-1][2]["output"] == {"votes": [0, 1]}
-    told = {data["id"]: data for event, _, data in messages if event == "token"}
-    assert [told[each["id"]] for each in tokens] == tokens_of(api, name)
+    reported = {data["id"]: data for event, _, data in messages if event == "token"}
+    assert [reported[token["id"]] for token in tokens] == tokens_of(api, name)
     assert "currentTokens" not in api.get(of("judged", name)).json()["meta"]
     code = create(api, "echo")
     assert api.get(of("echo", code, "history")).json()["tokens"] == []
@@ -62,7 +62,7 @@ def test_a_retry_of_a_graph_goes_on_with_its_tokens(api: httpx.Client, tmp_path:
     name = create(api, "judged", {"file": str(mended)})
     error = until(api, "judged", name, "errored")["error"]
     assert (error["name"], error["message"]) == ("NonRetryableError", "out of order")
-    failed = [each["error"] for each in tokens_of(api, name) if each["status"] == "failed"]
+    failed = [item["error"] for item in tokens_of(api, name) if item["status"] == "failed"]
     assert 'raise NonRetryableError("out of order")' in failed[0]["traceback"]
     [stands] = api.get(of("judged", name)).json()["meta"]["currentTokens"]
     assert (stands["nodeRef"], stands["status"]) == ("judge", "failed")
@@ -81,19 +81,19 @@ def test_a_retry_of_a_graph_goes_on_with_its_tokens(api: httpx.Client, tmp_path:
     assert api.post(of("judged", name, "retry")).json()["runNumber"] == 1
     until(api, "judged", name, "waiting")
     failed, kept = (tokens_of(api, name, runNumber=number) for number in (0, 1))
-    assert {each["status"] for each in failed} == {"completed", "failed", "cancelled"}
-    assert [each["id"] for each in failed] == [each["id"] for each in kept[: len(failed)]]
-    assert {each["status"] for each in kept} == {"completed", "waiting_for_subworkflow"}
+    assert {item["status"] for item in failed} == {"completed", "failed", "cancelled"}
+    assert [item["id"] for item in failed] == [item["id"] for item in kept[: len(failed)]]
+    assert {item["status"] for item in kept} == {"completed", "waiting_for_subworkflow"}
 
 
 def looked(api: httpx.Client, name: str, wanted: dict[str, int]) -> dict[str, Any]:
     """The explanation of a graph, once its tokens wait for this."""
     deadline = time.monotonic() + 60
     while True:
-        found: dict[str, Any] = api.get(of("voting", name, "graph/explain")).json()
-        if found["waitingFor"] == wanted:
-            return found
-        assert time.monotonic() < deadline, found
+        result: dict[str, Any] = api.get(of("voting", name, "graph/explain")).json()
+        if result["waitingFor"] == wanted:
+            return result
+        assert time.monotonic() < deadline, result
         time.sleep(0.05)
 
 
@@ -108,42 +108,42 @@ def test_what_was_decided_of_objects_is_decided_again_in_another_process(api: ht
     params = {key: {"\0": "a\0b"} for key in "hgfedcba"}
     name = create(api, "copying", params)
     assert until(api, "copying", name, "complete")["output"] == {"all": [params]}
-    told = api.get(of("copying", name, "graph/trace")).json()
-    assert [each["same"] for each in told["decided"]] == [True, True]
+    reported = api.get(of("copying", name, "graph/trace")).json()
+    assert [item["same"] for item in reported["decided"]] == [True, True]
 
 
 def test_a_run_says_which_version_of_its_graph_it_is_on(api: httpx.Client) -> None:
     graphs = str(api.base_url).replace("/api/workflows", "/api/graphs/versioned")
     waits = {"ref": "a", "task": "versioned", "external": True}
-    found: list[tuple[str, str]] = []
+    result: list[tuple[str, str]] = []
     for version in ("1", "2"):
         document = {"initialNodeRef": "a", "nodes": [waits], "outputMapping": {"v": version}}
         deployed = api.put(graphs, json=document).json()
-        found.append((create(api, "versioned"), deployed["digest"]))
-    assert api.post(of("versioned", found[0][0], "restart")).is_success
-    for name, digest in zip((each for each, _ in found), [found[1][1]] * 2, strict=True):
+        result.append((create(api, "versioned"), deployed["digest"]))
+    assert api.post(of("versioned", result[0][0], "restart")).is_success
+    for name, digest in zip((item for item, _ in result), [result[1][1]] * 2, strict=True):
         looked = api.get(of("versioned", name, "graph/tokens")).json()
         assert looked["definitionDigest"] == digest
-    before = api.get(of("versioned", found[0][0], "graph/tokens"), params={"runNumber": 0}).json()
-    assert before["definitionDigest"] == found[0][1]
+    before = api.get(of("versioned", result[0][0], "graph/tokens"), params={"runNumber": 0}).json()
+    assert before["definitionDigest"] == result[0][1]
 
 
 def test_a_graph_that_waits_is_looked_into_now_and_as_of_any_event(api: httpx.Client) -> None:
     name = create(api, "voting", {"voters": ["ada", "late", "nobody"], "file": ""})
-    found = looked(api, name, {"retry": 1, "siblings": 1})
-    (join,) = found["joins"]
-    assert [(each["branchIndex"], each["why"]) for each in join["missing"]] == [
+    result = looked(api, name, {"retry": 1, "siblings": 1})
+    (join,) = result["joins"]
+    assert [(item["branchIndex"], item["why"]) for item in join["missing"]] == [
         (1, "retry"),
         (2, "elsewhere"),
     ]
     assert "attempt 1 failed with RuntimeError: not at home" in join["missing"][0]["says"]
-    last = found["sequence"]
+    last = result["sequence"]
     live = [
         api.get(of("voting", name, "graph/tokens"), params={"at": at}).json()
         for at in range(last + 1)
     ]
-    assert [each["sequence"] for each in live] == list(range(last + 1))
-    assert sorted(each["status"] for each in live[-1]["tokens"]) == [
+    assert [item["sequence"] for item in live] == list(range(last + 1))
+    assert sorted(token["status"] for token in live[-1]["tokens"]) == [
         "pending",
         "waiting_for_siblings",
     ]
@@ -153,17 +153,17 @@ def test_a_graph_that_waits_is_looked_into_now_and_as_of_any_event(api: httpx.Cl
     beyond = api.get(of("voting", name, "graph/tokens"), params={"at": last + 1})
     assert problem(beyond) == (404, "SEQUENCE_NOT_FOUND")
     assert f"expected 0 to {last}" in beyond.json()["detail"]
-    told = api.get(of("voting", name, "graph/trace"), params={"from": 2}).json()
-    assert all(each["same"] for each in told["decided"])
-    late = next(each["id"] for each in live[-1]["tokens"] if each["status"] == "pending")
-    asked = {"token": late, "output": {"vote": "late"}}
-    routed = api.post(of("voting", name, "graph/simulate-routing"), json=asked).json()
-    assert [each["transitionRef"] for each in routed["fires"]] == ["meet"]
-    assert "ACTIVATE_FAN_IN" in [each["type"] for each in routed["decisions"]]
-    asked = {"token": late, "transition": "meet"}
-    joined = api.post(of("voting", name, "graph/simulate-synchronization"), json=asked).json()
+    reported = api.get(of("voting", name, "graph/trace"), params={"from": 2}).json()
+    assert all(item["same"] for item in reported["decided"])
+    late = next(token["id"] for token in live[-1]["tokens"] if token["status"] == "pending")
+    requested = {"token": late, "output": {"vote": "late"}}
+    routed = api.post(of("voting", name, "graph/simulate-routing"), json=requested).json()
+    assert [fire["transitionRef"] for fire in routed["fires"]] == ["meet"]
+    assert "ACTIVATE_FAN_IN" in [decision["type"] for decision in routed["decisions"]]
+    requested = {"token": late, "transition": "meet"}
+    joined = api.post(of("voting", name, "graph/simulate-synchronization"), json=requested).json()
     assert (joined["decision"], joined["counts"]["completed"]) == ("ACTIVATE_FAN_IN", 2)
-    assert looked(api, name, {"retry": 1, "siblings": 1}) == found
+    assert looked(api, name, {"retry": 1, "siblings": 1}) == result
 
 
 def test_what_cannot_be_looked_into_is_a_problem(api: httpx.Client) -> None:
@@ -171,24 +171,24 @@ def test_what_cannot_be_looked_into_is_a_problem(api: httpx.Client) -> None:
     looked(api, name, {"retry": 1})
     assert problem(api.get(of("waiting", code, "graph/explain"))) == (409, "NOT_A_GRAPH")
     assert problem(api.get(of("voting", "none", "graph/tokens"))) == (404, "INSTANCE_NOT_FOUND")
-    for body, found in (
+    for body, result in (
         ({"token": "9"}, (404, "TOKEN_NOT_FOUND")),
         ({"node": "x"}, (404, "NODE_NOT_FOUND")),
         ({}, (400, "invalid_body")),
         ({"token": "1", "node": "vote"}, (400, "invalid_body")),
     ):
-        asked = api.post(of("voting", name, "graph/simulate-routing"), json=body)
-        assert problem(asked) == found
+        requested = api.post(of("voting", name, "graph/simulate-routing"), json=body)
+        assert problem(requested) == result
     where = of("voting", name, "graph/simulate-synchronization")
-    asked = api.post(where, json={"token": "1", "transition": "ask"})
-    assert problem(asked) == (404, "TRANSITION_NOT_FOUND")
+    requested = api.post(where, json={"token": "1", "transition": "ask"})
+    assert problem(requested) == (404, "TRANSITION_NOT_FOUND")
     api.post(of("voting", name, "terminate"))
-    asked = api.post(of("voting", name, "graph/simulate-routing"), json={"node": "vote"})
-    assert problem(asked) == (409, "INSTANCE_TERMINAL")
+    requested = api.post(of("voting", name, "graph/simulate-routing"), json={"node": "vote"})
+    assert problem(requested) == (409, "INSTANCE_TERMINAL")
 
 
 def test_retried_and_restarted_graphs_are_looked_into_in_each_of_their_runs(
-    api: httpx.Client, house: House, tmp_path: Path
+    api: httpx.Client, system: System, tmp_path: Path
 ) -> None:
     file = tmp_path / "voter"
     name = create(api, "voting", {"voters": ["ada", "bad", "late"], "file": str(file)})
@@ -197,14 +197,14 @@ def test_retried_and_restarted_graphs_are_looked_into_in_each_of_their_runs(
     assert api.post(of("voting", name, "retry")).status_code == 200
 
     async def told() -> None:
-        async with Client(base(house), headers=KEY) as client:
+        async with Client(base(system), headers=KEY) as client:
             instance = client.workflow("voting").get(name)
             begun = await instance.introspect_tokens(0)
             assert begun.run_number == 1
-            assert {each.node_ref for each in begun.tokens} <= {"vote", "count"}
-            assert all([each.same async for each in instance.trace()])
+            assert {token.node_ref for token in begun.tokens} <= {"vote", "count"}
+            assert all([item.same async for item in instance.trace()])
             node = await instance.simulate_routing(node="vote", output={"vote": None})
-            assert [each.to_node_ref for each in node.fires] == ["count"]
+            assert [fire.to_node_ref for fire in node.fires] == ["count"]
 
     looked(api, name, {"retry": 1, "siblings": 2})
     asyncio.run(told())
@@ -213,7 +213,7 @@ def test_retried_and_restarted_graphs_are_looked_into_in_each_of_their_runs(
     assert (again["runNumber"], again["joins"][0]["arrivedCount"]) == (2, 2)
     where = of("voting", name, "graph/tokens")
     before = [api.get(where, params={"runNumber": number}).json() for number in (0, 1)]
-    assert [(each["runNumber"], each["status"] == "errored") for each in before] == [
+    assert [(item["runNumber"], item["status"] == "errored") for item in before] == [
         (0, True),
         (1, False),
     ]

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from headwater import Client
-from tests.e2e.house import House
+from tests.e2e.system import System
 from tests.integration.workflow_routes.asking import (
     ASYNC,
     KEY,
@@ -30,7 +30,7 @@ from tests.ticked import Ticked
 
 
 def test_workflows_are_those_that_the_worker_has(api: httpx.Client) -> None:
-    names = [each["name"] for each in api.get("/workflows").json()["workflows"]]
+    names = [workflow["name"] for workflow in api.get("/workflows").json()["workflows"]]
     workflows = {
         "choosy",
         "echo",
@@ -52,8 +52,8 @@ def test_an_instance_is_created_and_read_with_its_values_as_they_came(api: httpx
     text = '{"b": 1.0, "a" : [1, "\\u0000é"], "n": 123456789012345678901234567890}'
     answer = api.post(of("echo"), content=f'{{"id":"{name}","params":{text}}}'.encode())
     assert answer.json() == {"id": name, "details": {"status": "active"}}
-    found = until(api, "echo", name, "complete")
-    assert found["output"] == json.loads(text)
+    result = until(api, "echo", name, "complete")
+    assert result["output"] == json.loads(text)
     whole = api.get(of("echo", name))
     assert text in whole.text
     meta = whole.json()["meta"]
@@ -85,8 +85,8 @@ def test_an_instance_named_batch_is_like_any_other(api: httpx.Client) -> None:
     assert len(api.get(of("waiting", name, "history")).json()["events"]) == 1
     assert api.post(of("waiting", name, "terminate")).json()["status"]["status"] == "terminated"
     assert problem(api.post(of("waiting", name, "retry"))) == (409, "INSTANCE_NOT_ERRORED")
-    told = follow(api, of("waiting", name, "events-stream"))
-    assert told[-1][2]["status"] == "terminated"
+    reported = follow(api, of("waiting", name, "events-stream"))
+    assert reported[-1][2]["status"] == "terminated"
     assert api.post(of("waiting", name, "restart")).json()["runNumber"] == 1
     again = api.post(of("waiting", "batch"), json={"instances": [{"id": "batch"}]})
     assert again.json() == {"instances": []}
@@ -126,10 +126,10 @@ def test_a_cancelled_instance_cleans_up_is_rolled_back_and_terminated(api: httpx
     until(api, "tidy", name, "waiting")
     answer = api.post(of("tidy", name, "cancel"))
     assert (answer.status_code, answer.json()["ok"]) == (200, True)
-    found = until(api, "tidy", name, "terminated")
-    assert found["error"] == {"name": "Cancelled", "message": "the instance was cancelled"}
-    steps = {each["name"]: each for each in api.get(of("tidy", name, "history")).json()["steps"]}
-    assert [steps[each]["status"] for each in ("charge", "nap", "sweep")] == [
+    result = until(api, "tidy", name, "terminated")
+    assert result["error"] == {"name": "Cancelled", "message": "the instance was cancelled"}
+    steps = {step["name"]: step for step in api.get(of("tidy", name, "history")).json()["steps"]}
+    assert [steps[value]["status"] for value in ("charge", "nap", "sweep")] == [
         "completed",
         "cancelled",
         "completed",
@@ -179,9 +179,9 @@ def test_a_step_whose_error_was_caught_is_not_current(api: httpx.Client, tmp_pat
     while steps() != [("bad", "errored"), ("fine", "completed")]:
         assert time.monotonic() < deadline, steps()
         time.sleep(0.02)
-    found = api.get(of("forgiving", name)).json()
-    assert found["details"] == {"status": "active"}
-    assert "currentStep" not in found["meta"]
+    result = api.get(of("forgiving", name)).json()
+    assert result["details"] == {"status": "active"}
+    assert "currentStep" not in result["meta"]
     (tmp_path / "go").touch()
     until(api, "forgiving", name, "complete")
     assert "currentStep" not in api.get(of("forgiving", name)).json()["meta"]
@@ -203,10 +203,12 @@ def test_an_errored_instance_is_tried_again_and_keeps_what_was_done(api: httpx.C
     step = api.get(of("flaky", name)).json()["meta"]["currentStep"]
     assert (step["stepKey"], step["error"]) == ("charge", error)
     [charge] = [
-        each for each in api.get(of("flaky", name, "history")).json()["steps"] if "error" in each
+        step for step in api.get(of("flaky", name, "history")).json()["steps"] if "error" in step
     ]
     assert charge["error"] == error
-    [listed] = [each for each in api.get(of("flaky")).json()["instances"] if each["id"] == name]
+    [listed] = [
+        instance for instance in api.get(of("flaky")).json()["instances"] if instance["id"] == name
+    ]
     assert listed["details"]["error"] == {"name": error["name"], "message": error["message"]}
     unknown = api.post(of("flaky", name, "retry"), json={"fromStep": "nowhere"})
     assert problem(unknown) == (404, "STEP_NOT_FOUND")
@@ -234,17 +236,17 @@ def test_ticks_go_to_the_worker(api: httpx.Client, ticked: Ticked) -> None:
 
 def test_a_listing_goes_page_by_page(api: httpx.Client) -> None:
     names = {create(api, "choosy") for _number in range(5)}
-    found: list[str] = []
+    result: list[str] = []
     cursor: dict[str, str] = {}
     while True:
         page = api.get(of("choosy"), params={"pageSize": 2, **cursor}).json()
-        found += [one["id"] for one in page["instances"]]
+        result += [one["id"] for one in page["instances"]]
         if not page["hasNextPage"]:
             assert "cursor" not in page
             break
         cursor = {"cursor": page["cursor"]}
-    assert names <= set(found)
-    assert len(found) == len(set(found))
+    assert names <= set(result)
+    assert len(result) == len(set(result))
     only = api.get(of("choosy"), params={"status": "complete"}).json()
     assert only == {"instances": [], "hasNextPage": False}
 
@@ -275,16 +277,16 @@ def test_the_same_is_done_to_all_instances_of_a_status_or_label(api: httpx.Clien
     names = {str(new["id"]) for new in batch}
 
     def change(action: str, **more: object) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        asked = {"action": action, "labels": {"in": label}, "pageSize": 2, **more}
+        result: list[dict[str, Any]] = []
+        requested = {"action": action, "labels": {"in": label}, "pageSize": 2, **more}
         for has_next in (True, True, False):
-            answer = api.post("/workflows/choosy/bulk", json=asked)
+            answer = api.post("/workflows/choosy/bulk", json=requested)
             assert answer.status_code == 200, answer.text
             page = answer.json()
             assert page["hasNextPage"] is has_next
-            found += page["instances"]
-            asked |= {"cursor": page.get("cursor")}
-        return found
+            result += page["instances"]
+            requested |= {"cursor": page.get("cursor")}
+        return result
 
     assert {one["id"] for one in change("terminate", dryRun=True)} == names
     assert {one["status"] for one in change("pause")} == {"paused"}
@@ -314,16 +316,16 @@ def test_a_history_goes_page_by_page(api: httpx.Client, told: str, order: str, k
     whole = api.get(path, params={"includeLogs": "true"}).json()
     assert len(whole["steps"]) == 8
     assert len(whole["logs"]) == 3
-    found: list[Any] = []
+    result: list[Any] = []
     cursor: dict[str, str] = {}
     while True:
-        asked = {"pageSize": 3, "order": order, "includeLogs": "true", **cursor}
-        page = api.get(path, params=asked).json()
-        found += page[kind]
+        requested = {"pageSize": 3, "order": order, "includeLogs": "true", **cursor}
+        page = api.get(path, params=requested).json()
+        result += page[kind]
         if not page[f"{kind}HasNextPage"]:
             break
         cursor = {f"{kind}Cursor": page[f"{kind}Cursor"]}
-    assert found == (whole[kind] if order == "asc" else whole[kind][::-1])
+    assert result == (whole[kind] if order == "asc" else whole[kind][::-1])
 
 
 def test_lines_are_told_if_they_are_asked_for_and_may_be_chosen(
@@ -366,8 +368,8 @@ def test_what_a_loop_has_forgotten_is_told_if_it_is_asked_for(
     kept = [step["stepKey"] for step in api.get(path).json()["steps"]]
     assert kept == ["turns", f"turns/~{turns - 2}/count", f"turns/~{turns - 1}/count"]
 
-    asked = {"includeTrimmed": "true", "pageSize": 5_000, "order": order, "includeLogs": "true"}
-    page = api.get(path, params=asked).json()
+    requested = {"includeTrimmed": "true", "pageSize": 5_000, "order": order, "includeLogs": "true"}
+    page = api.get(path, params=requested).json()
     whole = [step["stepKey"] for step in page["steps"]]
     expected = ["turns", *(f"turns/~{number}/count" for number in range(turns))]
     assert whole == (expected if order == "asc" else expected[::-1])
@@ -375,16 +377,16 @@ def test_what_a_loop_has_forgotten_is_told_if_it_is_asked_for(
     assert problem(api.get(path, params={"pageSize": 101})) == (400, "invalid_parameter")
 
 
-def test_a_client_reads_all_of_a_long_loop_and_all_that_it_has_logged(house: House) -> None:
+def test_a_client_reads_all_of_a_long_loop_and_all_that_it_has_logged(system: System) -> None:
     turns = 110  # more lines than a page has
 
     async def whole() -> None:
-        async with Client(base(house), headers=KEY) as client:
+        async with Client(base(system), headers=KEY) as client:
             instance = await client.workflow("turning").create(params=turns)
             assert await instance.result("1 minute") == turns - 1
-            told = await instance.history(include_trimmed=True, include_logs=True)
-            assert [line.message for line in told.logs] == [f"turn {n}" for n in range(turns)]
-            keys = [step.step_key for step in told.steps]
+            reported = await instance.history(include_trimmed=True, include_logs=True)
+            assert [line.message for line in reported.logs] == [f"turn {n}" for n in range(turns)]
+            keys = [step.step_key for step in reported.steps]
             assert keys == ["turns", *(f"turns/~{number}/count" for number in range(turns))]
 
     asyncio.run(whole())
@@ -501,19 +503,19 @@ def test_a_step_is_seen_while_its_first_attempt_runs(api: httpx.Client) -> None:
     assert done["completedAt"] > done["createdAt"]
 
 
-def test_hooks_of_a_setting_decide(house: House) -> None:
-    house.settings["HEADWATER_WORKFLOW_HOOKS"] = "tests.unit.gateway.workflow_hooks:tenants"
-    house.start("gateway3")
-    del house.settings["HEADWATER_WORKFLOW_HOOKS"]
+def test_hooks_of_a_setting_decide(system: System) -> None:
+    system.settings["HEADWATER_WORKFLOW_HOOKS"] = "tests.unit.gateway.workflow_hooks:tenants"
+    system.start("gateway3")
+    del system.settings["HEADWATER_WORKFLOW_HOOKS"]
     amara = {"x-user": "amara"}
-    with httpx.Client(base_url=base(house, "gateway3"), timeout=30) as api:
+    with httpx.Client(base_url=base(system, "gateway3"), timeout=30) as api:
         assert problem(api.get("/workflows", headers=KEY)) == (401, "WHO_ARE_YOU")
         assert api.get("/workflows", headers=amara).status_code == 200
         body = {"id": fresh(), "params": "forbidden"}
         assert problem(api.post(of("echo"), json=body, headers=amara)) == (403, "NOT_YOURS")
         body["params"] = "fine"
         assert api.post(of("echo"), json=body, headers=amara).status_code == 200
-    house.stop("gateway3")
+    system.stop("gateway3")
 
 
 def test_a_position_that_does_not_come_is_given_up(
@@ -525,10 +527,10 @@ def test_a_position_that_does_not_come_is_given_up(
     assert MISSING in answer.json()["detail"]
 
 
-async def _accepted(house: House) -> list[str]:
+async def _accepted(system: System) -> list[str]:
     """What a client makes of answers to commands that nobody has decided yet."""
     headers = {**KEY, **ASYNC}
-    async with Client(base_url=base(house), headers=headers) as client:
+    async with Client(base_url=base(system), headers=headers) as client:
         echo = client.workflow("echo")
         made = await echo.create("later-1")
         (other,) = await echo.create_batch([{"id": "later-2"}])
@@ -537,9 +539,9 @@ async def _accepted(house: House) -> list[str]:
 
 
 def test_without_a_worker_a_command_is_not_known_to_be_done_and_is_done_later(
-    house: House, api: httpx.Client
+    system: System, api: httpx.Client
 ) -> None:
-    house.stop("worker")
+    system.stop("worker")
     name = fresh()
 
     def missed() -> bool:
@@ -550,15 +552,15 @@ def test_without_a_worker_a_command_is_not_known_to_be_done_and_is_done_later(
         assert answer.headers["retry-after"]
         return "expected a worker" in answer.json()["detail"]
 
-    house.wait(missed, "the missing worker to be named")
+    system.wait(missed, "the missing worker to be named")
     assert problem(api.get(of("echo", name))) == (404, "INSTANCE_NOT_FOUND")
     later = api.post(of("echo"), json={"id": f"{name}-later"}, headers=ASYNC)
     assert later.status_code == 202
     assert later.json()["accepted"][0]["id"] == f"{name}-later"
-    assert asyncio.run(_accepted(house)) == ["echo/later-1", "echo/later-2", "accepted"]
-    house.start("worker")
+    assert asyncio.run(_accepted(system)) == ["echo/later-1", "echo/later-2", "accepted"]
+    system.start("worker")
     again = api.post(of("echo"), json={"id": name})
     assert problem(again) in ((409, "INSTANCE_ID_ALREADY_EXISTS"), (503, "outcome_unknown"))
-    house.wait(lambda: api.get(of("echo", name)).is_success, "the command to be carried out")
+    system.wait(lambda: api.get(of("echo", name)).is_success, "the command to be carried out")
     assert until(api, "echo", name, "complete")["output"] == 1
-    house.wait(lambda: api.get(of("echo", f"{name}-later")).is_success, "what was accepted")
+    system.wait(lambda: api.get(of("echo", f"{name}-later")).is_success, "what was accepted")

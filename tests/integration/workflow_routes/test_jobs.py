@@ -11,7 +11,7 @@ import pytest
 
 from headwater import Client
 from headwater.schemas.answers import InstanceStatus
-from tests.e2e.house import House
+from tests.e2e.system import System
 from tests.integration.workflow_routes.asking import (
     KEY,
     base,
@@ -32,7 +32,7 @@ from tests.integration.workflow_routes.workers import (
 
 @pytest.mark.skipif(NODE is None, reason="there is no Node.js here, which the page's worker is for")
 def test_workers_in_javascript_take_jobs_fail_them_and_die_at_them(
-    house: House, api: httpx.Client, tmp_path: Path
+    system: System, api: httpx.Client, tmp_path: Path
 ) -> None:
     names = {first: create(api, "paying", {"amount": 5, "first": first}) for first in
              ("succeeds", "fails")}  # fmt: skip
@@ -43,38 +43,38 @@ def test_workers_in_javascript_take_jobs_fail_them_and_die_at_them(
     def receipt(first: str) -> list[str]:
         return str(status(api, "paying", names[first])["output"]["receipt"]).split()
 
-    with node_workers(tmp_path, f"{house.url()}/api/jobs", 1) as (dies,):
-        house.wait(lambda: ended("succeeds") and ended("fails"), "both to be paid")
+    with node_workers(tmp_path, f"{system.url()}/api/jobs", 1) as (dies,):
+        system.wait(lambda: ended("succeeds") and ended("fails"), "both to be paid")
         names["stays"] = create(api, "paying", {"amount": 5, "first": "stays"})
-        house.wait(lambda: taken(house, names["stays"]) == f"node {dies.pid}", "it to be taken")
+        system.wait(lambda: taken(system, names["stays"]) == f"node {dies.pid}", "it to be taken")
         dies.kill()
         dies.wait()
-        with node_workers(tmp_path, f"{house.url()}/api/jobs", 1):
-            house.wait(lambda: ended("stays"), "another worker to take it")
+        with node_workers(tmp_path, f"{system.url()}/api/jobs", 1):
+            system.wait(lambda: ended("stays"), "another worker to take it")
     assert receipt("succeeds")[:2] == ["5", "1"]
     assert receipt("fails")[:2] == ["5", "2"]
     assert receipt("stays")[:2] == ["5", "2"]
     assert len({receipt(first)[2] for first in names}) == 3
 
 
-def test_a_worker_in_python_takes_a_job_and_reads_what_has_come_of_it(house: House) -> None:
+def test_a_worker_in_python_takes_a_job_and_reads_what_has_come_of_it(system: System) -> None:
     async def works() -> InstanceStatus:
-        async with Client(base(house), headers=KEY) as client:
+        async with Client(base(system), headers=KEY) as client:
             params = {"amount": 5, "first": "succeeds"}
             instance = await client.workflow("paying").create(params=params)
             await python_worker()["take"](client)
             return await instance.status()
 
-    found = asyncio.run(works())
-    assert (found.status, found.output["receipt"].split()[:2]) == ("complete", ["5", "paid,"])
+    result = asyncio.run(works())
+    assert (result.status, result.output["receipt"].split()[:2]) == ("complete", ["5", "paid,"])
 
 
-def taken(house: House, name: str) -> str | None:
+def taken(system: System, name: str) -> str | None:
     """Who has the job of an instance."""
     query = "select worker from workflow_token where instance_id = %s"
-    with psycopg.connect(house.dsn) as connection:
-        found = connection.execute(query, [name]).fetchone()
-    return found[0] if found else None
+    with psycopg.connect(system.dsn) as connection:
+        result = connection.execute(query, [name]).fetchone()
+    return result[0] if result else None
 
 
 def test_each_job_is_given_to_one_of_many_who_ask_at_once(api: httpx.Client) -> None:
@@ -91,9 +91,9 @@ def test_each_job_is_given_to_one_of_many_who_ask_at_once(api: httpx.Client) -> 
 
 def test_whoever_asks_first_is_answered_when_a_job_comes(api: httpx.Client) -> None:
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(activate, api, "refund", waitMs=30_000)
+        requested = pool.submit(activate, api, "refund", waitMs=30_000)
         name = create(api, "refunding", {"n": 1})
-        (job,) = asked.result()
+        (job,) = requested.result()
     assert (job["instanceId"], job["workflow"], job["attempt"]) == (name, "refunding", 1)
     assert end(api, job, "complete", {}).is_success
 
@@ -136,16 +136,16 @@ def test_a_worker_is_told_until_when_it_has_a_job_in_truth(api: httpx.Client) ->
     for lease_ms in (7_200_000, 1_000):
         extended = end(api, job, "extend", {"leaseMs": lease_ms})
         (shown,) = listed(api, "refund", extended.headers["headwater-position"])
-        until = {found["leaseUntil"] for found in (job, extended.json(), shown)}
+        until = {result["leaseUntil"] for result in (job, extended.json(), shown)}
         assert len(until) == 1, until
     assert end(api, job, "complete", {}).is_success
 
 
 def test_a_worker_that_is_gone_while_it_waits_is_given_nothing(
-    house: House, api: httpx.Client
+    system: System, api: httpx.Client
 ) -> None:
     async def leave() -> None:
-        async with httpx.AsyncClient(base_url=f"{house.url()}/api", headers=KEY) as client:
+        async with httpx.AsyncClient(base_url=f"{system.url()}/api", headers=KEY) as client:
             body = {"types": ["refund"], "worker": "gone", "waitMs": 30_000}
             asking = asyncio.create_task(client.post("/jobs/activate", json=body))
             await asyncio.wait([asking], timeout=1)

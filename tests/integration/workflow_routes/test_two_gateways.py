@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.house import House
+from tests.e2e.system import System
 from tests.integration.workflow_routes.asking import (
     ASYNC,
     at_once,
@@ -15,7 +15,7 @@ from tests.integration.workflow_routes.asking import (
 )
 
 
-def test_what_was_written_is_read_also_from_another_gateway(house: House) -> None:
+def test_what_was_written_is_read_also_from_another_gateway(system: System) -> None:
     async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
         async def write_and_read() -> None:
             name = fresh()
@@ -26,32 +26,32 @@ def test_what_was_written_is_read_also_from_another_gateway(house: House) -> Non
             paused = await two.post(of("waiting", name, "pause"))
             assert paused.status_code == 200
             for gateway in (one, two):
-                found = (await gateway.get(of("waiting", name))).json()
-                assert found["details"] == {"status": "paused"}
+                result = (await gateway.get(of("waiting", name))).json()
+                assert result["details"] == {"status": "paused"}
 
         await asyncio.gather(*(write_and_read() for _number in range(20)))
 
-    at_once(house, act)
+    at_once(system, act)
 
 
-def test_who_does_not_wait_can_wait_later_elsewhere(house: House) -> None:
+def test_who_does_not_wait_can_wait_later_elsewhere(system: System) -> None:
     async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
         async def write_and_read() -> None:
             name = fresh()
             made = await one.post(of("waiting"), json={"id": name}, headers=ASYNC)
             assert (made.status_code, made.headers["preference-applied"]) == (202, "respond-async")
             position = made.headers["headwater-position"]
-            asked = {"min_position": position}
-            found = await two.get(of("waiting", name), params=asked)
-            assert found.status_code == 200, found.text
+            requested = {"min_position": position}
+            result = await two.get(of("waiting", name), params=requested)
+            assert result.status_code == 200, result.text
             partition, offset = position.split("@")
-            stated = found.headers["headwater-position"].split("@")
+            stated = result.headers["headwater-position"].split("@")
             assert stated[0] == partition
             assert int(stated[1]) >= int(offset)
 
         await asyncio.gather(*(write_and_read() for _number in range(20)))
 
-    at_once(house, act)
+    at_once(system, act)
 
 
 def test_the_position_of_a_listing_is_that_of_all_partitions(api: httpx.Client) -> None:
@@ -65,7 +65,7 @@ def test_the_position_of_a_listing_is_that_of_all_partitions(api: httpx.Client) 
 # -- many at once
 
 
-def test_of_many_creates_of_one_id_through_two_gateways_one_succeeds(house: House) -> None:
+def test_of_many_creates_of_one_id_through_two_gateways_one_succeeds(system: System) -> None:
     async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
         body = {"id": fresh()}
         answers = await asyncio.gather(
@@ -74,34 +74,34 @@ def test_of_many_creates_of_one_id_through_two_gateways_one_succeeds(house: Hous
         codes = sorted(answer.status_code for answer in answers)
         assert codes == [200, *[409] * 49]
 
-    at_once(house, act)
+    at_once(system, act)
 
 
 def test_under_a_key_one_instance_and_one_event_come_of_many_requests_to_two_gateways(
-    house: House,
+    system: System,
 ) -> None:
     async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
         async def send(path: str, body: object) -> list[httpx.Response]:
             key = {"idempotency-key": f"key-of-{path}"}
-            asked = (each.post(path, json=body, headers=key) for each in (one, two) * 4)
-            return await asyncio.gather(*asked)
+            requested = (item.post(path, json=body, headers=key) for item in (one, two) * 4)
+            return await asyncio.gather(*requested)
 
         made = await send(of("waiting"), {"params": 2})
         assert {answer.status_code for answer in made} == {200}
         (name,) = {answer.json()["id"] for answer in made}
-        told = await send(of("waiting", name, "events"), {"type": "go", "payload": "once"})
-        assert {answer.status_code for answer in told} == {200}
-        replayed = [answer.headers.get("idempotent-replayed") for answer in (*made, *told)]
+        reported = await send(of("waiting", name, "events"), {"type": "go", "payload": "once"})
+        assert {answer.status_code for answer in reported} == {200}
+        replayed = [answer.headers.get("idempotent-replayed") for answer in (*made, *reported)]
         assert sorted(map(str, replayed)) == ["None"] * 2 + ["true"] * 14
         history = (await two.get(of("waiting", name, "history"))).json()
         assert [event["payload"] for event in history["events"]] == ["once"]
         other = await send(of("waiting", name, "events"), {"type": "go", "payload": "other"})
         assert {problem(answer) for answer in other} == {(409, "idempotency_conflict")}
 
-    at_once(house, act)
+    at_once(system, act)
 
 
-def test_an_event_that_is_sent_while_its_wait_begins_is_not_lost(house: House) -> None:
+def test_an_event_that_is_sent_while_its_wait_begins_is_not_lost(system: System) -> None:
     async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
         async def play(number: int) -> None:
             name = fresh()
@@ -119,24 +119,24 @@ def test_an_event_that_is_sent_while_its_wait_begins_is_not_lost(house: House) -
                 )
             )
             assert [answer.status_code for answer in sent] == [202] * 3
-            found = await ended(two, "waiting", name)
-            assert sorted(found["output"]) == [0, 1, 2]
+            result = await ended(two, "waiting", name)
+            assert sorted(result["output"]) == [0, 1, 2]
 
         await asyncio.gather(*(play(number) for number in range(30)))
 
-    at_once(house, act)
+    at_once(system, act)
 
 
 async def ended(gateway: httpx.AsyncClient, workflow: str, name: str) -> dict[str, Any]:
     async with asyncio.timeout(60):
         while True:
-            found = (await gateway.get(of(workflow, name))).json()["details"]
-            if found["status"] in ("complete", "errored", "terminated"):
-                return dict(found)
+            result = (await gateway.get(of(workflow, name))).json()["details"]
+            if result["status"] in ("complete", "errored", "terminated"):
+                return dict(result)
             await asyncio.sleep(0.05)
 
 
-def test_of_an_end_and_a_termination_one_happens(house: House) -> None:
+def test_of_an_end_and_a_termination_one_happens(system: System) -> None:
     async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
         async def race(number: int) -> str:
             name = fresh()
@@ -146,17 +146,17 @@ def test_of_an_end_and_a_termination_one_happens(house: House) -> None:
             await asyncio.sleep(number / 2_000)
             ends = await two.post(of("waiting", name, "terminate"))
             sent = await sends
-            found = (await ended(two, "waiting", name))["status"]
-            assert (ends.status_code, found) in ((200, "terminated"), (409, "complete"))
+            result = (await ended(two, "waiting", name))["status"]
+            assert (ends.status_code, result) in ((200, "terminated"), (409, "complete"))
             assert sent.status_code == 202 or problem(sent) == (409, "INSTANCE_TERMINAL")
-            return str(found)
+            return str(result)
 
         await asyncio.gather(*(race(number) for number in range(30)))
 
-    at_once(house, act)
+    at_once(system, act)
 
 
-def test_pauses_and_events_repeated_have_one_legal_outcome_each(house: House) -> None:
+def test_pauses_and_events_repeated_have_one_legal_outcome_each(system: System) -> None:
     async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
         name = fresh()
         await one.post(of("waiting"), json={"id": name, "params": 10})
@@ -182,4 +182,4 @@ def test_pauses_and_events_repeated_have_one_legal_outcome_each(house: House) ->
         await all_of("resume")
         assert (await ended(two, "waiting", name))["output"] == [1] * 10
 
-    at_once(house, act)
+    at_once(system, act)

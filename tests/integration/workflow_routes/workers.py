@@ -24,11 +24,11 @@ export async function charge_card({ amount, first }, { attempt, idempotencyToken
 
 def file_of(name: str, language: str = "js") -> str:
     """A file that the page shows."""
-    found = re.search(
+    result = re.search(
         rf"^```{language} {name}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
     )
-    assert found, f"{PAGE} shows no {name}"
-    return found[1]
+    assert result, f"{PAGE} shows no {name}"
+    return result[1]
 
 
 @contextmanager
@@ -44,16 +44,16 @@ def node_workers(
     try:
         yield processes
     finally:
-        for each in processes:
-            each.kill()
-            each.wait()
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def python_worker() -> dict[str, Any]:
     """What the page's worker in Python has."""
-    found: dict[str, Any] = {"__name__": "worker"}
-    exec(compile(file_of("worker.py", "python"), "worker.py", "exec"), found)  # noqa: S102 (ours)
-    return found
+    result: dict[str, Any] = {"__name__": "worker"}
+    exec(compile(file_of("worker.py", "python"), "worker.py", "exec"), result)  # noqa: S102 (ours)
+    return result
 
 
 def activate(api: httpx.Client, type: str, **more: object) -> list[dict[str, Any]]:  # noqa: A002

@@ -186,7 +186,7 @@ class Target(NamedTuple):
         """Bodies for this route: no JSON, odd fields, and filled up to about the limit."""
         yield random.choice(RAW)
         if self.kind is not None:
-            names = [each.encode_name for each in msgspec.structs.fields(self.kind)]
+            names = [field.encode_name for field in msgspec.structs.fields(self.kind)]
             for _ in range(2):
                 chosen = random.sample(names, random.randint(0, len(names))) if names else []
                 fields = [f'"{name}":{random.choice(VALUES)}' for name in chosen]

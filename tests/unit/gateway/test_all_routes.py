@@ -152,18 +152,18 @@ def test_the_description_is_openapi_3_1_and_names_every_route(
     }
     # HEAD is answered wherever GET is; an instance named batch is one of those with any name.
     hidden = re.compile(r"HEAD |GET /(schema|asyncapi)|GET .*/instances/batch$|.*/instances/batch/")
-    there = {re.sub(r":\w+}", "}", f"{each.method} {each.template}") for each in routes}
-    assert {each for each in there if not hidden.match(each)} == operations
+    there = {re.sub(r":\w+}", "}", f"{route.method} {route.template}") for route in routes}
+    assert {item for item in there if not hidden.match(item)} == operations
 
 
 def test_each_route_that_fails_answers_with_a_problem(
     client: TestClient[Any], routes: list[Asked]
 ) -> None:
-    asked = routes
-    with ThreadPoolExecutor(len(asked)) as pool:  # Postgres is waited for two seconds
-        answers = list(pool.map(lambda route: ask(client, route), asked))
-    failed = [pair for pair in zip(asked, answers, strict=True) if pair[1].is_error]
-    assert len(failed) > len(asked) / 2
+    requested = routes
+    with ThreadPoolExecutor(len(requested)) as pool:  # Postgres is waited for two seconds
+        answers = list(pool.map(lambda route: ask(client, route), requested))
+    failed = [pair for pair in zip(requested, answers, strict=True) if pair[1].is_error]
+    assert len(failed) > len(requested) / 2
     for route, answer in failed:
         assert answer.headers["content-type"] == "application/problem+json", route
         assert_problem(answer, answer.status_code, answer.json()["code"])
@@ -215,21 +215,21 @@ def test_each_moment_that_a_route_takes_is_rfc_3339_with_an_offset(
     ]
     assert {name for _, name in moments} == {"since", "until", "updatedSince", "updatedBefore"}
     for route, name in moments:
-        for found in ("5", "1782864000", "2026-07-01", "20260701T000000Z", "2026-07-01T00:00:00"):
+        for result in ("5", "1782864000", "2026-07-01", "20260701T000000Z", "2026-07-01T00:00:00"):
             problem = assert_problem(
-                ask(client, route, f"?{name}={found}"), 400, "invalid_parameter"
+                ask(client, route, f"?{name}={result}"), 400, "invalid_parameter"
             )
-            assert problem["field"] == name, (route, found)
-            assert "RFC 3339" in problem["detail"], (route, found)
-        for found in ("2026-07-01T00:00:00Z", "2026-07-01T00:00:00.5+01:00"):  # its plus a space
-            assert_problem(ask(client, route, f"?{name}={found}"), 503, "store_unavailable")
+            assert problem["field"] == name, (route, result)
+            assert "RFC 3339" in problem["detail"], (route, result)
+        for result in ("2026-07-01T00:00:00Z", "2026-07-01T00:00:00.5+01:00"):  # its plus a space
+            assert_problem(ask(client, route, f"?{name}={result}"), 503, "store_unavailable")
 
 
 def test_each_route_finds_ids_with_slashes_and_whatever_else(
     client: TestClient[Any], routes: list[Asked]
 ) -> None:
-    asked = [route for route in routes if "{" in route.template and route.path != "/schema/x"]
-    assert len(asked) > 50
+    requested = [route for route in routes if "{" in route.template and route.path != "/schema/x"]
+    assert len(requested) > 50
 
     async def answers() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app=front_of(client.app))
@@ -241,11 +241,11 @@ def test_each_route_finds_ids_with_slashes_and_whatever_else(
                         route.path.replace("/x", f"/{quote(AWKWARD, safe='')}"),
                         headers={route.key_header: route.key},
                     )
-                    for route in asked
+                    for route in requested
                 )
             )
 
-    for route, answer in zip(asked, client.blocking_portal.call(answers), strict=True):
+    for route, answer in zip(requested, client.blocking_portal.call(answers), strict=True):
         assert "No route has this path" not in answer.text, route
         assert answer.status_code not in (405, 500), (route, answer.text)
         if answer.is_error:
@@ -256,7 +256,7 @@ def test_each_route_finds_ids_with_slashes_and_whatever_else(
 def test_what_does_not_match_is_explained_in_words(client: TestClient[Any]) -> None:
     described = client.get("/schema/openapi.json").text
     patterns = {
-        json.loads(found) for found in re.findall(r'"pattern":("(?:[^"\\]|\\.)*")', described)
+        json.loads(result) for result in re.findall(r'"pattern":("(?:[^"\\]|\\.)*")', described)
     }
     assert patterns
     assert patterns <= set(DESCRIPTIONS)
@@ -309,9 +309,9 @@ def test_each_route_that_has_a_key_asks_for_it(
 def test_each_problem_of_routes_that_other_systems_have_says_its_detail_as_message(
     client: TestClient[Any], routes: list[Asked], start: str
 ) -> None:
-    asked = [route for route in routes if route.template.startswith(start)]
-    assert asked
-    for route in asked:
+    requested = [route for route in routes if route.template.startswith(start)]
+    assert requested
+    for route in requested:
         key = {route.key_header: route.key}
         for answer in (
             client.request(route.method, route.path),

@@ -282,8 +282,8 @@ def test_an_unknown_parameter_is_refused_with_those_that_are_known(
 
 
 def test_a_level_that_no_journey_has_is_refused(client: TestClient[Any]) -> None:
-    found = client.get("/admin/traces?level=warn", headers=ADMIN)
-    problem = assert_problem(found, 400, "invalid_parameter")
+    result = client.get("/admin/traces?level=warn", headers=ADMIN)
+    problem = assert_problem(result, 400, "invalid_parameter")
     assert "expected one of info, error, found 'warn'" in problem["detail"]
 
 
@@ -294,11 +294,11 @@ def test_the_description_says_which_key_a_route_asks_for_and_how_it_refuses(
     assert set(described["components"]["securitySchemes"]) >= {"readKey", "adminKey"}
     for path, methods in described["paths"].items():
         for operation in methods.values():
-            asked = {name for each in operation.get("security", ()) for name in each}
+            requested = {name for item in operation.get("security", ()) for name in item}
             if path.startswith(("/admin", "/v1/audit", "/v1/diagnostics")):
-                assert asked == {"adminKey"}, path
+                assert requested == {"adminKey"}, path
             elif path == "/v1/sync":
-                assert asked == {"readKey", "userToken"}
+                assert requested == {"readKey", "userToken"}
             for status, response in operation["responses"].items():
                 if status.startswith("4") and path.startswith(("/v1", "/admin")):
                     assert set(response["content"]) == {"application/problem+json"}, path

@@ -57,13 +57,13 @@ def test_each_of_those_that_arrive_together_has_its_own_answer() -> None:
             arrival(b""),
             arrival(body_of("c")),
         ]
-        found = await answers_to(DeliveryBatcher(source(), log), arrived)
-        assert found[0] == Appended(duplicate=False)
-        assert isinstance(found[1], Refused)
-        assert found[2] == Appended(duplicate=False)
-        assert found[3] == Appended(duplicate=True)
-        assert isinstance(found[4], Refusal)
-        assert found[5] == Appended(duplicate=False)
+        result = await answers_to(DeliveryBatcher(source(), log), arrived)
+        assert result[0] == Appended(duplicate=False)
+        assert isinstance(result[1], Refused)
+        assert result[2] == Appended(duplicate=False)
+        assert result[3] == Appended(duplicate=True)
+        assert isinstance(result[4], Refusal)
+        assert result[5] == Appended(duplicate=False)
         read = [(one.type, one.subject) for one in log.deliveries]
         assert read == [("daily", "a"), ("unreadable", ""), ("daily", "c")]
 
@@ -99,8 +99,8 @@ def test_a_bug_that_one_delivery_meets_costs_neither_it_nor_the_others(
 
     async def scenario() -> None:
         log, arrived = MemoryLog(), [arrival(body_of(subject)) for subject in "abc"]
-        found = await answers_to(DeliveryBatcher(source(read), log), arrived)
-        assert found == [Appended(duplicate=False)] * 3
+        result = await answers_to(DeliveryBatcher(source(read), log), arrived)
+        assert result == [Appended(duplicate=False)] * 3
         read_as = {one.body: (one.type, one.subject) for one in log.deliveries}
         assert read_as == {
             body_of("a"): ("daily", "a"),
@@ -115,8 +115,8 @@ def test_a_log_with_a_bug_fails_the_request_and_appends_nothing() -> None:
     async def scenario() -> None:
         log = MemoryLog()
         log.fault = RuntimeError("a bug of the log's")
-        (found,) = await answers_to(DeliveryBatcher(source(), log), [arrival(body_of("a"))])
-        assert isinstance(found, RuntimeError)
+        (result,) = await answers_to(DeliveryBatcher(source(), log), [arrival(body_of("a"))])
+        assert isinstance(result, RuntimeError)
         assert not log.deliveries
 
     asyncio.run(scenario())
@@ -143,12 +143,12 @@ def test_who_gives_up_is_not_begun_or_leaves_the_log(begun: bool) -> None:
     async def scenario() -> None:
         log = SilentLog()
         arrivals = DeliveryBatcher(source(), log)
-        gone = asyncio.create_task(arrivals.process(arrival(body_of("gone"))))
+        removed = asyncio.create_task(arrivals.process(arrival(body_of("gone"))))
         stays = asyncio.create_task(arrivals.process(arrival(body_of("stays"))))
         for _ in range(3 if begun else 1):
             await asyncio.sleep(0)
-        gone.cancel()
-        await asyncio.wait([gone], timeout=5)
+        removed.cancel()
+        await asyncio.wait([removed], timeout=5)
         for _ in range(3):
             await asyncio.sleep(0)
         assert [one.subject for one in log.begun] == (["gone"] if begun else []) + ["stays"]

@@ -22,9 +22,9 @@ FILES = {
 
 def written(folder: Path, files: dict[str, bytes]) -> Path:
     for name, content in files.items():
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content)
+        position = folder / name
+        position.parent.mkdir(parents=True, exist_ok=True)
+        position.write_bytes(content)
     return folder
 
 
@@ -71,11 +71,11 @@ def test_a_folder_without_modules_is_none(tmp_path: Path):
 
 def test_what_would_lie_elsewhere_is_refused(tmp_path: Path):
     written(tmp_path, {"orders.py": b""})
-    for place, target in (("link.py", "orders.py"), ("linked", "."), ("broken", "nowhere")):
-        (tmp_path / place).symlink_to(tmp_path / target)
-        with pytest.raises(ValueError, match=f"{place}, a link or a device"):
+    for position, target in (("link.py", "orders.py"), ("linked", "."), ("broken", "nowhere")):
+        (tmp_path / position).symlink_to(tmp_path / target)
+        with pytest.raises(ValueError, match=f"{position}, a link or a device"):
             zipped(tmp_path)
-        (tmp_path / place).unlink()
+        (tmp_path / position).unlink()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
         with pytest.raises(ValueError, match="s, a link or a device"):

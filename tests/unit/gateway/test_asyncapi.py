@@ -28,8 +28,10 @@ def found(client: TestClient[Any]) -> dict[str, Any]:
 def nodes(node: object) -> Iterator[dict[str, Any]]:
     if isinstance(node, dict):
         yield node
-    for each in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-        yield from nodes(each)
+    for value in (
+        node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    ):
+        yield from nodes(value)
 
 
 def test_every_topic_is_there_with_its_meaning_key_and_settings(found: dict[str, Any]):

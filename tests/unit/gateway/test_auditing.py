@@ -65,8 +65,8 @@ def client(audit: MemoryAudit, definitions: MemoryDefinitions) -> Iterator[TestC
 
 
 def metadata(entry: OperationAudited) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(entry.metadata)
-    return found
+    result: dict[str, Any] = json.loads(entry.metadata)
+    return result
 
 
 def counted(client: TestClient[Any], name: str) -> str:
@@ -125,9 +125,9 @@ def test_what_has_no_valid_key_is_counted_and_has_no_entry(
     assert_problem(client.put("/api/graphs/g", json=GRAPH, headers=headers), 401, "unauthorized")
     assert_problem(client.post("/admin/dlq/replay", json={"all": True}), 401, "unauthorized")
     assert not audit.entries
-    found = counted(client, "headwater_unaudited_requests_total{")
-    assert 'action="graphs.deploy"} 1.0' in found
-    assert 'action="dead_letters.replay"} 1.0' in found
+    result = counted(client, "headwater_unaudited_requests_total{")
+    assert 'action="graphs.deploy"} 1.0' in result
+    assert 'action="dead_letters.replay"} 1.0' in result
 
 
 def test_without_its_entry_there_is_no_success(

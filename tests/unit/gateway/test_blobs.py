@@ -19,7 +19,7 @@ from headwater.gateway.builtin.blobs.store import (
     BlobsUnavailable,
     InvalidBlobKey,
 )
-from tests.e2e.house import free_port
+from tests.e2e.system import free_port
 from tests.waiting import wait_until
 
 KEY = "lab-uploads/user_1/a.pdf"
@@ -52,8 +52,8 @@ def bucket() -> Iterator[str]:
         server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_until(lambda: _is_there(url), "an S3 server")
-            httpx.put(f"{url}/house").raise_for_status()
-            yield "s3://house/blobs"
+            httpx.put(f"{url}/system").raise_for_status()
+            yield "s3://system/blobs"
         finally:
             server.kill()
             server.wait()
@@ -101,11 +101,11 @@ def test_what_is_written_is_read_listed_and_deleted(blobs: Blobs):
 def test_an_object_of_a_bucket_says_what_it_is_and_whose(bucket: str, name: str, shown: str | None):
     about = {"user_id": "user_1", "original_name": name}
     asyncio.run(blobs_at(bucket).write(KEY, b"x", "application/pdf", **about))
-    store = S3Store("house", prefix="blobs", client_options={"allow_http": True})
-    found = dict(obstore.get(store, KEY).attributes)
-    assert found.pop("Content-Type") == "application/pdf"
-    assert found.pop("user_id") == "user_1"
-    assert found.pop("original_name", None) == shown
+    store = S3Store("system", prefix="blobs", client_options={"allow_http": True})
+    result = dict(obstore.get(store, KEY).attributes)
+    assert result.pop("Content-Type") == "application/pdf"
+    assert result.pop("user_id") == "user_1"
+    assert result.pop("original_name", None) == shown
 
 
 def test_the_blobs_of_one_prefix_are_deleted_and_no_others(blobs: Blobs):

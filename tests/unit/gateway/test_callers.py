@@ -132,9 +132,9 @@ def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 def test_the_command_prints_a_token_that_the_gateway_takes(at_home: Settings):
-    found = CliRunner().invoke(token_command, ["user_amara", "--expires", "15m"])
-    assert found.exit_code == 0
-    printed = found.stdout.removesuffix("\n")
+    result = CliRunner().invoke(token_command, ["user_amara", "--expires", "15m"])
+    assert result.exit_code == 0
+    printed = result.stdout.removesuffix("\n")
 
     verifier = verifier_of(at_home, clock=now_ms, steady_s=lambda: 0.0)
     assert verifier is not None
@@ -154,9 +154,9 @@ def test_the_command_prints_a_token_that_the_gateway_takes(at_home: Settings):
 )
 def test_the_command_says_what_it_expected(at_home: Settings, arguments: list[str], said: str):
     assert at_home.jwks
-    found = CliRunner().invoke(token_command, arguments)
-    assert found.exit_code != 0
-    assert said in found.output
+    result = CliRunner().invoke(token_command, arguments)
+    assert result.exit_code != 0
+    assert said in result.output
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,6 @@ def test_the_command_signs_only_for_a_machine_of_ones_own(
     for name, secret in SECRETS.items():
         monkeypatch.setenv(f"HEADWATER_{name.upper()}", secret)
     monkeypatch.setenv(variable, value)
-    found = CliRunner().invoke(token_command, ["user_amara"])
-    assert found.exit_code == 1
-    assert variable in found.output
+    result = CliRunner().invoke(token_command, ["user_amara"])
+    assert result.exit_code == 1
+    assert variable in result.output

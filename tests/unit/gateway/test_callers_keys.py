@@ -36,11 +36,11 @@ class MemoryKeys:
         self.rows: dict[IdempotencyKey, StoredRequest] = {}
 
     async def reserve(self, key: IdempotencyKey, reservation: StoredRequest) -> StoredRequest:
-        found = self.rows.get(key)
-        if found is not None and found.state is RequestState.REFUSED:
-            taken_over = found.request_hash != reservation.request_hash
-            found = None if taken_over else found
-        return self.rows.setdefault(key, reservation) if found else self._put(key, reservation)
+        result = self.rows.get(key)
+        if result is not None and result.state is RequestState.REFUSED:
+            taken_over = result.request_hash != reservation.request_hash
+            result = None if taken_over else result
+        return self.rows.setdefault(key, reservation) if result else self._put(key, reservation)
 
     def _put(self, key: IdempotencyKey, row: StoredRequest) -> StoredRequest:
         self.rows[key] = row

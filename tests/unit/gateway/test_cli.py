@@ -76,7 +76,7 @@ def test_every_command_explains_itself_its_flags_and_shows_examples(path: tuple[
 
 @pytest.mark.parametrize(
     "group",
-    [cli, *filter(lambda each: isinstance(each, click.Group), map(loaded, cli.commands.values()))],
+    [cli, *filter(lambda item: isinstance(item, click.Group), map(loaded, cli.commands.values()))],
     ids=lambda group: group.name,
 )
 def test_commands_are_listed_by_whole_sentences(group: click.Group) -> None:
@@ -229,16 +229,16 @@ def test_who_has_no_postgres_hears_where_one_is() -> None:
 def test_an_operator_who_is_refused_hears_which_variable_has_the_key(
     header: str, hint: str
 ) -> None:
-    asked = httpx.Request("GET", "http://host/admin/dlq", headers={header: "another"})
+    requested = httpx.Request("GET", "http://host/admin/dlq", headers={header: "another"})
     problem = {"status": 401, "code": "unauthorized", "detail": "expected a key"}
-    answer = httpx.Response(401, json=problem, request=asked)
+    answer = httpx.Response(401, json=problem, request=requested)
     assert explain(answer) == f"401 unauthorized: expected a key{hint}"
 
 
 def test_who_names_a_deployment_that_is_none_hears_where_they_are_listed() -> None:
-    asked = httpx.Request("POST", "http://host/v1/deployments/dep_1/activate")
+    requested = httpx.Request("POST", "http://host/v1/deployments/dep_1/activate")
     problem = {"status": 404, "code": "deployment_not_found", "detail": "found none"}
-    said = explain(httpx.Response(404, json=problem, request=asked))
+    said = explain(httpx.Response(404, json=problem, request=requested))
     assert said == (
         "404 deployment_not_found: found none; `headwater deployments list` shows those that exist"
     )
@@ -286,9 +286,9 @@ def test_a_typing_error_in_a_variable_is_named(
 
 def test_settings_are_read_where_typing_errors_are_named() -> None:
     callers = {
-        str(each.relative_to(GATEWAY))
-        for each in GATEWAY.rglob("*.py")
-        if re.search(r"(?<!def )load_settings\(", each.read_text("utf-8"))
+        str(path.relative_to(GATEWAY))
+        for path in GATEWAY.rglob("*.py")
+        if re.search(r"(?<!def )load_settings\(", path.read_text("utf-8"))
     }
     children = {
         "builtin/rebuilding/__main__.py",

@@ -71,8 +71,8 @@ def on_instance(network: Network, deed: Deed, **more: object):
 
 def test_workflows_are_listed():
     network = Network(answer({"workflows": [{"name": "order"}, {"name": "bill"}]}))
-    found = do(network, lambda client: client.workflows())
-    assert [one.name for one in found] == ["order", "bill"]
+    result = do(network, lambda client: client.workflows())
+    assert [one.name for one in result] == ["order", "bill"]
     assert network.lines == ["GET /workflows"]
 
 
@@ -184,8 +184,8 @@ def test_every_deed_has_its_route(deed: Deed, line: str, body: object):
 
 @pytest.mark.parametrize("name", ["pause", "resume", "terminate", "cancel", "restart", "retry"])
 def test_who_steers_an_instance_learns_how_it_stands(name: str):
-    told = answer({"ok": True, "status": {"status": "complete", "output": 7}})
-    status = on_instance(Network(told), DEEDS[name])
+    reported = answer({"ok": True, "status": {"status": "complete", "output": 7}})
+    status = on_instance(Network(reported), DEEDS[name])
     assert (status.status, status.output) == ("complete", 7)
 
 
@@ -211,14 +211,14 @@ def test_how_an_instance_stands_and_all_that_is_known():
     async def look(instance: InstanceHandle) -> list[Any]:
         return [await instance.describe(), await instance.status(), await instance.status()]
 
-    found, errored, complete = on_instance(network, look)
-    assert (found.id, found.details.status, found.meta.params) == (
+    result, errored, complete = on_instance(network, look)
+    assert (result.id, result.details.status, result.meta.params) == (
         "order-1",
         "waiting",
         {"sku": "x"},
     )
-    assert found.meta.current_step.wait_event_type == ["a", "b"]
-    assert found.meta.current_step.wake_at.isoformat() == "2026-11-22T14:00:00+00:00"
+    assert result.meta.current_step.wait_event_type == ["a", "b"]
+    assert result.meta.current_step.wake_at.isoformat() == "2026-11-22T14:00:00+00:00"
     assert (errored.status, errored.error.name, errored.error.message) == ("errored", "E", "no")
     assert (complete.status, complete.output, complete.ended) == ("complete", [1], True)
 
@@ -232,14 +232,14 @@ def test_instances_have_labels_and_are_found_by_them():
         order = client.workflow("order")
         await order.create("order-1", labels={"team": "blue"})
         await order.create_batch([{"id": "a", "labels": {"team": "red"}}])
-        wanted = {"team": "blue", "region": "eu"}
-        return [one.labels["team"] async for one in order.instances(labels=wanted)]
+        expected = {"team": "blue", "region": "eu"}
+        return [one.labels["team"] async for one in order.instances(labels=expected)]
 
     assert do(network, play) == ["blue"]
     assert network.body(0)["labels"] == {"team": "blue"}
     assert network.body(1)["instances"][0]["labels"] == {"team": "red"}
-    asked = network.asked[2].url.params
-    assert asked.get_list("label") == ["team=blue", "region=eu"]
+    requested = network.asked[2].url.params
+    assert requested.get_list("label") == ["team=blue", "region=eu"]
 
 
 def test_instances_of_all_workflows_are_read_as_those_of_one():
@@ -248,8 +248,8 @@ def test_instances_of_all_workflows_are_read_as_those_of_one():
         answer({"instances": both, "hasNextPage": True, "cursor": "n1"}),
         answer({"instances": [], "hasNextPage": False}),
     )
-    found = do(network, lambda client: taken(client.instances("waiting", page_size=2)))
-    assert [f"{one.workflow_name}/{one.id}" for one in found] == ["order/a", "ship/b"]
+    result = do(network, lambda client: taken(client.instances("waiting", page_size=2)))
+    assert [f"{one.workflow_name}/{one.id}" for one in result] == ["order/a", "ship/b"]
     assert {request.url.path for request in network.asked} == {"/api/workflows/instances"}
     assert queries(network.asked) == [
         {"status": "waiting", "pageSize": "2"},
@@ -259,16 +259,16 @@ def test_instances_of_all_workflows_are_read_as_those_of_one():
 
 def test_a_listing_is_read_page_by_page():
     def page(*ids: str, **more: object) -> httpx.Response:
-        return answer({"instances": [listed_as(each) for each in ids], **more})
+        return answer({"instances": [listed_as(item) for item in ids], **more})
 
     network = Network(
         page("c", "b", hasNextPage=True, cursor="n1"), page("a", hasNextPage=False)
     )  # fmt: skip
-    found = do(
+    result = do(
         network,
         lambda client: taken(client.workflow("order").instances("active", page_size=2)),
     )
-    assert [one.id for one in found] == ["c", "b", "a"]
+    assert [one.id for one in result] == ["c", "b", "a"]
     assert queries(network.asked) == [
         {"status": "active", "pageSize": "2"},
         {"status": "active", "pageSize": "2", "cursor": "n1"},
@@ -299,12 +299,12 @@ HISTORY = (
 
 def test_a_history_is_read_whole_and_stays_that_of_its_run():
     network = Network(*map(answer, HISTORY))
-    found = on_instance(network, lambda i: i.history(include_logs=True, log_level="info"))
-    assert found.run_number == 1
-    assert [one.step_key for one in found.steps] == ["a", "b"]
-    assert found.tokens == []
-    assert [one.payload for one in found.events] == [1]
-    assert [one.message for one in found.logs] == ["line 1", "line 2", "line 3"]
+    result = on_instance(network, lambda i: i.history(include_logs=True, log_level="info"))
+    assert result.run_number == 1
+    assert [one.step_key for one in result.steps] == ["a", "b"]
+    assert result.tokens == []
+    assert [one.payload for one in result.events] == [1]
+    assert [one.message for one in result.logs] == ["line 1", "line 2", "line 3"]
     first, second, third = queries(network.asked)
     assert first == {"pageSize": "100", "includeLogs": "true", "logLevel": "info"}
     assert second == {**first, "runNumber": "1", "stepsCursor": "s1", "logsCursor": "l1"}
@@ -316,9 +316,9 @@ def test_logs_are_read_alone_and_no_further_than_they_are_taken():
 
     async def two(instance: InstanceHandle) -> list[str]:
         lines = instance.logs(1, order="desc")
-        found = [(await anext(lines)).message, (await anext(lines)).message]
+        result = [(await anext(lines)).message, (await anext(lines)).message]
         await lines.aclose()
-        return found
+        return result
 
     assert on_instance(network, two) == ["line 1", "line 2"]
     assert len(network.asked) == 2

@@ -64,11 +64,11 @@ def order(client: Client):
 
 
 def test_a_read_is_repeated_when_the_server_breaks_off():
-    found, asked = with_server(
+    result, requested = with_server(
         [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{", whole(DESCRIBED)],
         lambda client: order(client).status(),
     )
-    assert (found.status, asked) == ("active", 3)
+    assert (result.status, requested) == ("active", 3)
 
 
 def test_an_event_is_not_sent_again_when_the_server_breaks_off():

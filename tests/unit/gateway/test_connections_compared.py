@@ -17,7 +17,7 @@ EARLIER, LATER = (datetime.fromtimestamp(LISTED_S + by, UTC) for by in (-60, 30)
 
 def listing(*entries: dict[str, Any]) -> ConnectionList:
     return parse_connection_list(
-        [msgspec.Raw(msgspec.json.encode(each)) for each in entries], LISTED_S
+        [msgspec.Raw(msgspec.json.encode(item)) for item in entries], LISTED_S
     )
 
 
@@ -39,9 +39,9 @@ def entry(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 (fields)
 
 
 def facts(known: Connection | None, *entries: dict[str, Any]) -> list[type]:
-    found = compared("user_a", [known] if known else [], listing(*entries))
-    assert all(fact.at_ms == LISTED_S * 1000 for fact in found.facts)
-    return [type(fact) for fact in found.facts]
+    result = compared("user_a", [known] if known else [], listing(*entries))
+    assert all(fact.at_ms == LISTED_S * 1000 for fact in result.facts)
+    return [type(fact) for fact in result.facts]
 
 
 CLOSED = {"active": False, "deactivated_at": EARLIER}

@@ -1,4 +1,4 @@
-"""The console without a house: who is let in, what forms may do, how values are shown."""
+"""The console without a system: who is let in, what forms may do, how values are shown."""
 
 import html
 import logging
@@ -110,9 +110,9 @@ def sign_in(client: TestClient[Any], key: str = KEY, **more: str) -> httpx.Respo
 
 def token(client: TestClient[Any]) -> str:
     """The token of the session's forms."""
-    found = re.search(r'name="token" value="(\w+)"', client.get("/console/users").text)
-    assert found
-    return found[1]
+    result = re.search(r'name="token" value="(\w+)"', client.get("/console/users").text)
+    assert result
+    return result[1]
 
 
 # --- signing in -----------------------------------------------------------------------------------
@@ -146,8 +146,8 @@ def test_a_wrong_key_is_told_as_a_refusal_and_the_key_is_nowhere(
     assert answer.status_code == 401
     assert "not the operators" in html.unescape(answer.text)
     assert "set-cookie" not in answer.headers
-    (told,) = opened.answers.recorded
-    assert (told.code, told.detail) == ("unauthorized", "POST '/console/login'")
+    (reported,) = opened.answers.recorded
+    assert (reported.code, reported.detail) == ("unauthorized", "POST '/console/login'")
     for text in (answer.text, caplog.text):
         assert KEY not in text
         assert "another-key" not in text
@@ -170,9 +170,9 @@ def test_a_page_asks_to_sign_in_and_then_leads_on(client: TestClient[Any], path:
     answer = client.get(path)
     assert answer.status_code == 303
     login = answer.headers["location"]
-    wanted = re.search(r'name="next" value="([^"]*)"', client.get(login).text)
-    assert wanted
-    led = sign_in(client, next=html.unescape(wanted[1])).headers["location"]
+    expected = re.search(r'name="next" value="([^"]*)"', client.get(login).text)
+    assert expected
+    led = sign_in(client, next=html.unescape(expected[1])).headers["location"]
     assert led == path
 
 

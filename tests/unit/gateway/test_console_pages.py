@@ -116,10 +116,10 @@ def instance(full: bool) -> Instance:
 def listed(full: bool) -> InstancePage:
     whole = instance(full)
     fields = {"workflow_name": "order", "created_at": AT, "updated_at": AT}
-    found = InstanceFound(
+    result = InstanceFound(
         id="a", details=whole.details, labels=whole.labels, **fields, **(STANDS if full else {})
     )
-    return InstancePage(instances=[found], has_next_page=full, cursor="more" if full else None)
+    return InstancePage(instances=[result], has_next_page=full, cursor="more" if full else None)
 
 
 def history(full: bool, of: str) -> HistoryPage:
@@ -174,8 +174,8 @@ def api(full: bool, of: str) -> list[Any]:
 @post("/admin/dlq/replay", status_code=200)
 async def put_back(request: Request[Any, Any, Any]) -> ReplayAnswer:
     """Goes on after 7 once, and then is done."""
-    asked = await request.json()
-    rest = None if asked.get("after") == {"partition": 2, "offset": 7} else AFTER
+    requested = await request.json()
+    rest = None if requested.get("after") == {"partition": 2, "offset": 7} else AFTER
     number = 1 if rest is None else 1000
     return ReplayAnswer(dry_run=False, replayed=number, failed=0, next=rest, results=[])
 
@@ -230,8 +230,8 @@ def test_all_of_a_long_history_can_be_reached(client: TestClient[Any]):
 
 def test_all_dead_letters_are_put_back_page_by_page(client: TestClient[Any]):
     def button(page: str) -> Form:
-        (found,) = (each for each in forms(page) if each.action.endswith("/dead-letters/replay"))
-        return found
+        (result,) = (form for form in forms(page) if form.action.endswith("/dead-letters/replay"))
+        return result
 
     asking = client.get("/console/dead-letters/replay?reason=no_user").text
     assert "At least 1000 dead letters with the reason no_user" in words(asking)
@@ -264,8 +264,8 @@ def test_none_in_the_way_is_said_only_of_all_dead_letters(client: TestClient[Any
     ],
 )
 def test_of_what_is_not_there_no_more_is_said(client: TestClient[Any], query: str, said: str):
-    found = words(client.get(f"/console/dead-letters{query}").text)
-    assert f"{said} To list refused requests" in found
+    result = words(client.get(f"/console/dead-letters{query}").text)
+    assert f"{said} To list refused requests" in result
 
 
 def test_commands_to_copy_hold_what_others_have_chosen_as_one_word(client: TestClient[Any]):

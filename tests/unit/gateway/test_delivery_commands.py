@@ -38,17 +38,17 @@ WHOLE = {
 
 
 def run(answer: object, *arguments: str) -> tuple[Result, str]:
-    with answering(lambda _: answer) as (url, asked):
+    with answering(lambda _: answer) as (url, requested):
         result = CliRunner().invoke(deliveries, [*arguments, "--url", url])
     assert result.exit_code == 0, result.output
-    return result, asked[0].path
+    return result, requested[0].path
 
 
 def test_a_listing_asks_for_what_is_named_and_is_whole_in_a_pipe() -> None:
     flags = ("--user", "u", "--type", "daily", "--refused", "--since", "2026-07-01T00:00:00Z")
-    result, asked = run({"rows": [ROW, REFUSED], "cursor": "next"}, "list", *flags)
+    result, requested = run({"rows": [ROW, REFUSED], "cursor": "next"}, "list", *flags)
     for part in ("user_id=u", "type=daily", "status=refused", "since=2026-07-01", "limit=50"):
-        assert part in asked
+        assert part in requested
     header, first, second = result.stdout.splitlines()
     assert header.split("\t")[:3] == ["received_at", "id", "status"]
     assert first.split("\t")[1] == EVENT
@@ -58,15 +58,15 @@ def test_a_listing_asks_for_what_is_named_and_is_whole_in_a_pipe() -> None:
 
 
 def test_the_url_of_the_workflow_service_names_the_gateway_too() -> None:
-    with answering(lambda _: {"rows": [], "cursor": None}) as (url, asked):
+    with answering(lambda _: {"rows": [], "cursor": None}) as (url, requested):
         named = {"HEADWATER_URL": f"{url}/api/workflows/"}
         assert CliRunner().invoke(deliveries, ["list"], env=named).exit_code == 0
-    assert asked[0].path.startswith("/admin/deliveries")
+    assert requested[0].path.startswith("/admin/deliveries")
 
 
 def test_a_delivery_is_shown_with_all_that_came_of_it() -> None:
-    result, asked = run({"delivery": WHOLE}, "show", "webhooks/3@17")
-    assert asked == "/admin/deliveries/3@17"
+    result, requested = run({"delivery": WHOLE}, "show", "webhooks/3@17")
+    assert requested == "/admin/deliveries/3@17"
     for part in ("trace 1 of 2", "trace 2 of 2", "report/i-1", "starts it", "sends told"):
         assert part in result.stdout
     assert "daily_summary\tu/garmin\tsteps, strain" in result.stdout
@@ -76,8 +76,8 @@ def test_a_delivery_is_shown_with_all_that_came_of_it() -> None:
 def test_a_body_is_printed_byte_for_byte() -> None:
     body = b'{"a":  1}\n\xff'
     answer = {"delivery": WHOLE, "body": base64.b64encode(body).decode()}
-    result, asked = run(answer, "show", EVENT, "--body")
-    assert asked.endswith("?body=true")
+    result, requested = run(answer, "show", EVENT, "--body")
+    assert requested.endswith("?body=true")
     assert result.stdout_bytes == body
 
 
@@ -122,11 +122,11 @@ def test_the_place_of_a_dead_letter_is_listed_as_other_commands_take_it():
 
 def test_to_replay_all_without_a_terminal_takes_yes():
     page = {"replayed": 2, "failed": 0, "results": [], "next": None}
-    with answering(lambda _: page) as (url, asked):
+    with answering(lambda _: page) as (url, requested):
         result = CliRunner().invoke(dlq, ["replay", "--all", "--url", url])
         assert "expected --yes, or a terminal" in result.output
         assert "2 dead letters would be replayed" in result.output
-        assert (result.exit_code, len(asked)) == (2, 1)
+        assert (result.exit_code, len(requested)) == (2, 1)
         assert CliRunner().invoke(dlq, ["replay", "--all", "--yes", "--url", url]).exit_code == 0
 
 

@@ -85,8 +85,8 @@ def client(gateway: TestClient[Any], log: MemoryDeployments) -> TestClient[Any]:
 def deploy(
     client: TestClient[Any], content: bytes, app: str = "orders", **headers: str
 ) -> httpx.Response:
-    given = OPERATOR | ZIP | headers
-    return client.post("/v1/deployments", params={"app": app}, content=content, headers=given)
+    provided = OPERATOR | ZIP | headers
+    return client.post("/v1/deployments", params={"app": app}, content=content, headers=provided)
 
 
 def steer(
@@ -129,9 +129,9 @@ def refusal(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
 
 
 def active(client: TestClient[Any]) -> str:
-    found = client.get("/v1/deployments/active", headers=USER)
-    assert found.headers["etag"] == f'"{found.json()["id"]}"'
-    return str(found.json()["id"])
+    result = client.get("/v1/deployments/active", headers=USER)
+    assert result.headers["etag"] == f'"{result.json()["id"]}"'
+    return str(result.json()["id"])
 
 
 # --- deploying
@@ -142,9 +142,9 @@ def test_an_app_is_deployed_once(client: TestClient[Any], log: MemoryDeployments
     first, again = deploy(client, content), deploy(client, content)
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json() == again.json()
-    found = first.json()
-    assert re.fullmatch("dep_[0-9a-f]{20}", found.pop("id"))
-    assert found == {
+    result = first.json()
+    assert re.fullmatch("dep_[0-9a-f]{20}", result.pop("id"))
+    assert result == {
         "app": "orders",
         "digest": hashlib.sha256(content).hexdigest(),
         "size": len(content),
@@ -161,8 +161,8 @@ def test_an_app_is_deployed_once(client: TestClient[Any], log: MemoryDeployments
 
 def test_another_app_of_the_same_artifact_is_another_deployment(client: TestClient[Any]):
     both = artifact(orders=f"{ORDERS}\none = [order]\n")
-    found = {deploy(client, both, app).json()["id"] for app in ("orders", "orders:one")}
-    assert len(found) == 2
+    result = {deploy(client, both, app).json()["id"] for app in ("orders", "orders:one")}
+    assert len(result) == 2
 
 
 def test_a_deployment_shows_the_schemas_of_params(client: TestClient[Any]):
@@ -227,7 +227,7 @@ def test_an_app_that_is_not_imported_in_time_is_refused(
     assert "expected orders to be imported within 0.5 s" in problem["detail"]
 
 
-def test_an_app_sees_no_secrets_of_the_house(
+def test_an_app_sees_no_secrets_of_the_system(
     client: TestClient[Any], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("HEADWATER_ADMIN_KEY", "dev-admin-key")
@@ -293,10 +293,10 @@ def test_graphs_and_their_tasks_are_deployed(client: TestClient[Any], log: Memor
     assert bill == {"name": "bill"}
     digest = review.pop("definitionDigest")
     assert review == {"name": "review", "kind": "graph"}
-    found = log.deployments.workflow(made.json()["id"], "review")
-    assert found is not None
-    assert (found.kind, found.digest) == ("graph", digest)
-    assert graph_of(json.loads(found.document or "")).digest == digest
+    result = log.deployments.workflow(made.json()["id"], "review")
+    assert result is not None
+    assert (result.kind, result.digest) == ("graph", digest)
+    assert graph_of(json.loads(result.document or "")).digest == digest
 
 
 @pytest.mark.parametrize(
@@ -351,8 +351,8 @@ def test_a_name_that_no_app_has_is_a_wrong_parameter(client: TestClient[Any], ap
 
 def test_what_is_asked_wrongly_is_named(client: TestClient[Any]):
     def ask(query: str, content: bytes = b"x", **headers: str) -> httpx.Response:
-        given = OPERATOR | ZIP | headers
-        return client.post(f"/v1/deployments{query}", content=content, headers=given)
+        provided = OPERATOR | ZIP | headers
+        return client.post(f"/v1/deployments{query}", content=content, headers=provided)
 
     missing = refusal(ask(""), 400, "invalid_parameter")
     assert missing["detail"] == "app: expected this query parameter, found none"
@@ -394,7 +394,7 @@ def test_what_was_activated_last_is_active(client: TestClient[Any], deployed: De
     again = steer(client, f"{two}/activate")
     assert (again.status_code, again.json().get("replaces")) == (200, None)
     listed = client.get("/v1/deployments", headers=OPERATOR).json()["deployments"]
-    assert [(each["id"], each["active"]) for each in listed] == [(two, True), (one, False)]
+    assert [(item["id"], item["active"]) for item in listed] == [(two, True), (one, False)]
 
 
 def test_what_is_meant_to_be_replaced_has_to_be_active(client: TestClient[Any], deployed: Deployed):
@@ -478,11 +478,11 @@ def test_a_rollback_that_is_asked_wrongly_is_refused(
 def test_what_was_never_deployed_is_not_found(client: TestClient[Any]):
     unknown = ["dep_00000000000000000000", "x", "dep_%00", "ä", "d" * 3000]
     for name in unknown:
-        asked = [
+        requested = [
             client.get(f"/v1/deployments/{name}", headers=USER),
             steer(client, f"{name}/activate"),
         ]
-        for answer in asked:
+        for answer in requested:
             problem = refusal(answer, 404, "deployment_not_found")
             assert problem["field"] == "deploymentId"
     refused = steer(client, "rollback", {"deploymentId": unknown[0]})
@@ -494,16 +494,16 @@ def test_what_was_never_deployed_is_not_found(client: TestClient[Any]):
 
 def test_deployments_are_listed_a_page_at_a_time(client: TestClient[Any], deployed: Deployed):
     names = deployed(1, 2, 3, 4, 5)[::-1]
-    found, cursor = [], None
+    result, cursor = [], None
     while True:
-        asked = {"limit": 2} | ({"cursor": cursor} if cursor else {})
-        page = client.get("/v1/deployments", params=asked, headers=USER).json()
-        found += [each["id"] for each in page["deployments"]]
+        requested = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+        page = client.get("/v1/deployments", params=requested, headers=USER).json()
+        result += [deployment["id"] for deployment in page["deployments"]]
         cursor = page.get("cursor")
         assert page["hasNextPage"] is (cursor is not None)
         if cursor is None:
             break
-    assert found == names
+    assert result == names
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`headwater doctor`: what is found of a user in five steps, and of the house; exit codes tell."""
+"""`headwater doctor`: what is found of a user in five steps, and of the system; exit codes tell."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -43,22 +43,22 @@ def look(
         "/admin/traces": {"traces": others.get("traces", [])},
         "/v1/me": others.get("me"),
     }
-    with answering(answers.get) as (url, asked):
-        found = CliRunner().invoke(doctor, ["user", "user_amara", "--url", url, "--json", *more])
-    return found, json.loads(found.stdout)["findings"] if found.stdout else [], asked
+    with answering(answers.get) as (url, requested):
+        result = CliRunner().invoke(doctor, ["user", "user_amara", "--url", url, "--json", *more])
+    return result, json.loads(result.stdout)["findings"] if result.stdout else [], requested
 
 
 def test_a_user_whose_days_arrive_is_well():
-    found, steps, asked = look(user(daily_summary=30))
-    assert found.exit_code == 0, found.output
+    result, steps, requested = look(user(daily_summary=30))
+    assert result.exit_code == 0, result.output
     assert [step["check"][0] for step in steps] == ["1", "2", "3", "4", "5"]
     assert {step["state"] for step in steps} == {"ok"}
     assert not any(step["next"] for step in steps)
-    assert [each.path.partition("?")[0] for each in asked] == [
+    assert [item.path.partition("?")[0] for item in requested] == [
         "/admin/user/user_amara",
         "/admin/traces",
     ]
-    assert "level=error" in asked[1].path
+    assert "level=error" in requested[1].path
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_each_step_says_what_it_found_and_the_command_that_comes_next(
 ):
     result, steps, _ = look(known, **others)
     assert result.exit_code == 1
-    told = steps[step - 1]
-    assert told["state"] != "ok"
-    assert command in told["next"]
-    findings_of_it = told["found"]
+    reported = steps[step - 1]
+    assert reported["state"] != "ok"
+    assert command in reported["next"]
+    findings_of_it = reported["found"]
     assert all(part in findings_of_it for part in found.split(" .* ")), findings_of_it
 
 
@@ -94,30 +94,30 @@ def test_each_step_says_what_it_found_and_the_command_that_comes_next(
     ],
 )
 def test_with_a_token_terra_is_asked_through_me(me: object, state: str, found: str):
-    _, steps, asked = look(user((GONE,)), "--token", "abc", me=me)
+    _, steps, requested = look(user((GONE,)), "--token", "abc", me=me)
     assert (steps[1]["state"], found in steps[1]["found"]) == (state, True)
-    assert Asked("/v1/me", "Bearer abc") in asked
+    assert Asked("/v1/me", "Bearer abc") in requested
 
 
 def test_an_id_goes_into_commands_quoted():
-    told = findings.parked("x; rm -rf /", user(waiting=[{}]))
-    assert told.next == "headwater deliveries drain --user 'x; rm -rf /'"
+    reported = findings.parked("x; rm -rf /", user(waiting=[{}]))
+    assert reported.next == "headwater deliveries drain --user 'x; rm -rf /'"
 
 
-def test_a_house_that_is_away_is_told_part_by_part(monkeypatch: pytest.MonkeyPatch):
+def test_a_system_that_is_away_is_told_part_by_part(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADWATER_POSTGRES", "postgresql://nobody@127.0.0.1:1/none")
     arguments = ["--url", "http://127.0.0.1:1", "--kafka", "127.0.0.1:1", "--json"]
-    found = CliRunner().invoke(doctor, arguments)
-    assert found.exit_code == 1
-    told = {each["check"]: each for each in json.loads(found.stdout)["findings"]}
+    result = CliRunner().invoke(doctor, arguments)
+    assert result.exit_code == 1
+    reported = {finding["check"]: finding for finding in json.loads(result.stdout)["findings"]}
     for check, remedy in (
         ("gateway", "headwater serve"),
         ("kafka", "start Kafka"),
         ("migrations", "start Postgres"),
     ):
-        assert told[check]["state"] == "problem"
-        assert remedy in told[check]["next"]
-    assert {"disk", "certificates", "clock"} <= told.keys()
+        assert reported[check]["state"] == "problem"
+        assert remedy in reported[check]["next"]
+    assert {"disk", "certificates", "clock"} <= reported.keys()
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_a_house_that_is_away_is_told_part_by_part(monkeypatch: pytest.MonkeyPat
 )
 def test_another_server_in_the_place_of_the_gateway_is_a_finding(answer: object):
     with answering(lambda _: answer) as (url, _):
-        found = CliRunner().invoke(doctor, ["--url", url, "--kafka", "127.0.0.1:1", "--json"])
-    told = {each["check"]: each for each in json.loads(found.stdout)["findings"]}
-    assert told["gateway"]["state"] == "problem"
-    assert f"expected Headwater at {url}, found something else" in told["gateway"]["found"]
-    assert {"kafka", "migrations", "disk"} <= told.keys()
+        result = CliRunner().invoke(doctor, ["--url", url, "--kafka", "127.0.0.1:1", "--json"])
+    reported = {finding["check"]: finding for finding in json.loads(result.stdout)["findings"]}
+    assert reported["gateway"]["state"] == "problem"
+    assert f"expected Headwater at {url}, found something else" in reported["gateway"]["found"]
+    assert {"kafka", "migrations", "disk"} <= reported.keys()
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_another_server_in_the_place_of_the_gateway_is_a_finding(answer: object)
         (findings.certificates({"kafka": NOW}, NOW), "problem", "renew"),
     ],
 )
-def test_what_is_found_of_the_house_has_a_state_and_a_remedy(
+def test_what_is_found_of_the_system_has_a_state_and_a_remedy(
     finding: findings.Finding, state: str, next_: str
 ):
     assert finding.state == state

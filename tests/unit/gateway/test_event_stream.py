@@ -24,13 +24,13 @@ CASES = [
 def test_a_stream_says_the_same_however_it_is_cut(
     text: bytes, messages: list[tuple[str, str, str]]
 ):
-    expected = [Message(*each) for each in messages]
+    expected = [Message(*message) for message in messages]
     # The last \r of a stream may be half of a \r\n, so one more line is needed to know.
     text = text if not text.endswith(b"\r") else text + b":"
     for size in range(1, len(text) + 1):
         stream = EventStream()
         pieces = [text[start : start + size] for start in range(0, len(text), size)]
-        assert [found for piece in pieces for found in stream.feed(piece)] == expected, size
+        assert [result for piece in pieces for result in stream.feed(piece)] == expected, size
 
 
 def test_a_stream_goes_on_with_the_id_that_it_had():

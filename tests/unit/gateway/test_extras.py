@@ -40,7 +40,7 @@ def normal(name: str) -> str:
 
 
 def test_the_client_the_commands_over_http_and_the_public_face_load_no_server_library():
-    names = [each.name for each in COMMANDS if each.name not in OF_THE_SERVER]
+    names = [command.name for command in COMMANDS if command.name not in OF_THE_SERVER]
     assert {"workflows", "instances", "jobs", "graph", "dlq", "sync", "doctor"} <= set(names)
     program = LOADS.format(commands=names)
     done = subprocess.run(
@@ -57,13 +57,13 @@ def test_every_package_of_an_extra_is_known_by_what_is_imported_of_it():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     distributions = packages_distributions()
     for extra, modules in EXTRAS.items():
-        wanted = {
-            normal(re.split(r"[\[=<>]", each)[0])
-            for each in project["optional-dependencies"][extra]
-            if not each.startswith("headwater")
+        expected = {
+            normal(re.split(r"[\[=<>]", item)[0])
+            for item in project["optional-dependencies"][extra]
+            if not item.startswith("headwater")
         } | ({"psycopg-pool"} if extra == "server" else set())
-        found = {normal(name) for module in modules for name in distributions[module]}
-        assert found == wanted
+        result = {normal(name) for module in modules for name in distributions[module]}
+        assert result == expected
 
 
 def test_only_what_an_extra_brings_is_said_to_be_missing_from_one():

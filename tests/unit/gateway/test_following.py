@@ -17,14 +17,14 @@ def test_it_is_looked_at_until_nothing_is_under_way_and_each_change_is_said_once
     capsys: pytest.CaptureFixture[str], quiet: bool
 ):
     later, pauses = iter(states(1, 1, 2, 3)), list[float]()
-    found = followed(
+    result = followed(
         {"done": 0},
         poll=lambda: next(later),
         is_running=lambda now: now["done"] < 3,
         progress=None if quiet else lambda now: f"{now['done']} of 3",
         pause=pauses.append,
     )
-    assert found == {"done": 3}
+    assert result == {"done": 3}
     assert pauses == [1.0] * 4
     said = [] if quiet else ["0 of 3", "1 of 3", "2 of 3"]
     assert capsys.readouterr().err.splitlines() == said
@@ -32,10 +32,10 @@ def test_it_is_looked_at_until_nothing_is_under_way_and_each_change_is_said_once
 
 def test_what_has_ended_is_not_looked_at_again():
     ended = {"done": 3}
-    found = followed(
+    result = followed(
         ended, poll=lambda: pytest.fail("looked"), is_running=lambda _: False, progress=None
     )
-    assert found is ended
+    assert result is ended
 
 
 @pytest.mark.parametrize(

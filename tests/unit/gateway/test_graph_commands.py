@@ -30,10 +30,10 @@ def test_every_mistake_of_every_file_is_told_here(tmp_path: Path):
     right, wrong = tmp_path / "right.json", tmp_path / "wrong.json"
     right.write_text(json.dumps(GRAPH))
     wrong.write_text(json.dumps(GRAPH | {"initialNodeRef": "b", "nodes": [{"ref": "a"}]}))
-    found = headwater(Network(), "graph", "validate", str(right), str(wrong))
-    assert found.exit_code == 1
-    told = [line.split("\t")[:3] for line in found.stdout.splitlines()[1:]]
-    assert sorted(told) == sorted(
+    result = headwater(Network(), "graph", "validate", str(right), str(wrong))
+    assert result.exit_code == 1
+    reported = [line.split("\t")[:3] for line in result.stdout.splitlines()[1:]]
+    assert sorted(reported) == sorted(
         [
             [str(wrong), "INVALID_NODE_REF", "initialNodeRef"],
             [str(wrong), "MISSING_OWNER", "nodes[0]"],
@@ -45,20 +45,20 @@ def test_every_mistake_of_every_file_is_told_here(tmp_path: Path):
 
 
 def test_a_definition_of_standard_input_is_checked():
-    found = headwater(Network(), "graph", "validate", "-", "--json", given="{")
-    assert (found.exit_code, json.loads(found.stdout)[0]["code"]) == (1, "INVALID_DEFINITION")
+    result = headwater(Network(), "graph", "validate", "-", "--json", given="{")
+    assert (result.exit_code, json.loads(result.stdout)[0]["code"]) == (1, "INVALID_DEFINITION")
 
 
 def test_a_definition_is_deployed_beside_the_workflows(tmp_path: Path):
     file = tmp_path / "g.json"
     file.write_text(json.dumps(GRAPH))
     network = Network(answer(VERSION))
-    found = headwater(network, "graph", "deploy", str(file), "--after", DIGEST)
-    assert found.stdout == HEADING + LINE
-    (asked,) = network.asked
-    assert (asked.method, asked.url.path) == ("PUT", "/api/graphs/g")
-    assert asked.headers["if-match"] == f'"{DIGEST}"'
-    assert json.loads(asked.content) == GRAPH
+    result = headwater(network, "graph", "deploy", str(file), "--after", DIGEST)
+    assert result.stdout == HEADING + LINE
+    (requested,) = network.asked
+    assert (requested.method, requested.url.path) == ("PUT", "/api/graphs/g")
+    assert requested.headers["if-match"] == f'"{DIGEST}"'
+    assert json.loads(requested.content) == GRAPH
 
 
 def test_what_is_wrong_is_told_before_anything_is_sent(tmp_path: Path):
@@ -84,25 +84,25 @@ def test_graphs_and_their_versions_are_listed():
 )
 def test_a_version_is_shown_as_it_is_or_drawn(form: str, begins: str):
     network = Network(answer(VERSION | {"definition": GRAPH}))
-    found = headwater(network, "graph", "show", "g", "--version", "2", "--format", form)
-    assert found.stdout.startswith(begins)
+    result = headwater(network, "graph", "show", "g", "--version", "2", "--format", form)
+    assert result.stdout.startswith(begins)
     assert network.asked[0].url.path == "/api/graphs/g/versions/2"
 
 
 @pytest.mark.parametrize(("flags", "last"), [((), "mermaid"), (("--format", "svg"), "svg")])
 def test_an_instance_is_drawn_as_it_runs(flags: tuple[str, ...], last: str):
     network = Network(httpx.Response(200, text="the picture\n"))
-    found = headwater(network, "graph", "show", "g", "--instance", "i-1", *flags)
-    assert found.stdout == "the picture\n"
+    result = headwater(network, "graph", "show", "g", "--instance", "i-1", *flags)
+    assert result.stdout == "the picture\n"
     path = network.asked[0].url.path
     assert path == f"/api/workflows/workflows/g/instances/i-1/graph/{last}"
 
 
 @pytest.mark.parametrize("flags", [("--version", "1"), ("--format", "json")])
 def test_an_instance_is_on_its_own_definition_and_drawn(flags: tuple[str, ...]):
-    found = headwater(Network(), "graph", "show", "g", "--instance", "i-1", *flags)
-    assert found.exit_code == 2
-    assert "expected --instance without --version" in found.output
+    result = headwater(Network(), "graph", "show", "g", "--instance", "i-1", *flags)
+    assert result.exit_code == 2
+    assert "expected --instance without --version" in result.output
 
 
 async def _deploys_one_that_is_an_apps() -> None:

@@ -37,7 +37,7 @@ def put(client: TestClient[Any], body: object, name: str = "g", **headers: str) 
 
 def test_a_definition_is_a_new_version_once(client: TestClient[Any]):
     first, again, other = put(client, ONE), put(client, ONE | {"name": "g"}), put(client, TWO)
-    assert [each.status_code for each in (first, again, other)] == [201, 200, 201]
+    assert [item.status_code for item in (first, again, other)] == [201, 200, 201]
     assert first.json() == again.json()
     assert first.json()["deployedAt"] == "2026-07-01T10:00:00Z"
     assert first.headers["etag"] == f'"{first.json()["digest"]}"'
@@ -57,7 +57,7 @@ def test_every_mistake_is_told_with_its_code_and_path(client: TestClient[Any]):
     refused = put(client, wrong)
     problem = refused.json()
     assert (refused.status_code, problem["code"]) == (400, "GRAPH_INVALID")
-    assert {(each["code"], each["path"]) for each in problem["errors"]} == {
+    assert {(error["code"], error["path"]) for error in problem["errors"]} == {
         ("INVALID_NODE_REF", "initialNodeRef"),
         ("MISSING_OWNER", "nodes[1]"),
         ("INVALID_EXPRESSION", "nodes[0].inputMapping.x"),

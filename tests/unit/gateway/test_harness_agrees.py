@@ -60,7 +60,8 @@ class CommandsOf:
     async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
         """Send commands to the owner of the harness."""
         return [
-            await self.test.send(each.workflow, each.instance_id, each.command) for each in commands
+            await self.test.send(command.workflow, command.instance_id, command.command)
+            for command in commands
         ]
 
 
@@ -93,12 +94,12 @@ Call = Callable[[Any], Awaitable[object]]
 async def told(call: Call, world: Any) -> object:  # noqa: ANN401, a client or a test
     """What comes of a call: the ids that were created, or the error by its name and code."""
     try:
-        found = await call(world)
+        result = await call(world)
     except CommandRefusedError as error:
         return type(error).__name__, error.code
     except Exception as error:  # noqa: BLE001, whatever it is, both have to raise it
         return type(error).__name__
-    ids = [each.id for each in found] if isinstance(found, list) else []
+    ids = [item.id for item in result] if isinstance(result, list) else []
     return "accepted", ids
 
 

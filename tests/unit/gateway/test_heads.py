@@ -27,10 +27,10 @@ def ask(client: TestClient[Any], *asked: tuple[str, str]) -> list[httpx.Response
         async with httpx.AsyncClient(
             transport=transport, base_url="http://localhost", headers=ADMIN
         ) as asking:
-            return await asyncio.gather(*(asking.request(*each) for each in asked))
+            return await asyncio.gather(*(asking.request(*item) for item in asked))
 
-    found: list[httpx.Response] = client.blocking_portal.call(answers)
-    return found
+    result: list[httpx.Response] = client.blocking_portal.call(answers)
+    return result
 
 
 def without_ids(answer: httpx.Response) -> dict[str, str]:

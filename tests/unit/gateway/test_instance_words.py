@@ -61,8 +61,8 @@ NOTHING = {
 def answered(kind: type[A], **fields: object) -> A:
     """An answer as the client reads it."""
     names = dict.fromkeys(kind.__struct_fields__)
-    given = {**names, **{name: NOTHING[name] for name in names if name in NOTHING}, **fields}
-    return msgspec.convert(SimpleNamespace(**given), kind, from_attributes=True)
+    provided = {**names, **{name: NOTHING[name] for name in names if name in NOTHING}, **fields}
+    return msgspec.convert(SimpleNamespace(**provided), kind, from_attributes=True)
 
 
 def current(type_: str, status: str = "waiting", **more: object) -> CurrentStep:
@@ -157,10 +157,10 @@ def test_a_run_that_has_not_begun_waits_for_its_slot(
 ):
     key, limit, before = slot
     awaited = SlotAwaited(key=key, limit=limit, before=before, since=ago(minutes=2))
-    found = answered(
+    result = answered(
         InstanceFound, id="o-1", details=stands("waiting"), labels={}, awaited_slot=awaited
     )
-    (row,) = listed_rows([found], NOW, None)
+    (row,) = listed_rows([result], NOW, None)
     since = "since 2026-11-21 13:58:00 UTC (2 min ago)"
     assert row["what"] == f"waiting for a slot of {words}, {since}"
 
@@ -173,7 +173,7 @@ def described(status: InstanceStatus, **meta: object) -> Instance:
 def test_a_summary_is_short_unless_it_is_to_be_full():
     step = current("do", attempts=1, max_attempts=6, timeout_ms=600_000, error=ERROR,
                    next_retry_at=NOW + timedelta(seconds=8))  # fmt: skip
-    found = described(
+    result = described(
         stands("waiting"),
         started_at=ago(minutes=3),
         updated_at=ago(seconds=2),
@@ -203,8 +203,8 @@ def test_a_summary_is_short_unless_it_is_to_be_full():
         ("parent", "cart/c-1 at bill, run 0"),
         ("params", '{"sku": "ü"}'),
     ]
-    for wanted, rows in ((False, short), (True, full)):
-        assert list(summary(found, NOW, full=wanted).items()) == rows
+    for expected, rows in ((False, short), (True, full)):
+        assert list(summary(result, NOW, full=expected).items()) == rows
 
 
 def test_a_summary_of_what_has_ended():

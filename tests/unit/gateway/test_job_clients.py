@@ -71,8 +71,8 @@ DEEDS: list[tuple[Deed, str, object]] = [
 def test_jobs_are_taken_beside_the_workflows_and_say_what_they_are():
     network = Network(answer({"jobs": [JOB]}))
     (job,) = do(network, lambda client: client.activate_jobs("charge", worker="me", max=3))
-    (asked,) = network.asked
-    assert (asked.method, asked.url.path) == ("POST", "/api/jobs/activate")
+    (requested,) = network.asked
+    assert (requested.method, requested.url.path) == ("POST", "/api/jobs/activate")
     assert network.body() == {
         "types": ["charge"], "worker": "me", "max": 3, "leaseMs": 60_000, "waitMs": 0,
     }  # fmt: skip
@@ -111,12 +111,12 @@ def test_whoever_waits_for_jobs_has_patience_for_the_wait_and_for_the_answer():
 def test_what_is_said_of_a_job_is_said_again_until_it_is_answered(
     deed: Deed, what: str, body: object
 ):
-    told = OK if what != "extend" else {"leaseUntil": UNTIL}
+    reported = OK if what != "extend" else {"leaseUntil": UNTIL}
     later = problem(503, "outcome_unknown")
-    network = Network(LOST, later, answer(told))
+    network = Network(LOST, later, answer(reported))
     do(network, lambda client: deed(client.job(KEY)))
     assert [one.url.path for one in network.asked] == [f"/api/jobs/{KEY}/{what}"] * 3
-    assert [network.body(each) for each in range(3)] == [body] * 3
+    assert [network.body(number) for number in range(3)] == [body] * 3
     assert len(network.slept) == 2
 
 

@@ -46,7 +46,7 @@ class Rows:
     ) -> list[OpenJob]:
         self.asked += 1
         await asyncio.sleep(0)
-        left = [each for each in self.open if f"order.{each.instance_id}.0.4.1" not in reserved]
+        left = [item for item in self.open if f"order.{item.instance_id}.0.4.1" not in reserved]
         return left[:limit] if "charge" in types else []
 
     async def next_offsets(self) -> dict[int, int]:
@@ -58,7 +58,7 @@ class Losing(MemoryCommands):
 
     async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
         self.sent += commands
-        known = {each.command_id or "": self.answer(each) for each in commands[:1]}
+        known = {command.command_id or "": self.answer(command) for command in commands[:1]}
         raise OutcomeUnknown("not heard of", ["lost"], known)
 
 
@@ -72,8 +72,8 @@ def play(
         sent_to.ready = True
         freshness = Freshness(rows.next_offsets)
         numbers = count(1)
-        given: Any = rows
-        jobs = JobService(sent_to, given, freshness, new_id=lambda: f"c-{next(numbers)}")
+        provided: Any = rows
+        jobs = JobService(sent_to, provided, freshness, new_id=lambda: f"c-{next(numbers)}")
         await freshness.start()
         try:
             await act(jobs, rows, sent_to)
@@ -88,41 +88,41 @@ async def stays() -> None:
 
 
 async def take(jobs: JobService, wait_ms: int = 0, most: int = 5) -> list[Job]:
-    wanted = Activation(types=("charge",), worker="me", max=most, lease_ms=5_000, wait_ms=wait_ms)
-    return await jobs.activate(wanted, stays)
+    expected = Activation(types=("charge",), worker="me", max=most, lease_ms=5_000, wait_ms=wait_ms)
+    return await jobs.activate(expected, stays)
 
 
 def named(found: list[Job]) -> list[str]:
-    return [each.instance_id for each in found]
+    return [item.instance_id for item in found]
 
 
 def test_a_job_is_given_with_its_input_as_it_came_and_a_key_that_names_its_attempt() -> None:
     async def act(jobs: JobService, _: Rows, commands: MemoryCommands) -> None:
-        (found,) = await take(jobs)
-        assert (found.key, bytes(found.input)) == ("order.a.0.4.1", b'{"n": 1.0}')
-        assert found.lease_until.timestamp() * 1000 == LEASE_UNTIL_MS
-        assert read_key(found.key).attempt == commands.sent[0].command.attempt  # type: ignore[union-attr]
+        (result,) = await take(jobs)
+        assert (result.key, bytes(result.input)) == ("order.a.0.4.1", b'{"n": 1.0}')
+        assert result.lease_until.timestamp() * 1000 == LEASE_UNTIL_MS
+        assert read_key(result.key).attempt == commands.sent[0].command.attempt  # type: ignore[union-attr]
 
     play(act, Rows("a"))
 
 
 def test_what_the_owner_refuses_is_not_given_and_not_asked_for_again_at_once() -> None:
     async def act(jobs: JobService, rows: Rows, commands: MemoryCommands) -> None:
-        commands.answer = lambda each: reply(
-            code="" if each.instance_id == "b" else "JOB_NOT_AVAILABLE"
+        commands.answer = lambda item: reply(
+            code="" if item.instance_id == "b" else "JOB_NOT_AVAILABLE"
         )
         assert named(await take(jobs)) == ["b"]
         rows.open.append(job("c"))
         assert named(await take(jobs)) == []
-        assert [each.instance_id for each in commands.sent] == ["a", "b", "c"]
+        assert [item.instance_id for item in commands.sent] == ["a", "b", "c"]
 
     play(act, Rows("a", "b"))
 
 
 def test_two_who_ask_at_once_are_not_offered_the_same() -> None:
     async def act(jobs: JobService, _: Rows, commands: MemoryCommands) -> None:
-        found = await asyncio.gather(take(jobs), take(jobs))
-        assert sorted(map(named, found)) == [[], ["a", "b"]]
+        result = await asyncio.gather(take(jobs), take(jobs))
+        assert sorted(map(named, result)) == [[], ["a", "b"]]
         assert len(commands.sent) == 2
 
     play(act, Rows("a", "b"))

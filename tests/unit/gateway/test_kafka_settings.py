@@ -82,8 +82,8 @@ def test_a_password_is_kept_from_whoever_prints_a_cluster():
     ],
 )
 def test_a_client_may_have_a_certificate(files: Path, settings: dict[str, str]):
-    given = {"kafka_tls": "true", "kafka_tls_ca": "@ca"} | settings
-    cluster = cluster_of(load_settings(kafka="kafka-1:9092", **of_files(files, given)))
+    provided = {"kafka_tls": "true", "kafka_tls_ca": "@ca"} | settings
+    cluster = cluster_of(load_settings(kafka="kafka-1:9092", **of_files(files, provided)))
     assert cluster.protocol == "SSL"
 
 
@@ -203,7 +203,7 @@ class TestSecretsFromFiles:
         settings = load_settings()
         assert settings.kafka_password.get_secret_value() == "of a file"
         assert settings.postgres == "postgresql://me:hidden@db/rows"
-        shown = {each.name: each.value for each in describe(settings)}
+        shown = {item.name: item.value for item in describe(settings)}
         assert shown["kafka_password"] == "(secret)"
         assert shown["postgres"] == "postgresql://me:(secret)@db/rows"
 

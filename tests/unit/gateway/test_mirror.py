@@ -67,13 +67,13 @@ def test_what_was_deleted_is_deleted_and_what_came_back_is_there(tmp_path: Path)
     database = tmp_path / "copy.sqlite"
     other = {**DAY, "datetime": "2026-07-02"}
     Script([page("c1", DAY, other)]).sync(database)
-    gone = {"deleted": True, "user_id": "u", "source": "garmin", "datetime": "2026-07-01"}
+    removed = {"deleted": True, "user_id": "u", "source": "garmin", "datetime": "2026-07-01"}
     again = {**DAY, "steps": 5}
-    unheard_of = {**gone, "datetime": "2026-07-09"}
-    written = Script([page("c2", gone, unheard_of)]).sync(database)
+    unheard_of = {**removed, "datetime": "2026-07-09"}
+    written = Script([page("c2", removed, unheard_of)]).sync(database)
     assert written["daily_summary"] == 2
     assert [row["datetime"] for row in rows(database)] == ["2026-07-02"]
-    Script([page("c3", gone, again)]).sync(database)
+    Script([page("c3", removed, again)]).sync(database)
     assert sorted(row["steps"] for row in rows(database)) == [1, 5]
     assert "deleted" not in rows(database)[0]
 
@@ -84,7 +84,11 @@ def test_pages_are_copied_and_the_next_sync_goes_on_from_the_cursor(tmp_path: Pa
     assert first.sync(database)["daily_summary"] == 2
     second = Script([page("c3", {**DAY, "steps": 7})])
     assert second.sync(database)["daily_summary"] == 1
-    assert [asked.get("cursor") for asked in first.asked + second.asked] == [None, "c1", "c2"]
+    assert [requested.get("cursor") for requested in first.asked + second.asked] == [
+        None,
+        "c1",
+        "c2",
+    ]
     assert [row["steps"] for row in rows(database)] == [7, 1]
 
 
@@ -131,7 +135,7 @@ def test_an_expired_cursor_starts_over_from_scratch_and_says_so(tmp_path: Path) 
     Script([page("c1", DAY, {**DAY, "datetime": "2026-06-01"})]).sync(database)
     script = Script([problem(410, "cursor_expired"), page("c9", DAY)])
     script.sync(database)
-    assert [asked.get("cursor") for asked in script.asked] == ["c1", None]
+    assert [requested.get("cursor") for requested in script.asked] == ["c1", None]
     assert any("starting over" in line for line in script.said)
     assert [row["datetime"] for row in rows(database)] == ["2026-07-01"]
 
@@ -202,8 +206,8 @@ def test_a_table_without_rows_is_there_to_be_asked(tmp_path: Path) -> None:
 
 def test_somebody_may_be_wiped_before_anybody_was_copied(tmp_path: Path) -> None:
     database = tmp_path / "rows.sqlite"
-    gone = {"deleted": True, "user_sha256": "0" * 64}
-    everywhere = {table.name: [gone] for table in TABLES if "user_id" in columns_of(table)}
+    removed = {"deleted": True, "user_sha256": "0" * 64}
+    everywhere = {table.name: [removed] for table in TABLES if "user_id" in columns_of(table)}
     assert "users" in everywhere
     assert Script([page("c1", **everywhere)]).sync(database)["users"] == 1
 
@@ -211,8 +215,8 @@ def test_somebody_may_be_wiped_before_anybody_was_copied(tmp_path: Path) -> None
 def test_of_a_user_who_was_wiped_nothing_is_left_in_the_file(tmp_path: Path) -> None:
     database = tmp_path / "rows.sqlite"
     wiped = {**DAY, "user_id": "user_wiped"}
-    gone = {"deleted": True, "user_sha256": digest("user_wiped")}
-    script = Script([page("c1", DAY, wiped, {**wiped, "source": "oura"}), page("c2", gone)])
+    removed = {"deleted": True, "user_sha256": digest("user_wiped")}
+    script = Script([page("c1", DAY, wiped, {**wiped, "source": "oura"}), page("c2", removed)])
     script.sync(database)
     assert b"user_wiped" in database.read_bytes()
     script.sync(database)
@@ -221,19 +225,19 @@ def test_of_a_user_who_was_wiped_nothing_is_left_in_the_file(tmp_path: Path) -> 
 
 
 def columns_of(table: Table) -> set[str]:
-    return {each.name for each in (*table.key, *table.columns, *table.generated)}
+    return {item.name for item in (*table.key, *table.columns, *table.generated)}
 
 
 def test_biomarkers_are_side_by_side_in_the_copy_as_they_are_in_postgres(tmp_path: Path) -> None:
     database = tmp_path / "rows.sqlite"
     day = {"user_id": "u", "source": "terra_lab", "date": "2026-07-01"}
-    found = [
+    result = [
         {**day, "code": "glucose", "value": 91.0},
         {**day, "code": "ldl", "value": 110.0},
         {**day, "code": "of_nobody", "value": 1.0},
     ]
     for cursor in ("c1", "c2"):
-        Script([page(cursor, biomarkers_raw=found)]).sync(database)
+        Script([page(cursor, biomarkers_raw=result)]).sync(database)
         (row,) = rows(database, "select * from biomarkers_wide")
         assert {name: value for name, value in row.items() if value is not None} == {
             **day,
@@ -248,7 +252,7 @@ def test_one_table_is_copied_alone_and_has_a_cursor_of_its_own(tmp_path: Path) -
     one = Script([page("one", {**DAY, "steps": 2}), problem(410, "cursor_expired"), page("two")])
     assert one.sync(database, table="daily_summary") == {"daily_summary": 1}
     one.sync(database, table="daily_summary")
-    assert [asked.get("cursor") for asked in one.asked] == [None, "one", None]
-    assert {asked["table"] for asked in one.asked} == {"daily_summary"}
+    assert [requested.get("cursor") for requested in one.asked] == [None, "one", None]
+    assert {requested["table"] for requested in one.asked} == {"daily_summary"}
     assert rows(database) == []
     Script([page("more")]).sync(database)

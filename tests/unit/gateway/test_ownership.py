@@ -35,10 +35,10 @@ FLOW = "/.well-known/workflow/v1/flow"
 )
 def test_status(remote: bool, strict: bool, world: str, hits: Hits, expected: str):
     settings = Settings(remote_mode=remote, strict_ownership=strict, target_world=world)
-    found = ownership(settings, hits)
-    assert found.status == expected
-    assert found.target_world == world
-    assert found.lifetime_unexpected_hits == hits.lifetime
+    result = ownership(settings, hits)
+    assert result.status == expected
+    assert result.target_world == world
+    assert result.lifetime_unexpected_hits == hits.lifetime
 
 
 @pytest.mark.parametrize("path", [FLOW, "/.well-known/workflow/v1/step"])

@@ -83,8 +83,8 @@ def step(providers: Providers, record: Incoming) -> list[Outgoing]:
 
 
 def outcome(emitted: list[Outgoing]) -> OutcomeRecorded:
-    (found,) = (record for record in emitted if record.topic == OUTCOMES)
-    return decode(found.value, OutcomeRecorded)
+    (result,) = (record for record in emitted if record.topic == OUTCOMES)
+    return decode(result.value, OutcomeRecorded)
 
 
 def test_a_delivery_of_an_installed_provider_becomes_a_row(
@@ -98,7 +98,7 @@ def test_a_delivery_of_an_installed_provider_becomes_a_row(
     (delivery,) = log.deliveries
     assert (delivery.source, delivery.reference, delivery.body) == ("walks", "user_ada", WALK)
     emitted = through_pipeline(delivery)
-    (record,) = (each for each in emitted if each.topic == DAILY_SUMMARY.topic)
+    (record,) = (item for item in emitted if item.topic == DAILY_SUMMARY.topic)
     row = decode_row(DAILY_SUMMARY, record.value)
     assert row.key == ("user_ada", "walks", "2026-07-01")
     assert row.values[DAILY_SUMMARY.index["steps"]] == 4321
@@ -113,8 +113,8 @@ def test_what_an_installed_provider_does_not_store_is_skipped(
     monkeypatch.setenv("HEADWATER_WALKS_SECRETS", SECRET)
     log = MemoryLog()
     assert post(log, event, WALK).status_code == 200
-    found = outcome(through_pipeline(log.deliveries[0]))
-    assert (found.status, found.reason) == ("skipped", reason)
+    result = outcome(through_pipeline(log.deliveries[0]))
+    assert (result.status, result.reason) == ("skipped", reason)
 
 
 def test_a_provider_without_secrets_refuses_everything(install: Install):
@@ -153,9 +153,11 @@ def test_without_secrets_a_provider_has_one_of_development_that_its_scheme_can_u
     install: Install,
 ):
     install("tests.fakes.walks:STANDARD")
-    (found,) = (each for each in sources_with_secrets(load_settings(), {}) if each.name == "walks")
-    (secret,) = found.secrets
-    assert key_of(found.scheme, secret) == b"dev-walks-secret"
+    (result,) = (
+        secret for secret in sources_with_secrets(load_settings(), {}) if secret.name == "walks"
+    )
+    (secret,) = result.secrets
+    assert key_of(result.scheme, secret) == b"dev-walks-secret"
 
 
 @pytest.mark.parametrize("secret", ["dev-walks-secret", "whsec_ZGV2LXdhbGtzLXNlY3JldA=="])
@@ -266,7 +268,7 @@ def test_rows_that_belong_to_the_subject_need_no_user():
     walks = dataclasses.replace(WALKS, types={"walk": by_subject})
     emitted = normalized_by({"walks": walks}, "walks", subject="repo-1", reference=None)
     assert outcome(emitted).status == "processed"
-    (row,) = (each for each in emitted if each.topic == DAILY_SUMMARY.topic)
+    (row,) = (item for item in emitted if item.topic == DAILY_SUMMARY.topic)
     assert decode_row(DAILY_SUMMARY, row.value).key[0] == "repo-1"
 
 

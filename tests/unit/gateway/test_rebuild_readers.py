@@ -41,9 +41,9 @@ def test_there_are_as_many_readers_as_have_something_to_do(
     reading = RebuildReader(placement_of(settings), PARTITIONS, table)
 
     async def scenario() -> None:
-        found = readers_of(settings, reading, table, PARTITIONS, spans)
-        assert len(found) == readers
-        for each in found:
-            await each.aclose()
+        result = readers_of(settings, reading, table, PARTITIONS, spans)
+        assert len(result) == readers
+        for item in result:
+            await item.aclose()
 
     asyncio.run(scenario())

@@ -31,9 +31,9 @@ PATH = "/admin/rebuilds/b1"
 def run(
     command: click.Command, answers: Mapping[str, object], *arguments: str, said: str = ""
 ) -> tuple[Result, list[Asked]]:
-    with answering(answers.get) as (url, asked):
+    with answering(answers.get) as (url, requested):
         result = CliRunner().invoke(command, [*arguments, "--url", url], input=said)
-    return result, asked
+    return result, requested
 
 
 @pytest.mark.parametrize(
@@ -50,44 +50,44 @@ def run(
 def test_a_replay_is_counted_first_and_asked_for_as_it_was_meant(
     arguments: tuple[str, ...], order: dict[str, object]
 ):
-    result, asked = run(replay, {REPLAYS: REPLAY}, *arguments, said="y\n")
+    result, requested = run(replay, {REPLAYS: REPLAY}, *arguments, said="y\n")
     assert result.exit_code == 0, result.output
-    assert [each.body for each in asked] == [{**order, "dry_run": True}, order]
+    assert [item.body for item in requested] == [{**order, "dry_run": True}, order]
     assert "replay r1 done: 3 of 3 deliveries, 1 no longer in the log" in result.output
 
 
 def test_a_dry_run_counts_and_does_nothing():
     counted = {**REPLAY, "replayed": 0}
-    result, asked = run(replay, {REPLAYS: counted}, "--user", "u", "--dry-run")
-    assert [each.body for each in asked] == [{"user_id": "u", "dry_run": True}]
+    result, requested = run(replay, {REPLAYS: counted}, "--user", "u", "--dry-run")
+    assert [item.body for item in requested] == [{"user_id": "u", "dry_run": True}]
     assert "3 deliveries would be replayed." in result.output
 
 
 def test_a_dry_run_of_a_prune_counts_by_workflow_and_does_nothing():
     counted = {"id": None, "state": "dry_run", "matched": 3, "by_workflow": {"order": 3}}
-    result, asked = run(prune, {"/admin/prunes": counted}, "-w", "order", "--dry-run")
-    assert [each.body for each in asked] == [{"workflow": "order", "dry_run": True}]
+    result, requested = run(prune, {"/admin/prunes": counted}, "-w", "order", "--dry-run")
+    assert [item.body for item in requested] == [{"workflow": "order", "dry_run": True}]
     assert "order\t3" in result.stdout
     assert "3 instances would be permanently deleted." in result.output
 
 
 def test_where_nobody_is_asked_nothing_is_counted_first():
-    _, asked = run(replay, {REPLAYS: REPLAY}, "--yes")
-    assert [each.body for each in asked] == [{}]
+    _, requested = run(replay, {REPLAYS: REPLAY}, "--yes")
+    assert [item.body for item in requested] == [{}]
 
 
 def test_nothing_is_replayed_without_a_yes():
-    result, asked = run(replay, {REPLAYS: REPLAY}, said="n\n")
-    assert (result.exit_code, len(asked)) == (1, 1)
+    result, requested = run(replay, {REPLAYS: REPLAY}, said="n\n")
+    assert (result.exit_code, len(requested)) == (1, 1)
     assert "3 deliveries will be replayed." in result.output
-    result, asked = run(replay, {REPLAYS: REPLAY}, said="y\n")
-    assert (result.exit_code, len(asked)) == (0, 2)
+    result, requested = run(replay, {REPLAYS: REPLAY}, said="y\n")
+    assert (result.exit_code, len(requested)) == (0, 2)
 
 
 def test_a_replay_that_was_begun_before_is_followed_to_its_end():
-    result, asked = run(replay, {f"{REPLAYS}/r%2F1": REPLAY}, "--follow", "r/1", "--json")
+    result, requested = run(replay, {f"{REPLAYS}/r%2F1": REPLAY}, "--follow", "r/1", "--json")
     assert json.loads(result.stdout) == REPLAY
-    assert [each.path for each in asked] == [f"{REPLAYS}/r%2F1"]
+    assert [item.path for item in requested] == [f"{REPLAYS}/r%2F1"]
 
 
 def test_one_that_failed_fails_the_command():
@@ -118,9 +118,9 @@ def test_one_that_failed_fails_the_command():
 def test_a_rebuild_is_asked_for_and_shown_with_what_differs(
     arguments: tuple[str, ...], path: str, body: object
 ):
-    result, asked = run(rebuild, {path: REBUILD}, *arguments)
+    result, requested = run(rebuild, {path: REBUILD}, *arguments)
     assert result.exit_code == 0, result.output
-    assert [(each.path, each.body) for each in asked] == [(path, body)]
+    assert [(item.path, item.body) for item in requested] == [(path, body)]
     assert "compared; 0 rows added, 0 removed, 1 changed" in result.output
     assert "changed\tu/garmin\tsteps\t1\t2" in result.stdout
 
@@ -145,6 +145,6 @@ def test_a_rebuild_for_programs_is_what_the_route_answers():
 def test_arguments_that_do_not_go_together_are_refused_before_anything_is_asked(
     command: click.Command, arguments: tuple[str, ...], wrong: str
 ):
-    result, asked = run(command, {}, *arguments)
-    assert (result.exit_code, asked) == (2, [])
+    result, requested = run(command, {}, *arguments)
+    assert (result.exit_code, requested) == (2, [])
     assert wrong in result.output

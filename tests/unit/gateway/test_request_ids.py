@@ -52,7 +52,7 @@ def test_randomness_drawn_ahead_is_given_once() -> None:
         return b"".join(next(numbers).to_bytes(4, "big") for _ in range(size // 4))
 
     draw = buffered_random(random)
-    given = [draw(4) for _ in range(1_000)]
-    assert len(set(given)) == 1_000
-    assert {len(one) for one in given} == {4}
+    provided = [draw(4) for _ in range(1_000)]
+    assert len(set(provided)) == 1_000
+    assert {len(one) for one in provided} == {4}
     assert len(draws) < 10

@@ -58,7 +58,7 @@ def test_hooks_are_asked_about_the_workflow_that_a_run_is_of(
     assert_problem(client.post("/v1/runs", json=body, headers=KEY), 403, "forbidden")
     assert_problem(client.get("/v1/runs?workflowName=order", headers=KEY), 403, "forbidden")
     assert_problem(client.get("/v1/runs", headers=KEY), 403, "forbidden")
-    assert [(each.policy, each.workflow_name, each.instance_id, each.body) for each in asked] == [
+    assert [(item.policy, item.workflow_name, item.instance_id, item.body) for item in asked] == [
         ("instance_creation", "order", None, {"id": None, "params": {"sku": "x"}}),
         ("instance_read", "order", None, None),
         ("instance_read", None, None, None),
@@ -174,9 +174,9 @@ def test_a_run_that_hooks_keep_from_the_caller_is_answered_as_one_that_does_not_
                 assert ask(client, "run-1", query).status_code == 403
         assert rows.asked == 0
         for ask in ASKS:
-            found = _answer(ask(client, "run-1", ""))
-            assert found == _answer(ask(empty, "run-1", ""))
-            assert found[0] == (404 if None in seen else 403)
+            result = _answer(ask(client, "run-1", ""))
+            assert result == _answer(ask(empty, "run-1", ""))
+            assert result[0] == (404 if None in seen else 403)
 
 
 def test_of_the_runs_of_an_id_the_caller_is_told_of_those_that_it_may_see() -> None:

@@ -139,7 +139,7 @@ def test_networks_are_shown_and_reach_child_processes(monkeypatch: pytest.Monkey
         "HEADWATER_TRUSTED_PROXIES", environment(settings)["HEADWATER_TRUSTED_PROXIES"]
     )
     assert load_settings().trusted_proxies == settings.trusted_proxies
-    (shown,) = [each for each in describe(settings) if each.name == "trusted_proxies"]
+    (shown,) = [item for item in describe(settings) if item.name == "trusted_proxies"]
     assert (shown.value, shown.default) == ("10.0.0.0/8, fd00::/8", "")
 
 
@@ -231,7 +231,7 @@ def test_every_setting_is_described_and_no_secret_is_shown() -> None:
 
 def test_every_limit_of_workflows_is_a_setting() -> None:
     settings = load_settings(max_result_bytes=2_000_000, max_sleep_days=30)
-    listed = {each.name for each in describe(settings)}
+    listed = {item.name for item in describe(settings)}
     assert set(Limits.__struct_fields__) <= listed
     assert settings.limits == Limits(max_result_bytes=2_000_000, max_sleep_days=30)
     assert load_settings().limits == Limits()

@@ -24,16 +24,16 @@ def commands(capsys: pytest.CaptureFixture[str], **settings: object) -> list[lis
     print_hints(**settings)
     lines = capsys.readouterr()
     words = [shlex.split(line, comments=True) for line in (lines.err + lines.out).splitlines()]
-    return [found for found in words if found and Path(found[0]).name in PROGRAMS]
+    return [result for result in words if result and Path(result[0]).name in PROGRAMS]
 
 
 def test_the_program_is_found_wherever_the_shell_is(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    found = commands(capsys)
-    assert [words[1] for words in found[1:]] == ["trace", "instances", "sync", "dlq"]
-    for words in found:
+    result = commands(capsys)
+    assert [words[1] for words in result[1:]] == ["trace", "instances", "sync", "dlq"]
+    for words in result:
         done = subprocess.run(
             [*words[:2], "--help"], cwd=tmp_path, capture_output=True, check=False
         )
@@ -53,8 +53,8 @@ def test_psql_is_that_which_comes_with_headwater_where_the_shell_knows_none(
     monkeypatch.setenv("PATH", str(tmp_path))
     psql, address = commands(capsys)[0]
     assert address == "postgresql://nobody@127.0.0.1:1/x"
-    asked = subprocess.run([psql, "--version"], capture_output=True, text=True, check=True)
-    assert asked.stdout.startswith("psql (PostgreSQL) 18")
+    requested = subprocess.run([psql, "--version"], capture_output=True, text=True, check=True)
+    assert requested.stdout.startswith("psql (PostgreSQL) 18")
     (tmp_path / "psql").write_text("#!/bin/sh\n")
     (tmp_path / "psql").chmod(0o755)
     assert commands(capsys)[0][0] == "psql"

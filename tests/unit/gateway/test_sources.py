@@ -64,8 +64,8 @@ def test_secrets_come_from_the_file_from_variables_and_from_files(tmp_path: Path
     settings = settings_of(
         tmp_path, f'{SHOP}secrets = ["first"]\nsecret_env = "SHOP"\nsecret_file = "secret"'
     )
-    found = secrets(settings, {"SHOP": "second, third"})
-    assert found == ("first", "second", "third", "fourth", "fifth")
+    result = secrets(settings, {"SHOP": "second, third"})
+    assert result == ("first", "second", "third", "fourth", "fifth")
 
 
 def test_a_source_of_a_provider_has_the_secrets_of_its_setting(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_a_secret_that_cannot_sign_is_named_and_not_told(tmp_path: Path) -> None
 def test_short_and_known_secrets_are_for_loopback_alone(tmp_path: Path, secret: str) -> None:
     text = f'{SHOP}secrets = ["{secret}"]'
     assert secrets(settings_of(tmp_path, text)) == (secret,)
-    found = problem(settings_of(tmp_path, text, host="0.0.0.0", **OWN))
-    assert found.startswith("source shop: secret 1: expected a secret of your own")
-    assert secret not in found
+    result = problem(settings_of(tmp_path, text, host="0.0.0.0", **OWN))
+    assert result.startswith("source shop: secret 1: expected a secret of your own")
+    assert secret not in result
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
@@ -113,8 +113,8 @@ def test_a_file_that_is_not_there_is_named() -> None:
 def test_sources_for_development_have_every_scheme_and_are_for_loopback_alone() -> None:
     here = with_development_sources(Settings())
     assert here.sources == DEVELOPMENT_SOURCES
-    found = sources_with_secrets(here, {})
-    assert {source.scheme.name for source in found} == set(SCHEMES)
+    result = sources_with_secrets(here, {})
+    assert {source.scheme.name for source in result} == set(SCHEMES)
     away = Settings(host="0.0.0.0", terra_secrets="away-2qP5cW9tHfK", **OWN)
     assert with_development_sources(away) is away
 
@@ -183,8 +183,8 @@ def test_a_delivery_without_a_provider_is_skipped_by_name_and_starts_workflows(
     raw = Outgoing("webhooks", 0, delivery.event_id.encode(), encode(delivery))
     emitted = intake.step(PartitionState(0, MemoryStore()), "webhooks", [_read(raw)], NOW_MS)
     (outcome,) = [one for one in emitted if one.topic == OUTCOMES]
-    found = decode(outcome.value, OutcomeRecorded)
-    assert (found.status, found.reason, found.type) == ("skipped", "no_normalizer", "push")
+    result = decode(outcome.value, OutcomeRecorded)
+    assert (result.status, result.reason, result.type) == ("skipped", "no_normalizer", "push")
     (effect,) = [one for one in emitted if one.topic == EFFECTS]
     started = decode(effect.value, EffectDecided)
     assert (started.workflow, started.instance_id) == ("build", "build-c0ffee")
@@ -211,12 +211,12 @@ def test_a_signed_id_says_which_deliveries_are_the_same(
 def test_handshakes_are_answered_once_verified_and_go_no_further(
     client: TestClient[Any], development: Settings, log: MemoryLog
 ) -> None:
-    asked = b'{"type":"url_verification","challenge":"abc"}'
-    answer = post(client, development, "slack", asked)
+    requested = b'{"type":"url_verification","challenge":"abc"}'
+    answer = post(client, development, "slack", requested)
     assert (answer.status_code, answer.text) == (200, "abc")
     assert answer.headers["content-type"].startswith("text/plain")
     pinged = post(client, development, "github", b"{}", x_github_event="ping")
     assert (pinged.status_code, pinged.text) == (200, "pong")
-    assert_problem(client.post("/webhooks/slack", content=asked), 401, "invalid_signature")
+    assert_problem(client.post("/webhooks/slack", content=requested), 401, "invalid_signature")
     assert not log.deliveries
     assert 'outcome="handshake",source="slack"' in client.get("/metrics").text

@@ -33,12 +33,12 @@ def test_without_data_a_request_is_taken_and_nothing_is_posted(data: bool):
     async def scenario() -> None:
         # Nobody listens where it posts to: what it owes stays.
         async with playing(setup) as client:
-            wanted = {"user_id": "p1", "start_date": "2026-06-28"}
-            answer = await client.get("/v2/daily", params=wanted, headers=KEYS)
+            expected = {"user_id": "p1", "start_date": "2026-06-28"}
+            answer = await client.get("/v2/daily", params=expected, headers=KEYS)
             assert (answer.status_code, answer.json()["status"]) == (200, "processing")
-            found = (await client.get("/stand-in")).json()
-        assert found["counts"]["requests for data"] == 1
-        assert (found["waiting"] > 0) is data
+            result = (await client.get("/stand-in")).json()
+        assert result["counts"]["requests for data"] == 1
+        assert (result["waiting"] > 0) is data
 
     asyncio.run(scenario())
 

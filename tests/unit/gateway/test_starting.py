@@ -83,7 +83,7 @@ def test_a_source_that_nobody_posts_as(tmp_path: Path):
         pipeline_rules(settings)
 
 
-def test_the_pipeline_of_a_house_gets_the_rules_and_so_does_its_worker_of_workflows():
+def test_the_pipeline_of_a_system_gets_the_rules_and_so_does_its_worker_of_workflows():
     parts = process_specs(Settings(app="mine.workflows", rules="rules.toml"))
     rules = {part.name: part.env["HEADWATER_RULES"] for part in parts}
     assert rules["workflows"] == rules["pipeline"] == "rules.toml"

@@ -37,11 +37,11 @@ def test_those_who_ask_together_are_answered_together():
         postgres = Postgres()
         statuses = Statuses(postgres.ask)
         numbers = [str(number) for number in range(MANY)]
-        found = await asyncio.gather(
-            *(statuses.status_of("order", each) for each in [*numbers, "1"])
+        result = await asyncio.gather(
+            *(statuses.status_of("order", item) for item in [*numbers, "1"])
         )
-        outputs = [each and each.output for each in found]
-        assert outputs == [each if int(each) % 3 else None for each in [*numbers, "1"]]
+        outputs = [item and item.output for item in result]
+        assert outputs == [item if int(item) % 3 else None for item in [*numbers, "1"]]
         assert [len(names) for names in postgres.asked] == [50, 50, 20]
         await statuses.status_of("order", "1")
         assert len(postgres.asked) == 4, "what was found before is not told again"
@@ -61,7 +61,8 @@ def test_who_leaves_takes_nobody_along_and_a_failure_is_told_to_all():
         assert answer.output == "1"
         postgres.away = True
         for failed in await asyncio.gather(
-            *(statuses.status_of("order", str(each)) for each in range(3)), return_exceptions=True
+            *(statuses.status_of("order", str(number)) for number in range(3)),
+            return_exceptions=True,
         ):
             assert isinstance(failed, StoreUnavailable)
         postgres.away = False

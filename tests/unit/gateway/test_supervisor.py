@@ -1,6 +1,6 @@
 """The supervisor with real child processes: it starts, watches, restarts and stops them.
 
-Each test runs `house`, a program of a few parts under a `Supervisor`, and reads what it reports.
+Each test runs `system`, a program of a few parts under a `Supervisor`, and reads what it reports.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ OBEDIENT = PART + "signal.pause()"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + PART
 STUBBORN += "[signal.pause() for _ in iter(int, 1)]"
 
-HOUSE = """
+SYSTEM = """
 import pathlib, signal, sys
 from headwater.gateway.local.processes import ProcessSpec
 from headwater.gateway.local.restarts import RestartPolicy
@@ -47,21 +47,21 @@ def report(line):
     print(line, flush=True)
 
 restarts = RestartPolicy(first_s=0.05, slowest_s=0.2, many=3)
-with Supervisor(data_dir=pathlib.Path("."), report=report, restarts=restarts) as house:
-    house.start(*map(part, sys.argv[1::2], sys.argv[2::2]))
-    house.watch()
+with Supervisor(data_dir=pathlib.Path("."), report=report, restarts=restarts) as system:
+    system.start(*map(part, sys.argv[1::2], sys.argv[2::2]))
+    system.watch()
 report("the end")
 """
 
 
-class House:
+class System:
     """A supervisor as a process of its own, and what it has reported so far."""
 
     def __init__(self, directory: Path, **parts: str) -> None:
         self.directory = directory
         words = [word for part in parts.items() for word in part]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOUSE, *words],
+            [sys.executable, "-c", SYSTEM, *words],
             cwd=directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -88,16 +88,16 @@ class House:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., House]]:
+def run(tmp_path: Path) -> Iterator[Callable[..., System]]:
     with contextlib.ExitStack() as ends:
 
-        def start(**parts: str) -> House:
-            house = House(tmp_path, **parts)
-            ends.callback(house.process.wait, PATIENCE_S)
-            ends.callback(house.process.kill)
-            assert house.process.stdout is not None
-            ends.callback(house.process.stdout.close)
-            return house
+        def start(**parts: str) -> System:
+            system = System(tmp_path, **parts)
+            ends.callback(system.process.wait, PATIENCE_S)
+            ends.callback(system.process.kill)
+            assert system.process.stdout is not None
+            ends.callback(system.process.stdout.close)
+            return system
 
         yield start
 
@@ -116,31 +116,31 @@ def is_gone(pid: int) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_parts_start_in_order_and_stop_in_reverse(
-    run: Callable[..., House], number: signal.Signals
+    run: Callable[..., System], number: signal.Signals
 ):
-    house = run(first=OBEDIENT, second=OBEDIENT)
-    started = house.until("second is ready")
+    system = run(first=OBEDIENT, second=OBEDIENT)
+    started = system.until("second is ready")
     assert [line.partition(" (")[0] for line in started] == [
         "Starting first",
         "Starting second",
         "first is ready",
         "second is ready",
     ]
-    pids = [house.pid("first"), house.pid("second")]
-    house.process.send_signal(number)
-    stopped = [line.partition(" (")[0] for line in house.rest()]
+    pids = [system.pid("first"), system.pid("second")]
+    system.process.send_signal(number)
+    stopped = [line.partition(" (")[0] for line in system.rest()]
     assert stopped == ["second stopped", "first stopped", "the end"]
-    assert house.process.returncode == 0
+    assert system.process.returncode == 0
     assert all(map(is_gone, pids))
 
 
-def test_a_part_gets_its_environment_and_its_log(run: Callable[..., House], tmp_path: Path):
-    house = run(talker="import os; print('given', os.environ['GIVEN'], flush=True); " + OBEDIENT)
-    house.until("talker is ready")
+def test_a_part_gets_its_environment_and_its_log(run: Callable[..., System], tmp_path: Path):
+    system = run(talker="import os; print('given', os.environ['GIVEN'], flush=True); " + OBEDIENT)
+    system.until("talker is ready")
     assert (tmp_path / "logs" / "talker.log").read_text() == "given talker\n"
 
 
-def test_the_previous_log_is_kept_once(run: Callable[..., House], tmp_path: Path):
+def test_the_previous_log_is_kept_once(run: Callable[..., System], tmp_path: Path):
     logs = tmp_path / "logs"
     logs.mkdir()
     (logs / "part.log").write_text("previous")
@@ -150,54 +150,56 @@ def test_the_previous_log_is_kept_once(run: Callable[..., House], tmp_path: Path
     assert (logs / "part.log").read_text() == ""
 
 
-def test_a_part_that_dies_is_named_and_restarted(run: Callable[..., House]):
-    house = run(part=OBEDIENT)
-    house.until("part is ready")
-    killed = house.pid("part")
+def test_a_part_that_dies_is_named_and_restarted(run: Callable[..., System]):
+    system = run(part=OBEDIENT)
+    system.until("part is ready")
+    killed = system.pid("part")
     os.kill(killed, signal.SIGKILL)
-    said = house.until("part is back")
+    said = system.until("part is back")
     assert said[0].startswith("part died (killed by SIGKILL). Its log is ")
     assert "Starting part again in 0.05 s" in said
-    wait_until(lambda: house.pid("part") != killed)
+    wait_until(lambda: system.pid("part") != killed)
 
 
 def test_of_the_log_of_a_part_that_died_only_what_it_said_since_its_start_is_quoted(
-    run: Callable[..., House], tmp_path: Path
+    run: Callable[..., System], tmp_path: Path
 ):
     mark = tmp_path / "began-before"
-    house = run(
+    system = run(
         part=PART
         + f"import pathlib; mark = pathlib.Path({str(mark)!r})\n"
         + "print('later' if mark.exists() else 'earlier', flush=True)\n"
         + "mark.touch(); signal.sigtimedwait([], .3); exit(3)"
     )
-    house.until("part died (exit code 3)")
-    house.until("part died (exit code 3)")
-    said = house.until("Starting part again")
+    system.until("part died (exit code 3)")
+    system.until("part died (exit code 3)")
+    said = system.until("Starting part again")
     assert "  | later" in said
     assert "  | earlier" not in said
 
 
-def test_the_other_parts_do_not_notice(run: Callable[..., House]):
-    house = run(steady=OBEDIENT, part=OBEDIENT)
-    house.until("part is ready")
-    steady = house.pid("steady")
-    os.kill(house.pid("part"), signal.SIGKILL)
-    house.until("part is back")
-    assert house.pid("steady") == steady
+def test_the_other_parts_do_not_notice(run: Callable[..., System]):
+    system = run(steady=OBEDIENT, part=OBEDIENT)
+    system.until("part is ready")
+    steady = system.pid("steady")
+    os.kill(system.pid("part"), signal.SIGKILL)
+    system.until("part is back")
+    assert system.pid("steady") == steady
     assert not is_gone(steady)
 
 
 def test_a_part_that_keeps_dying_is_tried_on_slowly_and_its_log_is_quoted(
-    run: Callable[..., House],
+    run: Callable[..., System],
 ):
-    house = run(part=PART + "print('the reason', flush=True); signal.sigtimedwait([], .3); exit(3)")
-    said = house.until("something is wrong with it. Retrying every 0.2 s")
+    system = run(
+        part=PART + "print('the reason', flush=True); signal.sigtimedwait([], .3); exit(3)"
+    )
+    said = system.until("something is wrong with it. Retrying every 0.2 s")
     assert said.count("  | the reason") >= 3
     assert [line.partition(". ")[0] for line in said if "part died (" in line] == [
         "part died (exit code 3)"
     ] * 3
-    house.until("Starting part again in 0.2 s")
+    system.until("Starting part again in 0.2 s")
 
 
 def test_a_part_that_never_starts_ends_everything_with_one_message(tmp_path: Path):
@@ -214,14 +216,14 @@ def test_a_part_that_never_starts_ends_everything_with_one_message(tmp_path: Pat
         env={},
         ready=lambda: True,
     )
-    house = Supervisor(data_dir=tmp_path, report=said.append)
+    system = Supervisor(data_dir=tmp_path, report=said.append)
     with (
         pytest.raises(
             ProcessUnavailable, match=r"broken ended while starting \(exit code 2\).*\n  \| no"
         ),
-        house,
+        system,
     ):
-        house.start(fine, broken)
+        system.start(fine, broken)
     assert said[-1].startswith("fine stopped")
 
 
@@ -229,24 +231,24 @@ def test_a_part_that_cannot_be_run_at_all_is_one_message(tmp_path: Path):
     part = ProcessSpec(name="missing", argv=("/nonexistent/program",), env={}, ready=lambda: True)
     with (
         pytest.raises(ProcessUnavailable, match="missing could not be started: No such file"),
-        Supervisor(data_dir=tmp_path, report=print) as house,
+        Supervisor(data_dir=tmp_path, report=print) as system,
     ):
-        house.start(part)
+        system.start(part)
 
 
-def test_a_second_signal_kills_at_once(run: Callable[..., House]):
-    house = run(first=OBEDIENT, stubborn=STUBBORN)
-    house.until("stubborn is ready")
-    pids = [house.pid("first"), house.pid("stubborn")]
+def test_a_second_signal_kills_at_once(run: Callable[..., System]):
+    system = run(first=OBEDIENT, stubborn=STUBBORN)
+    system.until("stubborn is ready")
+    pids = [system.pid("first"), system.pid("stubborn")]
     began = time.monotonic()
-    house.process.send_signal(signal.SIGINT)
+    system.process.send_signal(signal.SIGINT)
     # The first signal has arrived when the supervisor stopped looking at its parts, which only a
     # second one shows; so it is sent until it is heeded.
-    while house.process.poll() is None and time.monotonic() - began < PATIENCE_S:
-        house.process.send_signal(signal.SIGINT)
+    while system.process.poll() is None and time.monotonic() - began < PATIENCE_S:
+        system.process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            house.process.wait(0.2)
-    assert house.rest()[-4:] == [
+            system.process.wait(0.2)
+    assert system.rest()[-4:] == [
         "Killing the remaining processes",
         "stubborn killed",
         "first killed",
@@ -255,27 +257,27 @@ def test_a_second_signal_kills_at_once(run: Callable[..., House]):
     assert all(map(is_gone, pids))
 
 
-def test_children_of_a_part_go_with_it(run: Callable[..., House], tmp_path: Path):
+def test_children_of_a_part_go_with_it(run: Callable[..., System], tmp_path: Path):
     child = "import signal; signal.pause()"
     parent = (
         "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', "
         f"{child!r}]); open('child.pid', 'w').write(str(child.pid)); " + OBEDIENT
     )
-    house = run(part=parent)
-    house.until("part is ready")
-    house.process.send_signal(signal.SIGTERM)
-    house.rest()
+    system = run(part=parent)
+    system.until("part is ready")
+    system.process.send_signal(signal.SIGTERM)
+    system.rest()
     # What was sent to it takes its time to arrive.
-    wait_until(lambda: is_gone(house.pid("child")))
+    wait_until(lambda: is_gone(system.pid("child")))
 
 
-def test_nothing_outlives_a_supervisor_killed_with_kill_9(run: Callable[..., House]):
-    house = run(first=OBEDIENT, second=OBEDIENT)
-    house.until("second is ready")
-    pids = [house.pid("first"), house.pid("second")]
-    house.process.kill()
+def test_nothing_outlives_a_supervisor_killed_with_kill_9(run: Callable[..., System]):
+    system = run(first=OBEDIENT, second=OBEDIENT)
+    system.until("second is ready")
+    pids = [system.pid("first"), system.pid("second")]
+    system.process.kill()
     wait_until(lambda: all(map(is_gone, pids)))
-    assert house.process.wait() == -signal.SIGKILL
+    assert system.process.wait() == -signal.SIGKILL
 
 
 #: Ends only when the other one has been told to end, too.
@@ -292,31 +294,31 @@ pathlib.Path("{name}.ended").touch()
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["in order", "by the reaper"])
-def test_parts_that_were_started_together_stop_together(run: Callable[..., House], killed: bool):
-    house = run(first=TOGETHER, second=TOGETHER)
-    house.until("second is ready")
-    pids = [house.pid("first"), house.pid("second")]
+def test_parts_that_were_started_together_stop_together(run: Callable[..., System], killed: bool):
+    system = run(first=TOGETHER, second=TOGETHER)
+    system.until("second is ready")
+    pids = [system.pid("first"), system.pid("second")]
     if killed:
-        house.process.kill()
+        system.process.kill()
     else:
-        house.process.terminate()
-        assert all("stopped" in line for line in house.rest()[:2])
+        system.process.terminate()
+        assert all("stopped" in line for line in system.rest()[:2])
     for pid in pids:
         wait_until(lambda pid=pid: is_gone(pid))
-    ended = [house.directory / f"{name}.ended" for name in ("first", "second")]
-    assert all(each.exists() for each in ended), "neither waited until the other was killed"
+    ended = [system.directory / f"{name}.ended" for name in ("first", "second")]
+    assert all(item.exists() for item in ended), "neither waited until the other was killed"
 
 
 def test_who_comes_after_a_killed_supervisor_waits_until_its_parts_have_ended(
-    run: Callable[..., House], tmp_path: Path
+    run: Callable[..., System], tmp_path: Path
 ):
     slow = OBEDIENT.replace("signal.pause()", "signal.signal(signal.SIGTERM, lambda *_: None); ")
     slow += "signal.pause(); [None for _ in iter(pathlib.Path('may end').exists, True)]"
-    house = run(part=slow)
-    house.until("part is ready")
-    pid = house.pid("part")
-    house.process.kill()
-    house.process.wait()
+    system = run(part=slow)
+    system.until("part is ready")
+    pid = system.pid("part")
+    system.process.kill()
+    system.process.wait()
     said: list[str] = []
 
     def report(line: str) -> None:
@@ -326,7 +328,9 @@ def test_who_comes_after_a_killed_supervisor_waits_until_its_parts_have_ended(
 
     with Supervisor(data_dir=tmp_path, report=report):
         assert is_gone(pid)
-    assert said == [f"Waiting for processes of a killed Headwater (pid {house.process.pid}) to end"]
+    assert said == [
+        f"Waiting for processes of a killed Headwater (pid {system.process.pid}) to end"
+    ]
 
 
 def test_a_process_that_nobody_has_looked_at_since_it_ended_does_not_run():
@@ -338,16 +342,18 @@ def test_a_process_that_nobody_has_looked_at_since_it_ended_does_not_run():
     assert not reaper.is_running(ended.pid)
 
 
-def test_two_on_one_directory_are_one_clear_line(run: Callable[..., House], tmp_path: Path):
-    house = run(part=OBEDIENT)
-    house.until("part is ready")
+def test_two_on_one_directory_are_one_clear_line(run: Callable[..., System], tmp_path: Path):
+    system = run(part=OBEDIENT)
+    system.until("part is ready")
     with (
-        pytest.raises(ProcessUnavailable, match=rf"already runs on .* \(pid {house.process.pid}\)"),
+        pytest.raises(
+            ProcessUnavailable, match=rf"already runs on .* \(pid {system.process.pid}\)"
+        ),
         Supervisor(data_dir=tmp_path, report=print),
     ):
         raise AssertionError("the second one must not get in")
-    house.process.send_signal(signal.SIGTERM)
-    house.rest()
+    system.process.send_signal(signal.SIGTERM)
+    system.rest()
     with Supervisor(data_dir=tmp_path, report=print):
         pass
 
@@ -365,8 +371,8 @@ def test_a_signal_while_a_server_starts_stops_it(tmp_path: Path):
             def kill(self): pass
             def poll(self): return None
 
-        with Supervisor(data_dir=pathlib.Path("."), report=print) as house:
-            house.start_embedded(Slow())
+        with Supervisor(data_dir=pathlib.Path("."), report=print) as system:
+            system.start_embedded(Slow())
             raise AssertionError("was not interrupted")
         print("the end", flush=True)
     """)

@@ -208,10 +208,10 @@ def processed(delivery: WebhookReceived) -> tuple[OutcomeRecorded, list[str]]:
         terra_upload_id="upl_nia",
     )  # fmt: skip
     offsets, emitted = itertools.count(), []
-    for each in (delivery_of(upload, request_id="r", now_ms=NOW_MS), delivery):
-        key, value = each.event_id.encode(), encode(each)
-        place = (WEBHOOKS, 0, next(offsets), 0, 0)
-        record = Incoming(*place, key, value, None, len(key), len(value), ())
+    for item in (delivery_of(upload, request_id="r", now_ms=NOW_MS), delivery):
+        key, value = item.event_id.encode(), encode(item)
+        position = (WEBHOOKS, 0, next(offsets), 0, 0)
+        record = Incoming(*position, key, value, None, len(key), len(value), ())
         emitted = intake.step(state, WEBHOOKS, [record], NOW_MS)
     (outcome,) = [decode(r.value, OutcomeRecorded) for r in emitted if r.topic == OUTCOMES]
     rows = []

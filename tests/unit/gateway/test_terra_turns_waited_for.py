@@ -43,8 +43,8 @@ class Server:
             target = urlsplit(line.split()[1])
             query = {name: values[0] for name, values in parse_qs(target.query).items()}
             self.asked.append((target.path, query))
-            found = self._answer(target.path, query)
-            status, headers, body = await found if isinstance(found, Awaitable) else found
+            result = self._answer(target.path, query)
+            status, headers, body = await result if isinstance(result, Awaitable) else result
             content = json.dumps(body).encode()
             head = {"content-length": str(len(content)), **headers}
             lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
@@ -162,9 +162,9 @@ def test_one_read_of_the_list_is_for_all_who_want_it():
             leaving = asyncio.create_task(terra.subscriptions())
             await asyncio.sleep(0)
             leaving.cancel()
-            found = await asyncio.gather(*(terra.subscriptions() for _ in range(100)))
-            assert all(each is found[0] for each in found)
-            assert await terra.subscriptions() is found[0]
+            result = await asyncio.gather(*(terra.subscriptions() for _ in range(100)))
+            assert all(item is result[0] for item in result)
+            assert await terra.subscriptions() is result[0]
             assert [path for path, _ in server.asked] == ["/subscriptions"]
 
     acts(act)
@@ -191,7 +191,7 @@ def test_entries_that_cannot_be_read_spoil_no_other():
     async def act() -> None:
         async with served(lambda *_: entries(*strange, GARMIN)) as (_, terra):
             listing = await terra.subscriptions()
-        assert [each.user_id for each in listing.of("user_a")] == ["t-1"]
+        assert [item.user_id for item in listing.of("user_a")] == ["t-1"]
         assert listing.unreadable == {"t-2", "t-3", "t-4"}
         assert [listing.lacks(name) for name in ("t-1", "t-2", "t-9")] == [False, False, True]
 

@@ -15,14 +15,14 @@ SOON = NOW + timedelta(seconds=8)
 
 
 def token(status: str, **more: object) -> Token:
-    given: dict[str, Any] = {
+    provided: dict[str, Any] = {
         "node_ref": "vote",
         "branch_index": 1,
         "branch_total": 3,
         "iteration_counts": {},
     }
     times = {"created_at": ago(seconds=5), "completed_at": None}
-    return answered(Token, id="7", path_id="", status=status, **{**given, **times, **more})
+    return answered(Token, id="7", path_id="", status=status, **{**provided, **times, **more})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_a_token_is_about(shown: Token, state: str, what: str | None):
 
 
 def test_where_a_graph_stands():
-    found = [
+    result = [
         TokensAt(node_ref="vote", status="executing", tokens=3, next_retry_at=None, wake_at=None),
         TokensAt(node_ref="vote", status="pending", tokens=1, next_retry_at=SOON, wake_at=None),
         TokensAt(
@@ -78,7 +78,7 @@ def test_where_a_graph_stands():
             wake_at=SOON,
         ),
     ]
-    words = tokens_at(found, NOW)
+    words = tokens_at(result, NOW)
     assert words == (
         "vote: 3 executing; vote: pending, tried again in 8 s; "
         "tally: 2 waiting for siblings, until 2026-11-21 14:00:08 UTC (in 8 s)"

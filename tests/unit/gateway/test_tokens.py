@@ -226,7 +226,7 @@ def test_a_signature_that_leaves_out_the_payload_is_refused():
 )
 def test_keys_that_cannot_check_tokens_are_passed_over(key: object):
     good = jwk("EdDSA", "good")
-    assert [each.kid for each in read_key_set(key_set(key, good))] == ["good"]
+    assert [item.kid for item in read_key_set(key_set(key, good))] == ["good"]
 
 
 @pytest.mark.parametrize(
@@ -345,8 +345,8 @@ def test_keys_are_read_from_a_url_and_from_a_file(tmp_path: Path):
     file.write_bytes(key_set())
     with served(200, key_set()) as url:
         for address in (url, str(file)):
-            found = asyncio.run(source_at(address).find("EdDSA", "EdDSA"))
-            assert found is not None
+            result = asyncio.run(source_at(address).find("EdDSA", "EdDSA"))
+            assert result is not None
 
 
 @pytest.mark.parametrize(
@@ -383,8 +383,8 @@ def test_the_command_prints_a_token_in_json_with_whose_it_is_and_how_long_it_is_
     tmp_path: Path,
 ):
     make_issuer(tmp_path)
-    asked = ["token", USER, "--expires", "15m", "--data-dir", str(tmp_path), "--json"]
-    made = CliRunner().invoke(cli, asked)
+    requested = ["token", USER, "--expires", "15m", "--data-dir", str(tmp_path), "--json"]
+    made = CliRunner().invoke(cli, requested)
     assert made.exit_code == 0, made.output
     shown = json.loads(made.stdout)
     assert (shown["user_id"], shown["expires_in"]) == (USER, 900)

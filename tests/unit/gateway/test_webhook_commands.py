@@ -23,7 +23,7 @@ def body(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object, given: bytes | None = None) -> Result:
-    return CliRunner().invoke(cli, [str(each) for each in arguments], input=given)
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], input=given)
 
 
 def signed(file: Path, source: str, tmp_path: Path) -> Path:
@@ -38,11 +38,11 @@ def signed(file: Path, source: str, tmp_path: Path) -> Path:
                                     "slack", "plain"])  # fmt: skip
 def test_what_sign_prints_verify_takes(body: Path, tmp_path: Path, source: str) -> None:
     headers = signed(body, source, tmp_path)
-    found = run("webhook", "verify", "--source", source, "--headers", headers, body)
-    assert found.exit_code == 0, found.output
-    assert "Accepted: secret 1 of 1" in found.stderr
-    assert "secret" in found.stdout
-    assert "dev-" not in found.output
+    result = run("webhook", "verify", "--source", source, "--headers", headers, body)
+    assert result.exit_code == 0, result.output
+    assert "Accepted: secret 1 of 1" in result.stderr
+    assert "secret" in result.stdout
+    assert "dev-" not in result.output
 
 
 def test_headers_are_one_object_in_json_and_verify_takes_them(body: Path, tmp_path: Path) -> None:
@@ -75,38 +75,38 @@ def test_a_type_is_taken_only_where_a_header_says_it(body: Path) -> None:
 
 def test_a_body_on_standard_input_is_the_same(body: Path, tmp_path: Path) -> None:
     headers = signed(body, "github", tmp_path)
-    found = run("webhook", "verify", "--source", "github", "--headers", headers, given=BODY)
-    assert found.exit_code == 0
+    result = run("webhook", "verify", "--source", "github", "--headers", headers, given=BODY)
+    assert result.exit_code == 0
 
 
 def test_a_newline_too_few_is_named(body: Path, tmp_path: Path) -> None:
     headers = signed(body, "github", tmp_path)
     body.write_bytes(BODY.strip())
-    found = run("webhook", "verify", "--source", "github", "--headers", headers, body)
-    assert found.exit_code == 1
-    assert "has signed this body with one newline at its end" in " ".join(found.stderr.split())
+    result = run("webhook", "verify", "--source", "github", "--headers", headers, body)
+    assert result.exit_code == 1
+    assert "has signed this body with one newline at its end" in " ".join(result.stderr.split())
 
 
 def test_a_stale_request_is_taken_at_its_time(body: Path) -> None:
     header = "terra-signature: t=1751371200,v1=" + "0" * 64
-    found = run("webhook", "verify", "--json", "-H", header, body)
-    assert json.loads(found.stdout)["reason"] == "stale"
+    result = run("webhook", "verify", "--json", "-H", header, body)
+    assert json.loads(result.stdout)["reason"] == "stale"
     then = run("webhook", "verify", "--json", "-H", header, "--at", "2025-07-01T12:00:10Z", body)
     document = json.loads(then.stdout)
     assert (document["reason"], document["age_s"]) == ("signature_mismatch", 10)
 
 
 def test_a_header_that_is_missing_is_said(body: Path) -> None:
-    found = run("webhook", "verify", "--source", "slack", body)
-    assert found.exit_code == 1
-    assert "Refused: expected the header x-slack-signature, found none" in found.stderr
+    result = run("webhook", "verify", "--source", "slack", body)
+    assert result.exit_code == 1
+    assert "Refused: expected the header x-slack-signature, found none" in result.stderr
 
 
 def test_a_source_that_is_none_is_refused_with_those_that_are(body: Path) -> None:
-    found = run("webhook", "sign", "--source", "shoppy", body)
-    assert found.exit_code == 2
-    assert "expected one of" in found.output
-    assert "shopify" in found.output
+    result = run("webhook", "sign", "--source", "shoppy", body)
+    assert result.exit_code == 2
+    assert "expected one of" in result.output
+    assert "shopify" in result.output
 
 
 def test_sources_are_listed_without_their_secrets() -> None:

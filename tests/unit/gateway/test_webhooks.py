@@ -229,13 +229,16 @@ def test_a_refusal_is_recorded_under_an_id_that_its_sender_has_not_chosen(
 ) -> None:
     known = "01JZ2Y0W8M3V9Q6T5R4E3W2Q1A"
     answer = client.request(method, path, content=BODY, headers={"x-request-id": known})
-    (told,) = answers.recorded
-    assert told.code == code
-    assert told.request_id == answer.headers["x-request-id"] != known
-    assert told.claimed_request_id == known
+    (reported,) = answers.recorded
+    assert reported.code == code
+    assert reported.request_id == answer.headers["x-request-id"] != known
+    assert reported.claimed_request_id == known
     if "json" in answer.headers["content-type"]:
         problem = answer.json()
-        assert (problem["request_id"], problem["claimed_request_id"]) == (told.request_id, known)
+        assert (problem["request_id"], problem["claimed_request_id"]) == (
+            reported.request_id,
+            known,
+        )
 
 
 def test_a_signed_delivery_that_is_refused_has_another_id_and_names_its_senders(
@@ -253,10 +256,10 @@ def test_a_copy_has_a_record_that_names_the_first(
     post(BODY)
     assert not answers.recorded
     post(BODY)
-    (told,) = answers.recorded
-    assert (told.request_id, told.code) == ("request-2", "duplicate")
-    assert told.event_id == log.deliveries[0].event_id
-    assert (told.source, told.size, told.at_ms) == ("terra", len(BODY), clock())
+    (reported,) = answers.recorded
+    assert (reported.request_id, reported.code) == ("request-2", "duplicate")
+    assert reported.event_id == log.deliveries[0].event_id
+    assert (reported.source, reported.size, reported.at_ms) == ("terra", len(BODY), clock())
 
 
 def test_a_refusal_has_a_record_and_a_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -267,12 +270,12 @@ def test_a_refusal_has_a_record_and_a_line(caplog: pytest.LogCaptureFixture) -> 
         post(b"")
         post(b"x" * 100_001)
     recorded = fresh.answers.recorded
-    assert [(told.code, told.reason) for told in recorded] == [
+    assert [(reported.code, reported.reason) for reported in recorded] == [
         ("invalid_signature", "missing_header"),
         ("empty_body", ""),
         ("body_too_large", ""),
     ]
-    assert [told.request_id for told in recorded] == ["request-1", "request-2", "request-3"]
+    assert [reported.request_id for reported in recorded] == ["request-1", "request-2", "request-3"]
     assert (
         "refused source=terra code=invalid_signature reason=missing_header peer=unknown bytes=79 "
         "request_id=request-1 left_out=0: expected the header terra-signature, found none"
@@ -286,7 +289,7 @@ def test_an_answer_that_is_our_own_fault_has_a_record_too(
     assert post(BODY).status_code == 503
     log.away, log.fault = False, RuntimeError("secret detail")
     assert post(BODY).status_code == 500
-    assert [(told.request_id, told.code) for told in answers.recorded] == [
+    assert [(reported.request_id, reported.code) for reported in answers.recorded] == [
         ("request-1", "broker_unavailable"),
         ("request-2", "internal_error"),
     ]
@@ -319,8 +322,8 @@ def test_a_delivery_that_missed_its_path_has_a_record_too(
     code: str,
 ) -> None:
     answer = client.request(method, path)
-    (told,) = answers.recorded
+    (reported,) = answers.recorded
     assert answer.status_code in {404, 405}
-    assert (told.request_id, told.source) == (answer.headers["x-request-id"], source)
-    assert (told.code, told.reason) == (code, "")
-    assert path in told.detail or source
+    assert (reported.request_id, reported.source) == (answer.headers["x-request-id"], source)
+    assert (reported.code, reported.reason) == (code, "")
+    assert path in reported.detail or source

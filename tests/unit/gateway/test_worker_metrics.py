@@ -33,6 +33,6 @@ def test_threads_that_are_held_are_a_metric_by_app() -> None:
 
 def test_errors_that_were_contained_and_instances_that_are_quarantined_are_metrics() -> None:
     with metrics_server(0, Counts()) as port:
-        found = httpx.get(f"http://127.0.0.1:{port}/metrics").text
-    assert 'headwater_workflow_errors_contained_total{kind="command"} 3.0' in found
-    assert "headwater_workflow_instances_quarantined 1.0" in found
+        result = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    assert 'headwater_workflow_errors_contained_total{kind="command"} 3.0' in result
+    assert "headwater_workflow_instances_quarantined 1.0" in result

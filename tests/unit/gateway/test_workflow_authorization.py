@@ -55,7 +55,7 @@ NO_KEY = (0, "unauthorized")
 BROKEN = (0, "internal_error")
 
 
-@pytest.mark.parametrize("policy", [each for each in Policy if each is not Policy.TICK])
+@pytest.mark.parametrize("policy", [item for item in Policy if item is not Policy.TICK])
 @pytest.mark.parametrize(
     ("headers", "problem"),
     [
@@ -114,18 +114,18 @@ def test_methods_of_an_object_are_hooks_and_may_be_coroutine_functions() -> None
 
 @pytest.mark.parametrize("policy", Policy)
 def test_each_policy_has_a_hook_of_its_own(policy: Policy) -> None:
-    asked: list[tuple[Policy, str]] = []
+    requested: list[tuple[Policy, str]] = []
     hooks = WorkflowHooks(
-        authorize_request=lambda context: asked.append((context.policy, "request")),
+        authorize_request=lambda context: requested.append((context.policy, "request")),
         **{
-            f"authorize_{each.value}": lambda context, each=each: asked.append(
-                (context.policy, each.value)
+            f"authorize_{entry.value}": lambda context, item=entry: requested.append(
+                (context.policy, item.value)
             )
-            for each in Policy
+            for entry in Policy
         },
     )
     assert ask(hooks, TICK, policy) is None
-    assert asked == [(policy, "request"), (policy, policy.value)]
+    assert requested == [(policy, "request"), (policy, policy.value)]
 
 
 def raises(error: BaseException) -> Hook:

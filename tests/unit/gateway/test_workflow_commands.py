@@ -61,8 +61,8 @@ def history(*lines: dict[str, Any], **more: object) -> dict[str, Any]:
 
 
 def test_workflows_are_listed():
-    found = headwater(Network(answer({"workflows": [{"name": "order"}]})), "workflows", "list")
-    assert found.stdout == "workflow\norder\n"
+    result = headwater(Network(answer({"workflows": [{"name": "order"}]})), "workflows", "list")
+    assert result.stdout == "workflow\norder\n"
     nothing = headwater(Network(answer({"workflows": []})), "workflows", "list")
     assert "`headwater worker --app …`" in nothing.stderr
 
@@ -70,21 +70,21 @@ def test_workflows_are_listed():
 def test_instances_are_listed_up_to_a_limit_over_pages():
     def page(*ids: str, cursor: str) -> httpx.Response:
         listed = [
-            listed_as(each, "waiting", currentStep=current("ok?", "sleep", status="waiting"))
-            for each in ids
+            listed_as(item, "waiting", currentStep=current("ok?", "sleep", status="waiting"))
+            for item in ids
         ]
         return answer({"instances": listed, "hasNextPage": True, "cursor": cursor})
 
     network = Network(page("c", "b", cursor="n1"), page("a", cursor="n2"))
-    found = headwater(
+    result = headwater(
         network, *("instances", "list", "-w", "order", "--status", "waiting"),
         *("--limit", "3", "--page-size", "2", "--cursor", "n0"),
     )  # fmt: skip
-    assert found.stdout.splitlines() == [
+    assert result.stdout.splitlines() == [
         "instance\tstatus\tage\tupdated\twhat",
-        *[f"order/{each}\twaiting\t0 ms\tnow\tok?: sleeping" for each in "cba"],
+        *[f"order/{item}\twaiting\t0 ms\tnow\tok?: sleeping" for item in "cba"],
     ]
-    assert found.stderr == "There are more: --cursor n2\n"
+    assert result.stderr == "There are more: --cursor n2\n"
     assert queries(network.asked) == [
         {"status": "waiting", "pageSize": "2", "cursor": "n0"},
         {"status": "waiting", "pageSize": "1", "cursor": "n1"},
@@ -99,8 +99,8 @@ def test_instances_are_listed_up_to_a_limit_over_pages():
 def test_instances_of_all_workflows_are_listed_without_one():
     page = {"instances": [listed_as("a", workflowName="ship")], "hasNextPage": False}
     network = Network(answer(page))
-    found = headwater(network, "instances", "list", "--status", "active")
-    assert found.stdout.splitlines()[1].startswith("ship/a\tactive\t")
+    result = headwater(network, "instances", "list", "--status", "active")
+    assert result.stdout.splitlines()[1].startswith("ship/a\tactive\t")
     assert network.asked[0].url.path == "/api/workflows/instances"
 
 
@@ -110,11 +110,11 @@ def test_json_is_what_the_service_has_answered():
     assert json.loads(listed.stdout) == page["instances"]
     whole = described("waiting", {"sku": "x" * 100})
     one = headwater(Network(answer(whole)), "instances", "get", *ON, "--json")
-    found = json.loads(one.stdout)
-    assert found["meta"]["params"] == {"sku": "x" * 100}
-    assert (found["id"], found["meta"]["workflowName"]) == ("order-1", "order")
-    told = headwater(Network(answer(history(line(1)))), "instances", "history", *ON, "--json")
-    assert json.loads(told.stdout)["runNumber"] == 0
+    result = json.loads(one.stdout)
+    assert result["meta"]["params"] == {"sku": "x" * 100}
+    assert (result["id"], result["meta"]["workflowName"]) == ("order-1", "order")
+    reported = headwater(Network(answer(history(line(1)))), "instances", "history", *ON, "--json")
+    assert json.loads(reported.stdout)["runNumber"] == 0
     names = headwater(
         Network(answer({"workflows": [{"name": "b"}]})), "workflows", "list", "--json"
     )
@@ -128,12 +128,12 @@ def test_what_changes_an_instance_tells_in_json_what_became_of_it():
     for body, names in (changed, sent):
         for name in names:
             more = ("--type", "go") if name == "send-event" else ()
-            found = headwater(Network(answer(body)), "instances", name, *ON, *more, "--json")
-            assert (found.exit_code, json.loads(found.stdout)) == (0, stands)
+            result = headwater(Network(answer(body)), "instances", name, *ON, *more, "--json")
+            assert (result.exit_code, json.loads(result.stdout)) == (0, stands)
     made = {"id": "x", "details": {"status": "active"}}
     create = ("create", "-w", "order", "-i", "x", "--json")
-    found = headwater(Network(answer(made)), "instances", *create)
-    assert json.loads(found.stdout) == {"workflowName": "order", "id": "x"}
+    result = headwater(Network(answer(made)), "instances", *create)
+    assert json.loads(result.stdout) == {"workflowName": "order", "id": "x"}
     every = headwater(
         Network(bulk({"id": "a", "status": "active"})),
         *("instances", "resume", "-w", "order", "--status", "paused", "--json"),
@@ -143,9 +143,9 @@ def test_what_changes_an_instance_tells_in_json_what_became_of_it():
 
 def test_log_lines_are_objects_a_line_in_json():
     network = Network(answer(history(line(1), line(2))))
-    found = headwater(network, "instances", "logs", *ON, "--json")
-    lines = [json.loads(each) for each in found.stdout.splitlines()]
-    assert [each["message"] for each in lines] == [line(1)["message"], line(2)["message"]]
+    result = headwater(network, "instances", "logs", *ON, "--json")
+    lines = [json.loads(item) for item in result.stdout.splitlines()]
+    assert [item["message"] for item in lines] == [line(1)["message"], line(2)["message"]]
 
 
 #: Commands that run until they are ended, or whose output is a file in a form of its own.
@@ -204,11 +204,11 @@ def test_a_history_is_printed_with_its_events_and_logs():
     steps = [step("a", result=7, createdAt=began, completedAt=ended)]
     events = [event(None, createdAt=ended)]
     network = Network(answer(history(line(1, createdAt=ended), steps=steps, events=events)))
-    found = headwater(
+    result = headwater(
         network, *("instances", "history", *ON, "--run", "0", "--include-logs"),
         *("--log-level", "info", "--log-category", "x"),
     )  # fmt: skip
-    assert found.stdout.splitlines() == [
+    assert result.stdout.splitlines() == [
         "# order/order-1, run 0",
         "began\tstate\tstep\ttype\tattempts\ttook\twhat",
         "+0 ms\t✓ completed\ta\tdo\t1 of 6\t1 s\t7",
@@ -231,8 +231,8 @@ def messages(result: Result) -> list[str]:
 
 def test_the_last_lines_are_printed_in_their_order():
     network = Network(answer(history(line(9), line(8), line(7))))
-    found = headwater(network, "instances", "logs", *ON, "--limit", "2")
-    assert messages(found) == ["line 8", "line 9"]
+    result = headwater(network, "instances", "logs", *ON, "--limit", "2")
+    assert messages(result) == ["line 8", "line 9"]
     assert queries(network.asked)[0]["order"] == "desc"
 
 
@@ -246,11 +246,11 @@ def test_lines_are_followed_to_the_end_each_printed_once():
         ),
         stream(message("log", 5, line(5)), message("end", 6, stands("complete"))),
     )  # fmt: skip
-    found = headwater(
+    result = headwater(
         network, "instances", "logs", *ON, "--follow", "--log-level", "info", "--log-category", "x"
     )
-    assert messages(found) == ["line 1", "line 2", "line 5"]
-    assert found.stderr == "order/order-1 has ended: complete\n"
+    assert messages(result) == ["line 1", "line 2", "line 5"]
+    assert result.stderr == "order/order-1 has ended: complete\n"
 
 
 def test_a_run_is_followed_until_the_next_begins():
@@ -264,15 +264,15 @@ def test_a_run_is_followed_until_the_next_begins():
         ),
         answer(history(line(1), line(3), line(4))),
     )
-    found = headwater(network, "instances", "logs", *ON, "--follow", "--run", "0")
-    assert messages(found) == ["line 1", "line 3", "line 4"]
-    assert found.stderr == "run 0 of order/order-1 has ended: run 1 has begun\n"
-    assert [each.get("runNumber") for each in queries(network.asked)] == ["0", None, "0"]
+    result = headwater(network, "instances", "logs", *ON, "--follow", "--run", "0")
+    assert messages(result) == ["line 1", "line 3", "line 4"]
+    assert result.stderr == "run 0 of order/order-1 has ended: run 1 has begun\n"
+    assert [query.get("runNumber") for query in queries(network.asked)] == ["0", None, "0"]
 
 
 def test_no_lines_are_said_to_be_none():
-    found = headwater(Network(answer(history())), "instances", "logs", *ON)
-    assert found.stderr == "order/order-1 has logged no such lines.\n"
+    result = headwater(Network(answer(history())), "instances", "logs", *ON)
+    assert result.stderr == "order/order-1 has logged no such lines.\n"
 
 
 # -- what is asked
@@ -301,10 +301,10 @@ def test_no_lines_are_said_to_be_none():
 )  # fmt: skip
 def test_every_verb_has_its_route(arguments: list[str], route: str, body: object, said: str):
     network = Network(answer(OK))
-    found = headwater(network, "instances", *arguments, *ON)
-    assert (found.exit_code, found.stdout) == (0, "")
-    assert found.stderr.startswith("order/order-1 ")
-    assert found.stderr.endswith(f"{said}\n")
+    result = headwater(network, "instances", *arguments, *ON)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("order/order-1 ")
+    assert result.stderr.endswith(f"{said}\n")
     assert network.lines == [f"POST /workflows/order/instances/order-1{route}"]
     assert network.body() == body
 
@@ -328,15 +328,15 @@ def test_every_verb_has_its_route(arguments: list[str], route: str, body: object
 )  # fmt: skip
 def test_how_an_instance_stands_afterwards_is_said(verb: str, status: str, said: str):
     network = Network(answer({"ok": True, "status": {"status": status}}))
-    found = headwater(network, "instances", verb, *ON)
-    assert (found.exit_code, found.stdout, found.stderr) == (0, "", f"order/order-1 {said}\n")
+    result = headwater(network, "instances", verb, *ON)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"order/order-1 {said}\n")
 
 
 def test_an_instance_is_created_and_its_id_alone_goes_to_stdout():
     network = Network(answer({"id": "x", "details": {"status": "active"}}))
-    found = headwater(network, *("instances", "create", "-w", "order", "-i", "o-1"))
-    assert found.stdout == "o-1\n"
-    assert "`headwater instances get order/o-1`" in found.stderr
+    result = headwater(network, *("instances", "create", "-w", "order", "-i", "o-1"))
+    assert result.stdout == "o-1\n"
+    assert "`headwater instances get order/o-1`" in result.stderr
 
 
 def bulk(*instances: dict[str, Any], cursor: str | None = None) -> httpx.Response:
@@ -348,33 +348,38 @@ def test_the_same_is_done_to_all_page_by_page_and_those_that_refuse_are_shown():
     done = {"id": "a", "status": "active"}
     refused = {"id": "b", "status": "errored", "code": "RECORD_TOO_LARGE", "detail": "too much"}
     network = Network(bulk(done, cursor="n1"), bulk(refused, done))
-    found = headwater(
+    result = headwater(
         network, *("instances", "retry", "-w", "order", "--status", "errored"),
         *("--label", "team=blue"),
     )  # fmt: skip
-    assert found.stdout == "instance\tcode\twhy\norder/b\tRECORD_TOO_LARGE\ttoo much\n"
-    assert found.stderr == "retry: 1 done so far\nretry: 2 done, 1 refused.\n"
-    assert found.exit_code == 1
+    assert result.stdout == "instance\tcode\twhy\norder/b\tRECORD_TOO_LARGE\ttoo much\n"
+    assert result.stderr == "retry: 1 done so far\nretry: 2 done, 1 refused.\n"
+    assert result.exit_code == 1
     assert network.lines == ["POST /workflows/order/bulk"] * 2
-    asked = {"action": "retry", "status": "errored", "labels": {"team": "blue"}, "dryRun": False}
-    assert network.body(0) == asked
-    assert network.body(1) == {**asked, "cursor": "n1"}
+    requested = {
+        "action": "retry",
+        "status": "errored",
+        "labels": {"team": "blue"},
+        "dryRun": False,
+    }
+    assert network.body(0) == requested
+    assert network.body(1) == {**requested, "cursor": "n1"}
 
 
 def test_all_that_are_ended_can_be_told_why():
     network = Network(bulk({"id": "a", "status": "terminated"}))
     every = ("-w", "order", "--status", "active", "--reason", "a test")
-    found = headwater(network, "instances", "cancel", *every)
-    assert (found.exit_code, network.body(0)["reason"]) == (0, "a test")
+    result = headwater(network, "instances", "cancel", *every)
+    assert (result.exit_code, network.body(0)["reason"]) == (0, "a test")
 
 
 def test_before_the_same_is_done_to_all_it_can_be_seen_which_they_are():
     network = Network(bulk({"id": "a", "status": "waiting"}))
-    found = headwater(
+    result = headwater(
         network, *("instances", "terminate", "-w", "order", "--label", "a=b=c", "--dry-run")
     )
-    assert found.stdout == "instance\tstatus\norder/a\twaiting\n"
-    assert found.stderr == "terminate would change 1 instance; nothing was changed.\n"
+    assert result.stdout == "instance\tstatus\norder/a\twaiting\n"
+    assert result.stderr == "terminate would change 1 instance; nothing was changed.\n"
     assert network.body()["labels"] == {"a": "b=c"}
     assert network.body()["dryRun"] is True
 
@@ -390,16 +395,16 @@ def test_labels_are_given_and_asked_for():
 
 def test_json_comes_inline_from_a_file_or_from_standard_input(tmp_path: Path):
     (tmp_path / "params.json").write_text('{"sku": "ü"}\n', encoding="utf-8")
-    for argument, given in (
+    for argument, provided in (
         ('{"sku": "ü"}', None),
         (f"@{tmp_path / 'params.json'}", None),
         ("-", '{"sku": "ü"}'),
     ):
         network = Network(answer({"id": "x", "details": {"status": "active"}}))
-        found = headwater(
-            network, *("instances", "create", "-w", "order", "--params", argument), given=given
+        result = headwater(
+            network, *("instances", "create", "-w", "order", "--params", argument), given=provided
         )
-        assert found.exit_code == 0, found.stderr
+        assert result.exit_code == 0, result.stderr
         assert network.body()["params"] == {"sku": "ü"}
 
 
@@ -460,10 +465,10 @@ def failure(result: Result) -> str:
 @pytest.mark.parametrize("named", [ON, ("order/order-1",), ("order/a/b",)])
 def test_an_instance_is_named_as_output_names_it_or_by_options(named: tuple[str, ...]):
     network = Network(answer({"ok": True, "status": {"status": "paused"}}))
-    found = headwater(network, "instances", "pause", *named)
-    assert found.exit_code == 0
+    result = headwater(network, "instances", "pause", *named)
+    assert result.exit_code == 0
     name = "order/a/b" if "order/a/b" in named else "order/order-1"
-    assert found.stderr.startswith(f"{name} is paused")
+    assert result.stderr.startswith(f"{name} is paused")
 
 
 @pytest.mark.parametrize(
@@ -493,10 +498,10 @@ def test_an_instance_is_named_as_output_names_it_or_by_options(named: tuple[str,
 )
 def test_misuse_is_said_before_anything_is_asked(arguments: list[str], words: str):
     network = Network()
-    found = headwater(network, "instances", *arguments)
-    assert found.exit_code == 2
-    assert words in failure(found)
-    assert "geheim" not in found.output
+    result = headwater(network, "instances", *arguments)
+    assert result.exit_code == 2
+    assert words in failure(result)
+    assert "geheim" not in result.output
     assert network.asked == []
 
 
@@ -524,9 +529,9 @@ def test_misuse_is_said_before_anything_is_asked(arguments: list[str], words: st
     ],
 )  # fmt: skip
 def test_a_failure_is_one_line_that_says_what_to_do(given: Turn, line: str):
-    found = headwater(Network(given), "instances", "get", *ON, "--retries", "0")
-    assert found.exit_code == 1
-    assert failure(found) == line
+    result = headwater(Network(given), "instances", "get", *ON, "--retries", "0")
+    assert result.exit_code == 1
+    assert failure(result) == line
 
 
 def test_headers_are_read_and_errors_never_show_them():
@@ -534,8 +539,8 @@ def test_headers_are_read_and_errors_never_show_them():
     for wrong in ("geheim", ": geheim", "a b: geheim", "ü: geheim"):
         with pytest.raises(ValueError, match=r"^expected 'Name: value', found something else$"):
             header_of(wrong)
-    found = headwater(Network(), "workflows", "list", HEADWATER_HEADERS="geheim")
-    assert failure(found) == "HEADWATER_HEADERS: expected 'Name: value', found something else"
+    result = headwater(Network(), "workflows", "list", HEADWATER_HEADERS="geheim")
+    assert failure(result) == "HEADWATER_HEADERS: expected 'Name: value', found something else"
 
 
 def test_an_error_is_one_line_whatever_the_server_says():
@@ -589,7 +594,7 @@ def test_a_narrow_terminal_has_fewer_columns_and_whole_ids(
     output.print_rows(rows, columns, drops=("moved", "age"))
     shown = terminal.getvalue()
     assert name in shown
-    assert [each for each in ("moved", "age") if each not in shown] == left_out
+    assert [value for value in ("moved", "age") if value not in shown] == left_out
 
 
 def test_lines_are_aligned_as_they_come(monkeypatch: pytest.MonkeyPatch):
@@ -599,7 +604,7 @@ def test_lines_are_aligned_as_they_come(monkeypatch: pytest.MonkeyPatch):
     assert terminal.getvalue() == "\x1b[33mwarn \x1b[0m  a [bold] b\n"
 
 
-def test_the_clock_of_the_house_is_the_default():
+def test_the_clock_of_the_system_is_the_default():
     assert from_unix_ms(CliEnvironment().clock()).year >= 2026
     assert click.Context(cli).find_object(CliEnvironment) is None
 
@@ -626,8 +631,8 @@ def test_tokens_are_listed_as_of_an_event_over_pages():
         answer({**AS_OF, "tokens": [TOKEN], "total": 2, "cursor": "2"}),
         answer({**AS_OF, "tokens": [TOKEN | {"id": "3"}], "total": 2}),
     )
-    found = headwater(network, "instances", "tokens", *ON, "--at", "14", "--run", "0")
-    assert found.stdout.splitlines() == [
+    result = headwater(network, "instances", "tokens", *ON, "--at", "14", "--run", "0")
+    assert result.stdout.splitlines() == [
         "# order/order-1, run 0, as of sequence 14 (2026-11-21 13:59:59 UTC), definition 9f86d081",
         "token\tnode\tstatus\tbranch\tattempts\twaits for",
         "2\tvote\tpending\t1 of 2\t1\tretry, until 2026-11-21 14:00:00 UTC",
@@ -667,37 +672,42 @@ def test_a_graph_is_drawn_as_it_is_and_as_it_was():
 def test_what_would_follow_is_asked_for_and_told():
     fires = [{"transitionRef": "meet", "toNodeRef": "tally", "tokens": 1}]
     network = Network(answer({**SIMULATED, "fires": fires}))
-    found = headwater(
+    result = headwater(
         network, *("instances", "simulate-routing", *ON, "--token", "2", "--output", '{"a": 1}')
     )
-    assert found.stdout.splitlines()[1:] == ["transition\tto\ttokens", "meet\ttally\t1"]
-    assert "The run would be complete." in found.stderr
+    assert result.stdout.splitlines()[1:] == ["transition\tto\ttokens", "meet\ttally\t1"]
+    assert "The run would be complete." in result.stderr
     assert network.asked[0].content == b'{"token":"2","output":{"a":1}}'
     counts = {"total": 2, "completed": 2, "failed": 0, "terminal": 2}
     joined = {
         **SIMULATED, "transitionRef": "meet", "strategy": "all", "decision": "ACTIVATE_FAN_IN",
         "counts": counts,
     }  # fmt: skip
-    found = headwater(
+    result = headwater(
         Network(answer(joined)),
         *("instances", "simulate-synchronization", *ON, "--token", "2", "--transition", "meet"),
     )
-    assert "decision\tACTIVATE_FAN_IN\n" in found.stdout
+    assert "decision\tACTIVATE_FAN_IN\n" in result.stdout
     neither = headwater(Network(), "instances", "simulate-routing", *ON)
     assert "expected --token or --node" in neither.output
 
 
 def test_a_trace_says_where_another_release_decided_otherwise():
-    told = {"type": "decision.routing.start", "token_id": "2", "node_ref": "vote", "payload": {}}
+    reported = {
+        "type": "decision.routing.start",
+        "token_id": "2",
+        "node_ref": "vote",
+        "payload": {},
+    }
     decided = {
         "sequence": 3, "lastSequence": 5, "at": "2026-11-21T13:59:59Z", "events": [],
-        "decisions": [], "trace": [told | {"sequence": 3}], "same": False,
+        "decisions": [], "trace": [reported | {"sequence": 3}], "same": False,
     }  # fmt: skip
     network = Network(answer({**AS_OF, "decided": [decided]}))
-    found = headwater(network, "instances", "trace", *ON, "--from", "3", "--to", "9")
-    assert found.stdout.splitlines()[1:] == [
+    result = headwater(network, "instances", "trace", *ON, "--from", "3", "--to", "9")
+    assert result.stdout.splitlines()[1:] == [
         "sequence\tat\twhat\ttoken\tnode\tpayload",
         "3\t2026-11-21 13:59:59 UTC\tdecision.routing.start\t2\tvote\t{}",
     ]
-    assert "decided differently at 3" in found.stderr
+    assert "decided differently at 3" in result.stderr
     assert queries(network.asked) == [{"from": "3", "to": "9"}]

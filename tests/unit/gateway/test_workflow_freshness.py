@@ -61,10 +61,10 @@ def test_what_is_known_to_be_reached_is_not_asked_for() -> None:
     async def act(freshness: Freshness, store: Store) -> None:
         store.offsets = {0: 5}
         assert await freshness.refresh() == {0: 4}
-        asked = store.asked
+        requested = store.asked
         assert await freshness.wait_until_applied({0: 4}, 5)
         assert await freshness.wait_until_applied({}, 5)
-        assert store.asked == asked
+        assert store.asked == requested
 
     play(act)
 
@@ -84,9 +84,9 @@ def test_nobody_is_asked_while_nobody_waits() -> None:
         await asyncio.sleep(0.05)
         assert store.asked == 0
         await freshness.refresh()
-        asked = store.asked
+        requested = store.asked
         await asyncio.sleep(0.05)
-        assert store.asked <= asked + 1
+        assert store.asked <= requested + 1
 
     play(act)
 
@@ -116,11 +116,11 @@ def test_who_waits_in_patience_does_not_slow_down_who_does_not(
     async def act(freshness: Freshness, store: Store) -> None:
         patient = asyncio.create_task(freshness.wait_until_applied({0: 9}, 5, patient=True))
         await asyncio.sleep(0.02)
-        asked = store.asked
+        requested = store.asked
         store.offsets = {0: 1}
         async with asyncio.timeout(60):
             assert await freshness.refresh() == {0: 0}
-        assert store.asked > asked
+        assert store.asked > requested
         patient.cancel()
         await asyncio.gather(patient, return_exceptions=True)
 
@@ -132,8 +132,8 @@ def test_an_error_is_told_to_all_who_wait_and_the_next_look_may_succeed(error: E
     async def act(freshness: Freshness, store: Store) -> None:
         store.error = error
         waits = [freshness.wait_until_applied({0: 0}, 5), freshness.refresh()]
-        found = await asyncio.gather(*waits, return_exceptions=True)
-        assert found == [error, error]
+        result = await asyncio.gather(*waits, return_exceptions=True)
+        assert result == [error, error]
         store.error = None
         store.offsets = {0: 1}
         assert await freshness.wait_until_applied({0: 0}, 5)

@@ -152,17 +152,17 @@ def test_a_hook_may_deny_every_route(
 
 
 def test_a_batch_is_asked_about_one_by_one_and_refused_as_a_whole(commands: MemoryCommands) -> None:
-    asked: list[tuple[str | None, Any]] = []
+    requested: list[tuple[str | None, Any]] = []
 
     def only_small(context: RequestContext) -> Denied | None:
-        asked.append((context.instance_id, context.body))
+        requested.append((context.instance_id, context.body))
         return Denied(403, "TOO_LARGE", "") if context.body["params"] > 1 else None
 
     with service(commands, WorkflowHooks(authorize_instance_creation=only_small)) as client:
         body = {"instances": [{"id": "a", "params": 1}, {"id": "b", "params": 2}]}
         answer = client.post(f"{ORDERS}/batch", json=body, headers=KEY)
     assert answer.status_code == 403
-    assert asked == [("a", {"id": "a", "params": 1}), ("b", {"id": "b", "params": 2})]
+    assert requested == [("a", {"id": "a", "params": 1}), ("b", {"id": "b", "params": 2})]
     assert not commands.sent
 
 
@@ -170,24 +170,26 @@ def test_of_several_in_a_batch_with_one_id_the_first_is_created(commands: Memory
     with service(commands, WorkflowHooks()) as client:
         body = {"instances": [{"id": "b"}, {"id": "a", "params": 1}, {"id": "a", "params": 2}]}
         answer = client.post(f"{ORDERS}/batch", json=body, headers=ASYNC)
-    assert [each["id"] for each in answer.json()["instances"]] == ["b", "a"]
-    assert [(each.instance_id, each.command.params) for each in commands.sent] == [
+    assert [instance["id"] for instance in answer.json()["instances"]] == ["b", "a"]
+    assert [(item.instance_id, item.command.params) for item in commands.sent] == [
         ("b", "null"),
         ("a", "1"),
     ]
 
 
 def test_an_event_that_may_start_an_instance_is_asked_about_twice(commands: MemoryCommands) -> None:
-    asked: list[Any] = []
+    requested: list[Any] = []
     hooks = WorkflowHooks(
-        authorize_send_event=lambda context: asked.append((context.policy, context.body)),
-        authorize_instance_creation=lambda context: asked.append((context.policy, context.body)),
+        authorize_send_event=lambda context: requested.append((context.policy, context.body)),
+        authorize_instance_creation=lambda context: requested.append(
+            (context.policy, context.body)
+        ),
     )
     with service(commands, hooks) as client:
         for body in ({"type": "go"}, {"type": "go", "payload": 1, "startIfMissing": {"params": 2}}):
             answer = client.post(f"{ORDER}/events", json=body, headers=ASYNC)
             assert answer.status_code == 202
-    assert asked == [
+    assert requested == [
         ("send_event", {"type": "go", "payload": None}),
         ("send_event", {"type": "go", "payload": 1}),
         ("instance_creation", {"id": "order-1", "params": 2}),
@@ -439,9 +441,9 @@ def test_a_path_names_the_methods_that_it_takes(
 ) -> None:
     refused = client.request("PUT", path)
     assert_problem(refused, 405, "method_not_allowed")
-    asked = client.options(path)
-    assert asked.status_code == 204
-    for answer in (refused, asked):
+    requested = client.options(path)
+    assert requested.status_code == 204
+    for answer in (refused, requested):
         assert set(answer.headers["allow"].split(", ")) == methods
 
 
@@ -705,10 +707,10 @@ def test_what_a_tick_may_do_is_shared_by_the_workers(commands: MemoryCommands) -
     with serving(4) as one, serving(4) as two:
         settings = {"tick_url": f"{one.url},{two.url}", "tick_key": "the-tick-key"}
         with service(commands, WorkflowHooks(), **settings) as client:
-            asked = {"maxInstances": 8, "maxSteps": 20}
-            assert client.post(path, json=asked, headers=TICK_KEY).json() == {"processed": 9}
-            asked = {"maxSteps": 4}
-            assert client.post(path, json=asked, headers=TICK_KEY).json() == {"processed": 3}
+            requested = {"maxInstances": 8, "maxSteps": 20}
+            assert client.post(path, json=requested, headers=TICK_KEY).json() == {"processed": 9}
+            requested = {"maxSteps": 4}
+            assert client.post(path, json=requested, headers=TICK_KEY).json() == {"processed": 3}
     assert two.heard == [
         {"maxInstances": 8, "maxSteps": 20, "continuing": True},
         {"maxInstances": 2, "maxSteps": 12},

@@ -71,14 +71,14 @@ async def heard(tails: Tails, memory: MemoryTail, after: int = -1) -> list[tuple
 
 
 def parsed(stream: bytes) -> list[tuple[str, str]]:
-    found = []
+    result = []
     for block in stream.decode().split("\n\n"):
         fields = dict(
             line.split(": ", 1) for line in block.splitlines() if not line.startswith(":")
         )
         if "event" in fields:
-            found.append((fields["event"], fields.get("id", "")))
-    return found
+            result.append((fields["event"], fields.get("id", "")))
+    return result
 
 
 def test_a_stream_ends_behind_the_end_of_its_instance() -> None:
@@ -166,8 +166,8 @@ def test_an_instance_that_was_restarted_meanwhile_is_followed_on() -> None:
 def test_a_silent_stream_sends_comments() -> None:
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
         chunks = tails.response(memory.row, 7).iterator
-        found = [await anext(chunks) for _number in range(3)]
-        assert found == [b"retry: 1000\n\n", b": still here\n\n", b": still here\n\n"]
+        result = [await anext(chunks) for _number in range(3)]
+        assert result == [b"retry: 1000\n\n", b": still here\n\n", b": still here\n\n"]
         await chunks.aclose()
 
     play(act, MemoryTail(instance()), heartbeat_s=0.05)
@@ -206,18 +206,18 @@ async def stream(tails: Tails, memory: MemoryTail, receive: object, send: object
 
 def test_a_reader_that_goes_leaves_nothing_behind() -> None:
     async def act(tails: Tails, memory: MemoryTail, freshness: Freshness) -> None:
-        gone = asyncio.Event()
+        removed = asyncio.Event()
         before = asyncio.all_tasks()
 
         async def receive() -> dict[str, str]:
-            await gone.wait()
+            await removed.wait()
             return {"type": "http.disconnect"}
 
         async def send(_: object) -> None: ...
 
         streams = asyncio.create_task(stream(tails, memory, receive, send))
         await until(lambda: (tails.count, freshness.waiting) == (1, 1))
-        gone.set()
+        removed.set()
         await streams
         assert (tails.count, freshness.waiting) == (0, 0)
         assert asyncio.all_tasks() == before
@@ -229,10 +229,10 @@ def test_a_reader_that_takes_nothing_is_left_behind(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(streaming, "_SEND_WITHIN_S", 0.05)
 
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
-        gone = asyncio.Event()
+        removed = asyncio.Event()
 
         async def receive() -> dict[str, str]:
-            await gone.wait()
+            await removed.wait()
             return {"type": "http.disconnect"}
 
         async def send(event: dict[str, object]) -> None:
@@ -242,7 +242,7 @@ def test_a_reader_that_takes_nothing_is_left_behind(monkeypatch: pytest.MonkeyPa
         streams = asyncio.create_task(stream(tails, memory, receive, send))
         await asyncio.sleep(0.3)
         assert tails.count == 0
-        gone.set()
+        removed.set()
         await streams
 
     play(act, MemoryTail(instance()))

@@ -50,7 +50,7 @@ class MemoryCommands:
 
     async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
         self.sent += commands
-        return [self.answer(each) for each in commands]
+        return [self.answer(command) for command in commands]
 
 
 def row(**changes: object) -> dict[str, Any]:
@@ -129,13 +129,13 @@ class MemoryTail:
         if self.error is not None:
             raise self.error
         self.asked.append(after)
-        found = [(offset, row) for offset, row in self.log if offset > after]
-        shown = found[: self.page]
-        last = shown[-1][0] if len(found) > len(shown) else max(after, self.next - 1)
+        result = [(offset, row) for offset, row in self.log if offset > after]
+        shown = result[: self.page]
+        last = shown[-1][0] if len(result) > len(shown) else max(after, self.next - 1)
         return Changes(
             run_number=0,
             run_offset=0,
             rows=tuple(Changed(offset=offset, row=row) for offset, row in shown),
             offset=last,
-            more=len(found) > len(shown),
+            more=len(result) > len(shown),
         )

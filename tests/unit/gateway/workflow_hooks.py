@@ -1,4 +1,4 @@
-"""Hooks as users of the house write them; a test names them as the setting does."""
+"""Hooks as users of the system write them; a test names them as the setting does."""
 
 from headwater.gateway.api.workflows import Denied, RequestContext, WorkflowHooks
 

@@ -50,15 +50,15 @@ def normalized(type_: str, body: object, number: int = 1) -> NormalizeResult:
 
 def row(type_: str, *bodies: object) -> Row:
     """The one row that deliveries come to, in this order."""
-    found: Row | None = None
+    actual: Row | None = None
     for number, body in bodies if isinstance(bodies[0], tuple) else enumerate(bodies):
         result = normalized(type_, body, number)
         assert isinstance(result, Normalized), result
         (update,) = result.updates
-        assert found is None or found.key == update.key
-        found = merge(found, update)
-    assert found is not None
-    return found
+        assert actual is None or actual.key == update.key
+        actual = merge(actual, update)
+    assert actual is not None
+    return actual
 
 
 def columns(type_: str, *bodies: object) -> dict[str, Any]:
@@ -80,8 +80,8 @@ def test_the_package_is_installed_and_is_small():
 
 
 def test_a_push_is_a_row():
-    found = row("push", push())
-    assert found.key == ("4242", "refs/heads/main", "b" * 40, "2026-07-01T10:00:00+00:00")
+    result = row("push", push())
+    assert result.key == ("4242", "refs/heads/main", "b" * 40, "2026-07-01T10:00:00+00:00")
     assert columns("push", push()) == {
         "user_id": "github:77",
         "pusher": "amara-mill",
@@ -95,8 +95,8 @@ def test_a_push_is_a_row():
 
 
 def test_a_branch_that_is_deleted_is_a_push_without_commits():
-    gone = push(after=ZEROS, deleted=True, commits=[], head_commit=None)
-    assert (columns("push", gone)["deleted"], columns("push", gone)["commits"]) == (True, 0)
+    removed = push(after=ZEROS, deleted=True, commits=[], head_commit=None)
+    assert (columns("push", removed)["deleted"], columns("push", removed)["commits"]) == (True, 0)
 
 
 def test_a_branch_that_comes_back_to_where_it_was_is_another_push():
@@ -117,14 +117,14 @@ def test_a_push_without_a_time_has_that_of_its_arrival():
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_every_action_upon_a_pull_request_brings_its_row(action: str):
-    found = columns("pull_request", pull_request(action))
-    assert found["last_action"] == action
-    assert (found["author"], found["state"], found["title"]) == (
+    result = columns("pull_request", pull_request(action))
+    assert result["last_action"] == action
+    assert (result["author"], result["state"], result["title"]) == (
         "amara-mill",
         "open",
         "Turn the wheel",
     )
-    assert json.loads(found["labels"]) == ["water", "über"]
+    assert json.loads(result["labels"]) == ["water", "über"]
     assert row("pull_request", pull_request(action)).key == ("4242", "5")
 
 
@@ -148,9 +148,9 @@ def test_of_two_deliveries_that_cross_the_one_that_github_changed_later_stays():
     )
     rows = [row("pull_request", *order) for order in permutations(hooks)]
     assert all(one == rows[0] for one in rows)
-    found = dict(zip(PULL_REQUESTS.column_names, rows[0].values, strict=True))
-    assert (found["title"], found["state"], found["labels"]) == ("Turn it", "closed", "[]")
-    assert found["merged_at"] == "2026-07-01T12:00:00+00:00"
+    result = dict(zip(PULL_REQUESTS.column_names, rows[0].values, strict=True))
+    assert (result["title"], result["state"], result["labels"]) == ("Turn it", "closed", "[]")
+    assert result["merged_at"] == "2026-07-01T12:00:00+00:00"
 
 
 def test_an_account_that_is_gone_leaves_its_columns_open():

@@ -50,8 +50,8 @@ def records(type_: str, *data: dict[str, Any], **user: object) -> NormalizeResul
 def rejected(result: NormalizeResult) -> Rejected:
     """The one record of a delivery that was rejected; the others were taken."""
     assert isinstance(result, Normalized)
-    (found,) = result.rejected
-    return found
+    (actual,) = result.rejected
+    return actual
 
 
 def nested(path: str, value: object) -> dict[str, Any]:

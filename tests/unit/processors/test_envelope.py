@@ -65,16 +65,18 @@ def test_an_envelope_says_where_a_delivery_goes(body: bytes, routing: Routing):
     ],
 )
 def test_a_bad_update_time_is_none_for_it_only_breaks_ties(update: bytes, updated_at_ms: int):
-    found = read(b'{"type": "daily", "user": {"user_id": "s", "last_webhook_update": %b}}' % update)
-    assert found == Routing("daily", "s", None, updated_at_ms)
+    result = read(
+        b'{"type": "daily", "user": {"user_id": "s", "last_webhook_update": %b}}' % update
+    )
+    assert result == Routing("daily", "s", None, updated_at_ms)
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"type": ""}', b'{"type": null, "upload_id": "u"}',
                                   b'{"upload_id": "u", "data": {}}', b'{"data": []}'])  # fmt: skip
 def test_a_body_without_a_type_that_is_no_lab_report_is_malformed(body: bytes):
-    found = read(body)
-    assert isinstance(found, Malformed)
-    assert found.code == "missing_type"
+    result = read(body)
+    assert isinstance(result, Malformed)
+    assert result.code == "missing_type"
 
 
 @pytest.mark.parametrize(
@@ -92,10 +94,10 @@ def test_a_body_without_a_type_that_is_no_lab_report_is_malformed(body: bytes):
 )
 @pytest.mark.parametrize("text", [b"a\\u0000b", b"a\\nb", b"a\\u007f", b"\\u0085", b"x" * 257])
 def test_an_id_that_cannot_be_stored_is_malformed_and_named(body: bytes, field: str, text: str):
-    found = read(body % text)
-    assert isinstance(found, Malformed)
-    assert found.code == "malformed_id"
-    assert found.detail.startswith(f"{field}: expected")
+    result = read(body % text)
+    assert isinstance(result, Malformed)
+    assert result.code == "malformed_id"
+    assert result.detail.startswith(f"{field}: expected")
 
 
 def test_an_id_may_have_256_characters_of_any_script():
@@ -106,8 +108,8 @@ def test_an_id_may_have_256_characters_of_any_script():
 
 
 def test_half_a_surrogate_pair_is_no_text():
-    found = text_problem("id", "a\ud800")
-    assert found == "id: expected no control characters, found U+D800 at character 2"
+    result = text_problem("id", "a\ud800")
+    assert result == "id: expected no control characters, found U+D800 at character 2"
 
 
 def test_an_event_id_is_the_same_for_the_same_delivery_and_for_no_other():
@@ -123,7 +125,7 @@ def test_an_event_id_is_the_same_for_the_same_delivery_and_for_no_other():
     ids = [event_id(*part) for part in parts]
     assert ids == [event_id(*part) for part in parts]
     assert len(set(ids)) == len(parts)
-    assert all(len(each) == 32 and int(each, 16) >= 0 for each in ids)
+    assert all(len(item) == 32 and int(item, 16) >= 0 for item in ids)
 
 
 def test_an_event_id_never_changes():
@@ -152,6 +154,6 @@ SIGNED = 1_782_000_000_000
 )
 def test_a_retried_delivery_is_ordered_by_when_terra_first_had_it(header: str | None, ordered: int):
     headers = {} if header is None else {"x-terra-ordering-timestamp": header}
-    found = read_envelope(b'{"type": "daily", "user": {"user_id": "s"}}', headers)
-    assert isinstance(found, Routing)
-    assert sent_at_ms(SIGNED, found.ordered_ms) == ordered
+    result = read_envelope(b'{"type": "daily", "user": {"user_id": "s"}}', headers)
+    assert isinstance(result, Routing)
+    assert sent_at_ms(SIGNED, result.ordered_ms) == ordered

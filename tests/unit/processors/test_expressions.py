@@ -44,9 +44,9 @@ def value(source: str, gives: ResultKind = ResultKind.JSON, event: object = EVEN
     ],
 )
 def test_a_value_is_json(source: str, expected: str):
-    found = value(source)
-    assert isinstance(found, str)
-    assert sorted(found) == sorted(expected)
+    result = value(source)
+    assert isinstance(result, str)
+    assert sorted(result) == sorted(expected)
 
 
 def test_a_text_and_a_condition():
@@ -101,10 +101,10 @@ def test_what_is_no_expression_is_told_with_its_place(source: str, gives: Result
 def test_an_error_of_evaluation_is_a_value(
     source: str, gives: ResultKind, told: str, missing: bool
 ):
-    found = value(source, gives)
-    assert isinstance(found, EvaluationProblem)
-    assert told in found.message
-    assert found.missing is missing
+    result = value(source, gives)
+    assert isinstance(result, EvaluationProblem)
+    assert told in result.message
+    assert result.missing is missing
 
 
 def test_an_expression_that_would_not_end_in_time_is_stopped():
@@ -112,9 +112,9 @@ def test_an_expression_that_would_not_end_in_time_is_stopped():
     source = "0"
     for name in "abcdefg":
         source = f"{ten}.map({name}, {source})"
-    found = value(f"size({source})")
-    assert isinstance(found, EvaluationProblem)
-    assert "budget exceeded" in found.message
+    result = value(f"size({source})")
+    assert isinstance(result, EvaluationProblem)
+    assert "budget exceeded" in result.message
 
 
 texts = st.text('aä€😀"\\ \n', max_size=5)
@@ -131,9 +131,9 @@ json_values = st.recursive(
 
 @given(st.dictionaries(st.sampled_from("abc"), json_values))
 def test_any_json_goes_in_and_comes_out(event: dict[str, object]):
-    found = value("event", ResultKind.JSON, event)
-    assert isinstance(found, str)
-    assert json.loads(found) == event
+    result = value("event", ResultKind.JSON, event)
+    assert isinstance(result, str)
+    assert json.loads(result) == event
 
 
 SHARED = Names("input", "state")
@@ -164,8 +164,8 @@ def local_value(source: str, state: object = None, **local: object) -> object:
     ],
 )
 def test_names_of_its_own_come_with_each_evaluation(source: str, expected: object):
-    found = local_value(source, {"item": "other"}, item={"n": 1}, _branch={"index": 3})
-    assert found == (expected if not source.endswith("state") else {"n": 1})
+    result = local_value(source, {"item": "other"}, item={"n": 1}, _branch={"index": 3})
+    assert result == (expected if not source.endswith("state") else {"n": 1})
 
 
 def test_a_name_without_a_value_is_an_error_unless_it_is_absorbed():
@@ -307,8 +307,8 @@ def test_a_number_of_more_than_64_bits_is_told_by_its_name_alone():
 def test_a_map_is_in_the_order_of_its_keys_whatever_process_evaluates_it():
     names = "hgfedcba"
     given = {key: {"z": 1, "y": 2, "x": 3} for key in names}
-    found = local_value("[state, item]", given, item=given)
-    assert json.dumps(found) == json.dumps([given, given], sort_keys=True)
+    result = local_value("[state, item]", given, item=given)
+    assert json.dumps(result) == json.dumps([given, given], sort_keys=True)
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,9 @@ def days(found: Folded):
 
 
 def test_nothing_folds_to_empty_tables():
-    found = folded()
-    assert found.outcomes == {}
-    assert found.rows == {table.name: {} for table in TABLES}
+    result = folded()
+    assert result.outcomes == {}
+    assert result.rows == {table.name: {} for table in TABLES}
 
 
 @pytest.mark.parametrize(
@@ -94,16 +94,16 @@ def test_nothing_folds_to_empty_tables():
     ],
 )  # fmt: skip
 def test_a_delivery_alone_comes_to_one_outcome(received: WebhookReceived, outcome: tuple[str, str]):
-    found = folded(received)
-    assert found.outcomes == {"e": outcome}
-    assert bool(days(found)) is (outcome == ("processed", ""))
+    result = folded(received)
+    assert result.outcomes == {"e": outcome}
+    assert bool(days(result)) is (outcome == ("processed", ""))
 
 
 def test_the_first_offset_of_an_event_id_counts_in_whatever_order_they_are_met():
     first = delivery("e", "daily", reference="user_1")
     second = msgspec.structs.replace(first, sent_at_ms=NOW_MS + 9)
-    found = fold([(0, 7, second), (0, 3, first), (0, 9, second)], user_prefix="user_")
-    (row,) = found.rows["daily_summary"].values()
+    result = fold([(0, 7, second), (0, 3, first), (0, 9, second)], user_prefix="user_")
+    (row,) = result.rows["daily_summary"].values()
     stamp = row.stamps[DAILY_SUMMARY.index["steps"]]
     assert stamp is not None
     assert stamp.sent_at_ms == NOW_MS
@@ -111,36 +111,36 @@ def test_the_first_offset_of_an_event_id_counts_in_whatever_order_they_are_met()
 
 
 def test_a_user_is_learned_from_an_authentication_that_comes_later():
-    found = folded(delivery("e-1", "daily"), delivery("e-2", "auth", reference="user_1"))
-    assert found.outcomes["e-1"] == ("processed", "")
-    assert days(found) == {("user_1", "oura", "2026-07-01"): 5}
+    result = folded(delivery("e-1", "daily"), delivery("e-2", "auth", reference="user_1"))
+    assert result.outcomes["e-1"] == ("processed", "")
+    assert days(result) == {("user_1", "oura", "2026-07-01"): 5}
 
 
 def test_the_latest_authentication_of_a_subject_counts():
-    found = folded(
+    result = folded(
         delivery("e-1", "auth_success", reference="user_2", sent=2),
         delivery("e-2", "auth", reference="user_1", sent=1),
         delivery("e-3", "daily"),
     )
-    assert days(found) == {("user_2", "oura", "2026-07-01"): 5}
+    assert days(result) == {("user_2", "oura", "2026-07-01"): 5}
 
 
 def test_a_closed_connection_tells_its_user_too():
-    found = folded(delivery("e-1", "deauth", reference="user_1"), delivery("e-2", "daily"))
-    assert days(found) == {("user_1", "oura", "2026-07-01"): 5}
+    result = folded(delivery("e-1", "deauth", reference="user_1"), delivery("e-2", "daily"))
+    assert days(result) == {("user_1", "oura", "2026-07-01"): 5}
 
 
 def test_a_reauthentication_takes_its_user_from_the_subject_it_replaces():
-    found = folded(
+    result = folded(
         delivery("e-4", "daily", "s-3"),
         reauth("e-3", "s-3", "s-2", "widget-2"),
         reauth("e-2", "s-2", "s-1"),
         delivery("e-1", "auth", "s-1", "user_1"),
     )
-    assert set(found.outcomes.values()) == {("processed", "")}
-    assert days(found) == {("user_1", "oura", "2026-07-01"): 5}
+    assert set(result.outcomes.values()) == {("processed", "")}
+    assert days(result) == {("user_1", "oura", "2026-07-01"): 5}
     active = CONNECTIONS.index["active"]
-    connections = found.rows["terra_connections"].items()
+    connections = result.rows["terra_connections"].items()
     assert {key[0]: row.values[active] for key, row in connections} == {
         "s-1": False,
         "s-2": False,
@@ -149,16 +149,16 @@ def test_a_reauthentication_takes_its_user_from_the_subject_it_replaces():
 
 
 def test_subjects_that_replace_each_other_in_a_ring_end():
-    found = folded(
+    result = folded(
         reauth("e-1", "s-1", "s-2", sent=1),
         reauth("e-2", "s-2", "s-1", sent=2),
         delivery("e-3", "auth", "s-1", "user_1"),
         delivery("e-4", "auth", "s-2", "user_2"),
         delivery("e-5", "daily", "s-1"),
     )
-    assert found.outcomes["e-5"] == ("processed", "")
+    assert result.outcomes["e-5"] == ("processed", "")
 
 
 def test_an_authentication_of_nobody_teaches_nothing():
-    found = folded(delivery("e-1", "auth", "", "user_1"), delivery("e-2", "daily", ""))
-    assert found.outcomes == {"e-1": ("dead", "missing_user_id"), "e-2": ("dead", "no_user")}
+    result = folded(delivery("e-1", "auth", "", "user_1"), delivery("e-2", "daily", ""))
+    assert result.outcomes == {"e-1": ("dead", "missing_user_id"), "e-2": ("dead", "no_user")}

@@ -51,7 +51,7 @@ def shuffled(value: object, chance: random.Random) -> object:
         names = list(value)
         chance.shuffle(names)
         return {name: shuffled(value[name], chance) for name in names}
-    return [shuffled(each, chance) for each in value] if isinstance(value, list) else value
+    return [shuffled(item, chance) for item in value] if isinstance(value, list) else value
 
 
 @given(ANY_JSON, st.randoms())
@@ -80,5 +80,5 @@ def test_the_order_of_names_and_how_it_is_written_do_not_matter(
     ],
 )
 def test_what_says_the_same(one: str, other: str, same: bool) -> None:
-    hashes = [canonical_hash(json.loads(each)) for each in (one, other)]
+    hashes = [canonical_hash(json.loads(item)) for item in (one, other)]
     assert (hashes[0] == hashes[1]) is same

@@ -37,17 +37,17 @@ def steps(row: Row):
 )
 def test_of_two_values_the_greater_stamp_stays(new: Stamp, wins: bool):
     held = merge(None, update(steps=1))
-    found = merge(held, update(new, steps=2))
-    assert steps(found) == ((2, new) if wins else (1, stamp()))
-    assert (found is held) is not wins
+    result = merge(held, update(new, steps=2))
+    assert steps(result) == ((2, new) if wins else (1, stamp()))
+    assert (result is held) is not wins
 
 
 def test_a_null_says_nothing_and_an_older_delivery_fills_the_gap():
     held = merge(None, update(stamp(sent=20), steps=1, strain=None))
-    found = merge(held, update(stamp(sent=5), steps=9, strain=3.0))
-    assert steps(found) == (1, stamp(sent=20))
-    assert found.values[DAILY_SUMMARY.index["strain"]] == 3.0
-    assert found.stamps[DAILY_SUMMARY.index["strain"]] == stamp(sent=5)
+    result = merge(held, update(stamp(sent=5), steps=9, strain=3.0))
+    assert steps(result) == (1, stamp(sent=20))
+    assert result.values[DAILY_SUMMARY.index["strain"]] == 3.0
+    assert result.stamps[DAILY_SUMMARY.index["strain"]] == stamp(sent=5)
 
 
 def test_an_update_of_nothing_makes_a_row_of_nulls():

@@ -32,9 +32,9 @@ def columns(result: NormalizeResult) -> dict[str, Any]:
 
 def test_a_workout_sets_every_column():
     result = records("activity", RUN)
-    found = columns(result)
-    assert msgspec.json.decode(found.pop("raw")) == RUN
-    assert found == {
+    actual = columns(result)
+    assert msgspec.json.decode(actual.pop("raw")) == RUN
+    assert actual == {
         "end_time": "2026-07-01T03:25:30.000Z",
         "summary_id": "ride-77",
         "type": 1,
@@ -50,14 +50,14 @@ def test_a_workout_sets_every_column():
     assert isinstance(result, Normalized)
     assert result.updates[0].table is ACTIVITIES
     assert result.updates[0].key == ("user_1", "garmin", "2026-07-01T02:40:00.000Z")
-    assert set(found) | {"raw"} == set(ACTIVITIES.column_names)
+    assert set(actual) | {"raw"} == set(ACTIVITIES.column_names)
 
 
 def test_kind_zero_is_a_kind_and_a_workout_may_have_no_id_and_no_end():
     metadata = {"start_time": "2026-06-30T23:40:00Z", "type": 0, "summary_id": None}
-    found = columns(records("activity", {"metadata": metadata}))
-    assert (found["type"], found["summary_id"], found["end_time"]) == (0, None, None)
-    assert found["duration_seconds"] is None
+    result = columns(records("activity", {"metadata": metadata}))
+    assert (result["type"], result["summary_id"], result["end_time"]) == (0, None, None)
+    assert result["duration_seconds"] is None
 
 
 def test_a_name_is_kept_without_what_no_column_can_hold():

@@ -68,8 +68,8 @@ def test_a_user_who_was_looked_up_in_the_row_is_not_said_again(type_: str, row: 
 
 def test_a_reauthentication_tells_both_connections_whose_they_are():
     body = {"type": "user_reauth", "new_user": USER | {"user_id": "s-2"}, "old_user": USER}
-    found = rows(normalized("user_reauth", body, user_id="user_looked_up"))
-    assert [each["user_id"] for each in found.values()] == ["user_looked_up"] * 2
+    result = rows(normalized("user_reauth", body, user_id="user_looked_up"))
+    assert [value["user_id"] for value in result.values()] == ["user_looked_up"] * 2
 
 
 def test_a_reauthentication_opens_one_connection_and_closes_the_other():

@@ -22,8 +22,8 @@ def weighed(*measurements: dict[str, Any]) -> dict[str, Any]:
 
 
 def pressed(*samples: tuple[float | None, float | None], **more: object) -> dict[str, Any]:
-    found = [{"systolic_bp": high, "diastolic_bp": low} for high, low in samples]
-    return DAY | {"blood_pressure_data": {"blood_pressure_samples": found, **more}}
+    result = [{"systolic_bp": high, "diastolic_bp": low} for high, low in samples]
+    return DAY | {"blood_pressure_data": {"blood_pressure_samples": result, **more}}
 
 
 def rows(result: NormalizeResult) -> dict[tuple[str, ...], tuple[object, ...]]:

@@ -96,8 +96,8 @@ def test_a_day_without_anything_is_a_row_of_nulls():
 def test_active_minutes_are_the_sum_of_those_that_are_there(
     seconds: dict[str, int], together: float | None
 ):
-    found = columns(records("daily", day(active_durations_data=seconds)))
-    assert found.get("active_zone_minutes") == together
+    result = columns(records("daily", day(active_durations_data=seconds)))
+    assert result.get("active_zone_minutes") == together
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_a_day_needs_a_source_that_can_be_stored(provider: str | None, code: str
 def test_a_record_whose_date_cannot_be_true_is_rejected_and_names_the_place(
     metadata: dict[str, str], code: str, place: str
 ):
-    found = rejected(records("daily", DAY, DAY, DAY, {"metadata": metadata}))
-    assert found.code == code
-    assert found.detail.startswith(f"data[3].metadata.{place}: expected ")
-    assert ", found " in found.detail
-    assert len(found.detail) < 300
+    result = rejected(records("daily", DAY, DAY, DAY, {"metadata": metadata}))
+    assert result.code == code
+    assert result.detail.startswith(f"data[3].metadata.{place}: expected ")
+    assert ", found " in result.detail
+    assert len(result.detail) < 300
 
 
 def test_a_bad_date_is_quoted():
@@ -203,11 +203,11 @@ def test_every_number_has_limits_ends_included(limit: limits.Limit):
     for value in (limit.low, limit.high):
         assert isinstance(records("daily", day(**nested(limit.path, value))), Normalized)
     for value in (limit.low - 1, limit.high + 1):
-        found = rejected(records("daily", DAY, day(**nested(limit.path, value))))
-        assert found.code == "out_of_range"
-        assert found.detail.startswith(f"data[1].{limit.path}: expected {limit.low:,} to ")
-        assert found.detail.endswith(f", found {float(value)!r}")
-        assert limit.because in found.detail
+        result = rejected(records("daily", DAY, day(**nested(limit.path, value))))
+        assert result.code == "out_of_range"
+        assert result.detail.startswith(f"data[1].{limit.path}: expected {limit.low:,} to ")
+        assert result.detail.endswith(f", found {float(value)!r}")
+        assert limit.because in result.detail
 
 
 def test_bad_records_do_not_keep_the_good_ones_from_becoming_rows():
@@ -217,7 +217,7 @@ def test_bad_records_do_not_keep_the_good_ones_from_becoming_rows():
     alone = records("daily", DAY)
     assert isinstance(alone, Normalized)
     assert result.updates == alone.updates
-    assert [each.code for each in result.rejected] == [
+    assert [item.code for item in result.rejected] == [
         "malformed_record",
         "bad_date",
         "out_of_range",

@@ -63,12 +63,12 @@ def _normalized(type_: str, body: object, our_id: str | None) -> NormalizeResult
 
 def rows(result: NormalizeResult) -> dict[tuple[str, str], dict[str, Any]]:
     assert isinstance(result, Normalized)
-    found = {}
+    actual = {}
     for update in result.updates:
         if update.table is BIOMARKERS:
             assert update.key[:2] == ("user_1", "terra_lab")
-            found[update.key[2], update.key[3]] = dict(update.values)
-    return found
+            actual[update.key[2], update.key[3]] = dict(update.values)
+    return actual
 
 
 def test_the_older_shape_sets_every_column():
@@ -106,12 +106,12 @@ def test_todays_shape_sets_every_column():
 def test_a_report_ends_its_upload_and_outranks_what_was_said_of_it_before():
     result = report(OLD)
     assert isinstance(result, Normalized)
-    (upload,) = [each for each in result.updates if each.table is LAB_UPLOADS]
+    (upload,) = [update for update in result.updates if update.table is LAB_UPLOADS]
     assert (upload.key, upload.values) == (("u1",), {"terra_status": "parsed"})
     assert upload.stamp.rank == REPORT_RANK
     without = report(OLD, our_id=None)
     assert isinstance(without, Normalized)
-    assert [each.table for each in without.updates] == [BIOMARKERS]
+    assert [update.table for update in without.updates] == [BIOMARKERS]
     assert rows(without)["2026-06-20", "glucose"]["upload_id"] is None
 
 
@@ -133,8 +133,8 @@ def test_a_report_ends_its_upload_and_outranks_what_was_said_of_it_before():
 def test_a_text_that_is_a_number_is_one_and_any_other_is_kept_as_sent(
     value: object, number: float | None, text: str | None
 ):
-    (found,) = rows(report(OLD | {"value": value})).values()
-    assert (found["value"], found["value_text"]) == (number, text)
+    (result,) = rows(report(OLD | {"value": value})).values()
+    assert (result["value"], result["value_text"]) == (number, text)
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ def test_every_alias_leads_to_a_canonical_code_and_those_to_themselves():
 @pytest.mark.parametrize(
     ("said", "status"),
     [
-        *((each, "optimal") for each in ("normal", "Optimal", "in_range", "In Range")),
-        *((each, "borderline") for each in ("borderline", "borderline_high", "borderline_low")),
+        *((value, "optimal") for value in ("normal", "Optimal", "in_range", "In Range")),
+        *((value, "borderline") for value in ("borderline", "borderline_high", "borderline_low")),
         *(
-            (each, "out_of_range")
-            for each in ("high", "low", "abnormal", "critical", "critical_high", "CRITICAL_LOW")
+            (value, "out_of_range")
+            for value in ("high", "low", "abnormal", "critical", "critical_high", "CRITICAL_LOW")
         ),
         ("out_of_range", "out_of_range"),
         ("pending", None),
@@ -179,8 +179,8 @@ def test_every_alias_leads_to_a_canonical_code_and_those_to_themselves():
 )
 def test_what_labs_say_is_one_of_three_statuses_or_none(said: str | None, status: str | None):
     assert status_of(said) == status
-    (found,) = rows(report(OLD | {"classification": said})).values()
-    assert (found["status"], found["classification"]) == (status, said)
+    (result,) = rows(report(OLD | {"classification": said})).values()
+    assert (result["status"], result["classification"]) == (status, said)
 
 
 def test_a_results_own_date_comes_before_the_reports_and_a_moment_is_the_day_of_its_offset():
@@ -210,7 +210,7 @@ def test_a_results_own_date_comes_before_the_reports_and_a_moment_is_the_day_of_
 def test_results_are_rejected_one_by_one(change: dict[str, object], code: str):
     result = report(OLD | change, NEW)
     assert isinstance(result, Normalized)
-    assert [each.code for each in result.rejected] == [code]
+    assert [item.code for item in result.rejected] == [code]
     assert result.rejected[0].detail.startswith("data.results[0]")
     assert list(rows(result)) == [("2026-06-12", "hemoglobin")]
     alone = report(OLD | change)
@@ -230,7 +230,7 @@ def test_of_two_results_of_a_day_the_last_counts_and_the_other_is_rejected_unles
     assert same.rejected == ()
     result = report(OLD, other)
     assert isinstance(result, Normalized)
-    assert [each.code for each in result.rejected] == ["repeated_result"]
+    assert [item.code for item in result.rejected] == ["repeated_result"]
     assert rows(result)["2026-06-20", "glucose"]["value"] == 91
 
 
@@ -248,7 +248,7 @@ def test_several_reports_in_one_delivery_are_told_apart():
     result = _normalized("lab_report", {"upload_id": "upl_1", "data": reports}, "u1")
     assert isinstance(result, Normalized)
     assert list(rows(result)) == [("2026-06-20", "glucose"), ("2026-06-21", "glucose")]
-    assert [each.detail.partition(":")[0] for each in result.rejected] == [
+    assert [item.detail.partition(":")[0] for item in result.rejected] == [
         "data[1].results[1]",
         "data[2]",
     ]
@@ -257,7 +257,7 @@ def test_several_reports_in_one_delivery_are_told_apart():
 def test_a_report_without_results_is_parsed_all_the_same():
     result = report()
     assert isinstance(result, Normalized)
-    assert [each.table for each in result.updates] == [LAB_UPLOADS]
+    assert [update.table for update in result.updates] == [LAB_UPLOADS]
     assert report(our_id=None) == Skipped("empty_data")
 
 

@@ -47,7 +47,9 @@ def night(**parts: object):
 
 def updates(result: NormalizeResult, table: Table, rank: int = 0):
     assert isinstance(result, Normalized)
-    return [each for each in result.updates if each.table is table and each.stamp.rank == rank]
+    return [
+        update for update in result.updates if update.table is table and update.stamp.rank == rank
+    ]
 
 
 def day_of(result: NormalizeResult, rank: int = 0):
@@ -168,9 +170,9 @@ def test_a_share_is_of_the_seconds_asleep_and_awake_if_both_are_known(
         },
         "awake": {"duration_awake_state_seconds": awake},
     }
-    found = day_of(records("sleep", night(sleep_durations_data=durations)))
-    assert found.get("deep_sleep_percent") == percent
-    assert found["deep_sleep_minutes"] == 1.67
+    result = day_of(records("sleep", night(sleep_durations_data=durations)))
+    assert result.get("deep_sleep_percent") == percent
+    assert result["deep_sleep_minutes"] == 1.67
 
 
 def test_a_record_with_a_stage_longer_than_the_sleep_is_rejected():
@@ -202,10 +204,10 @@ def test_two_sleeps_of_one_night_are_two_sessions_and_one_day():
         "2026-06-30T22:12:00.000Z",
         "2026-07-01T07:00:00.000Z",
     ]
-    found = day_of(result)
-    assert found["sleep_score"] == 40
-    assert found["bed_time"] == "2026-07-01T08:00:00.000+01:00"
-    assert found["sleep_minutes"] == 420
+    actual = day_of(result)
+    assert actual["sleep_score"] == 40
+    assert actual["bed_time"] == "2026-07-01T08:00:00.000+01:00"
+    assert actual["sleep_minutes"] == 420
     assert day_of(result, rank=1)["resting_heart_rate"] == 48
 
 
@@ -228,9 +230,9 @@ def test_one_moment_in_two_offsets_is_one_session():
     ],
 )
 def test_a_sleep_needs_both_dates(metadata: dict[str, str], code: str, place: str):
-    found = rejected(records("sleep", NIGHT, {"metadata": metadata}))
-    assert found.code == code
-    assert found.detail.startswith(f"data[1].metadata.{place}: expected ")
+    result = rejected(records("sleep", NIGHT, {"metadata": metadata}))
+    assert result.code == code
+    assert result.detail.startswith(f"data[1].metadata.{place}: expected ")
 
 
 @pytest.mark.parametrize("limit", limits.SLEEP, ids=lambda limit: limit.path)
@@ -238,8 +240,8 @@ def test_every_number_has_limits_ends_included(limit: limits.Limit):
     for value in (limit.low, limit.high):
         assert isinstance(records("sleep", night(**nested(limit.path, value))), Normalized)
     for value in (limit.low - 1, limit.high + 1):
-        found = rejected(records("sleep", NIGHT, night(**nested(limit.path, value))))
-        assert found.detail.startswith(f"data[1].{limit.path}: expected {limit.low:,} to ")
+        result = rejected(records("sleep", NIGHT, night(**nested(limit.path, value))))
+        assert result.detail.startswith(f"data[1].{limit.path}: expected {limit.low:,} to ")
 
 
 def test_bad_nights_do_not_keep_the_good_ones_from_becoming_rows():
@@ -248,7 +250,7 @@ def test_bad_nights_do_not_keep_the_good_ones_from_becoming_rows():
     assert isinstance(result, Normalized)
     assert isinstance(alone, Normalized)
     assert result.updates == alone.updates
-    assert [each.code for each in result.rejected] == ["malformed_record", "bad_date"]
+    assert [item.code for item in result.rejected] == ["malformed_record", "bad_date"]
     nothing = records("sleep", {"metadata": {}})
     assert isinstance(nothing, Failed)
     assert (nothing.code, nothing.rejected) == ("no_usable_record", 1)

@@ -15,9 +15,9 @@ EVERY = pytest.mark.parametrize("scheme", SCHEMES.values(), ids=lambda scheme: s
 @EVERY
 def test_what_is_taken_is_so_by_a_secret_that_is_named_by_its_place(scheme: SignatureScheme):
     headers = sign(scheme, BODY, SECRETS[1], NOW_S, "msg_1")
-    found = diagnose(scheme, headers, BODY, SECRETS, NOW_S)
-    assert (found.reason, found.secret, found.body) == (None, 2, None)
-    assert not any(secret in repr(found) for secret in SECRETS)
+    result = diagnose(scheme, headers, BODY, SECRETS, NOW_S)
+    assert (result.reason, result.secret, result.body) == (None, 2, None)
+    assert not any(secret in repr(result) for secret in SECRETS)
 
 
 @EVERY
@@ -38,36 +38,36 @@ def test_a_body_that_was_reformatted_on_the_way_is_recognized(
 ):
     original = came.replace(b"\r\n", b"\n") if b"\r\n" in came else BODY
     headers = sign(scheme, original, SECRETS[0], NOW_S, "msg_1")
-    found = diagnose(scheme, headers, came, SECRETS, NOW_S)
-    assert (found.reason, found.secret) == (RefusalReason.SIGNATURE_MISMATCH, 1)
-    assert found.body == signed
+    result = diagnose(scheme, headers, came, SECRETS, NOW_S)
+    assert (result.reason, result.secret) == (RefusalReason.SIGNATURE_MISMATCH, 1)
+    assert result.body == signed
 
 
 def test_a_second_newline_at_the_end_is_recognized():
     headers = sign(SCHEMES["github"], b'{"a":  1}\n', "s", NOW_S)
-    found = diagnose(SCHEMES["github"], headers, b'{"a":  1}\n\n', ["s"], NOW_S)
-    assert (found.secret, found.body) == (1, "this body with one newline at its end")
+    result = diagnose(SCHEMES["github"], headers, b'{"a":  1}\n\n', ["s"], NOW_S)
+    assert (result.secret, result.body) == (1, "this body with one newline at its end")
 
 
 def test_a_file_that_ended_with_a_newline_is_recognized_however_it_was_written_anew():
     headers = sign(SCHEMES["github"], b'{"a":1}\n', "s", NOW_S)
-    found = diagnose(SCHEMES["github"], headers, b'{ "a": 1 }', ["s"], NOW_S)
-    assert found.body is not None
-    assert found.body.endswith("without spaces, with a newline at its end")
+    result = diagnose(SCHEMES["github"], headers, b'{ "a": 1 }', ["s"], NOW_S)
+    assert result.body is not None
+    assert result.body.endswith("without spaces, with a newline at its end")
 
 
 def test_of_a_stale_delivery_it_is_said_who_signed_it():
     headers = sign(SCHEMES["slack"], BODY, "s", NOW_S - 86_400)
-    found = diagnose(SCHEMES["slack"], headers, BODY, ["s"], NOW_S)
-    assert (found.reason, found.age_s) == (RefusalReason.STALE, 86_400)
-    assert (found.secret, found.body) == (1, None)
+    result = diagnose(SCHEMES["slack"], headers, BODY, ["s"], NOW_S)
+    assert (result.reason, result.age_s) == (RefusalReason.STALE, 86_400)
+    assert (result.secret, result.body) == (1, None)
 
 
 def test_of_a_stranger_nothing_is_explained():
     headers = sign(SCHEMES["github"], BODY, "theirs", NOW_S)
-    found = diagnose(SCHEMES["github"], headers, BODY, ["ours"], NOW_S)
-    assert found.reason is RefusalReason.SIGNATURE_MISMATCH
-    assert (found.secret, found.body, found.age_s) == (None, None, None)
+    result = diagnose(SCHEMES["github"], headers, BODY, ["ours"], NOW_S)
+    assert result.reason is RefusalReason.SIGNATURE_MISMATCH
+    assert (result.secret, result.body, result.age_s) == (None, None, None)
 
 
 def test_it_is_said_which_bytes_are_signed_and_which_headers_are_expected():

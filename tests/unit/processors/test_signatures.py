@@ -75,10 +75,10 @@ def test_the_published_delivery_of_terra_is_verified():
 
 def test_the_published_forgery_of_terra_is_refused():
     headers = {"terra-signature": FORGED_HEADER}
-    found = verify(TERRA.scheme, headers, FORGED_BODY, [TERRA_SECRET], 1669743290)
-    assert isinstance(found, Refused)
-    assert found.reason == "signature_mismatch"
-    assert good() not in found.detail
+    result = verify(TERRA.scheme, headers, FORGED_BODY, [TERRA_SECRET], 1669743290)
+    assert isinstance(result, Refused)
+    assert result.reason == "signature_mismatch"
+    assert good() not in result.detail
 
 
 @pytest.mark.parametrize("prefix", ["webhook", "svix"])
@@ -93,8 +93,8 @@ def test_the_published_delivery_of_github_is_verified_and_its_unsigned_id_is_not
         "x-github-delivery": "72d3162e-cc78-11e3-81ab-4c9367dc0958",
     }
     secret = "It's a Secret to Everybody"
-    found = verify(SCHEMES["github"], headers, b"Hello, World!", [secret], 0)
-    assert found == Verified(None, None)
+    result = verify(SCHEMES["github"], headers, b"Hello, World!", [secret], 0)
+    assert result == Verified(None, None)
     assert not SCHEMES["github"].signs_id
 
 
@@ -104,8 +104,8 @@ def test_the_published_delivery_of_slack_is_verified():
         "x-slack-request-timestamp": "1531420618",
     }
     secret = "8f742231b10e8888abcd99yyyzzz85a5"
-    found = verify(SCHEMES["slack"], headers, SLACK_BODY, [secret], 1531420618)
-    assert found == Verified(1531420618000, None)
+    result = verify(SCHEMES["slack"], headers, SLACK_BODY, [secret], 1531420618)
+    assert result == Verified(1531420618000, None)
 
 
 def test_shopify_signs_the_body_alone_in_base64():
@@ -178,26 +178,26 @@ def test_a_header_with_one_good_signature_is_taken(header: str | None):
     ],
 )
 def test_any_other_header_is_refused_with_its_reason(header: str | None, reason: str):
-    found = terra(header)
-    assert isinstance(found, Refused)
-    assert found.reason == reason
-    assert "expected" in found.detail
-    assert "found" in found.detail
-    assert found.detail.isprintable()
-    assert len(found.detail) < 300
+    result = terra(header)
+    assert isinstance(result, Refused)
+    assert result.reason == reason
+    assert "expected" in result.detail
+    assert "found" in result.detail
+    assert result.detail.isprintable()
+    assert len(result.detail) < 300
 
 
 @pytest.mark.parametrize("away_s", [-300, -299.5, 0, 299.5, 300])
 def test_the_window_is_five_minutes_both_ways_ends_included(away_s: float):
-    found = terra(f"t={TERRA_TIME},v1={good()}", now_s=TERRA_TIME + away_s)
-    assert isinstance(found, Verified)
+    result = terra(f"t={TERRA_TIME},v1={good()}", now_s=TERRA_TIME + away_s)
+    assert isinstance(result, Verified)
 
 
 @pytest.mark.parametrize("away_s", [-300.5, 300.5, float("nan")])
 def test_a_time_outside_the_window_or_an_unreadable_clock_is_stale(away_s: float):
-    found = terra(f"t={TERRA_TIME},v1={good()}", now_s=TERRA_TIME + away_s)
-    assert isinstance(found, Refused)
-    assert found.reason == "stale"
+    result = terra(f"t={TERRA_TIME},v1={good()}", now_s=TERRA_TIME + away_s)
+    assert isinstance(result, Refused)
+    assert result.reason == "stale"
 
 
 def test_any_of_several_secrets_verifies():
@@ -210,9 +210,9 @@ def test_any_of_several_secrets_verifies():
 def test_without_the_right_secret_everything_is_refused(secrets: Sequence[str]):
     # An empty secret is a key like any other to HMAC: whoever guesses it could sign.
     signed_by_none = hmac.digest(b"", f"{TERRA_TIME}.".encode() + TERRA_BODY, "sha256").hex()
-    found = terra(f"t={TERRA_TIME},v1={good()},v1={signed_by_none}", secrets=secrets)
-    assert isinstance(found, Refused)
-    assert found.reason == "signature_mismatch"
+    result = terra(f"t={TERRA_TIME},v1={good()},v1={signed_by_none}", secrets=secrets)
+    assert isinstance(result, Refused)
+    assert result.reason == "signature_mismatch"
 
 
 @pytest.mark.parametrize(
@@ -240,15 +240,15 @@ def test_without_the_right_secret_everything_is_refused(secrets: Sequence[str]):
     ],
 )
 def test_standard_webhooks_are_refused_with_their_reason(changed: dict[str, object], reason: str):
-    found = standard(**changed)
-    assert isinstance(found, Refused)
-    assert found.reason == reason
+    result = standard(**changed)
+    assert isinstance(result, Refused)
+    assert result.reason == reason
 
 
 def test_standard_webhooks_take_a_list_of_signatures_and_a_secret_without_prefix():
     several = f"v1a,AAAA v1,{'A' * 43}= {STANDARD_SIGNATURE}"
-    found = standard(signature=several, secret=STANDARD_SECRET.removeprefix("whsec_"))
-    assert isinstance(found, Verified)
+    result = standard(signature=several, secret=STANDARD_SECRET.removeprefix("whsec_"))
+    assert isinstance(result, Verified)
 
 
 @pytest.mark.parametrize(
@@ -256,9 +256,9 @@ def test_standard_webhooks_take_a_list_of_signatures_and_a_secret_without_prefix
     [("", "malformed_header"), ("sha256=", "malformed_header"), ("sha1=00", "malformed_header")],
 )
 def test_a_prefix_must_be_there_with_something_behind_it(header: str | None, reason: str):
-    found = verify(SCHEMES["github"], {"x-hub-signature-256": header}, b"", ["s"], 0)
-    assert isinstance(found, Refused)
-    assert found.reason == reason
+    result = verify(SCHEMES["github"], {"x-hub-signature-256": header}, b"", ["s"], 0)
+    assert isinstance(result, Refused)
+    assert result.reason == reason
 
 
 def test_pairs_without_a_time_are_a_scheme_like_any_other():

@@ -160,11 +160,11 @@ def test_no_more_slots_are_given_at_once_than_a_record_has_room_for(
     limit = Limit(1)
     limit.ask(*"abcdef")
     limit.declare(larger)
-    for found in ("abc", "abcde", "abcdef"):
+    for result in ("abc", "abcde", "abcdef"):
         assert limit.run is not None
         assert limit.engine.next_wake_ms(limit.run) is not None
         limit.wake()
-        assert limit.names() == found
+        assert limit.names() == result
     assert limit.engine.next_wake_ms(limit.run) is None
 
 

@@ -200,8 +200,8 @@ SCHEME_NAMES = ", ".join(sorted(SCHEMES))
     ],
 )
 def test_a_mistake_is_named_with_its_place(text: str, line: str):
-    (found,) = problems(text)
-    assert found.startswith(line)
+    (result,) = problems(text)
+    assert result.startswith(line)
 
 
 def test_every_mistake_is_named_and_nothing_is_there_twice():

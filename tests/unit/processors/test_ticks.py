@@ -28,12 +28,12 @@ def ms(text: str) -> int:
 
 def ticks(cron: Cron, first: str, last: str) -> list[str]:
     """The ticks behind a time and up to another, one after the other, as local times."""
-    found, at_ms = [], ms(first)
+    result, at_ms = [], ms(first)
     while (tick_ms := next_tick(cron, at_ms)) is not None and tick_ms <= ms(last):
         local = datetime.fromtimestamp(tick_ms // 1_000, ZoneInfo(cron.timezone))
-        found.append(local.isoformat()[8:])
+        result.append(local.isoformat()[8:])
         at_ms = tick_ms
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_the_next_tick_is_behind_a_time(cron: str, after: str, expected: str):
     ],
 )
 def test_what_falls_into_a_skipped_hour_is_due_when_it_was_skipped(cron: str, expected: list[str]):
-    found = ticks(Cron(cron, BERLIN), "2026-03-28T00:00:00+01:00", "2026-03-30T23:59:00+02:00")
-    assert found[: len(expected)] == expected
+    result = ticks(Cron(cron, BERLIN), "2026-03-28T00:00:00+01:00", "2026-03-30T23:59:00+02:00")
+    assert result[: len(expected)] == expected
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_what_falls_into_a_skipped_hour_is_due_when_it_was_skipped(cron: str, ex
     ],
 )
 def test_a_repeated_hour_counts_once_unless_every_hour_does(cron: str, expected: list[str]):
-    found = ticks(Cron(cron, BERLIN), "2026-10-23T23:00:00+02:00", "2026-10-26T23:59:00+01:00")
-    assert found[: len(expected)] == expected
+    result = ticks(Cron(cron, BERLIN), "2026-10-23T23:00:00+02:00", "2026-10-26T23:59:00+01:00")
+    assert result[: len(expected)] == expected
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_what_is_no_cron_expression_or_time_zone_is_named(cron: str, timezone: s
 def test_within_the_repeated_hour_the_first_one_is_not_forgotten(minute: int):
     after, tick = ms("2026-10-25T02:00:00+02:00"), ms("2026-10-25T02:30:00+02:00")
     now = ms(f"2026-10-25T02:{minute:02}:00+01:00")
-    found = due_ticks(Cron("30 2 * * *", BERLIN), after, now, catch_up=CatchUp.ALL, grace_ms=0)
-    assert found.starts == (tick,)
+    result = due_ticks(Cron("30 2 * * *", BERLIN), after, now, catch_up=CatchUp.ALL, grace_ms=0)
+    assert result.starts == (tick,)
 
 
 def test_a_good_cron_expression_has_no_fault():
@@ -145,15 +145,15 @@ NOON = ms("2026-01-01T12:00:00Z")
 def test_which_ticks_are_started(
     catch_up: CatchUp, after: int, late_ms: int, starts: list[int], missed: bool
 ):
-    found = due_ticks(
+    result = due_ticks(
         EVERY_MINUTE,
         NOON - after * MINUTE_MS,
         NOON + late_ms,
         catch_up=catch_up,
         grace_ms=MINUTE_MS,
     )
-    assert [(tick - NOON) // MINUTE_MS for tick in found.starts] == starts
-    assert found.missed is missed
+    assert [(tick - NOON) // MINUTE_MS for tick in result.starts] == starts
+    assert result.missed is missed
 
 
 @pytest.mark.parametrize(
@@ -161,22 +161,22 @@ def test_which_ticks_are_started(
 )
 def test_ticks_that_are_all_too_late(catch_up: CatchUp, starts: int):
     hourly = Cron("0 * * * *", "UTC")
-    found = due_ticks(
+    result = due_ticks(
         hourly,
         NOON - 3 * HOUR_MS,
         NOON + 30 * MINUTE_MS,
         catch_up=catch_up,
         grace_ms=MINUTE_MS,
     )
-    assert found.starts == tuple(range(NOON - 2 * HOUR_MS, NOON + 1, HOUR_MS))[3 - starts :]
-    assert found.missed is (starts < 3)
+    assert result.starts == tuple(range(NOON - 2 * HOUR_MS, NOON + 1, HOUR_MS))[3 - starts :]
+    assert result.missed is (starts < 3)
 
 
 def test_only_the_latest_hundred_of_a_long_downtime_are_started():
-    found = due_ticks(EVERY_MINUTE, 0, NOON, catch_up=CatchUp.ALL, grace_ms=0)
-    assert found.missed
-    assert len(found.starts) == CATCH_UP_MAX
-    assert found.starts[-1] == NOON
+    result = due_ticks(EVERY_MINUTE, 0, NOON, catch_up=CatchUp.ALL, grace_ms=0)
+    assert result.missed
+    assert len(result.starts) == CATCH_UP_MAX
+    assert result.starts[-1] == NOON
 
 
 #: Zones with the hours around a change of their clocks: by an hour, by half of one, at midnight,
@@ -209,14 +209,14 @@ def model(zone: ZoneInfo, minute: str, hour: str, first_ms: int, last_ms: int) -
 
     if "*" in minute[:1] + hour[:1]:
         return [at for at, wall in zip(instants, walls, strict=True) if means(wall)]
-    found, highest = set(), walls[0] - timedelta(minutes=1)
+    result, highest = set(), walls[0] - timedelta(minutes=1)
     for at, wall in zip(instants, walls, strict=True):
         # All that the clock has come to, or over, since it last showed anything as late.
         while highest < wall:
             highest += timedelta(minutes=1)
             if means(highest):
-                found.add(at)
-    return sorted(found)
+                result.add(at)
+    return sorted(result)
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES)

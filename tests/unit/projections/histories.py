@@ -57,7 +57,9 @@ class Log:
         """A new owner; returns its epoch."""
         epoch = self.epochs[partition] = len(self.partitions[partition])
         claim = appended(
-            PartitionClaimed(owner, tuple(ClaimedWorkflow(each, "replay") for each in workflows)),
+            PartitionClaimed(
+                owner, tuple(ClaimedWorkflow(workflow, "replay") for workflow in workflows)
+            ),
             workflow="",
             instance_id="",
             epoch=epoch,
@@ -145,15 +147,15 @@ class Cutter:
         records, spans, claims = [], {}, {}
         for partition, size in enumerate(sizes):
             start = self.reading[partition]
-            found = self.log.records(partition, start, start + size)
-            if not found:
+            result = self.log.records(partition, start, start + size)
+            if not result:
                 continue
-            place = (WORKFLOW_HISTORY, partition)
-            records += WORKFLOWS.read(found, self.claims[partition])
-            spans[place] = Span(start, start + len(found))
+            position = (WORKFLOW_HISTORY, partition)
+            records += WORKFLOWS.read(result, self.claims[partition])
+            spans[position] = Span(start, start + len(result))
             held = self.claims[partition]
-            claims[place] = Claims(held.epoch, held.cause)
-            self.reading[partition] += len(found)
+            claims[position] = Claims(held.epoch, held.cause)
+            self.reading[partition] += len(result)
         return Batch(
             records=records, spans=spans, plan=plan_history(records, RETENTION), claims=claims
         )

@@ -85,24 +85,26 @@ def duplicate(offset: int = 0) -> Written:
 
 
 def rows(planned: Plan, table: str, *, delete: bool = False) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
+    result: list[dict[str, object]] = []
     for row_statement in planned.statements:
         if row_statement.table != table or row_statement.delete is not delete:
             continue
         if isinstance(row_statement.rows, str):
-            found += json.loads(row_statement.rows)
+            result += json.loads(row_statement.rows)
         else:
-            found += [read_row(ROW_TYPES[table], row) for row in row_statement.rows]
-    return found
+            result += [read_row(ROW_TYPES[table], row) for row in row_statement.rows]
+    return result
 
 
 def test_a_row_names_the_delivery_of_each_of_its_columns_once():
     key = ("user_1", "garmin", "2026-01-01")
     values = {"steps": (5, FIRST), "strain": (1.5, FIRST), "resting_heart_rate": (50.0, LATER)}
-    [found] = rows(plan([written(DAILY_SUMMARY, row(DAILY_SUMMARY, key, values))]), "daily_summary")
-    assert (found["user_id"], found["datetime"], found["steps"]) == ("user_1", "2026-01-01", 5)
-    assert found["sleep_score"] is None
-    assert json.loads(str(found["column_sources"])) == {
+    [result] = rows(
+        plan([written(DAILY_SUMMARY, row(DAILY_SUMMARY, key, values))]), "daily_summary"
+    )
+    assert (result["user_id"], result["datetime"], result["steps"]) == ("user_1", "2026-01-01", 5)
+    assert result["sleep_score"] is None
+    assert json.loads(str(result["column_sources"])) == {
         "deliveries": [
             {
                 "event_id": "e1",
@@ -128,23 +130,23 @@ def test_a_connection_is_deactivated_when_the_delivery_that_said_so_was_sent(
 ):
     values: dict[str, tuple[Value, Stamp]] = {"user_id": ("u", FIRST), "active": (active, LATER)}
     planned = plan([written(CONNECTIONS, row(CONNECTIONS, ("t1",), values))])
-    [found] = rows(planned, "terra_connections")
-    assert found["deactivated_at"] == deactivated_at
+    [result] = rows(planned, "terra_connections")
+    assert result["deactivated_at"] == deactivated_at
 
 
 def test_only_the_newest_record_of_a_key_is_written():
     planned = plan([day(1), day(2, 1), day(9, 2, "2026-01-02"), day(3, 3)])
-    assert sorted(found["steps"] for found in rows(planned, "daily_summary")) == [3, 9]
+    assert sorted(result["steps"] for result in rows(planned, "daily_summary")) == [3, 9]
 
 
 def test_a_tombstone_deletes_and_a_later_row_writes_again():
-    gone = Written("daily-summary", b'["user_1","garmin","2026-01-01"]', None, 1)
-    planned = plan([day(1), gone])
+    lost = Written("daily-summary", b'["user_1","garmin","2026-01-01"]', None, 1)
+    planned = plan([day(1), lost])
     assert rows(planned, "daily_summary") == []
     assert rows(planned, "daily_summary", delete=True) == [
         {"user_id": "user_1", "source": "garmin", "datetime": "2026-01-01"}
     ]
-    planned = plan([gone, day(1, 2)])
+    planned = plan([lost, day(1, 2)])
     assert len(rows(planned, "daily_summary")) == 1
     assert rows(planned, "daily_summary", delete=True) == []
 
@@ -164,8 +166,8 @@ def test_tombstones_of_outcomes_and_duplicates_delete_by_their_plain_key():
 
 def test_outcomes_and_duplicates_are_rows_as_they_are():
     planned = plan([outcome(), duplicate()])
-    [found] = rows(planned, "webhook_outcomes")
-    assert found == {
+    [result] = rows(planned, "webhook_outcomes")
+    assert result == {
         "event_id": "e1",
         "request_id": "r1",
         "source": "terra",
@@ -189,15 +191,15 @@ def test_outcomes_and_duplicates_are_rows_as_they_are():
         "position": "events/2@9",
         "replay": "",
     }
-    [found] = rows(planned, "duplicates")
-    assert (found["request_id"], found["offset"], found["first_offset"]) == ("r1", 18, 17)
+    [result] = rows(planned, "duplicates")
+    assert (result["request_id"], result["offset"], result["first_offset"]) == ("r1", 18, 17)
 
 
 def test_an_unreadable_record_is_kept_and_does_not_hide_the_one_before_it():
     bad = Written("daily-summary", b'["user_1","garmin","2026-01-01"]', b"\x00\x01", 7)
     planned = plan([day(1), bad])
     assert planned.unreadable == 1
-    assert [found["steps"] for found in rows(planned, "daily_summary")] == [1]
+    assert [result["steps"] for result in rows(planned, "daily_summary")] == [1]
     [error] = rows(planned, "projection_errors")
     assert (error["topic"], error["partition"], error["offset"]) == ("daily-summary", 0, 7)
     assert error["value"] == "AAE="
@@ -244,7 +246,7 @@ def test_a_written_out_nul_in_json_text_stays_as_it_is():
     key = ("user_1", "garmin", "2026-01-01T00:00:00Z")
     raw = '{"a": "\\u0000", "b": "\\\\u0000"}'
     planned = plan([written(SLEEP_SESSIONS, row(SLEEP_SESSIONS, key, {"raw": (raw, FIRST)}))])
-    assert [found["raw"] for found in rows(planned, "sleep_sessions")] == [raw]
+    assert [result["raw"] for result in rows(planned, "sleep_sessions")] == [raw]
     assert json.loads(payload([{"x": "\x00\x00\\\x00"}])) == [{"x": "\ufffd\ufffd\\\ufffd"}]
 
 
@@ -263,10 +265,10 @@ def test_a_dead_letter_keeps_its_bytes_and_tells_its_story():
         "headwater.key": b"\x00k",
     }
     record = Written("dead-letters", b"its own", None, 5, 2, headers=tuple(headers.items()))
-    [found] = rows(plan([record]), "dead_letters")
-    kept = found.pop("headers")
+    [result] = rows(plan([record]), "dead_letters")
+    kept = result.pop("headers")
     assert kept[0] == ["mine", "\ufffd"]
-    assert found == {
+    assert result == {
         "partition": 2,
         "offset": 5,
         "event_id": None,

@@ -30,10 +30,12 @@ def test_a_record_that_cannot_be_planned_is_refused_and_the_others_are_applied()
     values = [b"1", b"odd", b"2", b"unreadable"]
     records = [Appended(0, at, value, topic="t") for at, value in enumerate(values)]
     planned = projector._plan(records)
-    rows = [each.rows for each in planned.statements if each.table == "rows"]
+    rows = [statement.rows for statement in planned.statements if statement.table == "rows"]
     assert rows == [[b"1"], [b"2"], [b"unreadable"]]
-    (refused,) = [each.rows for each in planned.statements if each.table == "projection_errors"]
+    (refused,) = [
+        statement.rows for statement in planned.statements if statement.table == "projection_errors"
+    ]
     assert "a bug" in str(refused)
     assert planned.unreadable == 2
     whole = projector._plan([records[0], records[2]])
-    assert [each.rows for each in whole.statements] == [[b"1", b"2"]]
+    assert [statement.rows for statement in whole.statements] == [[b"1", b"2"]]

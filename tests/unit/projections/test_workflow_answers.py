@@ -108,7 +108,7 @@ STANDING = {
 
 
 def test_an_instance_is_answered_whole() -> None:
-    found = instance_of(
+    result = instance_of(
         row(
             current_step=STEP,
             parent_workflow_name="p",
@@ -117,8 +117,8 @@ def test_an_instance_is_answered_whole() -> None:
             parent_step_key="bill",
         )
     )
-    assert (found.partition, found.offset) == (1, 7)
-    assert shown(found.instance) == {
+    assert (result.partition, result.offset) == (1, 7)
+    assert shown(result.instance) == {
         "id": "a",
         "details": {"status": "active"},
         "meta": {
@@ -178,8 +178,8 @@ def test_a_step_has_all_its_columns() -> None:
     ("stored", "answered"), [(None, None), ("go", "go"), ('["yes","no"]', ["yes", "no"])]
 )
 def test_a_wait_for_several_types_answers_a_list(stored: str | None, answered: object) -> None:
-    found = instance_of(row(current_step=STEP | {"wait_event_type": stored}))
-    assert shown(found.instance)["meta"]["currentStep"]["waitEventType"] == answered
+    result = instance_of(row(current_step=STEP | {"wait_event_type": stored}))
+    assert shown(result.instance)["meta"]["currentStep"]["waitEventType"] == answered
 
 
 def test_events_and_lines_have_all_their_columns() -> None:
@@ -234,9 +234,9 @@ def test_a_page_has_a_cursor_if_there_is_more(cursor: str | None) -> None:
         "wake_at": None, "wait_event_type": "yes", "last_attempt_at": None,
         "error_name": None, "error_message": None, "error_detail": None,
     }  # fmt: skip
-    found = paged_instance_of(row(current_step=step))
-    assert found.current_step is not None
-    assert found.current_step.wait_event_type == "yes"
+    result = paged_instance_of(row(current_step=step))
+    assert result.current_step is not None
+    assert result.current_step.wait_event_type == "yes"
     page = InstancePage(
         instances=[paged_instance_of(row())], has_next_page=cursor is not None, cursor=cursor
     )

@@ -197,12 +197,12 @@ def test_runs_of_one_instance_are_written_one_after_the_other():
     log.write("x", STARTED, run_number=1).write("x", RunCompleted("1"), run_number=1)
     log.write("x", STARTED, run_number=2)
     plan = planned_of(log.records())
-    told = [
+    reported = [
         (row_statement.table, [row["run_number"] for row in json.loads(row_statement.rows)])
         for row_statement in plan.statements
         if row_statement.table.startswith("workflow_instance")
     ]
-    assert told == [
+    assert reported == [
         ("workflow_instance", [0]),
         ("workflow_instance_changes", [0]),
         ("workflow_instance", [1]),
@@ -376,7 +376,7 @@ def test_a_failed_step_waits_for_its_next_attempt_if_there_is_one(
             },
         ),
     ],
-    ids=lambda each: each["type"] if isinstance(each, dict) else None,
+    ids=lambda item: item["type"] if isinstance(item, dict) else None,
 )
 def test_an_entry_that_opens_is_a_row(event: EntryOpened, expected: Row):
     assert the_row(planned(event), "workflow_step") == {
@@ -567,8 +567,8 @@ def test_a_run_that_has_ended_says_until_when_its_instance_is_kept(
     log.claim()
     log.write("x", STARTED, end).write("y", STARTED).write("y", end)
     plan = projection.plan(projection.read(log.records(), Claims()))
-    found = [row for row in rows(plan, "workflow_instance") if row["instance_id"] == "x"]
-    assert [row.get("retention_until_ms") for row in found] == [kept_ms and AT_MS + kept_ms]
+    result = [row for row in rows(plan, "workflow_instance") if row["instance_id"] == "x"]
+    assert [row.get("retention_until_ms") for row in result] == [kept_ms and AT_MS + kept_ms]
 
 
 def test_an_instance_that_is_deleted_leaves_no_patch_of_before():

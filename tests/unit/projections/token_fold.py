@@ -41,12 +41,12 @@ def tell(table: Table, run: Row, event: object, at: int, offset: int) -> None:
             own = {**run, **row, "created_at": at, "updated_at": at, "offset": offset}
             table[*key, row["id"]] = own
         return
-    for number, told in _changes(event, table, key):
+    for number, reported in _changes(event, table, key):
         row = table.get((*key, number))
         if row is not None:
-            ended = {"completed_at": at if told["status"] in ENDED else None}
+            ended = {"completed_at": at if reported["status"] in ENDED else None}
             alone = dict.fromkeys(("next_retry_at", "retry_status", "worker", "lease_until"))
-            row.update(updated_at=at, offset=offset, **{**ended, **alone, **told})
+            row.update(updated_at=at, offset=offset, **{**ended, **alone, **reported})
 
 
 def take_over(table: Table, before: tuple[object, ...], run: Row, at: int, offset: int) -> None:
@@ -63,7 +63,7 @@ def take_over(table: Table, before: tuple[object, ...], run: Row, at: int, offse
 
 
 def _created(event: TokensCreated) -> Iterator[Row]:
-    counts = {each.ref: each.times for each in event.taken}
+    counts = {item.ref: item.times for item in event.taken}
     for branch in range(event.branch, event.branch + event.count):
         yield {
             "id": event.first + branch - event.branch,
@@ -135,8 +135,8 @@ def _changes(event: object, table: Table, run: tuple[object, ...]) -> Iterable[t
 def _cancelled(event: TokensCancelled, table: Table, run: tuple[object, ...], number: int) -> Row:
     before = table.get((*run, number), {}).get("status")
     again = before if before == "waiting_for_siblings" else "pending"
-    told = {"status": "cancelled", "reason": event.reason}
-    return {**told, "retry_status": again} if event.kept else told
+    reported = {"status": "cancelled", "reason": event.reason}
+    return {**reported, "retry_status": again} if event.kept else reported
 
 
 def _failed(event: TokenFailed) -> Row:

@@ -99,16 +99,22 @@ class Fold:
                 "partition": partition,
                 "epoch": offset,
                 "owner": claim.owner,
-                "workflows": [each.name for each in claim.workflows],
-                "known": sorted({*before["known"], *(each.name for each in claim.workflows)}),
+                "workflows": [workflow.name for workflow in claim.workflows],
+                "known": sorted(
+                    {*before["known"], *(workflow.name for workflow in claim.workflows)}
+                ),
                 "params_schemas": msgspec.json.encode(
-                    {each.name: each.params for each in claim.workflows if each.params}
+                    {
+                        workflow.name: workflow.params
+                        for workflow in claim.workflows
+                        if workflow.params
+                    }
                 ).decode(),
                 "limits": msgspec.json.encode(
                     {
-                        each.name: {"limit": each.limit, "key": each.limit_key}
-                        for each in claim.workflows
-                        if each.limit
+                        workflow.name: {"limit": workflow.limit, "key": workflow.limit_key}
+                        for workflow in claim.workflows
+                        if workflow.limit
                     }
                 ).decode(),
                 "claimed_at": record.at_ms,
@@ -218,7 +224,7 @@ class Telling:
             "run_offset": self.offset,
         }
         if event.kept is not None:
-            self.take_over(event.kept, [each.key for each in event.reopened])
+            self.take_over(event.kept, [item.key for item in event.reopened])
 
     def take_over(self, kept: Iterable[str], reopened: Iterable[str]) -> None:
         """A retry: what the run before has done is this run's, too."""
@@ -235,14 +241,14 @@ class Telling:
             "next_retry_at": None,
             **token_fold.error_of(None),
         }
-        found = [{**steps[*before, key], **self.run} for key in kept if (*before, key) in steps]
-        found += [
+        result = [{**steps[*before, key], **self.run} for key in kept if (*before, key) in steps]
+        result += [
             {**row, **self.run, **again, "status": _OPEN_STATUS.get(row["type"], "pending")}
             for key in reopened
             if (row := steps.get((*before, key))) is not None
         ]
-        found.sort(key=lambda row: (row["ordinal"], row["sequence"]))
-        for number, row in enumerate(found, -len(found)):
+        result.sort(key=lambda row: (row["ordinal"], row["sequence"]))
+        for number, row in enumerate(result, -len(result)):
             row.update(sequence=number, offset=self.offset)
             steps.setdefault((*self.run_key, row["step_key"]), row)
         events = self.tables["workflow_event"]
@@ -302,9 +308,9 @@ class Telling:
                 again = {"next_retry_at": event.retry_at_ms, **token_fold.error_of(event.failure)}
                 self.put(event, self.attempted(event, status=status, **ended, **again))
             case StepsRetried():
-                told = {"status": "pending", "last_attempt_at": self.at, "next_retry_at": None}
+                reported = {"status": "pending", "last_attempt_at": self.at, "next_retry_at": None}
                 for key in event.keys:
-                    self.change(key, told)
+                    self.change(key, reported)
 
     def entry(self, event: object) -> None:
         match event:
@@ -315,9 +321,9 @@ class Telling:
             case EntryErrored():
                 self.change(event.key, self.settled("errored", None, event.failure))
             case EntriesCancelled():
-                told = {"status": "cancelled", "completed_at": self.at, "next_retry_at": None}
+                reported = {"status": "cancelled", "completed_at": self.at, "next_retry_at": None}
                 for key in event.keys:
-                    self.change(key, told)
+                    self.change(key, reported)
             case EntryRolledBack():
                 ended = "rollback_failed_at" if event.failure else "rolled_back_at"
                 self.change(event.key, {ended: self.at})
@@ -396,8 +402,8 @@ class Telling:
             self.change(event.key, {"trimmed_before": before})
         iteration = re.compile(re.escape(event.key) + r"/~([0-9]{1,18})/")
         for key in list(self.tables["workflow_step"]):
-            found = iteration.match(str(key[3]))
-            if key[:3] == self.run_key and found and int(found[1]) < event.trim_before:
+            result = iteration.match(str(key[3]))
+            if key[:3] == self.run_key and result and int(result[1]) < event.trim_before:
                 del self.tables["workflow_step"][key]
 
     def message(self, event: object) -> None:

@@ -15,9 +15,9 @@ def test_every_error_has_a_disposition_and_a_code_of_its_own():
 
 @pytest.mark.parametrize("kind", HeadwaterError.__subclasses__(), ids=lambda kind: kind.code)
 def test_an_error_survives_pickling(kind: type[HeadwaterError]):
-    found = pickle.loads(pickle.dumps(kind("expected this, found that")))  # noqa: S301, our own
-    assert type(found) is kind
-    assert found.message == str(found) == "expected this, found that"
+    result = pickle.loads(pickle.dumps(kind("expected this, found that")))  # noqa: S301, our own
+    assert type(result) is kind
+    assert result.message == str(result) == "expected this, found that"
 
 
 def test_the_base_is_not_raised_itself():

@@ -27,11 +27,13 @@ def test_a_failure_that_authors_catch_is_called_as_its_class() -> None:
 
 
 def test_every_error_that_callers_catch_is_of_one_refusal() -> None:
-    kinds = [each.error for each in REFUSALS.values() if each.error is not CommandRefusedError]
+    kinds = [
+        refusal.error for refusal in REFUSALS.values() if refusal.error is not CommandRefusedError
+    ]
     assert set(kinds) == set(CommandRefusedError.__subclasses__())
-    assert {each.code: each.error for each in REFUSALS.values() if each.error in kinds} == {
-        kind.code: kind for kind in kinds
-    }
+    assert {
+        refusal.code: refusal.error for refusal in REFUSALS.values() if refusal.error in kinds
+    } == {kind.code: kind for kind in kinds}
 
 
 def test_what_is_so_already_is_no_refusal() -> None:

@@ -74,9 +74,9 @@ def test_what_may_be_null_now_may_not_have_been():
 def test_a_list_stays_a_list_and_text_becomes_the_member_that_it_names():
     coloured = record("Circle", field("radius", "long"), field("colour", "string"))
     read = drawing(field("first", coloured), field("tags", {"type": "array", "items": "string"}))
-    found, _ = read(b"\x02n\x02\x06red\x02\x02t\x00", 0)
-    assert found == Drawing("n", first=Circle(1), tags=["t"])
-    assert found.first.colour is Colour.RED
+    result, _ = read(b"\x02n\x02\x06red\x02\x02t\x00", 0)
+    assert result == Drawing("n", first=Circle(1), tags=["t"])
+    assert result.first.colour is Colour.RED
     with pytest.raises(LookupError, match="sad"):
         read(b"\x02n\x02\x06sad\x00", 0)
 

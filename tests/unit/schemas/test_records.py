@@ -21,8 +21,10 @@ def test_a_topic_is_configured_in_kafkas_own_names():
         "delete.retention.ms": "604800000",
         "message.timestamp.type": "LogAppendTime",
     }
-    gone = Topic(name="t", key="k", value=None, cleanup=Cleanup.DELETE, retention_ms=5, purpose="p")
-    config = gone.config(replication=2)
+    removed = Topic(
+        name="t", key="k", value=None, cleanup=Cleanup.DELETE, retention_ms=5, purpose="p"
+    )
+    config = removed.config(replication=2)
     assert config["retention.ms"] == "5"
     assert config["cleanup.policy"] == "delete"
     assert config["min.insync.replicas"] == "1"

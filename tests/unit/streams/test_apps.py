@@ -35,7 +35,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Writes modules into the current directory, and forgets those that the test imports."""
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    monkeypatch.setattr(sys, "path", [item for item in sys.path if item])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def write(name: str, *sources: str) -> None:
@@ -96,14 +96,14 @@ def test_a_module_that_is_not_there(write: Write, tmp_path: Path):
 
 def test_a_module_that_imports_what_is_not_there(write: Write, tmp_path: Path):
     write("shop_e.py", "import shop_e_stock")
-    told = refusal("shop_e")
-    assert told.startswith(
+    reported = refusal("shop_e")
+    assert reported.startswith(
         "expected to import shop_e, found that it raises "
         "ModuleNotFoundError: No module named 'shop_e_stock'\n"
     )
-    assert f'File "{tmp_path}/shop_e.py", line 1' in told
-    assert "importlib" not in told
-    assert "PYTHONPATH" not in told
+    assert f'File "{tmp_path}/shop_e.py", line 1' in reported
+    assert "importlib" not in reported
+    assert "PYTHONPATH" not in reported
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ SCHEDULED = """
 
 
 def names_of_schedules(spec: str) -> list[str]:
-    return sorted(each.declared.schedule for each in load_app(spec).schedules)
+    return sorted(item.declared.schedule for item in load_app(spec).schedules)
 
 
 def test_a_schedule_counts_with_or_without_a_name_of_its_own(write: Write):
@@ -227,10 +227,10 @@ def test_a_schedule_that_cannot_be(write: Write, source: str, told: str):
 
 def test_what_an_app_declares_is_told_by_another_process(write: Write, tmp_path: Path):
     write("clock_f.py", ORDER, SCHEDULED, 'print("as authors do")')
-    found = asyncio.run(declarations_of("clock_f", directory=tmp_path))
-    assert found.workflows == ("order",)
-    assert [each.schedule for each in found.schedules] == ["nightly", "hourly"]
-    assert found.schedules[0].at == Cron("0 3 * * *", "UTC")
+    result = asyncio.run(declarations_of("clock_f", directory=tmp_path))
+    assert result.workflows == ("order",)
+    assert [item.schedule for item in result.schedules] == ["nightly", "hourly"]
+    assert result.schedules[0].at == Cron("0 3 * * *", "UTC")
 
 
 @pytest.mark.parametrize(
@@ -258,22 +258,22 @@ def declares(*workflows: str, schedules: tuple[Declared, ...] = ()) -> Declarati
 
 def test_apps_side_by_side_declare_what_each_of_them_does():
     nightly = schedule("nightly", cron="0 3 * * *", workflow="ship").declared
-    found = merge_declarations({"shop": declares("pay", "order"), "dock": declares("ship")})
-    assert found == declares("order", "pay", "ship")
-    found = merge_declarations(
+    result = merge_declarations({"shop": declares("pay", "order"), "dock": declares("ship")})
+    assert result == declares("order", "pay", "ship")
+    result = merge_declarations(
         {"shop": declares("order"), "dock": declares("ship", schedules=(nightly,))}
     )
-    assert found == declares("order", "ship", schedules=(nightly,))
+    assert result == declares("order", "ship", schedules=(nightly,))
 
 
 def test_topics_that_steps_publish_to_are_declared(write: Write):
     write("shop_t.py", ORDER.replace('"order"', '"order", publishes=["b", "a"]'))
     declared = load_app("shop_t").declared
     assert declared.publishes == {"order": ("a", "b")}
-    found = merge_declarations(
+    result = merge_declarations(
         {"shop": declared, "dock": Declarations(publishes={"ship": ("b", "c")})}
     )
-    assert found.topics == {"a", "b", "c"}
+    assert result.topics == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize("elsewhere", ["{}", "{}:", "{0}::{0}"])
@@ -281,12 +281,12 @@ def test_what_lies_in_its_directory_comes_before_what_lies_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: str
 ):
     places = [tmp_path / "here", tmp_path / "there"]
-    for place in places:
-        place.mkdir()
-        (place / "shop_w.py").write_text(dedent(ORDER).replace('"order"', f'"{place.name}"'))
+    for position in places:
+        position.mkdir()
+        (position / "shop_w.py").write_text(dedent(ORDER).replace('"order"', f'"{position.name}"'))
     monkeypatch.setenv("PYTHONPATH", elsewhere.format(places[1]))
-    found = asyncio.run(declarations_of("shop_w", directory=places[0]))
-    assert found.workflows == ("here",)
+    result = asyncio.run(declarations_of("shop_w", directory=places[0]))
+    assert result.workflows == ("here",)
 
 
 def test_workflows_whose_runs_follow_the_code_are_declared(write: Write):

@@ -44,8 +44,8 @@ def test_what_was_zipped_is_there(tmp_path: Path):
         "data/größe.txt": b"\0\xff" * 99_999,
     }
     unpack(zip_of({"shop/": b"", **files}), tmp_path)
-    found = {str(each.relative_to(tmp_path)): each for each in tmp_path.rglob("*")}
-    assert {name: each.read_bytes() for name, each in found.items() if each.is_file()} == files
+    result = {str(path.relative_to(tmp_path)): path for path in tmp_path.rglob("*")}
+    assert {name: item.read_bytes() for name, item in result.items() if item.is_file()} == files
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_a_link_or_a_device_is_refused(tmp_path: Path, kind: int):
     def changed(entry: zipfile.ZipInfo) -> None:
         entry.external_attr = (kind | 0o777) << 16
 
-    told = refusal(zip_of({"passwd": b"/etc/passwd"}, changed), tmp_path)
-    assert "found 'passwd', a link or a device" in told
+    reported = refusal(zip_of({"passwd": b"/etc/passwd"}, changed), tmp_path)
+    assert "found 'passwd', a link or a device" in reported
     assert list(tmp_path.iterdir()) == []
 
 
@@ -128,8 +128,8 @@ def test_files_that_lie_over_one_another_count_each(
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(artifacts, "ENTRIES_MAX", 3)
-    told = refusal(zip_of({f"{number}.py": b"" for number in range(4)}), tmp_path)
-    assert told == "expected at most 3 files and folders, found 4"
+    reported = refusal(zip_of({f"{number}.py": b"" for number in range(4)}), tmp_path)
+    assert reported == "expected at most 3 files and folders, found 4"
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path):
@@ -140,8 +140,8 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path):
     def packed(entry: zipfile.ZipInfo) -> None:
         entry.compress_type = zipfile.ZIP_LZMA
 
-    told = refusal(zip_of({"a.py": SOURCE}, packed), tmp_path)
-    assert "expected files deflated or stored, found 'a.py' with the method 14" in told
+    reported = refusal(zip_of({"a.py": SOURCE}, packed), tmp_path)
+    assert "expected files deflated or stored, found 'a.py' with the method 14" in reported
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ def test_an_attempt_that_took_too_long_has_failed():
     assert timed_out(AttemptStarted(1, _STEP, 2, _POLICY)) == StepRaised(
         _STEP, 2, timed_out(AttemptStarted(1, _STEP, 2, _POLICY)).failure, _POLICY
     )
-    told = timed_out(AttemptStarted(1, _STEP, 2, _POLICY)).failure.message
-    assert told == 'expected step "a" to end within 600 ms, found it still running in attempt 2'
+    reported = timed_out(AttemptStarted(1, _STEP, 2, _POLICY)).failure.message
+    assert reported == 'expected step "a" to end within 600 ms, found it still running in attempt 2'
 
 
 def test_a_rollback_handler_that_took_too_long_has_failed():

@@ -48,12 +48,12 @@ def delivery(
 
 def started(intake: Owner, *records: Incoming) -> list[str]:
     """The instances that deliveries start, one after the other."""
-    found = []
+    result = []
     for record in records:
-        effects = [decode(each.value, EffectDecided) for each in on(step(intake, record), EFFECTS)]
-        assert {each.workflow for each in effects} <= {"terra-backfill"}
-        found += [each.instance_id for each in effects]
-    return found
+        effects = [decode(item.value, EffectDecided) for item in on(step(intake, record), EFFECTS)]
+        assert {effect.workflow for effect in effects} <= {"terra-backfill"}
+        result += [effect.instance_id for effect in effects]
+    return result
 
 
 @pytest.fixture
@@ -105,9 +105,9 @@ def test_a_delivery_that_is_processed_again_names_the_same_instance(intake: Owne
 
 
 def test_an_id_of_terras_that_no_instance_can_have_is_hashed(intake: Owner):
-    (found,) = started(intake, delivery("auth", 0, 0, user="a b/c"))
-    assert found.endswith("-0")
-    assert found.removesuffix("-0").isalnum()
+    (result,) = started(intake, delivery("auth", 0, 0, user="a b/c"))
+    assert result.endswith("-0")
+    assert result.removesuffix("-0").isalnum()
 
 
 def test_it_is_started_where_the_row_of_the_connection_is():
@@ -120,5 +120,5 @@ def test_it_is_started_where_the_row_of_the_connection_is():
                 emitted += on(step(intake, read_back(hop), at=hop.partition or 0), EFFECTS)
             elif hop.topic == EFFECTS:
                 emitted.append(hop)
-    found = sorted(decode(each.value, EffectDecided).instance_id for each in emitted)
-    assert found == ["t0-0", "t1-0", "t2-0", "t3-0"]
+    result = sorted(decode(item.value, EffectDecided).instance_id for item in emitted)
+    assert result == ["t0-0", "t1-0", "t2-0", "t3-0"]

@@ -71,7 +71,7 @@ class SlowWorker:
 
     def answered(self) -> list[str]:
         released = self.driver.take_released()
-        return [reply.command_id for each in released.answers for _, reply in each.replies]
+        return [reply.command_id for answer in released.answers for _, reply in answer.replies]
 
     def turns(self) -> Iterator[tuple[float, list[str]]]:
         """Turns until nothing is left: how long each took, and what it has answered."""
@@ -87,7 +87,7 @@ def test_a_batch_of_slow_commands_is_decided_in_several_turns_and_in_order():
     worker = SlowWorker(0)
     worker.send(0, 10)
     turns = list(worker.turns())
-    assert [each for _, some in turns for each in some] == [f"0-{n}" for n in range(10)]
+    assert [item for _, some in turns for item in some] == [f"0-{n}" for n in range(10)]
     assert len(turns) > 1
     assert max(took_s for took_s, _ in turns) <= SERVED_S + SLOW_S + DISPATCHED_S
     assert not worker.driver.has_backlog()
@@ -108,13 +108,13 @@ def test_partitions_take_turns():
         worker.send(number, 12)
     served = []
     for _, answered in worker.turns():
-        served.append({each.partition("-")[0] for each in answered})
+        served.append({item.partition("-")[0] for item in answered})
         if len(served) == 3:
             break
     assert set.union(*served) == {"0", "1", "2"}, "each was served within as many turns"
     for _ in worker.turns():
         pass
-    assert not any(each.commands for each in worker.driver.partitions.values())
+    assert not any(partition.commands for partition in worker.driver.partitions.values())
 
 
 def test_time_reaches_instances_only_behind_the_commands_that_came_before():

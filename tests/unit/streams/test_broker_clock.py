@@ -40,8 +40,8 @@ class World:
 
 def off_by(world: World) -> int:
     """By how much the time is ahead of the broker's, in ms; a millisecond is rounded away."""
-    found = world.clock.now_ms() - world.broker_ms
-    return 0 if abs(found) <= 2 else found
+    result = world.clock.now_ms() - world.broker_ms
+    return 0 if abs(result) <= 2 else result
 
 
 def test_a_clock_of_which_nothing_is_known_counts():

@@ -67,8 +67,8 @@ def _owned(*params: str) -> Partition:
         number_activations=lambda _: 1,
         draw_seed=lambda: "seed",
     )
-    for offset, each in enumerate(params):
-        sent = records.sent(StartRun(each), instance_id=f"o-{offset + 1}")
+    for offset, param in enumerate(params):
+        sent = records.sent(StartRun(param), instance_id=f"o-{offset + 1}")
         owner.receive(offset, sent, 0)
     owner.take_batch()
     return Partition(0, owner, 0, {}, start=0, position=2, replied=len(params))
@@ -117,7 +117,7 @@ def test_a_state_that_no_record_could_hold_is_in_several(small_parts: None):
     keys = [key for key, _ in written]
     assert keys == [b"order/o-1#1", b"order/o-1#2", b"order/o-1", CHECKPOINT]
     assert written[2][1].parts == 3
-    assert max(len(each.state) for _, each in written) == PART
+    assert max(len(item.state) for _, item in written) == PART
 
 
 def test_what_is_taken_at_a_time_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch):
@@ -132,7 +132,7 @@ def test_what_is_taken_at_a_time_is_bounded_in_bytes(monkeypatch: pytest.MonkeyP
         taken = written.take_states(owned, taken)
     *states, (key, mark) = log.snapshots
     assert sorted(key for key, _ in states) == [b"order/o-1", b"order/o-2", b"order/o-3"]
-    assert [each.position for _, each in states] == [2, 7, 7]
+    assert [state.position for _, state in states] == [2, 7, 7]
     assert (key, mark.position) == (CHECKPOINT, first.mark.position), "as of its beginning"
     assert not owned.owner.instances.changed
 

@@ -69,8 +69,8 @@ class World:
 
     def __init__(self, *, app: Collection[str] = ("order", "solo", "news")) -> None:
         self.deployments = Deployments()
-        for each in (FIRST, SECOND):
-            self.deployments.apply(each)
+        for item in (FIRST, SECOND):
+            self.deployments.apply(item)
         kinds = dict.fromkeys(app, REPLAY.kind) | {"board": GraphEngine.kind}
         code = Code(
             kinds,
@@ -105,8 +105,8 @@ class World:
         """Says with which code it was refused, if it was."""
         sent = records.sent(command, workflow=workflow, instance_id=name)
         self.owner.receive(self.owner.claims.cause + 1, sent, 0)
-        events = [each for record in self.owner.take_batch().records for each in record.events]
-        return next((each.code for each in events if isinstance(each, CommandRejected)), "")
+        events = [event for record in self.owner.take_batch().records for event in record.events]
+        return next((event.code for event in events if isinstance(event, CommandRejected)), "")
 
     def run(self, workflow: str = "order", name: str = "o-1") -> Run:
         live = self.owner.instances.find(f"{workflow}/{name}")
@@ -115,8 +115,8 @@ class World:
 
     def deployment(self, workflow: str = "order") -> str | None:
         """What the run of the latest is made from."""
-        found = self.run(workflow).deployment
-        return None if found is None else found.name
+        result = self.run(workflow).deployment
+        return None if result is None else result.name
 
     def asks(self, request: Request, workflow: str = "order") -> None:
         live = self.owner.instances.find(f"{workflow}/o-1")
@@ -213,8 +213,8 @@ def test_a_run_stays_where_it_began_and_its_next_run_does_not():
     world.activate("dep_2")
     assert (world.deployment(), world.deployment("ship")) == ("dep_1", "dep_1")
     assert world.handed_out() == [11, 11]
-    for each in ("order", "ship"):
-        assert world.tell(RestartRun(), each) == ""
+    for value in ("order", "ship"):
+        assert world.tell(RestartRun(), value) == ""
     assert world.deployment() == "dep_2"
     assert world.deployment("ship") == "dep_1", "the active one has no such workflow"
     assert sorted(world.handed_out()) == [11], "the other waits for its slot"
@@ -269,8 +269,8 @@ def of_graph(document: str, digest: str) -> DeployedWorkflow:
 
 def test_a_run_of_a_graph_begins_on_the_definition_of_its_deployment():
     world = World(app=())
-    for number, each in enumerate((graph("A"), graph("B"), graph("A")), 3):
-        world.deployments.apply(deployed(f"dep_{number}", each))
+    for number, item in enumerate((graph("A"), graph("B"), graph("A")), 3):
+        world.deployments.apply(deployed(f"dep_{number}", item))
     world.activate("dep_3")
     assert world.tell(StartRun("{}"), "plan") == ""
     assert world.deployment("plan") == "dep_3"
@@ -279,7 +279,7 @@ def test_a_run_of_a_graph_begins_on_the_definition_of_its_deployment():
     assert run.definition is not None
     assert run.definition.digest == graph("A").digest
     # A retry goes on with its tokens: on what is active if that has the same definition.
-    for active, command, found in (
+    for active, command, result in (
         ("dep_4", RetryRun(), "dep_3"),
         ("dep_5", RetryRun(), "dep_5"),
         ("dep_4", RestartRun(), "dep_4"),
@@ -288,7 +288,7 @@ def test_a_run_of_a_graph_begins_on_the_definition_of_its_deployment():
         made = world.code.for_new_run("plan", command, run)
         assert isinstance(made, RunSource)
         assert made.deployment is not None
-        assert made.deployment.name == found
+        assert made.deployment.name == result
     assert world.tell(RestartRun(), "plan") == ""
     definition = world.run("plan").definition
     assert definition is not None
@@ -323,8 +323,8 @@ def test_a_run_without_a_deployment_follows_the_code():
     world.activate("dep_2")
     assert world.handed_out() == [], "its code is at work"
     world.asks(Suspend(0), "news")
-    for each in (PauseRun(), ResumeRun()):
-        assert world.tell(each, "news") == ""
+    for item in (PauseRun(), ResumeRun()):
+        assert world.tell(item, "news") == ""
     assert world.handed_out() == [12]
     assert world.owner.hosts_in_use() == {12}
 
@@ -345,8 +345,8 @@ def test_the_workflows_that_are_named_to_whoever_mistypes_one_are_those_of_autho
 
 def test_who_asks_for_what_is_deployed_and_not_active_is_told_where_it_is():
     world = World(app=())
-    for each in ("dep_3", "dep_4"):
-        world.deployments.apply(deployed(each, of("refund")))
+    for value in ("dep_3", "dep_4"):
+        world.deployments.apply(deployed(value, of("refund")))
     refused = world.code.for_new_run("refund", StartRun("1"), None)
     assert isinstance(refused, Rejection)
     assert refused.message == (

@@ -60,9 +60,9 @@ class NoApps:
 
 def after(*activated: str) -> Deployments:
     """The deployments, each named for what its graph is of, after some activations."""
-    found = Deployments()
+    result = Deployments()
     for of in "ab":
-        found.apply(
+        result.apply(
             DeploymentCreated(
                 id=of,
                 app="shop",
@@ -75,8 +75,8 @@ def after(*activated: str) -> Deployments:
             )
         )
     for name in activated:
-        found.apply(DeploymentActivated(id=name, after="", rollback=False, by="", at_ms=0))
-    return found
+        result.apply(DeploymentActivated(id=name, after="", rollback=False, by="", at_ms=0))
+    return result
 
 
 def test_a_worker_that_is_behind_makes_no_version_though_the_newest_is_of_long_ago():
@@ -92,4 +92,4 @@ def test_a_worker_that_is_behind_makes_no_version_though_the_newest_is_of_long_a
 
     log = Log()
     asyncio.run(scenario(log))
-    assert [each.digest for each in log.catalogue.versions["plan"]] == [workflow("a").digest]
+    assert [item.digest for item in log.catalogue.versions["plan"]] == [workflow("a").digest]

@@ -94,7 +94,7 @@ class Worker:
 
 
 def _answered(released: Released) -> list[str]:
-    return [reply.command_id for each in released.answers for _, reply in each.replies]
+    return [reply.command_id for answer in released.answers for _, reply in answer.replies]
 
 
 def test_what_a_partition_has_under_way_follows_no_more_once_it_is_given_up():
@@ -104,8 +104,8 @@ def test_what_a_partition_has_under_way_follows_no_more_once_it_is_given_up():
     worker.driver.remove_partition(0)
     assert worker.driver.take_released().to_hosts == {0: [Evict(activation)]}
     worker.add_partition(0)
-    gone = worker.follows(flights[0], 1)
-    assert (gone.answers, gone.to_hosts) == ([], {})
+    removed = worker.follows(flights[0], 1)
+    assert (removed.answers, removed.to_hosts) == ([], {})
     assert _answered(worker.follows(flights[1], 1)) == ["1-0"]
 
 
@@ -168,8 +168,8 @@ def test_what_a_host_sent_counts_before_it_is_gone_and_what_the_next_sends_after
     worker = Worker(0, 1)
     activation = worker.activation(1)
     other = worker.activation(0)
-    for each in (activation, other):
-        worker.driver.host_sent([Requested(each, COMPLETED)])
+    for item in (activation, other):
+        worker.driver.host_sent([Requested(item, COMPLETED)])
     worker.driver.host_lost("it is gone")
     worker.driver.host_sent([Requested(activation, StepReturned(STEP, 2, POLICY, "6"))])
     flights = worker.turn().flights
@@ -192,8 +192,8 @@ def test_what_was_for_a_host_before_the_present_one_is_not_sent():
 def test_a_host_that_is_gone_takes_only_what_it_had():
     worker = Worker(0, 1)
     mine, other = worker.activation(0), worker.activation(0, 1, "parcel")
-    for each in (mine, other):
-        worker.driver.host_sent([AttemptStarted(each, STEP, 1, POLICY)])
+    for item in (mine, other):
+        worker.driver.host_sent([AttemptStarted(item, STEP, 1, POLICY)])
     worker.driver.host_lost("it is gone", host=1)
     worker.driver.host_started(1)
     records = worker.flight().records()
@@ -294,7 +294,7 @@ def given_up_amid_its_sql(*commands: CodeCommand) -> tuple[Worker, int, StepTran
     worker.driver.host_sent([Requested(activation, RETURNED)])
     (step,) = worker.turn().steps
     assert step.partition.owner.sql.mark_sent(step.commit)
-    worker.driver.host_sent([Requested(activation, each) for each in (GIVEN_UP, *commands)])
+    worker.driver.host_sent([Requested(activation, item) for item in (GIVEN_UP, *commands)])
     assert worker.turn().flights == []
     return worker, activation, step
 
@@ -340,7 +340,7 @@ def test_nothing_follows_from_a_batch_before_its_partition_is_confirmed():
     worker.driver.release_confirmed()
     released = worker.driver.take_released()
     assert _answered(released) == ["0-0"]
-    assert [type(each) for each in released.to_hosts[0]] == [Activate]
+    assert [type(host) for host in released.to_hosts[0]] == [Activate]
 
 
 def test_what_waits_to_be_confirmed_is_never_released_of_a_partition_that_is_given_up():

@@ -19,8 +19,8 @@ async def waits_of_fetches(wait_ms: int, unlike: str) -> list[int]:
     """How long the broker may hold what a consumer asks for, and may be something is unlike."""
     cluster = ClusterMetadata()
     cluster._partitions["t"] = {
-        each.partition: PartitionMetadata("t", each.partition, NODE, [NODE], [NODE], None)
-        for each in (ONE, OTHER)
+        item.partition: PartitionMetadata("t", item.partition, NODE, [NODE], [NODE], None)
+        for item in (ONE, OTHER)
     }
     client = SimpleNamespace(
         _loop=asyncio.get_running_loop(), _metadata_max_age_ms=1_000, cluster=cluster

@@ -56,9 +56,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[InstanceSt
         "simulation": Disk().take,
         "disk": lambda: on_disk(tmp_path),
     }
-    found = made[request.param]()
-    yield found
-    found.close()
+    result = made[request.param]()
+    yield result
+    result.close()
 
 
 def a_state(wake_at_ms: int = -1, position: int = 7) -> StoredState:
@@ -120,12 +120,12 @@ class Log:
         self, partition: int
     ) -> AsyncIterator[tuple[bytes, SnapshotTaken | None]]:
         self.snapshots_read += 1
-        for each in self.snapshots:
-            yield each
+        for snapshot in self.snapshots:
+            yield snapshot
 
     def write(self, changed: dict[str, StoredState], mark: HistoryMark) -> None:
-        for key, each in {**changed, "": StoredState("", 0, -1, 0, b"")}.items():
-            taken = snapshot_of(each, mark.epoch, mark.position, mark.cause)
+        for key, item in {**changed, "": StoredState("", 0, -1, 0, b"")}.items():
+            taken = snapshot_of(item, mark.epoch, mark.position, mark.cause)
             self.snapshots.append((key.encode(), taken))
 
 
@@ -194,8 +194,8 @@ class Owned:
         instances.store.set_mark(mark)
 
     def ended(self) -> set[str]:
-        found = [(key, self.owner.instances.find(key)) for key in KEYS]
-        return {key for key, live in found if live is not None and live.run.ended}
+        result = [(key, self.owner.instances.find(key)) for key in KEYS]
+        return {key for key, live in result if live is not None and live.run.ended}
 
 
 def test_a_takeover_with_a_store_reads_only_what_came_since(tmp_path: Path):
@@ -222,7 +222,7 @@ def test_a_takeover_knows_the_time_of_the_latest_record_that_counts():
     first.tell(StartRun("1"), KEYS[2], at_ms=8_000)
     second.tell(StartRun("1"), KEYS[3], at_ms=7_500)
     third = Owned(log, MemoryStore())
-    times = [each.restored.at_ms for each in (first, second, third)]
+    times = [item.restored.at_ms for item in (first, second, third)]
     assert times == [0, 7_000, 7_500]
 
 

@@ -86,8 +86,8 @@ def on(emitted: list[Outgoing], topic: str) -> list[Outgoing]:
 
 def read_back(record: Outgoing, offset: int = 0):
     headers = tuple(record.headers or ())
-    found = incoming(record.topic, record.key or b"", record.value, offset, headers=headers)
-    return dataclasses.replace(found, partition=record.partition)
+    result = incoming(record.topic, record.key or b"", record.value, offset, headers=headers)
+    return dataclasses.replace(result, partition=record.partition)
 
 
 class Owner:
@@ -133,8 +133,8 @@ def tick(intake: Owner, now_ms: int) -> list[Outgoing]:
 
 
 def outcomes(emitted: list[Outgoing]) -> dict[str, OutcomeRecorded]:
-    found = [decode(record.value, OutcomeRecorded) for record in on(emitted, OUTCOMES)]
-    return {outcome.event_id: outcome for outcome in found}
+    result = [decode(record.value, OutcomeRecorded) for record in on(emitted, OUTCOMES)]
+    return {outcome.event_id: outcome for outcome in result}
 
 
 def key_in(letter: Outgoing) -> bytes | None:
@@ -426,8 +426,8 @@ payload = 'event.user_id'
 
 
 def effects(emitted: list[Outgoing]) -> list[tuple[str, str]]:
-    found = [decode(record.value, EffectDecided) for record in on(emitted, EFFECTS)]
-    return [(effect.name, effect.instance_id) for effect in found]
+    result = [decode(record.value, EffectDecided) for record in on(emitted, EFFECTS)]
+    return [(effect.name, effect.instance_id) for effect in result]
 
 
 def test_what_rules_find_goes_along_with_the_outcome_also_of_connections_and_skipped_types():
@@ -479,8 +479,8 @@ def test_a_normalizer_may_say_what_a_delivery_does_to_workflows():
 
 
 def test_tombstones_are_appended_after_everything_else():
-    kept, gone = Outgoing("a", 0, b"k", b"v"), Outgoing("b", 0, b"k", None)
-    assert phases([gone, kept]) == ([kept], [gone])
+    kept, removed = Outgoing("a", 0, b"k", b"v"), Outgoing("b", 0, b"k", None)
+    assert phases([removed, kept]) == ([kept], [removed])
 
 
 def test_an_error_of_ours_harms_one_record_only():
@@ -494,8 +494,8 @@ def test_an_error_of_ours_harms_one_record_only():
     intake = intake_of({"terra": dataclasses.replace(terra, types={"daily": daily})})
     bad = received(event_id="e9", reference="user_1", body=b"boom")
     emitted = step(intake, raw(bad), raw(received(reference="user_1"), 1))
-    found = {name: (one.status, one.reason) for name, one in outcomes(emitted).items()}
-    assert found == {"e9": ("dead", "unexpected_error"), "e1": ("processed", "")}
+    result = {name: (one.status, one.reason) for name, one in outcomes(emitted).items()}
+    assert result == {"e9": ("dead", "unexpected_error"), "e1": ("processed", "")}
     (letter,) = letters(emitted)
     assert b"ZeroDivisionError" in letter["__connect.errors.exception.stacktrace"]
     assert len(on(emitted, "daily-summary")) == 1
@@ -515,8 +515,8 @@ def test_of_deliveries_that_are_released_together_one_that_fails_harms_no_other(
     bad = raw(received(type="deauth", body=AUTH))
     step(intake, bad, raw(received(event_id="e2"), 1))
     emitted = step(intake, raw(received(**AUTH_OF_1), 2), now_ms=NOW + 5)
-    found = {name: one.status for name, one in outcomes(emitted).items()}
-    assert found == {"auth": "processed", "e1": "dead", "e2": "processed"}
+    result = {name: one.status for name, one in outcomes(emitted).items()}
+    assert result == {"auth": "processed", "e1": "dead", "e2": "processed"}
     (letter,) = on(emitted, DEAD_LETTERS)
     assert (key_in(letter), letter.value) == (bad.key, bad.value)
     assert len([record for record in on(emitted, WAITING) if record.value is None]) == 2

@@ -50,12 +50,12 @@ def test_a_block_is_reported_with_the_request_and_the_callback() -> None:
         assert watch.longest_cpu.cpu_seconds > 0
 
     asyncio.run(scenario())
-    (found, *_) = reported
-    assert found.seconds >= BLOCKED_S
-    assert found.where.startswith("POST '/v1/import\\n': ")
-    assert "block_until < " in found.where
-    assert "application" in found.where
-    assert max(late) >= found.seconds
+    (result, *_) = reported
+    assert result.seconds >= BLOCKED_S
+    assert result.where.startswith("POST '/v1/import\\n': ")
+    assert "block_until < " in result.where
+    assert "application" in result.where
+    assert max(late) >= result.seconds
 
 
 def test_a_loop_that_runs_has_no_block_however_much_there_is_to_do() -> None:

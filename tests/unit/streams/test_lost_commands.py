@@ -73,20 +73,20 @@ def restored(log: Log, epoch: int, committed: int) -> Restored:
 def test_an_outcome_is_told_to_none_who_sent_another_command_to_its_offset(
     noted: LeaderEpochNoted, outcomes: dict[int, int], replied: int
 ):
-    told = history(
+    reported = history(
         (0, REFUSED), (1, REFUSED), (2, REFUSED), (3, REFUSED), (-1, noted), (4, REFUSED)
     )
-    found = restored(Log(told), epoch=7, committed=2)
-    assert {cause: each.position for cause, each in found.outcomes.items()} == outcomes
-    assert (found.replied, found.claims.cause) == (replied, 4)
+    result = restored(Log(reported), epoch=7, committed=2)
+    assert {cause: outcome.position for cause, outcome in result.outcomes.items()} == outcomes
+    assert (result.replied, result.claims.cause) == (replied, 4)
 
 
 def test_a_checkpoint_has_the_leader_epoch():
     mark = HistoryMark(2, 0, 1, leader_epoch=6)
     checkpoint = snapshot_of(mark, StoredState("", 0, -1, 2, b""))
-    told = history((0, REFUSED), (1, REFUSED))
-    found = restored(Log(told, checkpoint), epoch=3, committed=2)
-    assert (found.start, found.claims.cause, found.claims.leader_epoch) == (2, 1, 6)
+    reported = history((0, REFUSED), (1, REFUSED))
+    result = restored(Log(reported, checkpoint), epoch=3, committed=2)
+    assert (result.start, result.claims.cause, result.claims.leader_epoch) == (2, 1, 6)
 
 
 def test_a_command_at_the_offset_of_a_lost_one_is_carried_out():

@@ -96,11 +96,11 @@ def test_who_gives_up_while_the_first_broker_is_asked_leaves_no_connection_open(
     patch_aiokafka()
 
     async def scenario() -> None:
-        asked, ended = asyncio.Event(), asyncio.Event()
+        requested, ended = asyncio.Event(), asyncio.Event()
 
         async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(4)
-            asked.set()
+            requested.set()
             while await reader.read(1024):
                 pass
             ended.set()
@@ -115,7 +115,7 @@ def test_who_gives_up_while_the_first_broker_is_asked_leaves_no_connection_open(
         client = AIOKafkaClient(bootstrap_servers=f"127.0.0.1:{port}")
         async with server, asyncio.timeout(60):
             starting = asyncio.create_task(client.bootstrap())
-            await asked.wait()
+            await requested.wait()
             starting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await starting

@@ -37,8 +37,8 @@ def _sendable(command: Command) -> tuple[CommandSent | None, bytes, CommandSent]
 
 
 def test_a_command_that_fits_is_sent():
-    found, value, sent = _sendable(StartRun("1", sender=_SENDER))
-    assert found is sent
+    result, value, sent = _sendable(StartRun("1", sender=_SENDER))
+    assert result is sent
     assert value == encode(sent)
 
 
@@ -48,19 +48,19 @@ def test_a_command_that_fits_is_sent():
     ids=lambda command: type(command).__name__,
 )
 def test_who_sends_what_is_too_large_is_told_so(command: Command):
-    found, value, _ = _sendable(command)
-    assert found is not None
-    assert decode(value, CommandSent) == found
-    assert (found.workflow, found.instance_id) == ("other", "x")
-    assert isinstance(found.command, NoteRefusal)
-    assert "expected a command of at most 11468800 bytes, found 115" in found.command.message
+    result, value, _ = _sendable(command)
+    assert result is not None
+    assert decode(value, CommandSent) == result
+    assert (result.workflow, result.instance_id) == ("other", "x")
+    assert isinstance(result.command, NoteRefusal)
+    assert "expected a command of at most 11468800 bytes, found 115" in result.command.message
 
 
 def test_a_child_that_is_too_large_fails():
-    found, _, _ = _sendable(StartRun(_LARGE, Parent("other", "x", 2, "bill")))
-    assert found is not None
-    assert isinstance(found.command, FinishChild)
-    assert found.command.failure is not None
+    result, _, _ = _sendable(StartRun(_LARGE, Parent("other", "x", 2, "bill")))
+    assert result is not None
+    assert isinstance(result.command, FinishChild)
+    assert result.command.failure is not None
 
 
 def test_of_what_nobody_waits_for_only_the_log_tells(caplog: pytest.LogCaptureFixture):

@@ -41,7 +41,7 @@ def test_an_epoch_is_an_offset_and_greater_where_offsets_began_again():
 
 def test_a_fold_knows_which_keys_end_in_a_void_record():
     fold = Fold()
-    found = [
+    result = [
         fold.admit(record)
         for record in (
             written(b"a", 1, 0),
@@ -52,7 +52,7 @@ def test_a_fold_knows_which_keys_end_in_a_void_record():
             written(b"b", 5, 5),
         )
     ]
-    assert found == [True, True, False, False, False, True]
+    assert result == [True, True, False, False, False, True]
     assert list(fold.hidden[WAITING]) == [b"a"]
     assert (fold.epoch, fold.positions) == (5, {WAITING: 6})
 

@@ -79,13 +79,13 @@ class Log:
 
     def newest(self) -> dict[tuple[str, bytes], bytes | None]:
         """What counts of rows and outcomes, the last of each key."""
-        found: dict[tuple[str, bytes], bytes | None] = {}
+        result: dict[tuple[str, bytes], bytes | None] = {}
         for topic in (*(table.topic for table in ALL_TABLES), OUTCOMES):
             fold = Fold()
             for record in self.read(topic):
                 if fold.admit(record):
-                    found[topic, record.key or b""] = record.value
-        return found
+                    result[topic, record.key or b""] = record.value
+        return result
 
     def kept(self) -> dict[tuple[str, bytes], bytes | None]:
         """What compaction leaves of rows and outcomes: the last of each key, whoever wrote it."""
@@ -118,7 +118,7 @@ class Log:
         for batch in sent:
             if self.broker_clock is not None and batch.sent_at is not None:
                 self.broker_clock.record_append(batch.sent_at, self.broker_ms)
-        return [each.acknowledged.result() for each in sent]
+        return [item.acknowledged.result() for item in sent]
 
     # -- as offsets
 
@@ -141,9 +141,9 @@ async def read_partition(
     for topic in topics:
         at = start if isinstance(start, int) else (start or {}).get(topic, 0)
         await asyncio.sleep(0)
-        if found := log.read(topic, at, end):
-            log.was_read += found
-            yield found
+        if result := log.read(topic, at, end):
+            log.was_read += result
+            yield result
 
 
 class Lease:
@@ -332,8 +332,8 @@ def test_who_takes_over_reads_what_the_store_does_not_have_alone(warm: bool):
         await one.process(Batch(raw(received(reference="user_1"))))
         log.was_read.clear()
         await agent_of(log, "two", store if warm else None).prepare(0)
-        memory = [each for each in log.was_read if each.topic != OUTCOMES]
-        assert all(is_claim(each.headers) for each in memory) == warm
+        memory = [item for item in log.was_read if item.topic != OUTCOMES]
+        assert all(is_claim(item.headers) for item in memory) == warm
 
     asyncio.run(scene())
 
@@ -388,7 +388,7 @@ def test_from_a_record_of_a_later_release_on_a_partition_waits_and_nothing_is_a_
         await agent.tick()
         assert not log.records[DEAD_LETTERS]
         assert {key for topic, key in log.newest() if topic == OUTCOMES} == {
-            each.key for each in known[:2]
+            item.key for item in known[:2]
         }
 
     asyncio.run(scene())
@@ -449,7 +449,7 @@ def test_memory_is_what_the_log_says_after_an_operator_wrote_in_between():
         agent = agent_of(log)
         await agent.prepare(0)
         await agent.process(Batch(raw(received(reference="user_1"))))
-        (row,) = [place for place in log.newest() if place[0] == "daily-summary"]
+        (row,) = [position for position in log.newest() if position[0] == "daily-summary"]
 
         async def deletes() -> None:
             log.add(Outgoing(row[0], 0, row[1], None))
@@ -641,7 +641,7 @@ def test_a_partition_that_comes_back_is_taken_anew_if_somebody_else_had_it_meanw
         assert copy.is_done
         (trace,) = log.records[TRACES]
         assert decode(trace.value, DuplicateDropped).first_offset == 0
-        assert len([each for each in log.records[ADMISSIONS] if each.value]) == 1
+        assert len([record for record in log.records[ADMISSIONS] if record.value]) == 1
 
     asyncio.run(scene())
 
@@ -700,9 +700,9 @@ def test_a_wipe_whose_end_could_not_be_appended_is_not_over(monkeypatch: pytest.
         send = log.send
 
         async def away(records: Sequence[Outgoing]) -> list[Sent]:
-            said = [each.value for each in records if each.topic == WIPES and each.value]
+            said = [record.value for record in records if record.topic == WIPES and record.value]
             wipes = [decode(value, UserForgotten) for value in said]
-            if any(each.done_at_ms for each in wipes):
+            if any(wipe.done_at_ms for wipe in wipes):
                 raise BrokerUnavailable("expected to say that it is over")
             return await send(records)
 

@@ -140,9 +140,9 @@ def test_waits_end_in_the_order_in_which_they_began_wherever_they_lie(disk: Disk
     assert list(disk.state.waits.begun_before(NOW - 1)) == []
     due = list(disk.state.waits.begun_before(NOW + 1))
     assert [event.event_id for _, event in due] == ["early", "middle"]
-    assert {wanted for wanted, _ in due} == {WANTED}
-    for wanted, event in disk.state.waits.begun_before(NOW + 1):
-        disk.state.waits.end(wanted, event.event_id)
+    assert {expected for expected, _ in due} == {WANTED}
+    for expected, event in disk.state.waits.begun_before(NOW + 1):
+        disk.state.waits.end(expected, event.event_id)
     assert [event.event_id for event in disk.state.waits.take(WANTED)] == ["late"]
 
 

@@ -51,8 +51,8 @@ def spoil(log: Log, owned: Owned, *, sequence: int = 1) -> None:
 def codes(owned: Owned, *keys: str) -> list[str]:
     before = len(owned.log.history)
     owned.tell(PauseRun(), *keys)
-    events = [each.events[0] for each in owned.log.history[before:]]
-    return [getattr(each, "code", "") for each in events]
+    events = [item.events[0] for item in owned.log.history[before:]]
+    return [getattr(event, "code", "") for event in events]
 
 
 @pytest.mark.parametrize("sequence", [1, 7])
@@ -83,7 +83,7 @@ def test_a_quarantine_outlives_checkpoints_and_ends_when_its_instance_is_deleted
     reads = len(log.starts)
     third = Owned(log, on_disk(tmp_path))
     assert log.starts[reads:] == [third.epoch], "the history is not read whole again"
-    assert [each.quarantined for each in third.owner.take_incidents()] == [True]
+    assert [incident.quarantined for incident in third.owner.take_incidents()] == [True]
     from_snapshots = Owned(log, MemoryStore())
     assert set(from_snapshots.owner.instances.quarantined) == {BAD}
     assert codes(from_snapshots, BAD, GOOD) == ["INTERNAL", ""]
@@ -232,7 +232,7 @@ def test_a_damaged_state_is_read_again_by_the_worker(tmp_path: Path):
         driven.turn()
 
     asyncio.run(scene())
-    outcomes = [getattr(each.events[0], "code", "") for each in log.history[-3:]]
+    outcomes = [getattr(item.events[0], "code", "") for item in log.history[-3:]]
     assert outcomes == ["INTERNAL", "", ""]
     second = Owned(log, MemoryStore())
     assert second.owner.instances.quarantined == {}

@@ -68,7 +68,7 @@ def made(rebuild: Rebuild) -> dict[str, dict[tuple[str, ...], Row]]:
 
 
 def rows_of(rebuild: Rebuild, table: Table) -> dict[tuple[str, ...], Row]:
-    rows = [each.after for each in rebuild.differences(table, [0] * PARTITIONS)]
+    rows = [difference.after for difference in rebuild.differences(table, [0] * PARTITIONS)]
     return {row.key: row for row in rows if row is not None}
 
 
@@ -124,14 +124,16 @@ def test_a_record_that_is_a_dead_letter_at_intake_for_its_key_makes_no_row(
 
 def test_days_of_users_are_normalized_by_whoever_reads_them_and_connections_are_not() -> None:
     reading = RebuildReader(PLACEMENT, PARTITIONS, DAILY_SUMMARY)
-    found = [
-        each for records in log_of(mixed(13, 400)) for each in reading.chunk(records).deliveries
+    result = [
+        delivery
+        for records in log_of(mixed(13, 400))
+        for delivery in reading.chunk(records).deliveries
     ]
     whole = {
-        decode(each.value, WebhookReceived).type for each in found if isinstance(each, RawDelivery)
+        decode(item.value, WebhookReceived).type for item in result if isinstance(item, RawDelivery)
     }
-    ready = [each for each in found if isinstance(each, NormalizedDelivery)]
-    assert {patch.table for each in ready for patch in each.patches} == {DAILY_SUMMARY.name}
+    ready = [item for item in result if isinstance(item, NormalizedDelivery)]
+    assert {patch.table for item in ready for patch in item.patches} == {DAILY_SUMMARY.name}
     assert "auth" in whole
     assert len(ready) > 100
 
@@ -161,9 +163,9 @@ def test_a_row_that_was_made_again_keeps_what_later_deliveries_have_said() -> No
 def test_an_owner_takes_a_row_that_was_made_again_and_says_so(rebuilt: Row | None) -> None:
     intake = intake_of()
     value = None if rebuilt is None else encode_row(DAILY_SUMMARY, rebuilt)
-    told = RowRebuilt(rebuild="r", table=DAILY_SUMMARY.name, row=value, ends=[10] * 99)
+    reported = RowRebuilt(rebuild="r", table=DAILY_SUMMARY.name, row=value, ends=[10] * 99)
     key = DAILY_SUMMARY.row_key(KEY)
-    (answer,) = on(step(intake, incoming(EVENTS, key, encode(told))), DAILY_SUMMARY.topic)
+    (answer,) = on(step(intake, incoming(EVENTS, key, encode(reported))), DAILY_SUMMARY.topic)
     assert answer.key == key
-    found = None if answer.value is None else decode_row(DAILY_SUMMARY, answer.value)
-    assert found == rebuilt
+    result = None if answer.value is None else decode_row(DAILY_SUMMARY, answer.value)
+    assert result == rebuilt

@@ -23,7 +23,7 @@ class Queues:
         self.entries.append((partition, entry))
 
     def drop(self, unwanted: Callable[[Any], bool]) -> None:
-        self.entries = [each for each in self.entries if not unwanted(each[1])]
+        self.entries = [entry for entry in self.entries if not unwanted(entry[1])]
 
 
 def reply(command: str) -> ReplySent:
@@ -51,7 +51,7 @@ class Scene:
         self.partition = Partition(0, owner, 0, {}, start=0, position=0, replied=0)
 
     def answer(self, through: int, *to: int) -> None:
-        replies = [(each, reply(f"c-{through}")) for each in to]
+        replies = [(item, reply(f"c-{through}")) for item in to]
         self.replies.send(Answers(self.partition, through, replies, []))
 
     def durable(self, number: int) -> None:

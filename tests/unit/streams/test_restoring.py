@@ -1,4 +1,4 @@
-"""Goal: a restore needs little memory at a time, and does not wait for the house.
+"""Goal: a restore needs little memory at a time, and does not wait for the system.
 
 Method: the parts of it that need no Kafka. The records are those of aiokafka.
 """
@@ -20,7 +20,7 @@ def record(offset: int, kib: int) -> Incoming:
 def offsets(*sizes: int) -> list[list[int]]:
     """How records of such sizes are divided."""
     records = [record(offset, kib) for offset, kib in enumerate(sizes)]
-    return [[each.offset for each in some] for some in batches(records)]
+    return [[item.offset for item in some] for some in batches(records)]
 
 
 def test_records_are_given_in_batches_of_bounded_bytes():
@@ -34,7 +34,7 @@ def test_a_record_larger_than_a_batch_comes_alone():
     assert offsets() == []
 
 
-def test_a_partition_is_restored_while_the_house_is_joined_and_is_ready_after_that():
+def test_a_partition_is_restored_while_the_system_is_joined_and_is_ready_after_that():
     async def scene() -> None:
         joined, owned = asyncio.Event(), {1: True, 2: True}
         restored: list[int] = []
@@ -46,10 +46,10 @@ def test_a_partition_is_restored_while_the_house_is_joined_and_is_ready_after_th
         async def joining() -> None:
             await joined.wait()
 
-        preparing = [asyncio.create_task(once_joined(prepare, joining)(each)) for each in owned]
+        preparing = [asyncio.create_task(once_joined(prepare, joining)(item)) for item in owned]
         await asyncio.sleep(0)
         assert restored == [1, 2]
-        assert not any(each.done() for each in preparing)
+        assert not any(item.done() for item in preparing)
         owned[2] = False  # It goes to somebody else meanwhile.
         joined.set()
         assert await asyncio.gather(*preparing) == [True, False]

@@ -19,10 +19,10 @@ def test_those_who_ask_while_one_looks_share_the_next_look() -> None:
             await go.wait()
 
         shared = SharedRefresh(look)
-        asked = [asyncio.create_task(shared()) for _ in range(50)]
+        requested = [asyncio.create_task(shared()) for _ in range(50)]
         await asyncio.sleep(0)
         go.set()
-        await asyncio.gather(*asked)
+        await asyncio.gather(*requested)
         assert looks == 2
         await shared()
         assert looks == 3
@@ -40,12 +40,12 @@ def test_whoever_asks_sees_what_was_there_before(number: int) -> None:
 
         async def look() -> None:
             nonlocal seen
-            found = written
+            result = written
             for _ in range(chance.randrange(4)):
                 await asyncio.sleep(0)
             if chance.random() < 0.2:
                 raise ConnectionError
-            seen = max(seen, found)
+            seen = max(seen, result)
 
         shared = SharedRefresh(look)
 
@@ -62,8 +62,8 @@ def test_whoever_asks_sees_what_was_there_before(number: int) -> None:
             assert seen >= mine
             return True
 
-        told = await asyncio.gather(*(ask() for _ in range(100)))
-        assert any(told)
+        reported = await asyncio.gather(*(ask() for _ in range(100)))
+        assert any(reported)
 
     asyncio.run(act())
 

@@ -20,9 +20,9 @@ def test_a_run_that_waits_for_its_slot_is_not_kept_in_memory():
     owned.tell(StartRun("1"), KEYS[0])
     acknowledged(owned, KEYS[0], now_ms=1)
     assert owned.evict() == 1
-    found = owned.owner.instances.find(KEYS[0])
-    assert found is not None
-    assert found.run.waits_for_slot
+    result = owned.owner.instances.find(KEYS[0])
+    assert result is not None
+    assert result.run.waits_for_slot
 
 
 def test_whoever_counts_for_nobody_is_forgotten_also_by_the_next_owner():
@@ -42,6 +42,6 @@ def test_an_instance_that_began_when_its_workflow_was_of_another_kind_has_no_lim
     Owned(log, MemoryStore(), kind=CounterEngine.kind).tell(StartRun('{"to": 5}'), KEYS[0])
     second = Owned(log, MemoryStore(), limit=LIMIT)
     second.tell(RestartRun(), KEYS[0])
-    found = second.owner.instances.find(KEYS[0])
-    assert found is not None
-    assert (found.run.run_number, found.run.slot) == (1, None)
+    result = second.owner.instances.find(KEYS[0])
+    assert result is not None
+    assert (result.run.run_number, result.run.slot) == (1, None)

@@ -34,33 +34,35 @@ def _written(sizes: list[int]) -> list[list[tuple[bytes, SnapshotTaken]]]:
 
 
 def _read(records: list[tuple[bytes, SnapshotTaken]]) -> tuple[StoredState | None, StateParts]:
-    parts, found = StateParts({}), None
+    parts, result = StateParts({}), None
     for name, snapshot in records:
         key, _, number = name.decode().partition(PART)
         if number:
             parts.add(key, int(number), snapshot)
         else:
-            found = parts.join(key, snapshot)
-    return found, parts
+            result = parts.join(key, snapshot)
+    return result, parts
 
 
 def _compacted(
     records: list[tuple[bytes, SnapshotTaken]], clean: int
 ) -> list[tuple[bytes, SnapshotTaken]]:
     """What compaction leaves, up to a place: of each key the last before it."""
-    last = {key: place for place, (key, _) in enumerate(records[:clean])}
-    kept = [each for place, each in enumerate(records[:clean]) if last[each[0]] == place]
+    last = {key: position for position, (key, _) in enumerate(records[:clean])}
+    kept = [
+        record for position, record in enumerate(records[:clean]) if last[record[0]] == position
+    ]
     return kept + records[clean:]
 
 
 @given(st.lists(st.integers(0, 45), min_size=1, max_size=6), st.data())
 def test_the_last_state_is_read_back_wherever_compaction_is(sizes: list[int], data: st.DataObject):
-    records = [each for written in _written(sizes) for each in written]
+    records = [item for written in _written(sizes) for item in written]
     clean = data.draw(st.integers(0, len(records)))
-    found, parts = _read(_compacted(records, clean))
+    result, parts = _read(_compacted(records, clean))
     assert not parts.incomplete
-    assert (found.state if found else b"") == _state(sizes[-1], 1).state
-    left = {key for key, each in dict(records).items() if each.state}
+    assert (result.state if result else b"") == _state(sizes[-1], 1).state
+    left = {key for key, record in dict(records).items() if record.state}
     assert left == {name for name, _ in _written([sizes[-1]])[0] if sizes[-1]}, "no part stays"
 
 
@@ -70,9 +72,9 @@ def test_what_was_written_in_part_is_the_state_before_or_known_to_be_torn(
 ):
     *before, last = _written(sizes)
     written = data.draw(st.integers(0, len(last)))
-    records = [each for group in before for each in group] + last[:written]
+    records = [item for group in before for item in group] + last[:written]
     clean = data.draw(st.integers(0, len(records)))
-    found, parts = _read(_compacted(records, clean))
+    result, parts = _read(_compacted(records, clean))
     if not parts.incomplete:
         allowed = [_state(size, 1).state for size in sizes[-2:]]
-        assert found is None or found.state in allowed
+        assert result is None or result.state in allowed

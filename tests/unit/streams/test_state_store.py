@@ -67,8 +67,8 @@ def test_a_store_that_is_opened_again_has_what_it_had(tmp_path: Path):
 def test_families_have_nothing_in_common(tmp_path: Path):
     store = opened(tmp_path)
     near = [Family("row"), Family("rows"), Family("rowsa"), Family("rowt")]
-    store.write({each: {b"a": each.encode()} for each in near}, {})
-    assert [store.scan(each) for each in near] == [[(b"a", each.encode())] for each in near]
+    store.write({item: {b"a": item.encode()} for item in near}, {})
+    assert [store.scan(item) for item in near] == [[(b"a", item.encode())] for item in near]
     assert sorted(store.families()) == near
 
 
@@ -127,18 +127,18 @@ def test_a_process_that_is_killed_amid_writes_loses_none_that_has_returned(
 
 def test_of_a_log_that_is_cut_the_beginning_is_there(tmp_path: Path):
     store = opened(tmp_path / "whole")
-    for each in range(1, 31):
-        number(store, each)
+    for item in range(1, 31):
+        number(store, item)
     (wal,) = data_of(tmp_path / "whole").glob("*.log")
-    found = set()
+    result = set()
     for size in range(0, wal.stat().st_size, 311):
         cut = tmp_path / f"cut-{size}"
         shutil.copytree(tmp_path / "whole", cut)
         with (data_of(cut) / wal.name).open("r+b") as file:
             file.truncate(size)
-        found.add(numbered(opened(cut)))
+        result.add(numbered(opened(cut)))
         shutil.rmtree(cut)
-    assert found == set(range(30))
+    assert result == set(range(30))
 
 
 @pytest.fixture(scope="module")
@@ -146,12 +146,12 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store whose files have something in each: tables, a log, and what says which there are."""
     folder = tmp_path_factory.mktemp("filled")
     store = opened(folder)
-    for each in range(1, 200):
-        number(store, each)
+    for item in range(1, 200):
+        number(store, item)
     store.close()
     store = opened(folder)
-    for each in range(200, 220):
-        number(store, each)
+    for item in range(200, 220):
+        number(store, item)
     shutil.copytree(folder, folder / "copy")  # Of a process that was killed.
     return folder / "copy"
 
@@ -175,7 +175,7 @@ def test_bytes_that_have_changed_are_noticed(tmp_path: Path, filled: Path):
     for number_ in range(60):
         folder = tmp_path / str(number_)
         shutil.copytree(filled, folder)
-        files = sorted(each for each in data_of(folder).iterdir() if each.stat().st_size)
+        files = sorted(path for path in data_of(folder).iterdir() if path.stat().st_size)
         file = draw.choice(files)
         data = bytearray(file.read_bytes())
         for _ in range(draw.choice([1, 1, 8])):
@@ -188,7 +188,7 @@ def test_bytes_that_have_changed_are_noticed(tmp_path: Path, filled: Path):
 
 def test_files_that_are_missing_are_noticed(tmp_path: Path, filled: Path):
     harmed = set()
-    for name in sorted(each.name for each in data_of(filled).iterdir()):
+    for name in sorted(path.name for path in data_of(filled).iterdir()):
         shutil.copytree(filled, tmp_path / name)
         (data_of(tmp_path / name) / name).unlink()
         if _harmed(tmp_path / name):
@@ -198,13 +198,13 @@ def test_files_that_are_missing_are_noticed(tmp_path: Path, filled: Path):
 
 def test_no_file_names_what_was_purged_also_where_it_was_the_first_or_last_key(tmp_path: Path):
     store = opened(tmp_path)
-    for each in range(20):
+    for entry in range(20):
         # A file of its own.
-        store.write({ROWS: {b"%02d-someone" % each: b"of someone", b"other": b""}}, {})
+        store.write({ROWS: {b"%02d-someone" % entry: b"of someone", b"other": b""}}, {})
         store.purge(CLAIMS)
     assert _naming(tmp_path, b"someone")
-    store.write({ROWS: {b"%02d-someone" % each: None for each in range(20)}}, {})
-    store.purge(ROWS, [b"%02d" % each for each in range(20)])
+    store.write({ROWS: {b"%02d-someone" % item: None for item in range(20)}}, {})
+    store.purge(ROWS, [b"%02d" % item for item in range(20)])
     assert not _naming(tmp_path, b"someone")
     assert store.get(ROWS, b"other") == b""
 
@@ -216,7 +216,7 @@ def _naming(folder: Path, name: bytes) -> list[str]:
 @pytest.mark.parametrize("reading", ["get", "multi_get", "scan"])
 def test_a_store_that_is_torn_while_it_is_open_is_deleted(tmp_path: Path, reading: str):
     store = opened(tmp_path)
-    values = {b"%05d" % each: random.Random(each).randbytes(1_000) for each in range(2_000)}
+    values = {b"%05d" % item: random.Random(item).randbytes(1_000) for item in range(2_000)}
     store.write({ROWS: values}, {"t": 1})
     store.close()
     store = opened(tmp_path)

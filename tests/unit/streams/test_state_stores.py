@@ -88,11 +88,11 @@ def test_partitions_and_groups_lie_beside_each_other(tmp_path: Path):
         for partition in (0, 1)
     ]
     all_of_them = stores(tmp_path)
-    found = [all_of_them.open(each) for each in identities]
-    for number, store in enumerate(found):
+    result = [all_of_them.open(identity) for identity in identities]
+    for number, store in enumerate(result):
         store.write({ROWS: {b"a": b"%d" % number}}, {})
         store.close()
-    again = [all_of_them.open(each).get(ROWS, b"a") for each in identities]
+    again = [all_of_them.open(identity).get(ROWS, b"a") for identity in identities]
     assert again == [b"0", b"1", b"2", b"3"]
 
 
@@ -145,7 +145,7 @@ def test_no_two_open_stores_are_one(tmp_path: Path):
 def test_memory_does_not_grow_with_what_is_stored(tmp_path: Path):
     filler = [sys.executable, "-c", FILLER, str(tmp_path)]
     grown = int(subprocess.run(filler, capture_output=True, text=True, check=True).stdout)
-    assert sum(each.stat().st_size for each in data_of(tmp_path).iterdir()) > 20 * MEMORY
+    assert sum(path.stat().st_size for path in data_of(tmp_path).iterdir()) > 20 * MEMORY
     # RocksDB's own threads, files and batches come on top.
     assert grown < MEMORY + 48 * 1024 * 1024
 
@@ -160,7 +160,7 @@ def test_all_stores_share_one_limit_also_those_that_are_opened_again(
         for partition in range(3):
             store = together.open(msgspec.structs.replace(OURS, partition=partition))
             if first:
-                values = {b"%05d" % each: b"v" * 500 for each in range(2_000)}
+                values = {b"%05d" % number: b"v" * 500 for number in range(2_000)}
                 store.write({ROWS: values}, {})
             store.scan(ROWS, limit=10_000)
             used.append(together.memory_used())

@@ -124,11 +124,11 @@ def test_what_would_undo_a_step_waits_until_it_is_known_whether_its_sql_took_eff
 def test_a_step_waits_where_there_is_no_database_and_the_log_names_it(
     caplog: pytest.LogCaptureFixture,
 ):
-    wanted = iter([True, False])
+    expected = iter([True, False])
 
     class WantsForAWhile(Wants):
         def mark_sent(self, _: StepCommit) -> bool:
-            return next(wanted)
+            return next(expected)
 
     settled: list[StepOutcome] = []
     waited: list[StepTransaction] = []

@@ -21,15 +21,15 @@ COLOUR = contextvars.ContextVar("COLOUR", default="none")
 
 def drive(scenario: Callable[[Threads, list[str]], Awaitable[None]]) -> list[str]:
     """Runs a scenario with two threads; gives what it has been told."""
-    told: list[str] = []
+    reported: list[str] = []
 
     async def run() -> None:
-        threads = Threads(lambda: told.append("exhausted"), limit=2)
+        threads = Threads(lambda: reported.append("exhausted"), limit=2)
         async with asyncio.timeout(PATIENCE_S):
-            await scenario(threads, told)
+            await scenario(threads, reported)
 
     asyncio.run(run())
-    return told
+    return reported
 
 
 def test_a_callback_has_its_callers_context_and_a_thread_of_its_own():
@@ -145,12 +145,12 @@ def test_threads_that_are_held_are_counted_until_they_return():
 
 def test_a_callback_in_a_thread_hears_that_its_attempt_is_given_up():
     heard: list[bool] = []
-    begun, told = threading.Event(), threading.Event()
+    begun, reported = threading.Event(), threading.Event()
 
     def wait(tx: StepTx) -> None:
         begun.set()
         heard.append(tx.cancelled(PATIENCE_S))
-        told.set()
+        reported.set()
 
     async def quick(step: Step) -> str:
         return await step.do("quick", lambda: "won")
@@ -174,7 +174,7 @@ def test_a_callback_in_a_thread_hears_that_its_attempt_is_given_up():
         assert await asyncio.to_thread(begun.wait, PATIENCE_S)
         # As the owner says it when the race is decided: the loser's attempt is not wanted.
         host.handle([Evict(1)])
-        assert await asyncio.to_thread(told.wait, PATIENCE_S)
+        assert await asyncio.to_thread(reported.wait, PATIENCE_S)
         host.stop()
 
     asyncio.run(scenario())
@@ -200,10 +200,10 @@ def test_a_thread_that_does_not_return_is_counted_and_named_with_its_step(
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_step_begins_only_while_its_partition_is_surely_owned(is_async: bool):
-    owned, asked, begun = False, asyncio.Event(), threading.Event()
+    owned, requested, begun = False, asyncio.Event(), threading.Event()
 
     def may_begin(_activation: int) -> bool:
-        asked.set()
+        requested.set()
         return owned
 
     async def paid() -> str:
@@ -230,9 +230,9 @@ def test_a_step_begins_only_while_its_partition_is_surely_owned(is_async: bool):
         )
         host.handle([Activate(1, "order", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10, {}, 0)])
         async with asyncio.timeout(PATIENCE_S):
-            await asked.wait()
-            asked.clear()
-            await asked.wait()
+            await requested.wait()
+            requested.clear()
+            await requested.wait()
             assert not begun.is_set()
             owned = True
             while not isinstance(getattr(await sent.get(), "request", None), StepReturned):

@@ -58,10 +58,10 @@ def test_an_own_rule_for_when_records_go_loses_nothing_that_was_promised() -> No
 
 
 def test_a_topic_that_is_missing_is_told_and_cannot_be_altered() -> None:
-    found = as_ours()
-    del found[WEBHOOKS]
-    (difference,) = compare(found)
+    result = as_ours()
+    del result[WEBHOOKS]
+    (difference,) = compare(result)
     assert difference.line() == "topic webhooks: expected topic there, found missing"
     assert difference.mend == "headwater topics create"
     nobody = Cluster("127.0.0.1:1")
-    assert asyncio.run(alter_topics(nobody, found, [difference])) == []
+    assert asyncio.run(alter_topics(nobody, result, [difference])) == []

@@ -145,7 +145,7 @@ def test_a_hop_that_comes_late_is_removed(topic: str):
     changes = {} if topic == EVENTS else {"subject": "t1"}
     at = next(n for n in range(4) if n != 0)
     step(intake, raw(received(**AUTH_OF_1)), at=0)
-    found = [
+    result = [
         hop
         for number, partition in enumerate(range(4))
         for hop in on(
@@ -159,7 +159,7 @@ def test_a_hop_that_comes_late_is_removed(topic: str):
             topic,
         )
     ]
-    hop = found[0]
+    hop = result[0]
     body = msgspec.json.encode(WipeOrder("w1", "user_1", (9, 9, 9, 9)))
     wipe = received(event_id="wipe", source=SOURCE, type=TYPE, subject="user_1", body=body)
     step(intake, raw(wipe, 9), at=hop.partition)
@@ -203,8 +203,8 @@ def test_a_search_that_was_cut_off_amid_its_removals_still_tells_all_that_it_fou
     second.examine(OUTCOMES, said)
     second.examine(WEBHOOKS, [dataclasses.replace(deliveries[0], value=None), *deliveries[1:]])
     done = second.done(NOW)
-    found = dict(zip(done.found, done.counts, strict=True))
-    assert (found["raw_events"], found["traces"], found["dead_letters"]) == (4, 1, 1)
+    result = dict(zip(done.found, done.counts, strict=True))
+    assert (result["raw_events"], result["traces"], result["dead_letters"]) == (4, 1, 1)
 
 
 def test_a_delivery_that_a_copy_took_with_it_is_counted_and_what_went_before_the_order_is_not():
@@ -272,5 +272,5 @@ def test_the_search_finds_what_is_theirs_in_every_topic_and_nothing_of_others():
     search.examine(DEAD_LETTERS, letters)
     assert [r.key for r in search.removals(DEAD_LETTERS, [])] == [letters[0].key]
     counts = search.done(NOW)
-    found = dict(zip(counts.found, counts.counts, strict=True))
-    assert (found["raw_events"], found["traces"], found["dead_letters"]) == (2, 3, 1)
+    result = dict(zip(counts.found, counts.counts, strict=True))
+    assert (result["raw_events"], result["traces"], result["dead_letters"]) == (2, 3, 1)

@@ -39,8 +39,8 @@ def test_threads_do_not_share_a_context():
 
 def test_aiokafka_compresses_and_reads_so(monkeypatch: pytest.MonkeyPatch):
     aiokafka_patches.patch_aiokafka()
-    asked: list[str] = []
-    monkeypatch.setattr(zstd, "_ours", _Noted(asked))
+    requested: list[str] = []
+    monkeypatch.setattr(zstd, "_ours", _Noted(requested))
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=DefaultRecordBatch.CODEC_ZSTD,
@@ -54,7 +54,7 @@ def test_aiokafka_compresses_and_reads_so(monkeypatch: pytest.MonkeyPatch):
         builder.append(offset, None, b"key", b"value" * 100, [])
     batch = DefaultRecordBatch(bytes(builder.build()))
     assert [record.value for record in batch] == [b"value" * 100] * 10
-    assert asked == ["compressor", "decompressor"]
+    assert requested == ["compressor", "decompressor"]
 
 
 class _Noted:

@@ -31,7 +31,7 @@ def deployed(
 
 
 def of_versions(catalogue: Catalogue) -> list[tuple[str, str]]:
-    return [(each.digest, each.app) for each in catalogue.versions.get("g", [])]
+    return [(item.digest, item.app) for item in catalogue.versions.get("g", [])]
 
 
 def test_a_definition_that_is_the_newest_already_is_no_new_version():
@@ -47,7 +47,7 @@ def test_to_go_back_is_a_version_of_its_own():
     catalogue = Catalogue()
     for digest in ("a", "b", "a"):
         catalogue.apply(deployed(digest))
-    assert [(each.number, each.digest) for each in catalogue.versions["g"]] == [
+    assert [(item.number, item.digest) for item in catalogue.versions["g"]] == [
         (1, "a"),
         (2, "b"),
         (3, "a"),
@@ -72,7 +72,7 @@ def test_a_name_that_an_app_has_is_deployed_by_the_app_alone():
         refused = catalogue.apply(deployed("c", name=name))
         assert isinstance(refused, NotDeployed)
         assert refused.code == GRAPH_OF_APP
-    assert [each.app for each in catalogue.versions["g"]] == ["", "orders"]
+    assert [item.app for item in catalogue.versions["g"]] == ["", "orders"]
     assert "code" not in catalogue.versions
     assert catalogue.version("g", 2) is catalogue.newest("g")
     assert catalogue.version("g", 3) is None
@@ -83,9 +83,9 @@ def test_who_has_not_heard_of_an_activation_changes_nothing():
     catalogue.apply(deployed("a", app="shop", moves=1))
     catalogue.apply(deployed("b", app="shop", moves=2))
     assert catalogue.apply(deployed("a", app="desk", moves=1)) == NameOwner("shop")
-    assert [each.digest for each in catalogue.versions["g"]] == ["a", "b"]
+    assert [item.digest for item in catalogue.versions["g"]] == ["a", "b"]
     catalogue.apply(deployed("a", app="shop", moves=3))
-    assert [each.digest for each in catalogue.versions["g"]] == ["a", "b", "a"]
+    assert [item.digest for item in catalogue.versions["g"]] == ["a", "b", "a"]
 
 
 def test_a_deployment_gives_a_name_back_and_what_had_it_before_is_newest_again():
@@ -108,9 +108,9 @@ def test_the_same_definition_of_another_is_a_version_of_its_own():
     catalogue = Catalogue()
     catalogue.apply(deployed("a", app="shop", moves=1, deployment="dep_1"))
     catalogue.apply(deployed("", moves=2, deployment="dep_2"))
-    found = catalogue.apply(deployed("a"))
-    assert isinstance(found, Deployed)
-    assert (found.new, found.version.app) == (True, "")
+    result = catalogue.apply(deployed("a"))
+    assert isinstance(result, Deployed)
+    assert (result.new, result.version.app) == (True, "")
 
 
 def test_a_deployment_gives_back_no_name_of_an_app():

@@ -24,7 +24,7 @@ Change: TypeAlias = Callable[[dict[str, Any]], object]
 def problems(data: dict[str, Any]) -> list[tuple[str, str]]:
     with pytest.raises(DefinitionInvalid) as caught:
         graph_of(data)
-    return [(each.code, each.path) for each in caught.value.problems]
+    return [(problem.code, problem.path) for problem in caught.value.problems]
 
 
 def test_a_definition_is_what_its_document_says_and_back():
@@ -258,7 +258,7 @@ def test_all_that_is_wrong_is_told_at_once_and_quotes_the_expressions():
     with pytest.raises(ValueError, match="the expression `1 \\+` is not valid") as caught:
         graph_of(data)
     assert isinstance(caught.value, DefinitionInvalid)
-    assert {each.code for each in caught.value.problems} == {
+    assert {problem.code for problem in caught.value.problems} == {
         "DUPLICATE_NODE_REF",
         "INVALID_EXPRESSION",
         "INVALID_NODE_REF",
@@ -280,9 +280,9 @@ def test_all_that_is_not_of_its_type_is_told_at_once_with_its_path():
     data |= {"inputSchema": "object", "version": 2}
     with pytest.raises(DefinitionInvalid) as caught:
         read_definition(data)
-    assert {each.code for each in caught.value.problems} == {"INVALID_DEFINITION"}
-    told = [(each.path, each.message) for each in caught.value.problems]
-    assert [path for path, _ in told] == [
+    assert {problem.code for problem in caught.value.problems} == {"INVALID_DEFINITION"}
+    reported = [(problem.path, problem.message) for problem in caught.value.problems]
+    assert [path for path, _ in reported] == [
         "nodes[0].ref",
         "nodes[0].inputMapping.b",
         "nodes[0].inputMapping.c",
@@ -295,10 +295,10 @@ def test_all_that_is_not_of_its_type_is_told_at_once_with_its_path():
         "inputSchema",
         "$",
     ]
-    assert told[0][1] == "expected `str`, got `int`"
-    assert told[6][1] == "expected the field 'toNodeRef', found none"
-    assert told[-1][1].startswith("expected one of the fields name, initialNodeRef, nodes,")
-    assert told[-1][1].endswith("found 'version'")
+    assert reported[0][1] == "expected `str`, got `int`"
+    assert reported[6][1] == "expected the field 'toNodeRef', found none"
+    assert reported[-1][1].startswith("expected one of the fields name, initialNodeRef, nodes,")
+    assert reported[-1][1].endswith("found 'version'")
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b'{"a":' * 5000, b"null"])

@@ -36,11 +36,11 @@ def test_mermaid_shows_nodes_ways_and_tokens():
 def test_svg_is_a_document_with_every_node_way_and_token():
     picture = ET.fromstring(to_svg(read_definition(REVIEW), TOKENS))  # noqa: S314, our own
     space = "{http://www.w3.org/2000/svg}"
-    texts = {each.text for each in picture.iter(f"{space}text")}
+    texts = {item.text for item in picture.iter(f"{space}text")}
     assert {"start", "vote", "tally", "noop", "2 executing, 1 completed"} <= texts
-    titles = [each.text for each in picture.iter(f"{space}title")]
+    titles = [item.text for item in picture.iter(f"{space}title")]
     assert {"review", "t1", "t2", "t3", 'state.n < 3 && state.x == "<b>"'} <= set(titles)
-    assert len([each for each in picture.iter(f"{space}g") if each.get("class") == "live"]) == 1
+    assert len([item for item in picture.iter(f"{space}g") if item.get("class") == "live"]) == 1
 
 
 def test_a_node_is_drawn_as_the_worst_of_its_tokens_is():

@@ -131,7 +131,7 @@ def test_a_branch_that_ends_elsewhere_may_settle_those_who_wait(
     counts = Counts(total=3, completed=completed, terminal=terminal)
     tokens = [arrived(index) for index in range(waiting)]
     planned = decide_branch_end(meeting(strategy=strategy), tokens, counts)
-    assert [type(each) for each in planned.decisions] == expected
+    assert [type(decision) for decision in planned.decisions] == expected
 
 
 def test_a_timeout_fails_the_run_by_default():
@@ -147,11 +147,11 @@ def test_a_timeout_fails_the_run_by_default():
 
 
 def test_a_timeout_may_go_on_with_those_who_are_there():
-    found = meeting(timeoutMs=5000, onTimeout="proceed_with_available")
-    (only,) = decide_timeout(found, [arrived(0), arrived(2)]).decisions
+    result = meeting(timeoutMs=5000, onTimeout="proceed_with_available")
+    (only,) = decide_timeout(result, [arrived(0), arrived(2)]).decisions
     assert isinstance(only, ActivateFanIn)
     assert only.merged_token_ids == ("a0", "a2")
-    assert decide_timeout(found, []).decisions == ()
+    assert decide_timeout(result, []).decisions == ()
     assert decide_timeout(graph_of(review()).transition("t1"), [arrived(0)]).decisions == ()
 
 
@@ -172,10 +172,10 @@ def arrival(index: int, vote: object = None, transition: str = "t2", **counts: i
 
 
 def test_those_who_met_complete_the_others_are_cancelled_and_one_goes_on():
-    found = graph_of(review(strategy="m_of_n:2", merge=merged("append")))
+    result = graph_of(review(strategy="m_of_n:2", merge=merged("append")))
     planned = decide_continuation(
-        found,
-        found.transition("t2"),
+        result,
+        result.transition("t2"),
         FORK,
         [arrival(2, "no", retry=3), arrival(0, "yes")],
         in_flight=["b1"],
@@ -204,10 +204,10 @@ def test_a_fork_within_a_branch_goes_on_in_that_branch():
         fork="o",
     )
     target = {"source": "_branch.output.vote", "target": "output.votes", "strategy": "collect"}
-    found = graph_of(review(merge=target))
+    result = graph_of(review(merge=target))
     fork = Fork(id="f", group="judges", total=1, origin=origin)
     planned = decide_continuation(
-        found, found.transition("t2"), fork, [arrival(0, 7)], enclosing_output={"kept": 1}
+        result, result.transition("t2"), fork, [arrival(0, 7)], enclosing_output={"kept": 1}
     )
     _, merge, create = planned.decisions
     assert merge == ApplyBranchOutput(token_id="t0", output={"kept": 1, "votes": [7]})
@@ -222,8 +222,8 @@ def test_a_fork_within_a_branch_goes_on_in_that_branch():
 
 
 def test_a_fork_without_branches_merges_nothing_and_counts_its_ways():
-    found = graph_of(review(merge=merged("append")))
-    planned = decide_continuation(found, found.transition("t2"), FORK, [], came_by=["t1"])
+    result = graph_of(review(merge=merged("append")))
+    planned = decide_continuation(result, result.transition("t2"), FORK, [], came_by=["t1"])
     merge, create = planned.decisions
     assert merge == SetContext(path="state.votes", value=[])
     assert isinstance(create, CreateToken)
@@ -245,26 +245,26 @@ def two_ways(source: str) -> Graph:
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
 def test_branches_that_come_by_other_ways_are_merged_as_those_say(order: Sequence[int]):
-    found = two_ways("_branch.output.vote.by")
+    result = two_ways("_branch.output.vote.by")
     arrivals = [arrival(0, "x"), arrival(1, {"by": "y"}, "t3"), arrival(2, "z")]
     planned = decide_continuation(
-        found, found.transition("t3"), FORK, [arrivals[index] for index in order]
+        result, result.transition("t3"), FORK, [arrivals[index] for index in order]
     )
     assert planned.decisions[1] == SetContext(path="state.votes", value=["x", "y", "z"])
 
 
 def test_a_branch_that_arrives_twice_counts_once():
-    found = graph_of(review(merge=merged("collect")))
+    result = graph_of(review(merge=merged("collect")))
     planned = decide_continuation(
-        found, found.transition("t2"), FORK, [arrival(0, "x"), arrival(0, "x"), arrival(1, "y")]
+        result, result.transition("t2"), FORK, [arrival(0, "x"), arrival(0, "x"), arrival(1, "y")]
     )
     assert planned.decisions[1] == SetContext(path="state.votes", value=["x", "y"])
 
 
 def test_outputs_that_cannot_be_merged_fail_the_run():
-    found = graph_of(review(merge=merged("merge_object")))
+    result = graph_of(review(merge=merged("merge_object")))
     planned = decide_continuation(
-        found, found.transition("t2"), FORK, [arrival(0, {"a": 1}), arrival(1, 5)]
+        result, result.transition("t2"), FORK, [arrival(0, {"a": 1}), arrival(1, 5)]
     )
     (only,) = planned.decisions
     assert isinstance(only, FailWorkflow)

@@ -27,7 +27,7 @@ def test_routing_gives_creates_with_params():
         transitions=review()["transitions"],
         context=CONTEXT,
     )
-    assert [each["type"] for each in planned.decisions] == ["CREATE_TOKEN", "CREATE_TOKEN"]
+    assert [decision["type"] for decision in planned.decisions] == ["CREATE_TOKEN", "CREATE_TOKEN"]
     assert planned.decisions[1]["params"] == {
         "node_ref": "vote",
         "parent_token_id": "t1",
@@ -67,7 +67,7 @@ def test_a_timeout_a_merge_and_an_end():
     waiting = [TOKEN | {"id": "a1", "sibling_group": "judges"}]
     transition = review(timeoutMs=5)["transitions"][1]
     timed_out = headwater.decide_timeout(waiting_tokens=waiting, transition=transition, run_id="r")
-    assert [each["type"] for each in timed_out.decisions] == [
+    assert [decision["type"] for decision in timed_out.decisions] == [
         "UPDATE_TOKEN_STATUS",
         "FAIL_WORKFLOW",
     ]
@@ -148,8 +148,8 @@ def test_the_authors_own_names_keep_their_underscores():
             {"ref": "c", "task": "noop", "inputMapping": {"first_name": "input.first_name"}},
         ],
     )
-    for each in built.to_dict()["nodes"]:
-        assert each["inputMapping"] == {"first_name": "input.first_name"}
+    for node in built.to_dict()["nodes"]:
+        assert node["inputMapping"] == {"first_name": "input.first_name"}
     assert "first_name" in built.to_dict()["inputSchema"]["properties"]
 
 

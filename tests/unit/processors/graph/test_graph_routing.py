@@ -35,7 +35,9 @@ def routed(
 
 
 def created(planned: Planned) -> list[TokenParams]:
-    params = [each.params for each in planned.decisions if isinstance(each, CreateToken)]
+    params = [
+        decision.params for decision in planned.decisions if isinstance(decision, CreateToken)
+    ]
     assert len(params) == len(planned.decisions)
     return params
 
@@ -96,10 +98,10 @@ def test_a_transition_creates_one_token_of_the_same_branch():
 def test_the_first_tier_with_a_match_wins(
     ways: list[tuple[str, str, int, str | None]], reached: list[str]
 ):
-    found = graph(
+    result = graph(
         NODES, [way(ref, "a", to, priority=tier, condition=when) for ref, to, tier, when in ways]
     )
-    planned = routed(found, state={"n": 5, "list": []})
+    planned = routed(result, state={"n": 5, "list": []})
     assert [params.node_ref for params in created(planned)] == reached
 
 
@@ -107,13 +109,13 @@ def test_the_first_tier_with_a_match_wins(
     "condition", ["1 / state.zero == 1", "state.n + 'a' == 'b'", "state.n", "state.text.field == 1"]
 )
 def test_an_error_in_a_condition_fails_the_run_and_quotes_it(condition: str):
-    found = graph(NODES, [way("t", "a", "b", condition=condition)])
-    planned = routed(found, state={"n": 1, "zero": 0, "text": "x"})
+    result = graph(NODES, [way("t", "a", "b", condition=condition)])
+    planned = routed(result, state={"n": 1, "zero": 0, "text": "x"})
     assert f"the expression `{condition}` failed: " in failure(planned)
 
 
 def test_the_limit_of_a_loop_comes_before_its_condition():
-    found = graph(
+    result = graph(
         NODES,
         [
             way("t", "a", "b", condition="1 / 0 == 1", loopConfig={"maxIterations": 2}),
@@ -121,69 +123,74 @@ def test_the_limit_of_a_loop_comes_before_its_condition():
         ],
     )
     token = Token(id="t1", node_ref="a", iteration_counts={"t": 2})
-    planned = routed(found, token)
+    planned = routed(result, token)
     assert [params.node_ref for params in created(planned)] == ["c"]
-    assert "decision.routing.loop_limit_reached" in {each.type for each in planned.events}
-    assert "divide by zero" in failure(routed(found, Token(id="t1", node_ref="a")))
+    assert "decision.routing.loop_limit_reached" in {event.type for event in planned.events}
+    assert "divide by zero" in failure(routed(result, Token(id="t1", node_ref="a")))
 
 
 def test_a_spawn_count_forks_and_each_branch_has_its_path():
-    found = graph(NODES, [way("t", "a", "b", spawnCount=3, siblingGroup="g")])
-    branches = created(routed(found))
-    assert [each.path_id for each in branches] == ["root.a.0", "root.a.1", "root.a.2"]
-    assert [each.branch_index for each in branches] == [0, 1, 2]
-    assert {(each.branch_total, each.sibling_group, each.fork) for each in branches} == {
+    result = graph(NODES, [way("t", "a", "b", spawnCount=3, siblingGroup="g")])
+    branches = created(routed(result))
+    assert [branch.path_id for branch in branches] == ["root.a.0", "root.a.1", "root.a.2"]
+    assert [branch.branch_index for branch in branches] == [0, 1, 2]
+    assert {(branch.branch_total, branch.sibling_group, branch.fork) for branch in branches} == {
         (3, "g", "t1/g")
     }
 
 
 def test_a_fork_without_a_group_is_a_fork_of_its_own():
-    found = graph(NODES, [way("t", "a", "b", spawnCount=2), way("u", "a", "c", spawnCount=1)])
-    first, second, third = created(routed(found))
+    result = graph(NODES, [way("t", "a", "b", spawnCount=2), way("u", "a", "c", spawnCount=1)])
+    first, second, third = created(routed(result))
     assert (first.fork, first.sibling_group, second.path_id) == ("t1:t", None, "root.a.1")
     assert (third.fork, third.path_id, third.branch_total) == (None, "root", 1)
 
 
 def test_transitions_that_name_one_group_are_one_fork():
-    found = graph(
+    result = graph(
         NODES,
         [
             way("t", "a", "b", siblingGroup="g"),
             way("u", "a", "c", siblingGroup="g", foreach={"collection": "[7, 8]", "itemVar": "n"}),
         ],
     )
-    branches = created(routed(found))
-    assert [(each.node_ref, each.branch_index, each.item) for each in branches] == [
+    branches = created(routed(result))
+    assert [(branch.node_ref, branch.branch_index, branch.item) for branch in branches] == [
         ("b", 0, None),
         ("c", 1, 7),
         ("c", 2, 8),
     ]
-    assert {(each.branch_total, each.fork) for each in branches} == {(3, "t1/g")}
+    assert {(branch.branch_total, branch.fork) for branch in branches} == {(3, "t1/g")}
 
 
 def test_foreach_has_a_branch_for_each_item():
     branches = created(
         routed(graph_of(review()), Token(id="t1", node_ref="start"), input={"judges": ["x", {}]})
     )
-    assert [(each.item_var, each.item) for each in branches] == [("judge", "x"), ("judge", {})]
+    assert [(branch.item_var, branch.item) for branch in branches] == [
+        ("judge", "x"),
+        ("judge", {}),
+    ]
 
 
 @pytest.mark.parametrize("judges", [None, "text", {"a": 1}, 3, True])
 def test_foreach_over_anything_but_a_list_fails_the_run_and_quotes_it(judges: object):
     start = Token(id="t1", node_ref="start")
-    told = failure(routed(graph_of(review()), start, input={"judges": judges}))
-    assert "the expression `input.judges` has to give a list, found" in told
+    reported = failure(routed(graph_of(review()), start, input={"judges": judges}))
+    assert "the expression `input.judges` has to give a list, found" in reported
 
 
 def test_foreach_over_what_is_missing_fails_the_run_too():
-    told = failure(routed(graph_of(review()), Token(id="t1", node_ref="start")))
-    assert "the expression `input.judges` has to give a list, found null" in told
+    reported = failure(routed(graph_of(review()), Token(id="t1", node_ref="start")))
+    assert "the expression `input.judges` has to give a list, found null" in reported
 
 
 def test_a_collection_of_a_million_items_fails_the_run_and_quotes_it():
     start = Token(id="t1", node_ref="start")
-    told = failure(routed(graph_of(review()), start, input={"judges": [0] * (BRANCHES_MAX + 1)}))
-    assert "the expression `input.judges` has to give a list of at most 100000 items" in told
+    reported = failure(
+        routed(graph_of(review()), start, input={"judges": [0] * (BRANCHES_MAX + 1)})
+    )
+    assert "the expression `input.judges` has to give a list of at most 100000 items" in reported
 
 
 def test_an_empty_list_spawns_nothing():
@@ -207,7 +214,7 @@ def test_an_empty_list_goes_on_through_the_meeting_point_if_it_says_so():
 
 
 def test_conditions_see_the_branch_and_its_item():
-    found = graph(
+    result = graph(
         NODES,
         [
             way("f", "c", "a", foreach={"collection": "input", "itemVar": "judge"}),
@@ -215,11 +222,11 @@ def test_conditions_see_the_branch_and_its_item():
         ],
     )
     inside = {"branch": Branch(1, 2), "items": {"judge": {"strict": True}}}
-    assert len(created(routed(found, **inside))) == 1
-    assert created(routed(found, **inside | {"branch": Branch(0, 2)})) == []
+    assert len(created(routed(result, **inside))) == 1
+    assert created(routed(result, **inside | {"branch": Branch(0, 2)})) == []
     # Outside of its fork the item is an undeclared variable, and there is no branch.
-    assert "undeclared variable judge" in failure(routed(found, branch=Branch(1, 2)))
-    assert created(routed(found, items={"judge": {"strict": True}})) == []
+    assert "undeclared variable judge" in failure(routed(result, branch=Branch(1, 2)))
+    assert created(routed(result, items={"judge": {"strict": True}})) == []
 
 
 def test_a_token_reaches_the_meeting_point_of_an_outer_fork_as_its_branch():
@@ -251,8 +258,8 @@ def test_a_token_outside_of_the_group_stays_where_it_is():
 
 
 def test_routing_tells_what_it_tried():
-    found = graph(NODES, [way("t", "a", "b", condition="false"), way("u", "a", "c", priority=1)])
-    assert [each.type for each in routed(found).events] == [
+    result = graph(NODES, [way("t", "a", "b", condition="false"), way("u", "a", "c", priority=1)])
+    assert [event.type for event in routed(result).events] == [
         "decision.routing.start",
         "decision.routing.evaluate_transition",
         "decision.routing.evaluate_transition",
@@ -262,7 +269,7 @@ def test_routing_tells_what_it_tried():
 
 
 def test_a_join_of_no_fork_of_the_tier_does_not_stop_the_others():
-    found = graph(
+    result = graph(
         NODES,
         [
             way("f", "c", "a", siblingGroup="judges"),
@@ -270,4 +277,4 @@ def test_a_join_of_no_fork_of_the_tier_does_not_stop_the_others():
             way("u", "a", "c", foreach={"collection": "[]", "itemVar": "n"}),
         ],
     )
-    assert [params.node_ref for params in created(routed(found))] == ["b"]
+    assert [params.node_ref for params in created(routed(result))] == ["b"]

@@ -43,7 +43,7 @@ def context(**sections: Any) -> Context:  # noqa: ANN401
 
 
 def test_an_input_mapping_gives_what_its_expressions_give():
-    found = graph(
+    result = graph(
         [
             node(
                 "a",
@@ -59,7 +59,7 @@ def test_an_input_mapping_gives_what_its_expressions_give():
     scope = Scope(
         context(input={"judges": ["x", "y"]}, state={"total": 2}), Branch(1, 2, {"vote": "no"})
     )
-    assert map_input(found, "a", scope) == {
+    assert map_input(result, "a", scope) == {
         "judge": "y",
         "past": None,
         "order": {"total": 3, "own": "no"},
@@ -67,8 +67,8 @@ def test_an_input_mapping_gives_what_its_expressions_give():
 
 
 def test_an_error_in_a_mapping_quotes_the_expression_and_says_where():
-    found = graph([node("a", inputMapping={"x": "1 / state.zero"})])
-    fault = map_input(found, "a", Scope(context(state={"zero": 0})))
+    result = graph([node("a", inputMapping={"x": "1 / state.zero"})])
+    fault = map_input(result, "a", Scope(context(state={"zero": 0})))
     assert isinstance(fault, EvaluationProblem)
     assert fault.message == (
         "the expression `1 / state.zero` failed: INVALID_ARGUMENT: divide by zero "
@@ -97,11 +97,11 @@ def test_in_a_fork_outputs_are_the_branchs_own():
 
 
 def test_a_result_without_the_field_gives_null_and_another_error_fails_the_run():
-    found = graph([node("a", outputMapping={"state.n": "result.n"})])
-    assert map_output(found, OUTSIDE, Scope(context()), {}).decisions == (
+    result = graph([node("a", outputMapping={"state.n": "result.n"})])
+    assert map_output(result, OUTSIDE, Scope(context()), {}).decisions == (
         SetContext(path="state.n", value=None),
     )
-    (only,) = map_output(found, OUTSIDE, Scope(context()), "text").decisions
+    (only,) = map_output(result, OUTSIDE, Scope(context()), "text").decisions
     assert isinstance(only, FailWorkflow)
     assert "`result.n`" in only.error
 
@@ -172,10 +172,10 @@ def test_a_run_ends_with_what_its_mapping_gives_or_with_its_output_section():
 def test_the_input_is_converted_once_for_all_states():
     first = context(input={"judges": ["x"]}, state={"n": 1})
     second = first.with_changes(state={"n": 2})
-    found = graph([node("a", inputMapping={"n": "state.n", "judge": "input.judges[0]"})])
-    assert map_input(found, "a", Scope(first)) == {"n": 1, "judge": "x"}
-    assert map_input(found, "a", Scope(second)) == {"n": 2, "judge": "x"}
-    expression = found.mappings("a").inputs[1][1]
+    result = graph([node("a", inputMapping={"n": "state.n", "judge": "input.judges[0]"})])
+    assert map_input(result, "a", Scope(first)) == {"n": 1, "judge": "x"}
+    assert map_input(result, "a", Scope(second)) == {"n": 2, "judge": "x"}
+    expression = result.mappings("a").inputs[1][1]
     assert first.facts_for(expression) is second.facts_for(expression)
 
 

@@ -32,7 +32,7 @@ def a_run(status: RunStatus = RunStatus.ACTIVE, **more: object) -> CodeRun:
     )
     run = msgspec.structs.replace(run, **more)
     unresolved = (EntryStatus.PENDING, EntryStatus.WAITING)
-    run.open = {key: None for key, each in run.entries.items() if each.status in unresolved}
+    run.open = {key: None for key, entry in run.entries.items() if entry.status in unresolved}
     return run
 
 

@@ -204,7 +204,7 @@ def test_events_that_workflows_send_are_remembered_by_sender():
         EventReceived("order/a#b#7", "line", "2", 6),
     )
     assert run.received == {"order/a#b": 7}
-    assert [each.event_id for each in run.mailbox] == ["evt-1", "order/a#b#7"]
+    assert [item.event_id for item in run.mailbox] == ["evt-1", "order/a#b#7"]
 
 
 def test_posts_stay_until_they_are_sent_and_their_numbers_are_never_used_again():
@@ -290,8 +290,8 @@ def test_a_retry_keeps_entries_whose_results_come_before_all_that_is_new():
     started = RunStarted("1", "seed", kept=("a", "b", "c", "nap"))
     run = fold(before, _record(started, run_number=3))
     assert run is not None
-    found = {key: entry.sequence for key, entry in run.entries.items()}
-    assert found == {"a": -7, "b": -2, "c": -17, "nap": UNRESOLVED}
+    result = {key: entry.sequence for key, entry in run.entries.items()}
+    assert result == {"a": -7, "b": -2, "c": -17, "nap": UNRESOLVED}
     kept = run.entries["a"]
     assert (kept.result, kept.rollback_attempts, kept.rollback_at_ms) == ("1", 0, 0)
     assert (run.open, run.mailbox) == ({"nap": None}, [mail(1)])

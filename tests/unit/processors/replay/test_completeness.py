@@ -31,9 +31,9 @@ def test_every_event_of_a_run_of_code_has_an_applier():
 
 
 def test_every_event_of_a_run_of_a_graph_has_an_applier():
-    found = set(graph_appliers._APPLIERS)
-    assert found | ELSEWHERE == {*get_args(LifeEvent), *get_args(GraphEvent)}
-    assert not ELSEWHERE & found
+    result = set(graph_appliers._APPLIERS)
+    assert result | ELSEWHERE == {*get_args(LifeEvent), *get_args(GraphEvent)}
+    assert not ELSEWHERE & result
 
 
 def test_every_event_of_the_log_has_its_rows_or_is_said_to_have_none():
@@ -41,12 +41,12 @@ def test_every_event_of_the_log_has_its_rows_or_is_said_to_have_none():
 
 
 def test_everything_that_code_its_host_and_the_clock_ask_for_has_a_decider():
-    asked = {*get_args(commands.CodeCommand), HostFailed, StepUnderWay, Wake}
-    assert set(decide._DECIDERS) == asked
-    assert asked == set(Request.__subclasses__())
+    requested = {*get_args(commands.CodeCommand), HostFailed, StepUnderWay, Wake}
+    assert set(decide._DECIDERS) == requested
+    assert requested == set(Request.__subclasses__())
 
 
 def test_every_command_and_everything_that_is_asked_for_has_a_row_in_the_tables_of_these_tests():
-    assert {type(asked) for _, asked, _ in CASES.values()} == set(decide._DECIDERS)
+    assert {type(requested) for _, requested, _ in CASES.values()} == set(decide._DECIDERS)
     commands_of = {type(command) for _, command, _ in (*ACCEPTED.values(), *REFUSED.values())}
     assert commands_of == set(get_args(RunCommand))

@@ -503,16 +503,16 @@ CASES = STEPS | OPENED | SCOPES | ENDS | TIME
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_asked_for_is_decided_as_the_table_says(name: str):
-    run, asked, expected = CASES[name]
+    run, requested, expected = CASES[name]
     before = copy_of(run)
-    assert decide_request(run, asked, NOW_MS) == expected
+    assert decide_request(run, requested, NOW_MS) == expected
     assert run == before, "deciding changes nothing"
 
 
 @pytest.mark.parametrize("status", [RunStatus.COMPLETE, RunStatus.ERRORED, RunStatus.TERMINATED])
 def test_nothing_is_decided_for_a_run_that_is_over(status: RunStatus):
-    for _, asked, _ in CASES.values():
-        assert decide_request(a_run(status), asked, NOW_MS) is STALE
+    for _, requested, _ in CASES.values():
+        assert decide_request(a_run(status), requested, NOW_MS) is STALE
 
 
 def test_a_wait_that_ends_without_its_event_says_what_it_waited_for():

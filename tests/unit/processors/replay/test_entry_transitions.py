@@ -78,7 +78,9 @@ def _before(status: EntryStatus | None) -> CodeRun:
 
 def test_the_moves_of_this_test_are_those_of_the_tables():
     assert set(ENTRY_MOVES) == set(TRANSITIONS)
-    assert set(RUN_EVENTS) == {each for each in RUN_TRANSITIONS if not issubclass(each, OfGraph)}
+    assert set(RUN_EVENTS) == {
+        transition for transition in RUN_TRANSITIONS if not issubclass(transition, OfGraph)
+    }
 
 
 @pytest.mark.parametrize("before", [None, *EntryStatus])

@@ -32,7 +32,7 @@ def test_an_error_survives_being_pickled(error: Exception):
 
 def test_every_error_of_authors_has_a_line_here_or_takes_a_message_alone():
     named = {type(error) for error in RAISED}
-    public = [each for name, each in vars(errors).items() if not name.startswith("_")]
+    public = [var for name, var in vars(errors).items() if not name.startswith("_")]
     for error in public:
         if isinstance(error, type) and issubclass(error, Exception) and error not in named:
             assert error.__init__ is Exception.__init__, error

@@ -203,9 +203,9 @@ def test_a_retry_keeps_and_reopens_what_the_table_says(name: str):
     expected = RunStarted("1", "seed", None, kept=tuple(kept), reopened=tuple(reopened))
     assert started == expected
     assert isinstance(line, LogWritten)
-    told = json.loads(line.data or "")
-    names = [each.key for each in reopened]
-    assert told == {
+    reported = json.loads(line.data or "")
+    names = [item.key for item in reopened]
+    assert reported == {
         "from": from_key,
         "again": [key for key in run.entries if key not in (*kept, *names)],
         "reopened": names,
@@ -224,8 +224,8 @@ def test_of_very_much_that_is_done_again_a_line_says_the_beginning():
 def test_from_what_is_not_there_or_where_no_state_leads_nothing_is_retried(key: str):
     loop = _bad(9, _LOOP, commits={2: "2"}, iteration=2)
     trimmed = _bad(9, _LOOP, commits={0: "0"}, trimmed=2)
-    for each in (loop, trimmed):
-        run = _run({"l": each, "l/~1/a": _done(3), "l/~2/a": _bad(4)})
+    for item in (loop, trimmed):
+        run = _run({"l": item, "l/~1/a": _done(3), "l/~2/a": _bad(4)})
         decision = retry(run, RetryRun(key))
         assert isinstance(decision, Rejection)
         assert decision.code == "STEP_NOT_FOUND"

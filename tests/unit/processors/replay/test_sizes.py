@@ -89,10 +89,10 @@ def test_its_children_end_with_it_and_its_parent_is_told():
     cancelled, queued = events[:-1]
     assert cancelled == EntriesCancelled(("bill",), ended=True)
     assert isinstance(queued, PostsQueued)
-    ended, told = (post.command for post in queued.posts)
+    ended, reported = (post.command for post in queued.posts)
     assert isinstance(ended, TerminateRun)
-    assert isinstance(told, FinishChild)
-    assert told.failure == end.failure
+    assert isinstance(reported, FinishChild)
+    assert reported.failure == end.failure
 
 
 def test_children_that_are_too_many_to_be_ended_go_on():

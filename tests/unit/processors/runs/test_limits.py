@@ -18,10 +18,10 @@ def test_names_of_the_alphabet_are_taken(name: str):
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "é", "a\n", "x" * 11, None, 5, b"a"])
 def test_other_names_are_refused_and_shown(name: object):
-    told = name_problem("a name", name, 10)
-    assert told is not None
-    assert told.startswith("expected a name of 1 to 10 characters")
-    assert told.endswith(repr(name))
+    reported = name_problem("a name", name, 10)
+    assert reported is not None
+    assert reported.startswith("expected a name of 1 to 10 characters")
+    assert reported.endswith(repr(name))
 
 
 def test_a_long_name_is_shown_in_part():
@@ -40,9 +40,9 @@ def test_a_long_name_is_shown_in_part():
     ids=["short", "largest", "too large", "largest of two bytes each", "too large of two"],
 )
 def test_a_value_is_measured_in_bytes(text: str, *, fits: bool):
-    told = value_problem("params", text)
-    assert (told is None) == fits
-    assert fits or f"found {len(text.encode())}" in str(told)
+    reported = value_problem("params", text)
+    assert (reported is None) == fits
+    assert fits or f"found {len(text.encode())}" in str(reported)
 
 
 def test_a_text_that_is_too_long_is_cut_once_and_says_so():

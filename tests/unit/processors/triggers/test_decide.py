@@ -59,9 +59,9 @@ def delivery(body: bytes = BODY, type_: str = "sleep") -> WebhookAdmitted:
 def sent(*texts: str, event: WebhookAdmitted | None = None) -> EffectCommand:
     """The command for the one effect that rules find; it lies at offset 17."""
     event = event or delivery()
-    (found,) = decide(rules(*texts), event)
-    assert isinstance(found, Effect), found
-    return carried_out(event, found, 17)
+    (result,) = decide(rules(*texts), event)
+    assert isinstance(result, Effect), result
+    return carried_out(event, result, 17)
 
 
 def carried_out(event: WebhookAdmitted, effect: Effect, offset: int) -> EffectCommand:
@@ -71,16 +71,16 @@ def carried_out(event: WebhookAdmitted, effect: Effect, offset: int) -> EffectCo
 
 
 def failed(*texts: str, event: WebhookAdmitted | None = None) -> RejectedEffect:
-    (found,) = decide(rules(*texts), event or delivery())
-    assert isinstance(found, RejectedEffect), found
-    return found
+    (result,) = decide(rules(*texts), event or delivery())
+    assert isinstance(result, RejectedEffect), result
+    return result
 
 
 def test_a_start_has_the_delivery_as_its_params():
-    found = sent(START)
-    assert (found.workflow, found.instance_id) == ("night-review", "night-n-1")
-    assert isinstance(found.command, StartRun)
-    assert json.loads(found.command.params) == {
+    result = sent(START)
+    assert (result.workflow, result.instance_id) == ("night-review", "night-n-1")
+    assert isinstance(result.command, StartRun)
+    assert json.loads(result.command.params) == {
         "event_id": "e" * 32,
         "request_id": "r-1",
         "source": "terra",
@@ -125,18 +125,18 @@ def test_labels_may_be_chosen(rule: str):
 
 @pytest.mark.parametrize("labels", ["1", '{"a": 1}', '{"a b": "c"}'])
 def test_labels_that_break_the_rules_are_named(labels: str):
-    found = failed(START + f"labels = '{labels}'")
-    assert found.reason in {"invalid_labels", "rule_failed"}
-    assert labels in found.detail
+    result = failed(START + f"labels = '{labels}'")
+    assert result.reason in {"invalid_labels", "rule_failed"}
+    assert labels in result.detail
 
 
 def test_a_signal_says_who_sent_it_and_under_which_number():
-    found = sent(SIGNAL + "payload = 'event.body.data[0].score'")
-    assert found.instance_id == "user_1"
-    assert found.command == SendEvent(
+    result = sent(SIGNAL + "payload = 'event.body.data[0].score'")
+    assert result.instance_id == "user_1"
+    assert result.command == SendEvent(
         "~tell/effects-3#17", "sleep", "81", Sender("~tell", "effects-3", 0, 17), None
     )
-    assert found.command_id == "~tell/effects-3#17"
+    assert result.command_id == "~tell/effects-3#17"
 
 
 def test_a_signal_with_start_brings_the_params_along():
@@ -170,17 +170,17 @@ def test_a_rule_is_followed_where_its_condition_holds(when: str, follows: bool):
 
 
 def test_several_rules_are_followed_in_their_order():
-    found = decide(rules(SIGNAL, START, BOTH), delivery())
-    assert [each.name for each in found] == ["tell", "review", "both"]
-    effects = [each for each in found if isinstance(each, Effect)]
-    sends = [carried_out(delivery(), each, 5) for each in effects]
-    senders = [each.command.sender for each in sends if isinstance(each.command, SendEvent)]
-    assert [each and each.workflow for each in senders] == ["~tell", "~both"]
+    result = decide(rules(SIGNAL, START, BOTH), delivery())
+    assert [item.name for item in result] == ["tell", "review", "both"]
+    effects = [item for item in result if isinstance(item, Effect)]
+    sends = [carried_out(delivery(), effect, 5) for effect in effects]
+    senders = [send.command.sender for send in sends if isinstance(send.command, SendEvent)]
+    assert [sender and sender.workflow for sender in senders] == ["~tell", "~both"]
 
 
 def test_one_rule_alone_is_followed_where_it_is_named():
-    found = decide(rules(SIGNAL, START, BOTH), delivery(), only="review")
-    assert [each.name for each in found] == ["review"]
+    result = decide(rules(SIGNAL, START, BOTH), delivery(), only="review")
+    assert [item.name for item in result] == ["review"]
 
 
 @pytest.mark.parametrize(
@@ -211,34 +211,34 @@ def test_one_rule_alone_is_followed_where_it_is_named():
     ],
 )
 def test_a_rule_that_fails_is_named_with_its_reason(text: str, reason: str, told: str):
-    found = failed(text)
-    assert (found.reason, found.detail.startswith(f"rule {found.name}: ")) == (reason, True)
-    assert told in found.detail
+    result = failed(text)
+    assert (result.reason, result.detail.startswith(f"rule {result.name}: ")) == (reason, True)
+    assert told in result.detail
 
 
 def test_one_rule_that_fails_stops_no_other():
     bad = START.replace('"review"', '"bad"').replace("data[0].id", "none")
-    found = decide(rules(bad, SIGNAL), delivery())
-    assert [type(each) for each in found] == [RejectedEffect, Effect]
+    result = decide(rules(bad, SIGNAL), delivery())
+    assert [type(item) for item in result] == [RejectedEffect, Effect]
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b'{"a": NaN}', b"[" * 2_000 + b"]" * 2_000, b'"\\ud800"', b"\xff"]
 )
 def test_a_body_that_is_no_json_fails_every_rule(body: bytes):
-    found = decide(rules(START, SIGNAL), delivery(body))
-    assert [(type(each), each.name) for each in found] == [
+    result = decide(rules(START, SIGNAL), delivery(body))
+    assert [(type(item), item.name) for item in result] == [
         (RejectedEffect, "review"),
         (RejectedEffect, "tell"),
     ]
-    assert {each.reason for each in found if isinstance(each, RejectedEffect)} == {"body_not_json"}
+    assert {item.reason for item in result if isinstance(item, RejectedEffect)} == {"body_not_json"}
 
 
 def test_a_delivery_that_is_too_large_needs_an_expression():
     body = json.dumps({"data": [{"id": "n"}], "x": "y" * VALUE_BYTES_MAX}).encode()
-    found = failed(START, event=delivery(body))
-    assert found.reason == "params_too_large"
-    assert "name what is needed in params" in found.detail
+    result = failed(START, event=delivery(body))
+    assert result.reason == "params_too_large"
+    assert "name what is needed in params" in result.detail
     assert isinstance(
         sent(START + "params = 'event.user_id'", event=delivery(body)).command, StartRun
     )
@@ -259,10 +259,10 @@ def test_a_delivery_that_is_too_large_needs_an_expression():
     ],
 )
 def test_what_an_outcome_means(text: str, code: str, reason: str | None):
-    found = refused(sent(text), code, "expected this, found that")
-    assert (found and found.reason) == reason
-    if found:
-        assert found.detail == f"{found.name}: expected this, found that"
+    result = refused(sent(text), code, "expected this, found that")
+    assert (result and result.reason) == reason
+    if result:
+        assert result.detail == f"{result.name}: expected this, found that"
 
 
 @pytest.mark.parametrize(
@@ -279,10 +279,10 @@ def test_what_an_outcome_means(text: str, code: str, reason: str | None):
 def test_an_effect_of_a_normalizer_that_cannot_be_is_named(changes: dict[str, Any], told: str):
     good = Effect("backfill", "import", "user_1", StartRun("null"))
     assert check_effect(good) is good
-    found = check_effect(msgspec.structs.replace(good, **changes))
-    assert isinstance(found, RejectedEffect)
-    assert found.reason == "invalid_effect"
-    assert told in found.detail
+    result = check_effect(msgspec.structs.replace(good, **changes))
+    assert isinstance(result, RejectedEffect)
+    assert result.reason == "invalid_effect"
+    assert told in result.detail
 
 
 @dataclass
@@ -308,11 +308,11 @@ class Mailbox:
     received: list[str] = field(default_factory=list)
 
     def take(self, command: SendEvent) -> None:
-        found = send_event(self.run, command, 0)
-        if isinstance(found, EventReceived):
-            sender, _, number = found.event_id.rpartition("#")
+        result = send_event(self.run, command, 0)
+        if isinstance(result, EventReceived):
+            sender, _, number = result.event_id.rpartition("#")
             self.run.received[sender] = int(number)
-            self.received.append(found.payload)
+            self.received.append(result.payload)
 
 
 @given(st.lists(st.tuples(st.integers(0, 19), st.integers(1, 20)), max_size=8))
@@ -327,9 +327,9 @@ def test_however_often_deliveries_are_read_again_each_signals_once_and_in_order(
         first = max(0, reached - back)
         for offset in range(first, min(20, first + length)):
             event = delivery(json.dumps({"n": offset}).encode())
-            for at, each in enumerate(decide(followed, event)):
-                assert isinstance(each, Effect)
-                command = carried_out(event, each, 2 * offset + at).command
+            for at, item in enumerate(decide(followed, event)):
+                assert isinstance(item, Effect)
+                command = carried_out(event, item, 2 * offset + at).command
                 assert isinstance(command, SendEvent)
                 box.take(command)
         reached = max(reached, min(20, first + length))

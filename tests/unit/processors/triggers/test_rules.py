@@ -98,17 +98,17 @@ def test_what_is_no_toml():
 
 
 def test_all_problems_are_told_together():
-    told = refusal(written(id="'x'"), written(name='"other"', when="'1'"), written())
-    assert told.count("rule ") == 3
-    assert "rule review: expected each name once, found 2" in told
+    reported = refusal(written(id="'x'"), written(name='"other"', when="'1'"), written())
+    assert reported.count("rule ") == 3
+    assert "rule review: expected each name once, found 2" in reported
 
 
 def test_all_problems_of_one_rule_are_told_together():
     wrong = {"mode": '"begin"', "source": "7", "id": "'x'", "when": None, "whenn": '"x"'}
-    told = refusal(written(**wrong, workflow='"-x"', params="'{'"))
-    found = ["mode", "source", "id,", "whenn", "workflow", "params"]
-    assert [word for word in found if word not in told] == []
-    assert told.count("rule review: ") == len(found)
+    reported = refusal(written(**wrong, workflow='"-x"', params="'{'"))
+    result = ["mode", "source", "id,", "whenn", "workflow", "params"]
+    assert [word for word in result if word not in reported] == []
+    assert reported.count("rule review: ") == len(result)
 
 
 def test_a_source_that_nobody_posts_as_is_told_beside_other_problems():

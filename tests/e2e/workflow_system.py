@@ -64,7 +64,7 @@ _PATIENCE_S = 120.0
 _ENDED = {RunStatus.COMPLETE, RunStatus.ERRORED, RunStatus.TERMINATED}
 
 Instance: TypeAlias = str
-H = TypeVar("H", bound="WorkflowHouse")
+H = TypeVar("H", bound="WorkflowSystem")
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,20 @@ class Story:
 
     def hear(self, partition: int, offset: int, at_ms: int, record: HistoryAppended) -> None:
         counts = self.claims[partition].admit(offset, record)
-        told = Told(partition, offset, at_ms, record, counts)
-        self.told.append(told)
+        reported = Told(partition, offset, at_ms, record, counts)
+        self.told.append(reported)
         if counts and isinstance(record.events[0], InstanceDeleted):
-            self.by_instance.pop(told.key, None)
-            self.views.pop(told.key, None)
+            self.by_instance.pop(reported.key, None)
+            self.views.pop(reported.key, None)
         elif counts:
-            self.by_instance[told.key].append(told)
-            view = self._view(told)
+            self.by_instance[reported.key].append(reported)
+            view = self._view(reported)
             if view is not None:
                 view.apply(record)
                 if isinstance(view.state, SlotsRun):
-                    self.slots_held[told.key] = max(self.slots_held[told.key], view.state.held)
+                    self.slots_held[reported.key] = max(
+                        self.slots_held[reported.key], view.state.held
+                    )
 
     def _view(self, told: Told) -> RunView | None:
         """The view of the run that a record belongs to; `runs` of `views`, record by record."""
@@ -147,11 +149,11 @@ class Story:
         return (state.status, state.failure and state.failure.name)
 
     def records(self, key: Instance) -> list[HistoryAppended]:
-        return [each.record for each in self.by_instance[key]]
+        return [item.record for item in self.by_instance[key]]
 
     def ends(self) -> dict[int, int]:
         """How far each partition was read."""
-        return {told.partition: told.offset + 1 for told in self.told}
+        return {reported.partition: reported.offset + 1 for reported in self.told}
 
     # -- what must be true of every history
 
@@ -164,27 +166,29 @@ class Story:
                 n: v.state for n, v in self.views[key].items()
             }
         self._outcomes(commands)
-        twice = {place: n for place, n in self.completions().items() if n > 1}
+        twice = {position: n for position, n in self.completions().items() if n > 1}
         assert not twice, f"completed more than once: {twice}"
 
     def _sequences(self, key: Instance) -> None:
         run, expected = -1, 0
-        for told in self.by_instance[key]:
-            for event in told.record.events:
+        for reported in self.by_instance[key]:
+            for event in reported.record.events:
                 if isinstance(event, RunStarted):
-                    assert told.record.run_number == run + 1, f"{key} at {told.offset}"
+                    assert reported.record.run_number == run + 1, f"{key} at {reported.offset}"
                     run, expected = run + 1, 0
-                assert told.record.run_number == run or run < 0, f"{key} at {told.offset}"
-                if event is told.record.events[0] and run >= 0:
-                    assert told.record.sequence == expected, f"{key} at {told.offset}: {told}"
+                assert reported.record.run_number == run or run < 0, f"{key} at {reported.offset}"
+                if event is reported.record.events[0] and run >= 0:
+                    assert reported.record.sequence == expected, (
+                        f"{key} at {reported.offset}: {reported}"
+                    )
                 if not isinstance(event, PostsSent | CommandRejected):
                     expected += 1
 
     def _outcomes(self, commands: dict[int, list[int]]) -> None:
         causes: dict[int, list[int]] = defaultdict(list)
-        for told in self.told:
-            if told.counts and told.record.cause != NO_CAUSE:
-                causes[told.partition].append(told.record.cause)
+        for reported in self.told:
+            if reported.counts and reported.record.cause != NO_CAUSE:
+                causes[reported.partition].append(reported.record.cause)
         for partition, offsets in commands.items():
             # Behind them there may be more by now, from those who sent again what they had sent.
             known = causes[partition][: len(offsets)]
@@ -192,30 +196,32 @@ class Story:
 
     def completions(self) -> Counter[tuple[Instance, int, str]]:
         return Counter(
-            (told.key, told.record.run_number, event.key)
-            for told in self.told
-            if told.counts
-            for event in told.record.events
+            (reported.key, reported.record.run_number, event.key)
+            for reported in self.told
+            if reported.counts
+            for event in reported.record.events
             if isinstance(event, StepCompleted)
         )
 
     def done_at(self) -> dict[tuple[Instance, int, str], int]:
         """When the completion of each step, and of each rollback, was in the log."""
-        found: dict[tuple[Instance, int, str], int] = {}
-        for told in self.told:
-            for event in told.record.events if told.counts else ():
+        result: dict[tuple[Instance, int, str], int] = {}
+        for reported in self.told:
+            for event in reported.record.events if reported.counts else ():
                 if isinstance(event, StepCompleted):
-                    found[told.key, told.record.run_number, event.key] = told.at_ms
+                    result[reported.key, reported.record.run_number, event.key] = reported.at_ms
                 elif isinstance(event, EntryRolledBack):
-                    found[told.key, told.record.run_number, f"undo {event.key}"] = told.at_ms
-        return found
+                    result[reported.key, reported.record.run_number, f"undo {event.key}"] = (
+                        reported.at_ms
+                    )
+        return result
 
     def void(self) -> list[Told]:
         """Records that count for nobody."""
         return [
-            told
-            for told in self.told
-            if not told.counts and not isinstance(told.record.events[0], PartitionClaimed)
+            reported
+            for reported in self.told
+            if not reported.counts and not isinstance(reported.record.events[0], PartitionClaimed)
         ]
 
 
@@ -230,7 +236,7 @@ class Mark:
     key: str
 
 
-class WorkflowHouse:
+class WorkflowSystem:
     """A broker and workers, in a directory, which serve some apps."""
 
     def __init__(self, directory: Path, *apps: str) -> None:
@@ -280,13 +286,13 @@ class WorkflowHouse:
             member: Whether it keeps its partitions if it is back within its session.
             impatience: Settings of a worker that evicts instances and writes snapshots sooner.
         """
-        told = {"HEADWATER_MEMBER": name if member else "", TRAIL: str(self.trail)}
+        reported = {"HEADWATER_MEMBER": name if member else "", TRAIL: str(self.trail)}
         if not impatience:
             options = [word for app in self.apps for word in ("--app", app)]
-            self.launch(name, ["headwater", "worker", *options], told)
+            self.launch(name, ["headwater", "worker", *options], reported)
             return
-        told |= {f"IMPATIENT_{key.upper()}": value for key, value in impatience.items()}
-        self.launch(name, ["tests.e2e.impatient_worker", *self.apps], told)
+        reported |= {f"IMPATIENT_{key.upper()}": value for key, value in impatience.items()}
+        self.launch(name, ["tests.e2e.impatient_worker", *self.apps], reported)
 
     def launch(self, name: str, arguments: list[str], told: dict[str, str]) -> None:
         """Starts a part, `python -m` with arguments; told is its environment."""
@@ -354,7 +360,7 @@ class WorkflowHouse:
         return (self.directory / f"{name}.log").read_text()[-characters:]
 
     def logs(self) -> str:
-        return "\n".join(f"--- {each.name}\n{self.log(each.stem)}" for each in self._log_files())
+        return "\n".join(f"--- {file.name}\n{self.log(file.stem)}" for file in self._log_files())
 
     def _log_files(self) -> list[Path]:
         return sorted(self.directory.glob("*.log"))
@@ -379,10 +385,10 @@ class WorkflowHouse:
     async def _read(self, story: Story) -> None:
         async with self._consuming(WORKFLOW_HISTORY) as consumer:
             while True:
-                for where, found in (await consumer.getmany(timeout_ms=200)).items():
-                    for each in found:
-                        record = decode(each.value, HistoryAppended)
-                        story.hear(where.partition, each.offset, each.timestamp, record)
+                for where, result in (await consumer.getmany(timeout_ms=200)).items():
+                    for item in result:
+                        record = decode(item.value, HistoryAppended)
+                        story.hear(where.partition, item.offset, item.timestamp, record)
                     story.moved.set()
 
     @asynccontextmanager
@@ -423,17 +429,17 @@ class WorkflowHouse:
 
     async def commands(self) -> dict[int, list[int]]:
         """The offsets of the readable commands, by partition."""
-        found: dict[int, list[int]] = {}
+        result: dict[int, list[int]] = {}
         for partition in range(PARTITIONS):
-            found[partition] = []
+            result[partition] = []
             async for records in read_partition(
                 Cluster(self.bootstrap), [WORKFLOW_COMMANDS], partition
             ):
                 for record in records:
                     with suppress(HeadwaterError):
                         decode(record.value, CommandSent)
-                        found[partition].append(record.offset)
-        return found
+                        result[partition].append(record.offset)
+        return result
 
     async def published(self) -> list[tuple[bytes, str, Any]]:
         """Number, key and value of what steps have published.
@@ -442,17 +448,17 @@ class WorkflowHouse:
         """
         async with self._consuming(PUBLISHED) as consumer:
             ends = await consumer.end_offsets(consumer.assignment())
-        found = []
+        result = []
         async with (
             asyncio.timeout(_PATIENCE_S),
             self._consuming(PUBLISHED, "read_committed") as consumer,
         ):
-            while [each for each in ends if await consumer.position(each) < ends[each]]:
+            while [end for end in ends if await consumer.position(end) < ends[end]]:
                 for records in (await consumer.getmany(timeout_ms=200)).values():
-                    found += records
+                    result += records
         return [
             (dict(record.headers)["headwater-id"], record.key.decode(), json.loads(record.value))
-            for record in found
+            for record in result
         ]
 
     # -- sending
@@ -489,19 +495,19 @@ class Sender:
 
 
 @contextmanager
-def opened(house: H) -> Iterator[H]:
+def opened(system: H) -> Iterator[H]:
     try:
-        house.open()
-        yield house
+        system.open()
+        yield system
     finally:
-        house.close()
+        system.close()
 
 
-def play(house: WorkflowHouse, act: Callable[[Story, Sender], Awaitable[None]]) -> None:
+def play(system: WorkflowSystem, act: Callable[[Story, Sender], Awaitable[None]]) -> None:
     """Acts with what the history says and a client that is answered."""
 
     async def acts() -> None:
-        async with house.reading() as story, house.client() as client:
+        async with system.reading() as story, system.client() as client:
             await client.ready()
             await act(story, client)
 

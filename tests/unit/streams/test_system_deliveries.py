@@ -1,4 +1,4 @@
-"""What the house tells itself: facts become rows as deliveries do, and nobody can post them."""
+"""What the system tells itself: facts become rows as deliveries do, and nobody can post them."""
 
 import itertools
 
@@ -26,7 +26,7 @@ from headwater.streams.pipeline.partition_state import PartitionState
 from tests.fakes.memory_store import MemoryStore
 
 NOW = 1_783_000_000_000
-USER = "amara"  # Users of ours need no prefix where the house itself names them.
+USER = "amara"  # Users of ours need no prefix where the system itself names them.
 UPLOADED = LabUploaded(
     at_ms=NOW,
     user_id=USER,
@@ -67,11 +67,11 @@ class Pipeline:
         self.effects: list[EffectDecided] = []
 
     def take(self, *deliveries: WebhookReceived | SystemEvent) -> "Pipeline":
-        for each in deliveries:
-            received = each if isinstance(each, WebhookReceived) else told(each)
+        for delivery in deliveries:
+            received = delivery if isinstance(delivery, WebhookReceived) else told(delivery)
             key, value = received.event_id.encode(), encode(received)
-            place = (WEBHOOKS, 0, next(self._offsets), 0, 0)
-            record = Incoming(*place, key, value, None, len(key), len(value), ())
+            position = (WEBHOOKS, 0, next(self._offsets), 0, 0)
+            record = Incoming(*position, key, value, None, len(key), len(value), ())
             for made in self._intake.step(self._state, WEBHOOKS, [record], NOW):
                 self._read(made)
         return self
@@ -101,9 +101,9 @@ def daily() -> WebhookReceived:
 
 
 def test_an_upload_and_what_terra_said_to_it_are_one_row():
-    found = Pipeline().take(UPLOADED, SUBMITTED)
-    assert {each.status for each in found.outcomes.values()} == {"processed"}
-    assert found.rows["lab_uploads u1"] == {
+    result = Pipeline().take(UPLOADED, SUBMITTED)
+    assert {outcome.status for outcome in result.outcomes.values()} == {"processed"}
+    assert result.rows["lab_uploads u1"] == {
         "user_id": "amara",
         "storage_key": "lab-uploads/amara/u1.pdf",
         "original_name": "blood.pdf",
@@ -114,9 +114,9 @@ def test_an_upload_and_what_terra_said_to_it_are_one_row():
         "terra_response": '{"upload_id": "upl_1"}',
         "created_at": "2026-07-02T13:46:40.000Z",
     }
-    assert found.rows["terra_lab_uploads upl_1"] == {"user_id": "amara", "upload_id": "u1"}
-    assert found.rows["users amara"]["created_at"] == "2026-07-02T13:46:40.000Z"
-    assert found.rows["users amara"]["last_seen_at"] == "2026-07-02T13:46:40.000Z"
+    assert result.rows["terra_lab_uploads upl_1"] == {"user_id": "amara", "upload_id": "u1"}
+    assert result.rows["users amara"]["created_at"] == "2026-07-02T13:46:40.000Z"
+    assert result.rows["users amara"]["last_seen_at"] == "2026-07-02T13:46:40.000Z"
 
 
 def test_a_user_is_last_seen_by_the_first_delivery_of_the_latest_hour():
@@ -128,11 +128,11 @@ def test_a_user_is_last_seen_by_the_first_delivery_of_the_latest_hour():
 
 def test_an_upload_is_on_its_way_to_terra_as_soon_as_it_is_told_of():
     again = msgspec.structs.replace(UPLOADED, at_ms=NOW + 60_000)
-    found = Pipeline().take(UPLOADED, again)
-    given = [(each.workflow, each.instance_id) for each in found.effects]
-    assert given == [("terra-lab", "u1")] * 2, "the second finds the instance of the first"
+    result = Pipeline().take(UPLOADED, again)
+    provided = [(effect.workflow, effect.instance_id) for effect in result.effects]
+    assert provided == [("terra-lab", "u1")] * 2, "the second finds the instance of the first"
     first = Pipeline().take(UPLOADED).rows["lab_uploads u1"]["created_at"]
-    assert found.rows["lab_uploads u1"]["created_at"] == first
+    assert result.rows["lab_uploads u1"]["created_at"] == first
 
 
 def test_the_order_of_facts_does_not_matter():
@@ -146,20 +146,20 @@ def test_an_upload_that_terra_did_not_take_names_nobody():
     failed = msgspec.structs.replace(
         SUBMITTED, terra_status="failed:500", terra_upload_id=None, terra_response="boom"
     )
-    found = Pipeline().take(UPLOADED, failed)
-    assert found.rows["lab_uploads u1"]["terra_status"] == "failed:500"
-    assert not any(row.startswith("terra_lab_uploads") for row in found.rows)
+    result = Pipeline().take(UPLOADED, failed)
+    assert result.rows["lab_uploads u1"]["terra_status"] == "failed:500"
+    assert not any(row.startswith("terra_lab_uploads") for row in result.rows)
 
 
 def test_a_connection_that_terra_lists_releases_who_waits_for_it():
-    found = Pipeline().take(daily())
-    assert found.outcomes["e1"].status == "parked"
-    found.take(LISTED)
-    assert found.outcomes["e1"].status == "processed"
-    assert found.rows["daily_summary amara garmin 2026-07-01"]["steps"] == 100
-    assert found.rows["terra_connections t1"]["active"] is True
-    found.take(GONE)
-    assert found.rows["terra_connections t1"]["active"] is False
+    result = Pipeline().take(daily())
+    assert result.outcomes["e1"].status == "parked"
+    result.take(LISTED)
+    assert result.outcomes["e1"].status == "processed"
+    assert result.rows["daily_summary amara garmin 2026-07-01"]["steps"] == 100
+    assert result.rows["terra_connections t1"]["active"] is True
+    result.take(GONE)
+    assert result.rows["terra_connections t1"]["active"] is False
 
 
 def report(event_id: str, **changes: object) -> WebhookReceived:
@@ -174,15 +174,15 @@ def report(event_id: str, **changes: object) -> WebhookReceived:
 
 
 def test_a_report_waits_until_it_is_known_whose_upload_it_is_of():
-    found = Pipeline().take(UPLOADED, report("lab"))
-    waiting = found.outcomes["lab"]
+    result = Pipeline().take(UPLOADED, report("lab"))
+    waiting = result.outcomes["lab"]
     assert (waiting.status, waiting.reason) == ("parked", "no_lab_upload_for_upload_id")
-    found.take(SUBMITTED)
-    assert (found.outcomes["lab"].status, found.outcomes["lab"].user_id) == ("processed", "amara")
-    row = found.rows["biomarkers_raw amara terra_lab 2026-06-30 ldl"]
+    result.take(SUBMITTED)
+    assert (result.outcomes["lab"].status, result.outcomes["lab"].user_id) == ("processed", "amara")
+    row = result.rows["biomarkers_raw amara terra_lab 2026-06-30 ldl"]
     assert (row["value"], row["unit"], row["upload_id"]) == (131.0, "mg/dL", "u1")
     # It was signed before it was recorded that the upload was sent.
-    assert found.rows["lab_uploads u1"]["terra_status"] == "parsed"
+    assert result.rows["lab_uploads u1"]["terra_status"] == "parsed"
 
 
 def test_a_correction_replaces_a_result_with_all_that_was_said_of_it():
@@ -199,8 +199,8 @@ def test_what_became_of_an_upload_is_the_same_in_any_order():
     body = msgspec.json.encode({"type": "lab_report.failed", "upload_id": "upl_1", "data": error})
     failed = report("failed", type="lab_report.failed", body=body, sent_at_ms=NOW + 1)
     for order in itertools.permutations([UPLOADED, SUBMITTED, failed]):
-        found = Pipeline().take(*order)
-        assert found.rows["lab_uploads u1"]["terra_status"] == "failed:file_unreadable"
+        result = Pipeline().take(*order)
+        assert result.rows["lab_uploads u1"]["terra_status"] == "failed:file_unreadable"
     for order in itertools.permutations([UPLOADED, SUBMITTED, failed, report("lab")]):
         assert Pipeline().take(*order).rows["lab_uploads u1"]["terra_status"] == "parsed"
 
@@ -210,7 +210,7 @@ def test_what_is_told_twice_is_one_delivery_and_another_time_is_another():
     assert told(LISTED).event_id == told(LISTED).event_id != told(later).event_id
 
 
-def test_nobody_can_post_what_the_house_tells():
+def test_nobody_can_post_what_the_system_tells():
     providers = installed_providers()
     assert "headwater" not in [provider.name for provider in webhook_providers(providers)]
     assert providers["headwater"].paths == ()

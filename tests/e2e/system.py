@@ -74,7 +74,7 @@ def signed(body: bytes, at_s: int | None = None) -> dict[str, str]:
     return {"terra-signature": f"t={at_s},v1={digest.hexdigest()}"}
 
 
-class House:
+class System:
     def __init__(
         self, directory: Path, dsn: str, listeners: Sequence[Listener] = (), **settings: str
     ) -> None:
@@ -231,7 +231,7 @@ class House:
         return duplicates
 
     def wipe(self, user_id: str) -> None:
-        """Wipes a user, and waits until all of it is done: a slow house answers before it is."""
+        """Wipes a user, and waits until all of it is done: a slow system answers before it is."""
         url = f"{self.url()}/admin/user{path(user_id)}/wipe"
         ordered = httpx.post(url, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
         assert ordered.status_code in (200, 202), ordered.text
@@ -262,7 +262,7 @@ class House:
         return asyncio.run(read())
 
     def tell(self, *facts: SystemEvent) -> None:
-        """Tells facts as the house does, each twice: the second time it is a copy."""
+        """Tells facts as the system does, each twice: the second time it is a copy."""
 
         async def telling() -> None:
             log = WebhookLog(
@@ -301,8 +301,8 @@ class House:
             sql.Identifier(table.name),
         )
         with psycopg.connect(self.dsn) as connection:
-            found = connection.execute(query).fetchall()
-        return {(*map(_plain, row[:-1]), _sources(table, row[-1])) for row in found}
+            result = connection.execute(query).fetchall()
+        return {(*map(_plain, row[:-1]), _sources(table, row[-1])) for row in result}
 
     def settled(self, expected: Folded) -> bool:
         """Whether Postgres has come to what the fold says."""
@@ -312,12 +312,12 @@ class House:
 
     def _missing(self, expected: Folded) -> str:
         """What Postgres has otherwise than the fold says: the first few, and where they lie."""
-        found = self.outcomes()
-        places = {each.event_id: f"{number}@{offset}" for number, offset, each in self.raw()}
+        result = self.outcomes()
+        places = {item.event_id: f"{number}@{offset}" for number, offset, item in self.raw()}
         wrong = [
-            f"{places.get(event_id)}: {found.get(event_id)}, not {expected.outcomes.get(event_id)}"
-            for event_id in expected.outcomes.keys() | found.keys()
-            if found.get(event_id) != expected.outcomes.get(event_id)
+            f"{places.get(event_id)}: {result.get(event_id)}, not {expected.outcomes.get(event_id)}"
+            for event_id in expected.outcomes.keys() | result.keys()
+            if result.get(event_id) != expected.outcomes.get(event_id)
         ]
         rows = [t.name for t in TABLES if self.rows(t) != folded_rows(t, expected)]
         return f"{len(wrong)} outcomes: {sorted(wrong)[:5]}, tables: {rows}"
@@ -333,14 +333,14 @@ class House:
 
 
 @contextmanager
-def under_load(house: House, seed: int) -> Iterator[None]:
+def under_load(system: System, seed: int) -> Iterator[None]:
     """Posts deliveries, again and again others, from another thread."""
     over = threading.Event()
 
     def send() -> None:
         draw = random.Random(seed)
         while not over.is_set():
-            house.deliver(mixed(draw.getrandbits(32), 300))
+            system.deliver(mixed(draw.getrandbits(32), 300))
 
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(send)
@@ -391,12 +391,12 @@ def _sources(table: Table, text: str) -> frozenset[tuple[str, str, str]]:
 
 @contextmanager
 def opened(
-    house: House, parts: Iterable[str] = ("gateway", "worker", "project")
-) -> Iterator[House]:
+    system: System, parts: Iterable[str] = ("gateway", "worker", "project")
+) -> Iterator[System]:
     try:
-        house.open()
+        system.open()
         for part in parts:
-            house.start(part)
-        yield house
+            system.start(part)
+        yield system
     finally:
-        house.close()
+        system.close()
