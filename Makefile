@@ -13,7 +13,7 @@ LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo check test soak bench lint schemas map dictionary notebook picture lock lock-jars clean
+.PHONY: help setup up demo check test soak bench lint schemas dictionary notebook picture lock lock-jars clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -65,9 +65,6 @@ lint: setup ## Check style, types and import rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-
-map: ## Generate docs/map.md, one line for each file
-	@python3 docs/make_map.py
 
 schemas: setup ## Generate the Avro files from the structs
 	@$(BIN)/python -m headwater.schemas.write
