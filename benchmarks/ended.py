@@ -35,7 +35,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.kafka.topics import create_topics
-from headwater.streams.workflows.checkpoints import Checkpoints
+from headwater.streams.workflows.housekeeping import Checkpoints
 from headwater.streams.workflows.instance_stores import InstanceStores
 from headwater.streams.workflows.log import WorkflowLog
 

@@ -21,7 +21,7 @@ from benchmarks.children import BenchmarkFailed, Child
 from benchmarks.results import Comparison, Round, Target, turns
 from benchmarks.servers import TOPIC
 from benchmarks.system import System, free_port, log_progress, opened
-from headwater.gateway.settings.loopback import DEVELOPMENT_SECRETS
+from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS
 
 CONNECTIONS: Final = 64
 _READY_WITHIN_S: Final = 30.0

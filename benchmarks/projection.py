@@ -21,7 +21,7 @@ from benchmarks.meter import CpuReading
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.projector.plan import Batch, Span
+from headwater.projections.projector.projection import Batch, Span
 from headwater.projections.projector.store import Store
 from headwater.schemas.codec import encode, encode_row
 from headwater.schemas.records import OutcomeRecorded, Stamp

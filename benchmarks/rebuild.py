@@ -28,16 +28,15 @@ from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import ACTIVITIES, DAILY_SUMMARY, Table
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.clock import now_ms
-from headwater.streams.garbage import collect_seldom
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.offsets import Offsets
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import Offsets, read_partition
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.state_store import StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.pipeline.partition_state import FORM
 from headwater.streams.pipeline.rebuilding import Rebuild
+from headwater.streams.process_tuning import collect_seldom
 
 REBUILD: Final = "rebuild"
 OF_OTHERS: Final = "rebuild of others"

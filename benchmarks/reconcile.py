@@ -24,10 +24,10 @@ from benchmarks.children import BenchmarkFailed, Child
 from benchmarks.results import Comparison, Round, Target, turns
 from benchmarks.system import System, free_port, log_progress, opened
 from headwater.gateway.builtin.data_requests import request_all, requests_of
+from headwater.gateway.builtin.instances import RECONCILE
 from headwater.gateway.builtin.terra.client import DATA_TYPES, Terra
-from headwater.gateway.builtin.terra.instances import RECONCILE
 from headwater.gateway.builtin.terra_workflows import RECONCILE_DAYS
-from headwater.gateway.settings.terra_access import TerraAccess
+from headwater.gateway.settings.terra import TerraAccess
 from headwater.schemas.history import StartRun
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster

@@ -23,7 +23,7 @@ from typing import Final
 from benchmarks.children import Child
 from benchmarks.results import Comparison, Round, Target, turns
 from benchmarks.system import System, free_port, log_progress, opened
-from headwater.gateway.settings.loopback import DEVELOPMENT_SECRETS
+from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS
 
 APP: Final = "benchmarks.workflow_app"
 HEADWATER: Final = "headwater"

@@ -16,8 +16,8 @@ import uvloop
 from headwater.processors.code.engine import ReplayEngine
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.workflows.housekeeping import Pace
 from headwater.streams.workflows.worker import WorkflowWorker
-from headwater.streams.workflows.worker_settings import Pace
 
 _PACES: Final = {
     "often": Pace(checkpoint_records=1),

@@ -28,13 +28,17 @@ from cel_expr_python.ext import ext_bindings, ext_strings
 from headwater.processors.cel_ast import Node, read_tree
 from headwater.processors.cel_cost import LOCAL, Cost, cost_of
 from headwater.processors.cel_values import (
+    CelValue,
     NeedsLibrary,
     canonical_copy,
+    encode_for_cel,
     evaluate_literal,
     excerpt,
     json_text,
     json_value,
     literal_of,
+    restore_nul,
+    spells_nul,
 )
 from headwater.processors.evaluations import (
     EvaluationProblem,
@@ -42,7 +46,6 @@ from headwater.processors.evaluations import (
     ExpressionTask,
     SharedValues,
 )
-from headwater.processors.nul_texts import CelValue, encode_for_cel, restore_nul, spells_nul
 
 _POSITION: Final = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
 #: How the library reports that a field or an element does not exist.

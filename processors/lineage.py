@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from headwater.processors.columns import RowUpdate, replaces
 from headwater.processors.providers import results
-from headwater.processors.providers.first_seen import first_seen
 from headwater.processors.providers.provider import Providers
+from headwater.processors.providers.results import first_seen
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.records import Stamp, WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import USERS, Column, Table, Value

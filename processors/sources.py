@@ -1,4 +1,9 @@
-"""Sources of deliveries, as operators write them: a TOML file of `[[source]]` tables.
+"""Sources of deliveries, as operators write them in a TOML file, and the handshakes of producers.
+
+They are signed like deliveries, so they are answered after verification, and not processed further.
+
+Source: Slack's `url_verification`; GitHub's `ping`. Terra, Stripe, Shopify and Standard Webhooks
+document none.
 
     [[source]]
     name = "shop"                   # its deliveries are posted to /webhooks/shop
@@ -18,20 +23,56 @@ The file states where the secrets are; only the gateway reads them.
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from headwater.processors.handshakes import GITHUB_EVENT, HANDSHAKES, Handshake
 from headwater.processors.providers.generic import generic_provider
-from headwater.processors.providers.headwater.provider import HEADWATER
+from headwater.processors.providers.headwater import HEADWATER
 from headwater.processors.providers.provider import Provider, Providers
 from headwater.processors.signature_schemes import SCHEMES, Encoding, HeaderForm, SignatureScheme
 from headwater.processors.toml_tables import read_fields
-from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.schemas.errors import PARSE_ERRORS, Disposition, HeadwaterError
+
+#: Takes a verified body and those headers of the handshake that were sent; returns the response
+#: body, or None for a delivery.
+Handshake: TypeAlias = Callable[[bytes, Mapping[str, str]], str | None]
+
+#: GitHub's header that names the event.
+GITHUB_EVENT: Final = "x-github-event"
+
+
+class _Verification(msgspec.Struct, frozen=True):
+    type: str = ""
+    challenge: str = ""
+
+
+def slack(body: bytes, headers: Mapping[str, str]) -> str | None:
+    """Return the challenge that Slack sends."""
+    del headers
+    if b"url_verification" not in body:
+        return None
+    try:
+        verification = msgspec.json.decode(body, type=_Verification)
+    except PARSE_ERRORS:
+        return None
+    return verification.challenge if verification.type == "url_verification" else None
+
+
+def github(body: bytes, headers: Mapping[str, str]) -> str | None:
+    """Respond to GitHub's ping; any successful response is accepted."""
+    del body
+    return "pong" if headers.get(GITHUB_EVENT) == "ping" else None
+
+
+#: Handshakes by signature scheme.
+HANDSHAKES: Final[Mapping[str, Handshake]] = MappingProxyType({"slack": slack, "github": github})
+
+
+# -- sources of deliveries, as operators write them: a TOML file of `[[source]]` tables
 
 #: Where producers of a scheme put the type of a delivery, unless the file overrides it.
 _TYPE_AT: Final[Mapping[str, str]] = MappingProxyType(

@@ -5,16 +5,15 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from headwater.processors.runs.retention import Retention
-from headwater.projections.audit.plan import AUDIT
+from headwater.processors.runs.durations import Retention
+from headwater.projections.audit import AUDIT
 from headwater.projections.deliveries.plan import DELIVERIES
-from headwater.projections.deployments.plan import DEPLOYMENTS
+from headwater.projections.deployments import DEPLOYMENTS, GRAPHS
 from headwater.projections.errors import LogTruncated
-from headwater.projections.graphs.plan import GRAPHS
-from headwater.projections.postgres.making_tables import make_tables
-from headwater.projections.projector.log_ends import TruncationDetector, pause
+from headwater.projections.postgres.table_ddl import make_tables
 from headwater.projections.projector.projector import Cluster, Projector
 from headwater.projections.projector.store import Store
+from headwater.projections.projector.truncation import TruncationDetector, pause
 from headwater.projections.workflows.plan import WORKFLOWS, workflows_kept
 from headwater.schemas.errors import StoreUnavailable
 

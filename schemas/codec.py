@@ -1,4 +1,8 @@
-"""Avro in the Confluent wire format: a zero byte, the schema id as four bytes, the Avro binary.
+"""Avro in the Confluent wire format, and the schema versions that may be written.
+
+Every member announces what it reads; one of them, of any release, computes the common versions. So
+all of this is plain data by schema name. A name that a member does not announce is a schema that it
+cannot read: it is not written until that member is replaced.
 
 Ids come from the checked-in catalog. A record is read with the version that its id names, so every
 release reads everything ever written. It is written with the newest version of its schema that all
@@ -14,15 +18,80 @@ from typing import Any, Final, TypeVar, cast, get_type_hints
 
 import msgspec
 
+from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.avro_types import Annotation, Schema
-from headwater.schemas.catalogue import IDS
-from headwater.schemas.errors import NotYetReadable, UndecodableRecord, UnknownSchema
+from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
+from headwater.schemas.errors import PARSE_ERRORS, NotYetReadable, UndecodableRecord, UnknownSchema
 from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
 from headwater.schemas.readers import Reader, fields_reader_of, reader_of
 from headwater.schemas.records import RECORD_TYPES, Record, Stamp
-from headwater.schemas.schema_versions import NEWEST_VERSIONS, READABLE_VERSIONS, SchemaVersion
 from headwater.schemas.tables import UNSET, Row, Stamps, Table
 from headwater.schemas.writers import Writer, fields_writer_of, writer_of
+
+
+class Announcement(msgspec.Struct, frozen=True):
+    """What a member reads: the newest version of every schema, by name."""
+
+    member: str = ""
+    reads: dict[str, int] = {}
+
+
+class SchemaVersion(msgspec.Struct, frozen=True):
+    """The version of a schema to write, and a member that reads no newer one, if any (`behind`)."""
+
+    version: int
+    behind: str = ""
+
+
+def _versions() -> dict[str, list[int]]:
+    versions: dict[str, list[int]] = {}
+    for version in SCHEMA_IDS:
+        name, _, number = version.rpartition(".")
+        versions.setdefault(name, []).append(int(number))
+    return versions
+
+
+#: The newest version of every schema that this release reads, and writes if all others read it.
+READABLE_VERSIONS: Final = {name: max(numbers) for name, numbers in _versions().items()}
+NEWEST_VERSIONS: Final = {
+    name: SchemaVersion(version) for name, version in READABLE_VERSIONS.items()
+}
+#: Versions that every release reads; to be written while the other members are not known.
+OLDEST_VERSIONS: Final = {
+    name: SchemaVersion(min(numbers), "a member that is not known yet" if len(numbers) > 1 else "")
+    for name, numbers in _versions().items()
+}
+
+
+def common_versions(announcements: Sequence[Announcement]) -> dict[str, SchemaVersion]:
+    """Return the newest version of every schema that all members read."""
+    versions: dict[str, SchemaVersion] = {}
+    names = {name for announcement in announcements for name in announcement.reads}
+    for name in names:
+        read = [(member.reads.get(name, 0), member.member) for member in announcements]
+        (least, member_name), most = min(read), max(read)[0]
+        versions[name] = SchemaVersion(least, member_name if least < most else "")
+    return versions
+
+
+def parse_announcement(data: bytes) -> Announcement:
+    """Parse an announcement; invalid data announces nothing."""
+    try:
+        return msgspec.json.decode(data, type=Announcement)
+    except PARSE_ERRORS:
+        return Announcement(member="a member that announces nothing")
+
+
+def parse_versions(data: bytes) -> Mapping[str, SchemaVersion] | None:
+    """Parse the common versions; None if the data is invalid."""
+    try:
+        return msgspec.json.decode(data, type=dict[str, SchemaVersion])
+    except PARSE_ERRORS:
+        return None
+
+
+# -- Avro in the Confluent wire format: a zero byte, the schema id as four bytes, the Avro
+# binary
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -303,3 +372,18 @@ def _encode_error(
     return ValueError(
         f"expected a {kind.__name__} that its schema can hold, found one that it cannot: {error!r}"
     )
+
+
+# -- decode records of the topic `deployments`, which has two kinds
+
+
+def read_deployment_record(value: bytes | None) -> DeploymentCreated | DeploymentActivated:
+    """Decode a record of the topic.
+
+    Raises:
+        UndecodableRecord: The bytes are not such a record.
+        UnknownSchema: The schema id is not in the catalog.
+    """
+    if record_name(value) == "deployment_activated":
+        return decode(value, DeploymentActivated)
+    return decode(value, DeploymentCreated)

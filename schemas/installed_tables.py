@@ -20,10 +20,9 @@ from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
+from headwater.schemas.avro_schemas import IDS, row_schema_of, schema_text
 from headwater.schemas.avro_types import Schema
-from headwater.schemas.catalogue import IDS, schema_text
 from headwater.schemas.errors import Disposition, HeadwaterError
-from headwater.schemas.struct_schemas import row_schema_of
 from headwater.schemas.tables import TABLES as BUILT_IN
 from headwater.schemas.tables import UNSET, Table
 

@@ -13,7 +13,7 @@ for any other undecodable record. And an operator may mark a record to be skippe
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from headwater.schemas.catalogue import IDS
+from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.installed_tables import FINGERPRINTS, INSTALLED, SCHEMA_IDS
 from headwater.schemas.topics import TOPICS
 

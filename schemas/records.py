@@ -1,4 +1,6 @@
-"""Records of deliveries, and the table of all record types; those of workflows are in `history`.
+"""Records of deliveries, audited operations and snapshots, and the table of all record types.
+
+A snapshot is never a fact: without any, histories alone result in the same states.
 
 The Avro files are generated from the structs (`write`): a record's doc is the first paragraph of
 its docstring, a field's doc the `#:` comment above it.
@@ -11,17 +13,80 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from headwater.schemas.audit import OperationAudited
-from headwater.schemas.definitions import GraphDeployed
-from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated, GraphDeployed
 from headwater.schemas.history import (
     CommandSent,
     HistoryAppended,
+    Json,
     ReplySent,
     SendEvent,
     StartRun,
 )
-from headwater.schemas.snapshots import SnapshotTaken
+
+
+class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The state of an instance (topic `workflow-snapshots`, key: the instance's key).
+
+    Without a key and a state it is a checkpoint: all instances of the partition have snapshots that
+    contain everything before its position. With a key and without a state, it records that the
+    instance was deleted; then it is the header `removed` of a tombstone.
+    """
+
+    #: The engine of the instance's runs; empty in a checkpoint.
+    kind: str
+    #: Version of that engine's state encoding; a reader that does not know it folds the history
+    #: instead.
+    format: int
+    #: Whether the state is compressed, by zlib.
+    compressed: bool
+    #: Epoch of the partition at that position.
+    epoch: int
+    #: Offset in the history from which on events are not in the state yet.
+    position: int
+    #: Offset of the last command that is in the state; -1 if none is.
+    cause: int
+    #: When a timer next changes the instance, Unix milliseconds; 0 immediately, -1 never.
+    wake_at_ms: int
+    #: The state, in that encoding; or its first part.
+    state: bytes
+    #: Number of records that hold the state. The others were written before, with the same epoch
+    #: and position; their keys are this one's, # and a number from 1 on.
+    parts: int = 1
+    #: Leader epoch of the partition of workflow-commands until which the commands up to `cause`
+    #: were appended; -1 if not known.
+    leader_epoch: int = -1
+
+
+# -- record of an authenticated operation (topic `audit`, key: the project)
+
+
+class OperationAudited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An authenticated client requested an operation, and received a response."""
+
+    #: The entry.
+    id: str
+    #: The API key: its kind, and the beginning of its SHA-256.
+    key_id: str
+    #: The project.
+    project_id: str
+    #: The requested operation, such as world.queue.publish.
+    action: str
+    #: The path, without the names of users.
+    resource: str
+    #: `success`, or `failure` if it was rejected or did not complete.
+    result: str
+    #: Address of the client.
+    ip: str
+    #: User agent of the client.
+    user_agent: str
+    #: Further details: a JSON object.
+    metadata: Json
+    #: When it was done, Unix milliseconds, by the clock of the process that did it.
+    at_ms: int
+
+
+# -- records of deliveries, and the table of all record types; those of workflows are in
+# `history`
 
 
 class Stamp(msgspec.Struct, frozen=True, gc=False):

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headwater.schemas.catalogue import IDS, schema_text
+from headwater.schemas.avro_schemas import IDS, row_schema_of, schema_of, schema_text
 from headwater.schemas.records import RECORD_TYPES
-from headwater.schemas.struct_schemas import row_schema_of, schema_of
 from headwater.schemas.tables import TABLES
 
 #: Ids up to this one are in logs of released systems. A release sets it to the highest id.

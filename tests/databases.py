@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import psycopg
 from psycopg import conninfo, sql
 
+from headwater.projections.postgres.connections import AUTHORS, HEADWATER, with_search_path
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.postgres.schemas import AUTHORS, HEADWATER, with_search_path
 
 _NUMBERS = itertools.count(1)
 

@@ -14,7 +14,7 @@ from itertools import combinations
 from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 from avro.schema import Schema, parse
 
-from headwater.schemas.catalogue import IDS, schema_text
+from headwater.schemas.avro_schemas import IDS, schema_text
 
 
 def catalogue() -> dict[str, str]:

@@ -13,7 +13,7 @@ import msgspec
 
 from headwater.processors.columns import RowUpdate
 from headwater.processors.providers.envelope import UNREADABLE
-from headwater.processors.providers.headwater.provider import HEADWATER
+from headwater.processors.providers.headwater import HEADWATER
 from headwater.processors.providers.provider import NO_USER, DeliveryType, Provider
 from headwater.processors.providers.results import Failed, Normalized, Skipped
 from headwater.processors.providers.terra.provider import TERRA

@@ -17,7 +17,7 @@ from typing import Any, Self
 import httpx
 
 from headwater.gateway.builtin.terra.client import Terra
-from headwater.gateway.settings.terra_access import TerraAccess
+from headwater.gateway.settings.terra import TerraAccess
 from tests.e2e.system import SECRET, free_port, signed
 from tests.waiting import ANSWERED_WITHIN_S, wait_until
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.workflows.client import WorkflowClient
-from headwater.streams.workflows.presence import RESTARTED_WITHIN_S
+from headwater.streams.workflows.client import RESTARTED_WITHIN_S, WorkflowClient
 from headwater.streams.workflows.worker import WorkflowWorker
 from tests.fakes.engines import ENGINES
 

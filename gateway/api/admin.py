@@ -1,4 +1,4 @@
-"""Operator routes: dead letters and their replay, traces, outcomes, projection positions."""
+"""Operator routes: dead letters and their replay, traces, outcomes, users, projection positions."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -9,20 +9,16 @@ from litestar import Router, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
-from headwater.gateway.api.auditing import note
-from headwater.gateway.api.checked_parameters import checked_parameters
-from headwater.gateway.api.deliveries import delivery_routes
-from headwater.gateway.api.json_bodies import OperatorRequest, check_texts
-from headwater.gateway.api.keys import operators_only
-from headwater.gateway.api.limited_bodies import BodySize, LimitedBodies
+from headwater.gateway.api.audit import note
+from headwater.gateway.api.authentication import operators_only
+from headwater.gateway.api.deliveries import delivery_routes, raw_event_routes
+from headwater.gateway.api.json_bodies import BodySize, LimitedBodies, OperatorRequest, check_texts
 from headwater.gateway.api.lineage import lineage_routes
-from headwater.gateway.api.moments import moment_of
 from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses
 from headwater.gateway.api.ports import DeliveryLog, Replays
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.raw_events import raw_event_routes
+from headwater.gateway.api.request_parameters import checked_parameters, moment_of
 from headwater.gateway.api.request_scope import AnyRequest
-from headwater.gateway.api.user_routes import user_routes
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.queries import (
     DeadLetter,
@@ -35,8 +31,28 @@ from headwater.projections.deliveries.queries import (
     Reader,
     Trace,
 )
-from headwater.projections.postgres.reader import PAGE_MAX
-from headwater.projections.workflows.counts import InstanceCount, instance_counts
+from headwater.projections.deliveries.users import UserWhole, user_whole
+from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
+from headwater.projections.workflows.instances import InstanceCount, instance_counts
+
+
+def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
+    """Return the routes under /admin/user."""
+
+    @get(
+        "/user/{user_id:str}",
+        summary="Get the data of a user",
+        description="Connections, numbers of rows by table, the latest outcomes, and parked "
+        "deliveries. All counts of an unknown user are 0.",
+        responses=problem_responses("store_unavailable"),
+    )
+    async def user(user_id: FromPath[str]) -> UserWhole:
+        return await user_whole(reader, user_id)
+
+    return [user]
+
+
+# -- operator routes: dead letters and their replay, traces, outcomes, projection positions
 
 _PAGE_DEFAULT: Final = 50
 _PROBLEMS: Final = problem_responses("store_unavailable")

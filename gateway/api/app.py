@@ -19,56 +19,44 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headwater.gateway.api.admin import admin_routes
-from headwater.gateway.api.asyncapi import asyncapi_route
-from headwater.gateway.api.audit_routes import audit_router
-from headwater.gateway.api.auditing import Auditing
-from headwater.gateway.api.bodies import BodyReader
-from headwater.gateway.api.budget import READ_S, Budget
-from headwater.gateway.api.builtin_instances import BuiltinInstances
-from headwater.gateway.api.callers import Callers
+from headwater.gateway.api.audit import Auditing, audit_router
+from headwater.gateway.api.authentication import STATE as WRONG_KEYS
+from headwater.gateway.api.authentication import Callers, WrongKeys, key_id
+from headwater.gateway.api.body_limits import READ_S, BodyReader, Budget
+from headwater.gateway.api.builtin_routes import BuiltinInstances, prune_routes, replay_routes
 from headwater.gateway.api.console.api_client import ConsoleKeys
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
 from headwater.gateway.api.deployments.routes import deployment_routers
-from headwater.gateway.api.front import add_headers, state_of
-from headwater.gateway.api.health import health_routes
-from headwater.gateway.api.hosts import hosts_known
-from headwater.gateway.api.keys import key_id
-from headwater.gateway.api.limited_bodies import ANY_JSON, BodyKind, LimitedBodies
-from headwater.gateway.api.metrics import Metrics
+from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
+from headwater.gateway.api.json_bodies import ANY_JSON, BodyKind, LimitedBodies
+from headwater.gateway.api.monitoring import Metrics, health_routes
 from headwater.gateway.api.openapi import SECURITY as KEYS
 from headwater.gateway.api.openapi import responses_of
 from headwater.gateway.api.ownership import UnexpectedHits, ownership_routers
-from headwater.gateway.api.pages import Home
-from headwater.gateway.api.peers import peer_resolver
 from headwater.gateway.api.ports import AnswerLog, AuditLog, DeliveryLog, Replays
 from headwater.gateway.api.problems import HANDLERS, Problem
-from headwater.gateway.api.prunes import prune_routes
 from headwater.gateway.api.reads import read_routes
 from headwater.gateway.api.rebuilds import rebuild_routes
-from headwater.gateway.api.refusals import Refusals
-from headwater.gateway.api.replays import replay_routes
-from headwater.gateway.api.schema_registry import registry
-from headwater.gateway.api.segments import whole_parameters
-from headwater.gateway.api.unmatched import record_unmatched, refusal_recorder
+from headwater.gateway.api.record_schemas import asyncapi_route, registry
+from headwater.gateway.api.refusals import Refusals, record_unmatched, refusal_recorder
+from headwater.gateway.api.request_scope import peer_resolver, whole_parameters
+from headwater.gateway.api.users.lab_reports import UploadLimits
 from headwater.gateway.api.users.ports import UserPorts, UserServices
 from headwater.gateway.api.users.routes import user_routes
-from headwater.gateway.api.users.upload_limits import UploadLimits
 from headwater.gateway.api.webhooks import Accepted, Receiver
 from headwater.gateway.api.wiping import Wiping, wipe_routes
 from headwater.gateway.api.workflows.openapi import SECURITY
+from headwater.gateway.api.workflows.query_service import StepTypes
 from headwater.gateway.api.workflows.routes import ServiceKeys, WorkflowPorts, WorkflowService
 from headwater.gateway.api.workflows.swagger import SwaggerPage
-from headwater.gateway.api.workflows.wire import StepTypes
-from headwater.gateway.api.wrong_keys import STATE as WRONG_KEYS
-from headwater.gateway.api.wrong_keys import WrongKeys
 from headwater.gateway.settings.settings import Settings
 from headwater.processors.providers.provider import Providers
 from headwater.processors.sources import Source, providers_of
-from headwater.projections.deliveries.of_user import connections_of
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.deliveries.users import connections_of
+from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked

@@ -1,29 +1,42 @@
-"""Operator routes for deliveries: a list with filters, and the details of one."""
+"""Operator routes for deliveries: list them, get one with its bytes, and process some again.
+
+A delivery is stored at the offset that its outcome names, until a replay or a gateway appends
+another record with the same id; then compaction keeps only the later record. So a delivery is
+searched for at all its known positions.
+"""
 
 import re
 from base64 import b64encode
-from typing import Annotated, Final
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import get
+from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath, FromQuery, QueryParameter
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
-from headwater.gateway.api.moments import moment_of
-from headwater.gateway.api.openapi import problem_responses
-from headwater.gateway.api.ports import DeliveryLog
+from headwater.gateway.api.json_bodies import check_texts
+from headwater.gateway.api.openapi import OptionalBody, problem_responses
+from headwater.gateway.api.ports import DeliveryLog, Replays
 from headwater.gateway.api.problems import Problem
-from headwater.projections.deliveries.finding import (
+from headwater.gateway.api.request_parameters import moment_of
+from headwater.projections.deliveries.lineage import (
     Deliveries,
     DeliveryFilter,
     DeliveryWhole,
+    Journey,
     Refusal,
     deliveries,
     delivery,
     refusal,
 )
-from headwater.projections.postgres.reader import PAGE_MAX, PooledReader
-from headwater.schemas.errors import UndecodableRecord, UnknownSchema
+from headwater.projections.deliveries.queries import Outcome
+from headwater.projections.deliveries.users import WaitingDelivery, oldest_waiting, subjects_of
+from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
+from headwater.schemas.errors import PARSE_ERRORS, UndecodableRecord, UnknownSchema
+from headwater.schemas.topics import WEBHOOKS
+from headwater.streams.pipeline.webhook_log import Stored
 
 _PAGE_DEFAULT: Final = 50
 #: Partition and offset in the topic webhooks.
@@ -114,3 +127,202 @@ async def _body(log: DeliveryLog, details: DeliveryWhole) -> str | None:
     except (UndecodableRecord, UnknownSchema):
         return None
     return None if received is None else b64encode(received.delivery.body).decode()
+
+
+# -- operator routes for raw deliveries: get one with its bytes, and process some again
+
+#: Deliveries of one drain. They are read and appended one by one, some milliseconds each.
+DRAIN_MAX: Final = 1_000
+_DRAIN_DEFAULT: Final = 100
+_USER_CHARS: Final = 512
+#: Partition and offset in the topic webhooks.
+_TOPIC_POSITION: Final = re.compile(rf"(?:{WEBHOOKS}/)?([0-9]{{1,9}})@([0-9]{{1,18}})")
+
+
+class RawEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A delivery with its bytes.
+
+    `position` is where it is stored now. `body` is present if the bytes are JSON. If the log no
+    longer has the bytes, `gone` states why.
+    """
+
+    raw_event_id: str
+    source: str
+    type: str
+    subject: str
+    user_id: str | None
+    received_at: datetime
+    position: str
+    headers: tuple[tuple[str, str], ...]
+    body_base64: str | None
+    body: Any = msgspec.UNSET
+    gone: str | None = None
+    outcome: Outcome
+    journeys: tuple[Journey, ...]
+
+
+class RawEventReplayed(msgspec.Struct, frozen=True):
+    """A delivery that was appended again, with its new position."""
+
+    ok: bool
+    raw_event_id: str
+    position: str
+
+
+class DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Parked deliveries to process again: those of a user or all, at most `limit`."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=DRAIN_MAX)] = _DRAIN_DEFAULT
+    user_id: Annotated[str, msgspec.Meta(min_length=1, max_length=_USER_CHARS)] | None = None
+
+
+#: The request without a body.
+_DRAIN: Final = DrainRequest()
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """Number of deliveries that were enqueued again."""
+
+    ok: bool
+    enqueued: int
+
+
+def raw_event_routes(
+    reader: PooledReader, log: DeliveryLog, replays: Replays
+) -> list[HTTPRouteHandler]:
+    """Return the routes under /admin/raw-events, and /admin/drain."""
+
+    @get(
+        "/raw-events/{named:str}",
+        summary="Get a delivery with its bytes, headers, outcome and traces",
+        description="Accepts an event id (the `raw_event_id` of the gateway's response), the id of "
+        "a request that delivered it, or a position in the topic webhooks such as `3@17`. If the "
+        "log no longer has its bytes, `gone` states why.",
+        responses=problem_responses("not_found", "broker_unavailable", "store_unavailable"),
+    )
+    async def raw_event(named: FromPath[str]) -> RawEvent:
+        details = await _find(reader, log, named)
+        async for position, stored in _stored(log, details):
+            return _raw_event(details, position, stored)
+        return _raw_event(details, None, None)
+
+    @post(
+        "/raw-events/{named:str}/replay",
+        audit="raw_events.replay",
+        status_code=202,
+        summary="Process a delivery again",
+        description="Rows and outcome converge; replaying it never duplicates anything.",
+        responses=problem_responses("not_found", "gone", "broker_unavailable", "store_unavailable"),
+    )
+    async def replay(named: FromPath[str]) -> RawEventReplayed:
+        details = await _find(reader, log, named)
+        event_id = details.outcome.event_id
+        for partition, offset in _positions(details):
+            for appended in await replays.reprocess([(partition, offset)]):
+                if appended.new_offset is not None:
+                    position = f"{WEBHOOKS}/{partition}@{appended.new_offset}"
+                    return RawEventReplayed(ok=True, raw_event_id=event_id, position=position)
+        raise Problem("gone", _GONE.format(details.outcome.partition, details.outcome.offset))
+
+    @post(
+        "/drain",
+        audit="deliveries.drain",
+        status_code=200,
+        operation_class=OptionalBody,
+        summary="Process parked deliveries again",
+        description="Those that were checked longest ago come first. A delivery whose user is "
+        "still unknown stays parked, and its parking time is not extended.",
+        responses=problem_responses("broker_unavailable", "store_unavailable"),
+    )
+    async def drain(data: JSONBody[DrainRequest] = _DRAIN) -> Drained:
+        check_texts(_USER_CHARS, user_id=data.user_id)
+        subjects = None if data.user_id is None else await subjects_of(reader, data.user_id)
+        waiting = await oldest_waiting(reader, subjects=subjects, limit=data.limit)
+        appended = await replays.reprocess([_last_read(parked) for parked in waiting])
+        return Drained(ok=True, enqueued=sum(record.new_offset is not None for record in appended))
+
+    return [raw_event, replay, drain]
+
+
+_GONE: Final = (
+    "The delivery is neither at webhooks/{}@{} nor where it was replayed to: it was wiped, or "
+    "compaction kept another record with the same id."
+)
+
+
+async def _find(reader: PooledReader, log: DeliveryLog, named: str) -> DeliveryWhole:
+    """Return the details of a delivery by event id, request id or position."""
+    event_id = named
+    at = _TOPIC_POSITION.fullmatch(named)
+    if at is not None:
+        stored = await log.read(int(at[1]), int(at[2]))
+        if stored is None:
+            raise Problem(
+                "not_found",
+                f"There is no delivery at {WEBHOOKS}/{at[1]}@{at[2]}: the offset does not exist "
+                "yet, or the delivery was wiped or compacted.",
+            )
+        event_id = stored.delivery.event_id
+    details = await delivery(reader, event_id)
+    if details is None:
+        raise Problem(
+            "not_found",
+            f"No delivery {named[:64]} is known: it was never accepted, is not in Postgres yet, or "
+            "was wiped.",
+        )
+    return details
+
+
+def _positions(details: DeliveryWhole) -> list[tuple[int, int]]:
+    """Return the known positions of a delivery, the likeliest first."""
+    outcome = details.outcome
+    positions = [outcome.position, *(journey.position for journey in reversed(details.journeys))]
+    matches = [_TOPIC_POSITION.fullmatch(position) for position in positions]
+    parsed = [(int(match[1]), int(match[2])) for match in matches if match is not None]
+    return list(dict.fromkeys([(outcome.partition, outcome.offset), *parsed]))
+
+
+def _last_read(waiting: WaitingDelivery) -> tuple[int, int]:
+    """Return where a parked delivery was last read; compaction may have removed older records."""
+    at = _TOPIC_POSITION.fullmatch(waiting.position)
+    return (waiting.partition, waiting.offset) if at is None else (int(at[1]), int(at[2]))
+
+
+async def _stored(log: DeliveryLog, details: DeliveryWhole) -> AsyncIterator[tuple[str, Stored]]:
+    for partition, offset in _positions(details):
+        stored = await log.read(partition, offset)
+        if stored is not None and stored.delivery.event_id == details.outcome.event_id:
+            yield f"{WEBHOOKS}/{partition}@{offset}", stored
+
+
+def _raw_event(details: DeliveryWhole, position: str | None, stored: Stored | None) -> RawEvent:
+    outcome = details.outcome
+    body = None if stored is None else stored.delivery.body
+    return RawEvent(
+        raw_event_id=outcome.event_id,
+        source=outcome.source,
+        type=outcome.type,
+        subject=outcome.subject,
+        user_id=outcome.user_id,
+        received_at=outcome.received_at,
+        position=position or f"{WEBHOOKS}/{outcome.partition}@{outcome.offset}",
+        headers=() if stored is None else stored.headers,
+        body_base64=None if body is None else b64encode(body).decode(),
+        body=_json(body),
+        gone=_GONE.format(outcome.partition, outcome.offset) if stored is None else None,
+        outcome=outcome,
+        journeys=details.journeys,
+    )
+
+
+def _json(body: bytes | None) -> Any:  # noqa: ANN401 (JSON)
+    """Return a body as JSON, byte for byte; unset if it is not JSON."""
+    if body is None:
+        return msgspec.UNSET
+    try:
+        body.decode()
+        # Checks the syntax in linear time, and builds no values.
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except PARSE_ERRORS:
+        return msgspec.UNSET
+    return msgspec.Raw(body)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from headwater.gateway.api.budget import Refusal
+from headwater.gateway.api.body_limits import Refusal
 from headwater.gateway.api.ports import DeliveryLog
 from headwater.processors.providers.envelope import (
     UNREADABLE,

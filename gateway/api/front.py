@@ -1,19 +1,173 @@
-"""The outermost ASGI application: checks the Host header and routes deliveries."""
+"""The outermost ASGI application: Host header, HEAD, routing of deliveries, the page at /.
 
-from collections.abc import Callable, Mapping
+The handler of GET answers it, so routes declare nothing.
+
+A web page whose name resolves to a loopback address (DNS rebinding) could call this gateway as its
+own server, and the keys of development are public. Its requests still carry its name in the Host
+header. Deliveries are exempt: they are signed, and arrive through tunnels of any name.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from html import escape
 from http import HTTPMethod
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
+import msgspec
 from litestar import Litestar
 from litestar.datastructures import State
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from headwater.gateway.api.heads import allow_head, answer_head
-from headwater.gateway.api.pages import SECURITY_HEADERS
 from headwater.gateway.api.problems import MEDIA_TYPE, document
-from headwater.gateway.api.request_scope import STATE_NAME, request_id_of
-from headwater.gateway.api.segments import split_as_sent
+from headwater.gateway.api.request_scope import STATE_NAME, request_id_of, split_as_sent
+from headwater.gateway.settings.exposure import is_loopback
+
+
+async def answer_head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a HEAD request with the headers of the app's response to GET."""
+    sent = asyncio.Event()
+
+    async def send_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            sent.set()
+
+    received = False
+
+    async def disconnect_after_headers() -> Any:  # noqa: ANN401 (a message of ASGI)
+        # A stream ends when its client disconnects, and a HEAD request is done with the headers.
+        nonlocal received
+        if not received:
+            received = True
+            return await receive()
+        await sent.wait()
+        return {"type": "http.disconnect"}
+
+    get_scope = cast("Scope", {**scope, "method": HTTPMethod.GET.value})
+    await app(get_scope, disconnect_after_headers, send_headers)
+
+
+def allow_head(header: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    """Return a response header; add HEAD to an Allow header with GET."""
+    name, value = header
+    if name.lower() != b"allow":
+        return header
+    methods = value.decode().split(", ")
+    also = [] if HTTPMethod.HEAD in methods or HTTPMethod.GET not in methods else ["HEAD"]
+    return name, ", ".join(sorted([*methods, *also])).encode()
+
+
+# -- check of the Host header, against DNS rebinding
+
+
+def hosts_known(listening: str, allowed: Iterable[str]) -> Callable[[Scope], bool]:
+    """Return a predicate: does the Host header of a request name this gateway?
+
+    Args:
+        listening: Host that the gateway listens on.
+        allowed: Further names, without ports. If the gateway does not listen on loopback and none
+            is set, any name is accepted.
+    """
+    names = frozenset(name.lower() for name in (listening, *allowed))
+    any_name = not is_loopback(listening) and len(names) == 1
+
+    def is_known(scope: Scope) -> bool:
+        name = _name(scope)
+        return any_name or name in names or is_loopback(name)
+
+    return is_known
+
+
+def _name(scope: Scope) -> str:
+    header = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    try:
+        return urlsplit(f"//{header.decode('latin-1')}").hostname or ""
+    except ValueError:
+        return ""
+
+
+# -- the page at /, and the security headers of all responses
+
+#: Pages load only from this origin and cannot be framed. The API viewer sets inline styles.
+SECURITY_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "content-security-policy": "default-src 'none'; script-src 'self'; "
+        "style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+    }
+)
+
+#: Links on the page at /.
+LINKS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "/console": "Inspect and operate the system: sign in with the operators' key.",
+        "/schema/swagger": "Try the API: authorize with your keys, and send requests.",
+        "/schema/openapi.json": "Description of the API, OpenAPI 3.1.",
+        "/asyncapi.json": "The topics and their records, AsyncAPI 3.0.",
+        "/health/ready": "Readiness: are deliveries accepted?",
+        "/metrics": "Metrics for Prometheus.",
+        "/registry/subjects": "The schemas of all records, for Kafka viewers.",
+    }
+)
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Headwater</title>
+<link rel="icon" href="data:,">
+<style>body {{ font: 1rem/1.6 system-ui, sans-serif; max-width: 40rem; margin: 4rem auto; }}</style>
+</head>
+<body>
+<h1>Headwater {version}</h1>
+<p>Signed webhooks in, typed rows out; durable workflows.</p>
+<ul>
+{links}
+</ul>
+<p>Deliveries are posted to {sources}.</p>
+</body>
+</html>
+"""
+
+
+def wants_html(accept: str) -> bool:
+    """Whether the client is a browser."""
+    return "text/html" in accept
+
+
+class Home:
+    """The page at /: HTML for browsers, JSON for other clients."""
+
+    def __init__(self, version: str, paths: tuple[str, ...]) -> None:
+        links = "\n".join(
+            f'<li><a href="{path}">{path}</a>: {escape(text)}</li>' for path, text in LINKS.items()
+        )
+        sources = ", ".join(f"<code>{escape(path)}</code>" for path in paths)
+        self._html = _PAGE.format(version=version, links=links, sources=sources).encode()
+        self._json = msgspec.json.encode(
+            {"name": "Headwater", "version": version, "links": dict(LINKS), "sources": paths}
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; Litestar's before_send adds the other headers."""
+        del receive
+        accept = next((value for name, value in scope["headers"] if name == b"accept"), b"")
+        html = wants_html(accept.decode("latin-1"))
+        body = self._html if html else self._json
+        media_type = b"text/html; charset=utf-8" if html else b"application/json"
+        answer = [(b"content-type", media_type), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": answer})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+# -- the outermost ASGI application: checks the Host header and routes deliveries
 
 _RECEIVERS: Final = "receivers"
 _HOST_KNOWN: Final = "host_known"

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.json_texts import TooDeep, within_levels
+from headwater.processors.input_texts import TooDeep, within_levels
 from headwater.schemas.history import NESTING_MAX
 
 #: Bytes of a text that Python's parser reads within milliseconds, in half the time that the steps

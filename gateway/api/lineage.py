@@ -13,7 +13,7 @@ from litestar.params import FromPath, QueryParameter
 from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.ports import DeliveryLog
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.segments import sent_segments
+from headwater.gateway.api.request_scope import sent_segments
 from headwater.processors.columns import RowUpdate
 from headwater.processors.lineage import (
     ColumnValue,
@@ -24,12 +24,12 @@ from headwater.processors.lineage import (
     values_of_row,
 )
 from headwater.processors.providers.provider import Providers
-from headwater.projections.deliveries.finding import delivery
 from headwater.projections.deliveries.lineage import (
     LocatedDelivery,
     SourcedRow,
     deliveries_by_id,
     deliveries_of_row,
+    delivery,
     row,
 )
 from headwater.projections.deliveries.queries import Reader

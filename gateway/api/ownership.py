@@ -15,13 +15,13 @@ import msgspec
 from litestar import Router, get, post
 from litestar.exceptions import NotFoundException
 
-from headwater.gateway.api.checked_parameters import checked_parameters
-from headwater.gateway.api.keys import operators_only
+from headwater.gateway.api.authentication import operators_only
 from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses, responses_of
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.settings.ownership import EXPECTED_WORLD, OwnershipSettings
-from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.unexpected_hits import Hits, hits_of, record_hits
+from headwater.gateway.api.request_parameters import checked_parameters
+from headwater.gateway.settings.workflows import EXPECTED_WORLD, OwnershipSettings
+from headwater.projections.gateway_state import Hits, hits_of, record_hits
+from headwater.projections.postgres.connections import PooledReader
 from headwater.schemas.errors import StoreUnavailable
 
 _LOG: Final = logging.getLogger("headwater.gateway")

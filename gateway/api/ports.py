@@ -1,4 +1,4 @@
-"""Kafka ports of the HTTP routes.
+"""Kafka ports of the HTTP routes, and sending of commands on behalf of a request.
 
 The adapters are `webhook_log`, `answer_log` and `audit_log` in `streams.pipeline`, and
 `streams.workflows.deployment_log`. The port for commands is in `streams.workflows.client`, with its
@@ -9,13 +9,16 @@ adapter. Postgres is read through `projections.deliveries.queries` and
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+from headwater.gateway.api.problems import Problem
 from headwater.processors.deployments import DeploymentOutcome, Deployments
-from headwater.schemas.audit import OperationAudited
 from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.history import ReplySent
 from headwater.schemas.providers.headwater import SystemEvent
-from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.streams.pipeline.dead_letter_log import Reappended, Replayed
+from headwater.schemas.records import OperationAudited, RequestAnswered, WebhookReceived
+from headwater.streams.pipeline.reprocessing import Reappended, Replayed
 from headwater.streams.pipeline.webhook_log import Answer, Appended, Stored
+from headwater.streams.workflows.client import Addressed, Commands
 
 
 class DeploymentLog(Protocol):
@@ -150,3 +153,26 @@ class Wipes(Protocol):
 
     async def partitions(self) -> int:
         """Return how many partitions carry out a wipe."""
+
+
+# -- send commands to workflows on behalf of a request
+
+
+async def send_all(commands: Commands, addressed: Sequence[Addressed]) -> list[ReplySent]:
+    """Send commands; return a reply for each.
+
+    Raises:
+        Problem: Kafka is not connected, or did not acknowledge.
+        OutcomeUnknown: No reply arrived in time.
+        Overloaded: Too many commands wait.
+        NotYetReadable: Some members run a release that cannot read a command.
+    """
+    if not commands.ready:
+        raise Problem("broker_unavailable", "Kafka is not connected; nothing was sent")
+    try:
+        return await commands.send_many(addressed)
+    except BrokerUnavailable as error:
+        raise Problem(
+            "broker_unavailable",
+            f"{error.message}; the command may have been sent, and may still be executed",
+        ) from error

@@ -22,10 +22,10 @@ from litestar.typing import FieldDefinition
 from headwater.gateway.api.request_scope import (
     AnyRequest,
     claimed_request_id,
+    displayable_path,
     keep_problem_code,
     request_id_of,
 )
-from headwater.gateway.api.segments import displayable_path
 from headwater.gateway.settings.patterns import with_descriptions
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.failures import REFUSALS

@@ -11,17 +11,16 @@ from litestar.params import QueryParameter
 from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 
-from headwater.gateway.api.callers import Callers, user_or_reader
-from headwater.gateway.api.checked_parameters import checked_parameters
+from headwater.gateway.api.authentication import Callers, user_or_reader
+from headwater.gateway.api.body_limits import Streamed
 from headwater.gateway.api.json_bodies import check_texts
-from headwater.gateway.api.moments import moment_of
 from headwater.gateway.api.openapi import READ_KEY, USER_TOKEN, problem_responses
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.request_parameters import checked_parameters, moment_of
 from headwater.gateway.api.request_scope import AnyRequest
-from headwater.gateway.api.streaming import Streamed
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.sync import SYNCED, SyncPage, changes
-from headwater.projections.postgres.reader import PAGE_MAX, Row
+from headwater.projections.postgres.connections import PAGE_MAX, Row
 from headwater.projections.projector.store import SYNC_KEPT_DAYS
 from headwater.schemas.errors import HeadwaterError
 

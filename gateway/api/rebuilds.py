@@ -11,7 +11,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 
 from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.problems import Problem
-from headwater.projections.postgres.reader import PAGE_MAX, PooledReader
+from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
 from headwater.projections.rebuilds.rebuilds import (
     Example,
     Rebuild,

@@ -1,11 +1,21 @@
-"""State of a request in its ASGI scope: its id, and the code of its problem."""
+"""Data of a request in its ASGI scope: id, problem code, path segments, client address.
 
-from typing import Any, Final, TypeAlias, cast
+`/admin/user/a%2Fb` is about the user `a/b`. Servers decode the whole path, so that this slash looks
+like a separator. So the raw path is split first, and then decoded.
+
+Limits apply per address, and refusals name it. A client is one IPv4 address or one IPv6 /64.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+from urllib.parse import unquote
 
 from litestar import Request
-from litestar.types import Scope
+from litestar.types import ASGIApp, Receive, Scope, Send
 
-from headwater.gateway.client.request_ids import usable
+from headwater.gateway.client.requests import usable
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 
@@ -63,3 +73,116 @@ def problem_code_of(scope: Scope) -> str | None:
 def keep_problem_code(scope: Scope, code: str) -> None:
     """Store the code of the problem that is about to be sent."""
     cast("dict[str, Any]", scope)[_CODE] = code
+
+
+# -- path segments that contain an escaped slash, because external ids may contain one
+
+#: Represents a slash within a segment while Litestar splits the path. It is a lone surrogate, which
+#: no decoded path contains.
+_SLASH: Final = "\udc2f"
+_ESCAPED: Final = "%2F"
+
+
+def split_as_sent(scope: Scope) -> Scope:
+    """Return the scope with a path whose segments are those of the raw path."""
+    if b"%2" not in scope["raw_path"]:
+        return scope
+    path = "/".join(part.replace("/", _SLASH) for part in sent_segments(scope))
+    return cast("Scope", {**scope, "path": path})
+
+
+def sent_segments(scope: Scope) -> list[str]:
+    """Return the segments of the raw path, decoded."""
+    sent = scope["raw_path"].partition(b"?")[0].decode("latin-1")
+    return [unquote(part) for part in sent.split("/")]
+
+
+def whole_parameters(app: ASGIApp) -> ASGIApp:
+    """Middleware that restores slashes in path parameters for handlers."""
+
+    async def restored(scope: Scope, receive: Receive, send: Send) -> None:
+        if _SLASH in scope["path"]:
+            # Litestar caches this mapping, so it is copied. Some parameters are numbers.
+            params = cast("dict[str, object]", scope["path_params"])
+            decoded = {
+                name: decode_segment(value) if isinstance(value, str) else value
+                for name, value in params.items()
+            }
+            scope["path_params"] = cast("dict[str, str]", decoded)
+        await app(scope, receive, send)
+
+    return restored
+
+
+def decode_segment(segment: str) -> str:
+    """Restore the slashes in a segment of a scope's path."""
+    return segment.replace(_SLASH, "/")
+
+
+def displayable_path(path: str) -> str:
+    """Return the path of a scope with escaped slashes, for logs and responses."""
+    return path.replace(_SLASH, _ESCAPED)
+
+
+# -- determine the client address of a request, directly or from a trusted proxy
+
+Network: TypeAlias = IPv4Network | IPv6Network
+
+_FORWARDED: Final = b"x-forwarded-for"
+_NETWORK_BITS: Final = 64
+#: Size of the cache of parsed addresses.
+_CACHED: Final = 4096
+#: The peer of a request over a transport without addresses.
+_UNKNOWN: Final = "unknown"
+
+
+class _Address(NamedTuple):
+    peer: str
+    trusted: bool
+
+
+def peer_resolver(proxies: Iterable[Network]) -> Callable[[Scope], str]:
+    """Return a function that determines the client address of a request.
+
+    The function returns the address of the connection. If that is a trusted proxy, it returns the
+    last address in X-Forwarded-For that is not a trusted proxy. The header is ignored on
+    connections from other addresses.
+
+    Args:
+        proxies: Networks of trusted proxies.
+    """
+    parse = lru_cache(_CACHED)(partial(_parse, tuple(proxies)))
+
+    def peer_of(scope: Scope) -> str:
+        client = scope.get("client")
+        address = parse(client[0]) if client else None
+        if address is None:
+            return _UNKNOWN
+        if not address.trusted:
+            return address.peer
+        for text in reversed(_forwarded(scope)):
+            previous = parse(text.strip())
+            address = previous or address
+            if previous is None or not address.trusted:
+                break
+        return address.peer
+
+    return peer_of
+
+
+def _parse(proxies: tuple[Network, ...], text: str) -> _Address | None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    trusted = any(address in network for network in proxies)
+    if isinstance(address, IPv6Address) and not address.is_loopback:
+        return _Address(str(IPv6Network((address, _NETWORK_BITS), strict=False)), trusted)
+    return _Address(str(address), trusted)
+
+
+def _forwarded(scope: Scope) -> list[str]:
+    values = [value for name, value in scope["headers"] if name == _FORWARDED]
+    return b",".join(values).decode("latin-1").split(",")

@@ -17,7 +17,7 @@ from litestar.types import ASGIApp
 from typing_extensions import override
 
 from headwater.schemas.errors import ProcessUnavailable
-from headwater.streams.garbage import collect_seldom
+from headwater.streams.process_tuning import collect_seldom
 
 #: Bytes of a request's headers: real ones need a fraction of it; larger ones are answered 431.
 _HEAD_BYTES_MAX = 64 * 1024

@@ -18,22 +18,20 @@ from typing import Final, NamedTuple
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from headwater.gateway.api.bodies import BodyReader
-from headwater.gateway.api.budget import Hold, Refusal
+from headwater.gateway.api.body_limits import BodyReader, Hold, Refusal
 from headwater.gateway.api.delivery_batcher import (
     DeliveryBatcher,
     HandshakeResponse,
     IncomingDelivery,
 )
-from headwater.gateway.api.metrics import Metrics
+from headwater.gateway.api.monitoring import Metrics
 from headwater.gateway.api.ports import DeliveryLog
 from headwater.gateway.api.problems import MEDIA_TYPE, document, retry_headers
 from headwater.gateway.api.refusals import Refusals
 from headwater.gateway.api.request_scope import keep_request_id
-from headwater.gateway.client.request_ids import usable
-from headwater.processors.handshakes import GITHUB_EVENT
+from headwater.gateway.client.requests import usable
 from headwater.processors.signatures import Claim, Refused, read_claim
-from headwater.processors.sources import Source
+from headwater.processors.sources import GITHUB_EVENT, Source
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded
 from headwater.schemas.records import RequestAnswered
 from headwater.streams.pipeline.webhook_log import Appended

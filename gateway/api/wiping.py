@@ -17,9 +17,9 @@ from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.ports import Wipes
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.builtin.blobs.store import Blobs, InvalidBlobKey, reports_of
-from headwater.projections.deliveries.wiped import progress
-from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.workflows.about_users import forgotten
+from headwater.projections.deliveries.users import progress
+from headwater.projections.postgres.connections import PooledReader
+from headwater.projections.workflows.instances import forgotten
 
 _POLL_EVERY_S: Final = 0.2
 #: A response waits up to 20 s for the partitions; commands wait somewhat longer.

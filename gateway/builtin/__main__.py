@@ -6,9 +6,11 @@ A worker starts it like the hosts of other apps, and passes it the settings.
 from collections.abc import Sequence
 
 from headwater.gateway.builtin.dependencies import Dependencies
-from headwater.gateway.builtin.forget_workflow import forget_workflow
-from headwater.gateway.builtin.prune_workflow import prune_workflow
-from headwater.gateway.builtin.replay_workflow import replay_workflow
+from headwater.gateway.builtin.maintenance_workflows import (
+    forget_workflow,
+    prune_workflow,
+    replay_workflow,
+)
 from headwater.gateway.builtin.terra_workflows import TerraWorkflows
 from headwater.gateway.settings.environment import load_settings
 from headwater.gateway.settings.privacy import close_environment

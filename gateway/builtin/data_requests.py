@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 from typing_extensions import override
 
-from headwater.gateway.builtin.ports import TerraRequests
-from headwater.gateway.builtin.terra.errors import TerraFailed, TerraRefused
-from headwater.gateway.settings.terra_access import TerraNotConfigured
+from headwater.gateway.builtin.dependencies import TerraRequests
+from headwater.gateway.builtin.terra.answers import TerraFailed, TerraRefused
+from headwater.gateway.settings.terra import TerraNotConfigured
 from headwater.processors.code.errors import NonRetryableError
 
 #: Concurrent requests; the client limits their rate.

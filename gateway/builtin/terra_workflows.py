@@ -21,18 +21,18 @@ from headwater.gateway.builtin.data_requests import (
     request_one,
     requests_of,
 )
-from headwater.gateway.builtin.ports import TerraDependencies
-from headwater.gateway.builtin.terra.client import DATA_TYPES
-from headwater.gateway.builtin.terra.errors import TerraFailed
-from headwater.gateway.builtin.terra.instances import (
+from headwater.gateway.builtin.dependencies import TerraDependencies
+from headwater.gateway.builtin.instances import (
     IMPORT,
     RECONCILE,
     ImportParams,
     LabResult,
 )
-from headwater.gateway.settings.terra_access import TerraNotConfigured
+from headwater.gateway.builtin.terra.answers import TerraFailed
+from headwater.gateway.builtin.terra.client import DATA_TYPES
+from headwater.gateway.settings.terra import TerraNotConfigured
 from headwater.processors.code.errors import NonRetryableError, StepFailedError
-from headwater.processors.providers.headwater.labs import LAB, LabParams
+from headwater.processors.providers.headwater import LAB, LabParams
 from headwater.processors.providers.terra.backfill import BACKFILL, BackfillParams
 from headwater.schemas.providers.headwater import LabSubmitted
 from headwater.streams.authoring.workflow_values import Break, Continue, Retry, WorkflowEvent

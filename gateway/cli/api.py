@@ -9,7 +9,7 @@ import click
 import httpx
 
 from headwater.gateway.cli.options import DEPLOYMENT_HINTS, admin_flags, settings_from
-from headwater.gateway.client.paths import EmptyName, path
+from headwater.gateway.client.requests import EmptyName, path
 from headwater.gateway.settings.addresses import url_of
 
 _TIMEOUT_S: Final = 30.0

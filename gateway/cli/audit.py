@@ -16,19 +16,20 @@ from headwater.gateway.cli.options import (
     examples,
     json_option,
     kafka_option,
+    limit_option,
     postgres_option,
+    say_more,
     settings_from,
 )
 from headwater.gateway.cli.output import counted, print_json, print_rows, say
-from headwater.gateway.cli.paging import limit_option, say_more
 from headwater.gateway.settings.addresses import dsn_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headwater.gateway.settings.settings import Settings
-    from headwater.projections.audit.verifying import Verification
-    from headwater.projections.postgres.reader import PooledReader
+    from headwater.projections.audit import Verification
+    from headwater.projections.postgres.connections import PooledReader
 
 _COLUMNS: Final = ("createdAt", "action", "resource", "result", "keyId", "ip", "runId", "offset")
 #: Columns that a narrow terminal drops, in this order.
@@ -169,11 +170,10 @@ def _report(verification: "Verification") -> None:
 
 async def _verified(settings: "Settings", anchors: dict[int, bytes]) -> "Verification":
     from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (loads slowly)
-    from headwater.projections.audit.queries import between, next_offset  # noqa: PLC0415
-    from headwater.projections.audit.verifying import LogEntry, Verification  # noqa: PLC0415
+    from headwater.projections.audit import LogEntry, Verification, between, next_offset  # noqa: PLC0415  # noqa: PLC0415
     from headwater.schemas.topics import AUDIT  # noqa: PLC0415
-    from headwater.streams.kafka.partition_reader import read_partition  # noqa: PLC0415
-    from headwater.streams.pipeline.audit_log import PARTITION  # noqa: PLC0415
+    from headwater.streams.kafka.readers import read_partition  # noqa: PLC0415
+    from headwater.streams.pipeline.request_logs import PARTITION  # noqa: PLC0415
 
     cluster = cluster_of(settings)
     async with _rows(settings) as reader:
@@ -197,7 +197,7 @@ async def _verified(settings: "Settings", anchors: dict[int, bytes]) -> "Verific
 
 @asynccontextmanager
 async def _rows(settings: "Settings") -> "AsyncIterator[PooledReader]":
-    from headwater.projections.postgres.reader import PooledReader  # noqa: PLC0415 (loads slowly)
+    from headwater.projections.postgres.connections import PooledReader  # noqa: PLC0415 (loads slowly)
 
     reader = PooledReader(dsn_of(settings))
     await reader.open()
@@ -229,7 +229,7 @@ def export(after: int, postgres: str | None) -> None:
 async def _exported(settings: "Settings", after: int) -> int:
     import msgspec  # noqa: PLC0415 (loads slowly)
 
-    from headwater.projections.audit.queries import between  # noqa: PLC0415
+    from headwater.projections.audit import between  # noqa: PLC0415
 
     written = 0
     async with _rows(settings) as reader:

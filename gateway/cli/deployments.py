@@ -9,8 +9,7 @@ import click
 from headwater.gateway.cli.api import Api, admin_options, path_of
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import examples, json_option
-from headwater.gateway.cli.output import print_json, print_rows, say
-from headwater.gateway.cli.times import moment
+from headwater.gateway.cli.output import moment, print_json, print_rows, say
 
 _BASE: Final = "/v1/deployments"
 _COLUMNS: Final = ("id", "active", "app", "workflows", "deployed", "by", "activated")
@@ -188,7 +187,7 @@ def rollback(
 
 
 def _content_of(artifact: Path) -> bytes:
-    from headwater.gateway.client.artifacts import artifact_of  # noqa: PLC0415 (loads slowly)
+    from headwater.gateway.client.deployments import artifact_of  # noqa: PLC0415 (loads slowly)
 
     try:
         return artifact_of(artifact)

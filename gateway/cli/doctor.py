@@ -1,4 +1,4 @@
-"""`headwater doctor`: checks of the whole system, or of one user's data."""
+"""`headwater doctor` and `validate-ownership`: checks of the system, or of one user's data."""
 
 import asyncio
 import shutil
@@ -25,7 +25,7 @@ from headwater.gateway.cli.options import (
     postgres_option,
     settings_from,
 )
-from headwater.gateway.cli.output import print_json, print_rows
+from headwater.gateway.cli.output import print_json, print_rows, say
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.clock import now_ms
@@ -33,6 +33,40 @@ from headwater.streams.clock import now_ms
 if TYPE_CHECKING:
     from headwater.gateway.settings.settings import Settings
     from headwater.streams.kafka.cluster import Cluster
+
+
+_PASS = "pass"  # noqa: S105 (no password)
+_FAIL = "fail"
+
+
+@click.command(
+    epilog=examples(
+        "headwater validate-ownership",
+        "headwater validate-ownership --strict    in a deployment pipeline",
+    )
+)
+@click.option("--strict", is_flag=True, help="Exit 1 also on a warning.")
+@admin_options
+@json_option
+def validate_ownership(strict: bool, api: Api, as_json: bool) -> None:
+    """Check that only workers are requested to execute runs.
+
+    Exits 1 if not. The gateway counts callbacks of queues for 15 minutes.
+    HEADWATER_STRICT_OWNERSHIP sets whether they are a failure or a warning.
+    """
+    report = api.get("/v1/diagnostics/ownership")
+    if as_json:
+        print_json(report)
+    else:
+        print_rows([{"what": name, "found": value} for name, value in report.items()],
+                   ("what", "found"))  # fmt: skip
+        if report["status"] != _PASS:
+            say("A queue or webhook posts to the gateway, or an app host has another World.")
+    if report["status"] == _FAIL or (strict and report["status"] != _PASS):
+        raise click.exceptions.Exit(1)
+
+
+# -- `headwater doctor`: checks of the whole system, or of one user's data
 
 _STYLES: Final = {"state": {"problem": "red", "warning": "yellow", "unknown": "yellow"}}
 _TIMEOUT_S: Final = 5.0
@@ -167,7 +201,7 @@ class _Gateway:
 
 def _kafka_checks(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
     from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (loads slowly)
-    from headwater.streams.kafka.cluster_state import inspect_cluster  # noqa: PLC0415 (loads slowly)
+    from headwater.streams.kafka.membership import inspect_cluster  # noqa: PLC0415 (loads slowly)
     from headwater.streams.kafka.topics import compare, describe_catalog  # noqa: PLC0415 (loads slowly)
 
     try:

@@ -4,10 +4,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from headwater.gateway.cli.json_arguments import JsonArgument, JsonValue
-from headwater.gateway.cli.options import examples, json_option
-from headwater.gateway.cli.output import print_answer, print_fields, print_rows, say
-from headwater.gateway.cli.times import moment
+from headwater.gateway.cli.options import JsonArgument, JsonValue, examples, json_option
+from headwater.gateway.cli.output import moment, print_answer, print_fields, print_rows, say
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
@@ -18,7 +16,7 @@ from headwater.gateway.cli.workflow_service import (
 
 if TYPE_CHECKING:
     from headwater.gateway.client import Client
-    from headwater.schemas.introspection import (
+    from headwater.schemas.graph_answers import (
         AsOf,
         LiveToken,
         Simulated,

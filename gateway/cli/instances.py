@@ -4,34 +4,37 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headwater.gateway.cli.bulk import STATUSES
-from headwater.gateway.cli.instance_changes import CHANGE_COMMANDS
+from headwater.gateway.cli.instance_changes import CHANGE_COMMANDS, STATUSES
 from headwater.gateway.cli.instance_formatting import (
     LEVEL_STYLES,
     STATE_STYLES,
     STATUS_STYLES,
+    TOKEN_COLUMNS,
+    TOKEN_DROPS,
+    TOKEN_STYLES,
     event_rows,
     listed_rows,
     log_row,
     step_rows,
     summary,
+    token_rows,
 )
 from headwater.gateway.cli.instance_inspect import INSPECT_COMMANDS
 from headwater.gateway.cli.instance_logs import log_options, show_logs
 from headwater.gateway.cli.on_demand import OnDemand, OnDemandGroup
-from headwater.gateway.cli.options import examples, json_option
+from headwater.gateway.cli.options import (
+    collect_pages,
+    cursor_option,
+    examples,
+    json_option,
+    limit_option,
+    say_more,
+)
 from headwater.gateway.cli.output import (
     longest_shown,
     print_answer,
     print_fields,
     print_rows,
-)
-from headwater.gateway.cli.paging import collect_pages, cursor_option, limit_option, say_more
-from headwater.gateway.cli.token_formatting import (
-    TOKEN_COLUMNS,
-    TOKEN_DROPS,
-    TOKEN_STYLES,
-    token_rows,
 )
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
@@ -241,7 +244,7 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
 instances.add_command(show_logs)
 instances.add_command(
     OnDemand(
-        "prune:prune",
+        "long_operations:prune",
         "Delete instances past their retention from rows, snapshots, stores and the log.",
     )
 )

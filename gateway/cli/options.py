@@ -1,21 +1,117 @@
-"""Options that several commands share, and the settings they make.
+"""Options and arguments that several commands share, and the settings they make.
 
 Settings are imported where they are used: importing them is slower than printing help.
 """
 
+import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
+from typing_extensions import override
 
-from headwater.gateway.cli.output import say
+from headwater.gateway.cli.output import print_rows, say
 from headwater.gateway.settings.addresses import SettingsUnusable
 from headwater.schemas.failures import DEPLOYMENT_NOT_FOUND, NO_ACTIVE_DEPLOYMENT
 
 if TYPE_CHECKING:
     from headwater.gateway.settings.settings import Settings
+
+
+class JsonArgument(click.ParamType):
+    """A JSON value: `{"sku": "x"}`, `@params.json`, or `-` for standard input."""
+
+    name = "JSON"
+
+    @override
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> "JsonValue":
+        if isinstance(value, JsonValue):
+            return value
+        from headwater.processors.input_texts import TooDeep, within_levels  # noqa: PLC0415 (loads more than --help needs)
+
+        text, where = self._text(str(value), param, ctx)
+        try:
+            value = json.loads(within_levels(text))
+            # Python reads and writes what is not JSON: NaN, 1e400, lone surrogates.
+            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        except TooDeep:
+            self.fail(f"expected JSON{where}, found too many levels", param, ctx)
+        except ValueError as error:
+            hint = "" if where else "; in a shell, put it in single quotes"
+            self.fail(f"expected JSON{where}, found {text[:60]!r}: {error}{hint}", param, ctx)
+        return JsonValue(value)
+
+    def _text(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Return the text, and its origin for error messages."""
+        try:
+            if value == "-":
+                return click.get_text_stream("stdin", encoding="utf-8").read(), " on standard input"
+            if value.startswith("@"):
+                return Path(value[1:]).read_text(encoding="utf-8"), f" in {value[1:]}"
+        except OSError as error:
+            self.fail(f"expected to read {value}, found: {error.strerror}", param, ctx)
+        except UnicodeDecodeError:
+            self.fail(f"expected {value} to be UTF-8", param, ctx)
+        return value, ""
+
+
+class JsonValue:
+    """A JSON value; distinguishes null from no value."""
+
+    def __init__(self, value: Any) -> None:  # noqa: ANN401 (any JSON)
+        self.value = value
+
+
+# -- paging of commands that list something
+
+T = TypeVar("T")
+
+#: Fetches a page of a size after a cursor: rows, and the cursor of the next page if there is one.
+Page: TypeAlias = Callable[[int, str | None], Awaitable[tuple[Sequence[T], str | None]]]
+
+cursor_option = click.option("--cursor", help="Continue after an earlier listing's cursor.")
+
+
+def limit_option(
+    largest: int, first: str = "newest"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option `--limit`; `first` names the rows that come first."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(1, largest),
+        default=50,
+        show_default=True,
+        help=f"How many, at most; the {first} come first.",
+    )
+
+
+def say_more(rows: Sequence[object], more: str | None, *, none: str, by: str = "--cursor") -> None:
+    """Print that a listing is empty, or the cursor of its next page."""
+    if not rows:
+        say(none)
+    if more:
+        say(f"There are more: {by} {more}")
+
+
+async def collect_pages(
+    page: Page[T], *, limit: int, page_size: int, cursor: str | None
+) -> tuple[list[T], str | None]:
+    """Return rows of as many pages as needed, and the cursor after them if there are more."""
+    collected: list[T] = []
+    while True:
+        rows, cursor = await page(min(page_size, limit - len(collected)), cursor)
+        collected += rows
+        if cursor is None or len(collected) >= limit:
+            return collected, cursor
+
+
+# -- options that several commands share, and the settings they make
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -131,3 +227,16 @@ json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print
 def examples(*lines: str) -> str:
     """Return an epilog of examples that click does not wrap."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+# -- `headwater settings`: shows the settings
+
+
+@click.command(epilog=examples("headwater settings", "headwater settings --json"))
+@json_option
+def settings(as_json: bool) -> None:
+    """Show every setting: its variable, value, default and meaning. Secrets stay hidden."""
+    from headwater.gateway.settings.environment import describe  # noqa: PLC0415 (loads more than --help needs)
+
+    rows = [setting._asdict() for setting in describe(settings_from())]
+    print_rows(rows, ("variable", "value", "default", "meaning"), as_json=as_json)

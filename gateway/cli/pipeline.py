@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
-from headwater.gateway.cli.starting import pipeline_rules
-from headwater.gateway.cli.state import stores_of
+from headwater.gateway.cli.starting import pipeline_rules, stores_of
 from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.process import begin_service, process_name
 from headwater.gateway.settings.settings import Settings
 from headwater.gateway.settings.sources import sources_of
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.processors.sources import providers_of
 from headwater.streams.evaluation.evaluator import (
     DELIVERY_LIMITS,

@@ -5,18 +5,31 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headwater.gateway.cli.json_arguments import JsonArgument, JsonValue
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import examples, json_option
-from headwater.gateway.cli.output import print_answer, print_fields, print_rows, say
-from headwater.gateway.cli.paging import collect_pages, cursor_option, limit_option, say_more
-from headwater.gateway.cli.times import absolute_and_relative, moment
+from headwater.gateway.cli.options import (
+    JsonArgument,
+    JsonValue,
+    collect_pages,
+    cursor_option,
+    examples,
+    json_option,
+    limit_option,
+    say_more,
+)
+from headwater.gateway.cli.output import (
+    absolute_and_relative,
+    moment,
+    print_answer,
+    print_fields,
+    print_rows,
+    say,
+)
 from headwater.gateway.cli.workflow_service import ENVIRONMENT, Service, service_options
 from headwater.schemas.statuses import RunState
 
 if TYPE_CHECKING:
     from headwater.gateway.client import Client
-    from headwater.schemas.run_answers import Run, RunListed
+    from headwater.schemas.v1_answers import Run, RunListed
 
 _COLUMNS: Final = ("run", "workflow", "status", "deployment", "created", "ended", "error")
 _DROPS: Final = ("deployment", "error", "ended")

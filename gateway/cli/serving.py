@@ -16,33 +16,30 @@ from headwater.gateway.api.wiping import Wiping
 from headwater.gateway.api.workflows.authorization import load_hooks
 from headwater.gateway.api.workflows.routes import OUTCOME_TIMEOUT_S, WorkflowPorts
 from headwater.gateway.api.workflows.runs.run_service import RunPorts
-from headwater.gateway.builtin.blobs.choice import blobs_at
+from headwater.gateway.builtin.blobs.folder import blobs_at
 from headwater.gateway.cli.user_tokens import for_users
-from headwater.gateway.client.request_ids import buffered_random, ulid_source
+from headwater.gateway.client.requests import buffered_random, ulid_source
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.process import begin_service, process_name
 from headwater.gateway.settings.settings import Settings
 from headwater.gateway.settings.sources import sources_with_secrets
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.processors.sources import providers_of
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.idempotency import IdempotencyKeys
+from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.membership import system_membership
 from headwater.streams.kafka.topics import check_topics
-from headwater.streams.pipeline.answer_log import AnswerLog
-from headwater.streams.pipeline.audit_log import AuditLog
-from headwater.streams.pipeline.dead_letter_log import DeadLetters
-from headwater.streams.pipeline.webhook_log import WebhookLog
-from headwater.streams.pipeline.wipe_log import WipeLog
-from headwater.streams.scheduling import run_as_batch
+from headwater.streams.pipeline.reprocessing import DeadLetters
+from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
+from headwater.streams.pipeline.webhook_log import WebhookLog, WipeLog
+from headwater.streams.process_tuning import run_as_batch
 from headwater.streams.workflows.client import WorkflowClient
-from headwater.streams.workflows.definition_log import DefinitionLog
-from headwater.streams.workflows.deployment_log import DeploymentLog
-from headwater.streams.workflows.run_reader import RunReader
+from headwater.streams.workflows.deployment_log import DefinitionLog, DeploymentLog
+from headwater.streams.workflows.history_topic import RunReader
 
 
 def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:

@@ -1,6 +1,7 @@
-"""Starts workflows within a workflow worker: by schedules of apps, and by rules for deliveries."""
+"""Start of workers: their state stores, and the workflows that schedules and rules start."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -8,6 +9,7 @@ from typing import Final
 import click
 
 from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.privacy import make_private_folder
 from headwater.gateway.settings.settings import PREFIX, Settings
 from headwater.gateway.settings.sources import sources_of
 from headwater.processors.deployments import Deployments
@@ -17,11 +19,43 @@ from headwater.processors.triggers.rules import (
     check_workflows,
     read_rules,
 )
+from headwater.schemas.errors import ProcessUnavailable
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.kafka.skips import load_skips
+from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.starters.effects import Starter
 from headwater.streams.starters.schedule_declarer import REDECLARE_S, declare, declare_activated
 from headwater.streams.workflows.client import WorkflowClient
+
+_MIB = 1024 * 1024
+
+
+def stores_of(settings: Settings, clock: Callable[[], int]) -> StateStores:
+    """Return the stores of a worker's partitions.
+
+    Raises:
+        PartUnavailable: The folder cannot be used.
+    """
+    folder = settings.state_dir
+    try:
+        make_private_folder(folder, settings.data_dir)
+        writable = os.access(folder, os.W_OK)
+    except OSError as error:
+        raise _unusable(settings, repr(error)) from error
+    if not writable:
+        raise _unusable(settings, "a folder that this user cannot write")
+    return StateStores(folder, settings.state_memory_mib * _MIB, clock)
+
+
+def _unusable(settings: Settings, found: str) -> ProcessUnavailable:
+    return ProcessUnavailable(
+        f"expected a folder for the state of partitions in {settings.state_dir}, found {found}; "
+        "set HEADWATER_DATA_DIR to a folder that the worker may write"
+    )
+
+
+# -- starts workflows within a workflow worker: by schedules of apps, and by rules for
+# deliveries
 
 #: Longer than an ownership change of a partition; a command without an outcome is sent again.
 _OUTCOME_TIMEOUT_S: Final = 15.0

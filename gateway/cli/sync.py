@@ -1,17 +1,299 @@
-"""`headwater sync`: a local copy of the rows."""
+"""`headwater sync`: a local SQLite copy of the tables, kept up to date by cursor.
 
+Rows and their cursor are written in one transaction, so an interrupted copy resumes, and a repeated
+one changes nothing. Rows are written and deleted by primary key.
+"""
+
+import json
 import shlex
+import sqlite3
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import closing
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any, Final
 
 import click
+import httpx
 
-from headwater.gateway.cli.api import Api
-from headwater.gateway.cli.mirror import Mirror, SyncFailed
+from headwater.gateway.cli.api import Api, unexpected_answer
 from headwater.gateway.cli.options import examples, json_option, settings_from, url_option
 from headwater.gateway.cli.output import print_rows, say
 from headwater.gateway.settings.addresses import url_of
-from headwater.schemas.tables import DAILY_SUMMARY
+from headwater.processors.wipes import digest
+from headwater.projections.postgres import wide_view
+from headwater.schemas.installed_tables import TABLE_BY_NAME
+from headwater.schemas.tables import BIOMARKERS, DAILY_SUMMARY, Table
+
+#: Rows of a page: some hundred kilobytes of JSON, a fraction of a second on either side.
+PAGE_ROWS: Final = 1000
+
+#: Attempts in all. With waits of 0.5, 1, 2, 4 and 8 s they outlast a restart of any process.
+ATTEMPTS_MAX: Final = 6
+_FIRST_WAIT_S: Final = 0.5
+#: A server may name a longer wait than a person at a terminal wants.
+_LONGEST_WAIT_S: Final = 30.0
+
+_TRANSIENT: Final = frozenset(
+    {
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
+
+_SQLITE_TYPES: Final[Mapping[type, str]] = {
+    str: "TEXT",
+    int: "INTEGER",
+    float: "REAL",
+    bool: "INTEGER",
+}
+#: Column of a row that represents all rows of a wiped user: the digest of the user id.
+_WIPED: Final = "user_sha256"
+_CURSOR_TABLE: Final = "headwater_cursor"
+
+
+class SyncFailed(Exception):
+    """The copy could not be brought up to date; the message is one line."""
+
+
+class CursorExpired(Exception):
+    """The server no longer knows what changed since the cursor; the copy has to start over."""
+
+
+class Mirror:
+    """A SQLite file that follows `/v1/sync`."""
+
+    def __init__(
+        self,
+        database: Path,
+        client: httpx.Client,
+        *,
+        report: Callable[[str], None],
+        sleep: Callable[[float], None],
+        table: str | None = None,
+    ) -> None:
+        self._path = database
+        self._client = client
+        self._report = report
+        self._sleep = sleep
+        #: The only table that is copied; None for all.
+        self._table = table
+
+    def sync(self, since: str | None = None) -> dict[str, int]:
+        """Copy what changed; return the number of rows written and deleted, by table.
+
+        Args:
+            since: RFC 3339; limits a first copy. A file that has a cursor continues from it.
+
+        Raises:
+            SyncFailed: The copy could not be brought up to date.
+        """
+        try:
+            with closing(sqlite3.connect(self._path)) as database:
+                return self._sync(database, since)
+        except sqlite3.Error as error:
+            raise SyncFailed(f"expected a SQLite file at {self._path}, found: {error}") from error
+
+    def _sync(self, database: sqlite3.Connection, since: str | None) -> dict[str, int]:
+        # All tables together have one cursor; a table that is copied alone has its own.
+        scope = self._table or ""
+        names = [self._table] if self._table else list(TABLE_BY_NAME)
+        database.execute(
+            f"CREATE TABLE IF NOT EXISTS {_CURSOR_TABLE}"
+            " (of TEXT PRIMARY KEY, cursor TEXT NOT NULL)"
+        )
+        for table in filter(None, map(TABLE_BY_NAME.get, names)):
+            database.execute(sqlite_table(table))  # Empty tables too, so that queries work.
+        if BIOMARKERS.name in names:
+            database.execute(f"DROP VIEW IF EXISTS {wide_view.NAME}")
+            database.execute(wide_view.definition())
+        row = database.execute(
+            f"SELECT cursor FROM {_CURSOR_TABLE} WHERE of = ?",  # noqa: S608 (a constant)
+            (scope,),
+        ).fetchone()
+        cursor: str | None = row[0] if row else None
+        written = dict.fromkeys(names, 0)
+        from_scratch = False
+        more = True
+        while more:
+            try:
+                page = self._page(cursor, since)
+            except CursorExpired:
+                if cursor is None:
+                    raise SyncFailed("the server refused to begin: cursor_expired") from None
+                self._report("The cursor has expired on the server: starting over from scratch.")
+                cursor, from_scratch = None, True
+                continue
+            with database:
+                if from_scratch:
+                    _empty(database, names)
+                    from_scratch = False
+                for name, rows in page["tables"].items():
+                    written[name] = written.get(name, 0) + self._write(database, name, rows)
+                cursor = page["cursor"]
+                database.execute(
+                    f"INSERT INTO {_CURSOR_TABLE} VALUES (?, ?)"  # noqa: S608 (a constant)
+                    " ON CONFLICT (of) DO UPDATE SET cursor = excluded.cursor",
+                    (scope, cursor),
+                )
+            more = page["has_more"]
+        return written
+
+    def _page(self, cursor: str | None, since: str | None) -> dict[str, Any]:
+        parameters: dict[str, str | int] = {"limit": PAGE_ROWS}
+        if self._table is not None:
+            parameters["table"] = self._table
+        if cursor is not None:
+            parameters["cursor"] = cursor
+        elif since is not None:
+            parameters["since"] = since
+        answer = self._get(parameters)
+        if answer.status_code == HTTPStatus.OK:
+            return _page_of(answer)
+        problem = _problem(answer)
+        if problem.get("code") == "cursor_expired":
+            raise CursorExpired
+        raise SyncFailed(
+            f"{answer.url} answered {answer.status_code} {problem.get('code', '')}: "
+            f"{problem.get('detail') or answer.text[:200]}"
+        )
+
+    def _get(self, parameters: Mapping[str, str | int]) -> httpx.Response:
+        """Request until the answer is no temporary failure, or all attempts are used up."""
+        wait_s, problem = _FIRST_WAIT_S, "nothing"
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            retry_after_s = 0.0
+            try:
+                answer = self._client.get("/v1/sync", params=dict(parameters))
+            except httpx.TransportError as error:
+                problem = f"no answer ({str(error) or type(error).__name__})"
+            else:
+                if answer.status_code not in _TRANSIENT or attempt == ATTEMPTS_MAX:
+                    return answer
+                problem = f"{answer.status_code} {_problem(answer).get('code', '')}"
+                retry_after_s = _retry_after_s(answer)
+            if attempt < ATTEMPTS_MAX:
+                pause_s = min(max(wait_s, retry_after_s), _LONGEST_WAIT_S)
+                self._report(f"{self._client.base_url}: {problem}; trying again in {pause_s:g} s")
+                self._sleep(pause_s)
+                wait_s *= 2
+        raise SyncFailed(f"expected Headwater at {self._client.base_url}, found {problem}")
+
+    def _write(
+        self, database: sqlite3.Connection, name: str, rows: Sequence[Mapping[str, Any]]
+    ) -> int:
+        table = TABLE_BY_NAME.get(name)
+        if table is None:
+            self._report(f"{name}: not copied, this version of Headwater does not know the table")
+            return 0
+        if not rows:
+            return 0
+        deleted = [row for row in rows if row.get("deleted") is True]
+        upserted = [row for row in rows if row.get("deleted") is not True]
+        columns = list(dict.fromkeys(column for row in upserted for column in row))
+        _prepare(database, table, columns)
+        keys = [column.name for column in table.key]
+        # Deletions first: a row that was deleted and written again is among the upserts.
+        database.executemany(
+            f"DELETE FROM {_quoted(name)} WHERE "  # noqa: S608 (quoted)
+            + " AND ".join(f"{_quoted(key)} = ?" for key in keys),
+            [tuple(_stored(row[key]) for key in keys) for row in deleted if _WIPED not in row],
+        )
+        self._wipe(database, table, {row[_WIPED] for row in deleted if _WIPED in row})
+        if not upserted:
+            return len(rows)
+        changed = ", ".join(
+            f"{_quoted(column)} = excluded.{_quoted(column)}"
+            for column in columns
+            if column not in keys
+        )
+        database.executemany(
+            f"INSERT INTO {_quoted(name)} ({', '.join(map(_quoted, columns))})"  # noqa: S608 (quoted)
+            f" VALUES ({', '.join('?' * len(columns))})"
+            f" ON CONFLICT ({', '.join(map(_quoted, keys))})"
+            f" DO {'UPDATE SET ' + changed if changed else 'NOTHING'}",
+            [tuple(_stored(row.get(column)) for column in columns) for row in upserted],
+        )
+        return len(rows)
+
+    def _wipe(self, database: sqlite3.Connection, table: Table, digests: AbstractSet[str]) -> None:
+        """Delete all rows of wiped users, overwriting their bytes in the file."""
+        if not digests:
+            return
+        database.execute("PRAGMA secure_delete = ON")
+        users = database.execute(f"SELECT DISTINCT user_id FROM {_quoted(table.name)}").fetchall()  # noqa: S608 (quoted)
+        database.executemany(
+            f"DELETE FROM {_quoted(table.name)} WHERE user_id = ?",  # noqa: S608 (quoted)
+            [user for user in users if user[0] is not None and digest(user[0]) in digests],
+        )
+
+
+def sqlite_table(table: Table) -> str:
+    """Return the CREATE TABLE IF NOT EXISTS statement of a projection table's copy."""
+    types = {column.name: _SQLITE_TYPES[column.type] for column in (*table.key, *table.columns)}
+    computed = [
+        *(column.name for column in table.generated),
+        *(column.name for column in table.times),
+    ]
+    types |= dict.fromkeys([*computed, "updated_at"], "TEXT")
+    declared = ", ".join(f"{_quoted(name)} {type_}" for name, type_ in types.items())
+    keys = ", ".join(_quoted(column.name) for column in table.key)
+    return f"CREATE TABLE IF NOT EXISTS {_quoted(table.name)} ({declared}, PRIMARY KEY ({keys}))"
+
+
+def _prepare(database: sqlite3.Connection, table: Table, columns: Sequence[str]) -> None:
+    """Create the table, and add columns that a newer server has."""
+    database.execute(sqlite_table(table))
+    present = {row[1] for row in database.execute(f"PRAGMA table_info({_quoted(table.name)})")}
+    for name in columns:
+        if name not in present:
+            database.execute(f"ALTER TABLE {_quoted(table.name)} ADD COLUMN {_quoted(name)}")
+
+
+def _empty(database: sqlite3.Connection, names: Iterable[str]) -> None:
+    present = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
+    for name in present & set(names):
+        database.execute(f"DELETE FROM {_quoted(name)}")  # noqa: S608 (quoted)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _stored(value: object) -> object:
+    """Return a value as SQLite can store it: nested values become JSON text."""
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return value
+
+
+def _page_of(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        page: dict[str, Any] = answer.json()
+    except ValueError as error:
+        raise SyncFailed(unexpected_answer(answer)) from error
+    return page
+
+
+def _problem(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        document = answer.json()
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _retry_after_s(answer: httpx.Response) -> float:
+    """Return the seconds of a Retry-After header; 0 without one, or if it is a date."""
+    text = answer.headers.get("retry-after", "")
+    return float(text) if text.isdigit() else 0.0
+
+
+# -- `headwater sync`: a local copy of the rows
 
 
 @click.command(

@@ -13,8 +13,8 @@ from headwater.gateway.api.server import refuse_taken_port, serve
 from headwater.gateway.cli.options import examples, settings_from
 from headwater.gateway.cli.output import say
 from headwater.gateway.local.terra_stand_in.app import CONTROL, create_stand_in
-from headwater.gateway.local.terra_stand_in.error_injection import InjectedError
-from headwater.gateway.local.terra_stand_in.setup import StandIn
+from headwater.gateway.local.terra_stand_in.people import StandIn
+from headwater.gateway.local.terra_stand_in.posting import InjectedError
 from headwater.gateway.settings.addresses import url_of
 from headwater.gateway.settings.privacy import close_environment
 from headwater.gateway.settings.settings import Settings

@@ -101,14 +101,14 @@ def make_topics(
 
 topics.add_command(
     OnDemand(
-        "topics_check:check",
+        "topic_repair:check",
         "Compare the topics in Kafka with the catalogue; exit code 1 when something differs.",
     )
 )
-topics.add_command(OnDemand("skipping:skip", "Skip a record that blocks its partition."))
+topics.add_command(OnDemand("topic_repair:skip", "Skip a record that blocks its partition."))
 topics.add_command(
     OnDemand(
-        "accepting_loss:accept_loss",
+        "topic_repair:accept_loss",
         "Continue after Kafka has lost records that Postgres has.",
     )
 )

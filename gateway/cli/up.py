@@ -21,13 +21,12 @@ import httpx
 from pydantic import SecretStr
 
 from headwater.gateway.api.server import refuse_taken_port
+from headwater.gateway.cli.demo import DEMO_APP, DayFailed, DayShow, WorkflowShow, key_for_example
 from headwater.gateway.cli.output import counted, say
-from headwater.gateway.cli.show_day import DayFailed, DayShow, key_for_example
-from headwater.gateway.cli.show_workflow import DEMO_APP, WorkflowShow
 from headwater.gateway.cli.starting import pipeline_rules, rules_without_app
 from headwater.gateway.cli.user_tokens import with_development_issuer
 from headwater.gateway.cli.work import declared_by
-from headwater.gateway.client.request_ids import ulid_source
+from headwater.gateway.client.requests import ulid_source
 from headwater.gateway.local.demo_day import demo_people
 from headwater.gateway.local.processes import is_above_info
 from headwater.gateway.local.supervisor import ProcessSpec, Supervisor

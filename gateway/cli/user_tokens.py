@@ -7,7 +7,7 @@ import click
 
 from headwater.gateway.cli.options import data_dir_option, examples, json_option, settings_from
 from headwater.gateway.cli.output import print_json
-from headwater.gateway.settings.loopback import DEVELOPMENT_ISSUER, is_loopback
+from headwater.gateway.settings.exposure import DEVELOPMENT_ISSUER, is_loopback
 from headwater.processors.runs.durations import milliseconds
 from headwater.streams.clock import monotonic, now_ms
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def for_users(settings: "Settings") -> "UserServices":
     """Return the gateway's dependencies for users."""
     from headwater.gateway.api.users.ports import UserServices  # noqa: PLC0415 (slow)
-    from headwater.gateway.builtin.blobs.choice import blobs_at  # noqa: PLC0415 (slow)
+    from headwater.gateway.builtin.blobs.folder import blobs_at  # noqa: PLC0415 (slow)
     from headwater.gateway.builtin.terra.client import Terra  # noqa: PLC0415 (slow)
 
     return UserServices(

@@ -5,7 +5,7 @@ from typing import Any, Final
 import click
 
 from headwater.gateway.cli.api import Api, admin_options, path_of
-from headwater.gateway.cli.following import followed
+from headwater.gateway.cli.long_operations import followed
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import examples, json_option
 from headwater.gateway.cli.output import print_json, print_rows, say

@@ -15,8 +15,7 @@ import click
 
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import examples, json_option, settings_from
-from headwater.gateway.cli.output import print_fields, print_json, print_rows, say
-from headwater.gateway.cli.times import span
+from headwater.gateway.cli.output import print_fields, print_json, print_rows, say, span
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:

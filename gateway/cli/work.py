@@ -1,4 +1,4 @@
-"""`headwater worker --app`: the workflow worker, from start to the signal that stops it."""
+"""`headwater worker --app`: the workflow worker and its metrics, from start to the stop signal."""
 
 import asyncio
 import contextlib
@@ -9,17 +9,25 @@ import secrets
 import signal
 import sys
 from collections import ChainMap
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import click
 import uvloop
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from typing_extensions import override
 
-from headwater.gateway.cli.starting import rules_of, run_until_first_exit, start_workflows
-from headwater.gateway.cli.state import stores_of
-from headwater.gateway.cli.worker_metrics import metrics_server
-from headwater.gateway.client.request_ids import ulid_source
+from headwater.gateway.cli.starting import (
+    rules_of,
+    run_until_first_exit,
+    start_workflows,
+    stores_of,
+)
+from headwater.gateway.client.requests import ulid_source
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.environment import environment
@@ -40,23 +48,84 @@ from headwater.schemas.errors import ProcessUnavailable
 from headwater.schemas.history import Limits
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, merge_declarations
 from headwater.streams.evaluation.evaluator import started_evaluator
-from headwater.streams.garbage import collect_seldom
+from headwater.streams.kafka.consumer_groups import MemberFenced
 from headwater.streams.kafka.membership import system_membership
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.skips import load_skips
-from headwater.streams.kafka.static_members import MemberFenced
 from headwater.streams.kafka.topics import check_topics, warn_about_missing_topics
 from headwater.streams.loop_watch import LoopWatch
-from headwater.streams.scheduling import run_as_batch
-from headwater.streams.workflows.definition_log import DefinitionLog
+from headwater.streams.process_tuning import collect_seldom, run_as_batch
+from headwater.streams.watchdog import StandstillWatch
 from headwater.streams.workflows.deployed_code import DeployedCode
-from headwater.streams.workflows.deployed_graphs import DeployedGraphs
-from headwater.streams.workflows.deployment_log import DeploymentLog
+from headwater.streams.workflows.deployment_log import DefinitionLog, DeploymentLog
 from headwater.streams.workflows.host_process import HostKilled, Program, declarations_of
-from headwater.streams.workflows.reloading import AppChanged
-from headwater.streams.workflows.standstill import StandstillWatch
+from headwater.streams.workflows.hosts import AppChanged
+from headwater.streams.workflows.housekeeping import Bounds
+from headwater.streams.workflows.runnable_code import DeployedGraphs
 from headwater.streams.workflows.worker import WorkflowWorker
-from headwater.streams.workflows.worker_settings import Bounds
+
+_HELD: Final = "headwater_step_threads_held"
+_MEANING: Final = "Threads that callbacks of abandoned steps still occupy."
+_ERRORS: Final = "headwater_workflow_errors_contained"
+_ERRORS_MEANING: Final = "Errors inside the worker; each affected only one command or run."
+_QUARANTINED: Final = "headwater_workflow_instances_quarantined"
+_QUARANTINED_MEANING: Final = "Instances that the worker cannot decide anything for."
+
+
+class WorkerCounts(Protocol):
+    """Counts of a worker."""
+
+    def threads_held(self) -> Mapping[str, int]:
+        """Return the threads that are held, by app."""
+
+    def errors_contained(self) -> Mapping[str, int]:
+        """Return the contained errors, which affected only one command or run, by their kind."""
+
+    def quarantined(self) -> int:
+        """Return the number of quarantined instances."""
+
+
+class _Families(Collector):
+    """Collects a worker's counts as metrics."""
+
+    def __init__(self, counts: WorkerCounts) -> None:
+        self._counts = counts
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        held = GaugeMetricFamily(_HELD, _MEANING, labels=["app"])
+        for app, number in self._counts.threads_held().items():
+            held.add_metric([app], number)
+        errors = CounterMetricFamily(_ERRORS, _ERRORS_MEANING, labels=["kind"])
+        for kind, number in self._counts.errors_contained().items():
+            errors.add_metric([kind], number)
+        count = self._counts.quarantined()
+        yield from (held, errors, GaugeMetricFamily(_QUARANTINED, _QUARANTINED_MEANING, count))
+
+
+@contextmanager
+def metrics_server(port: int, counts: WorkerCounts) -> Iterator[int]:
+    """Serve GET /metrics on loopback while the context is open.
+
+    Args:
+        port: Port; 0 takes a free one.
+        counts: The counts.
+
+    Yields:
+        The port.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Families(counts))
+    server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+# -- `headwater worker --app`: the workflow worker, from start to the signal that stops it
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +203,7 @@ def _tick_connections(
     settings: Settings, worker: WorkflowWorker, new_id: Callable[[], str]
 ) -> contextlib.AbstractAsyncContextManager[None]:
     # Imports the web framework, which other workers do not need.
-    from headwater.gateway.api.workflows.tick_server import serve_ticks  # noqa: PLC0415
+    from headwater.gateway.api.workflows.ticks import serve_ticks  # noqa: PLC0415
 
     return serve_ticks(settings.tick_urls, worker.tick, new_id)
 

@@ -20,10 +20,10 @@ from headwater.gateway.cli.options import (
     combined,
     settings_from,
 )
-from headwater.gateway.cli.times import from_unix_ms
-from headwater.gateway.client.paths import EmptyName
+from headwater.gateway.cli.output import from_unix_ms
+from headwater.gateway.client.requests import EmptyName
 from headwater.gateway.settings.addresses import url_of
-from headwater.gateway.settings.loopback import DEVELOPMENT_SECRETS, is_loopback
+from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS, is_loopback
 from headwater.schemas.failures import (
     INSTANCE_EXISTS,
     INSTANCE_NOT_ERRORED,

@@ -1,16 +1,26 @@
-"""`headwater workflows`: lists workflows."""
+"""`headwater workflows` and `graph`: list workflows; check, deploy and draw graphs."""
 
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import examples, json_option
-from headwater.gateway.cli.output import print_answer, print_rows, say
-from headwater.gateway.cli.workflow_service import ENVIRONMENT, Service, service_options
+from headwater.gateway.cli.output import moment, print_answer, print_json, print_rows, say
+from headwater.gateway.cli.workflow_service import (
+    ENVIRONMENT,
+    InstanceName,
+    Service,
+    service_options,
+)
 
 if TYPE_CHECKING:
+    from headwater.processors.graph.definition import DefinitionInvalid
+    from headwater.processors.graph.graph import Graph
     from headwater.schemas.answers import WorkflowListed
+    from headwater.schemas.graph_answers import GraphVersion
 
 
 @click.group(
@@ -49,12 +59,12 @@ def list_workflows(service: Service, *, as_json: bool) -> None:
         return
     limited = any(workflow.concurrency for workflow in listed)
     columns = ("workflow", "limit", "per", "running", "waiting") if limited else ("workflow",)
-    print_rows([_row(workflow) for workflow in listed], columns)
+    print_rows([_workflow_row(workflow) for workflow in listed], columns)
     if not listed:
         say("There are no workflows: `headwater worker --app …` runs those of an app.")
 
 
-def _row(workflow: "WorkflowListed") -> dict[str, object]:
+def _workflow_row(workflow: "WorkflowListed") -> dict[str, object]:
     limit = workflow.concurrency
     if limit is None:
         return {"workflow": workflow.name}
@@ -65,3 +75,191 @@ def _row(workflow: "WorkflowListed") -> dict[str, object]:
         "running": limit.held,
         "waiting": limit.waiting,
     }
+
+
+# -- `headwater graph`: validate, deploy, list and draw definitions of graphs
+
+_GRAPH_COLUMNS: Final = ("name", "version", "deployed", "app", "digest")
+_PROBLEM_COLUMNS: Final = ("file", "code", "path", "message")
+_FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+
+
+@click.group(
+    cls=Group,
+    epilog=examples(
+        "headwater graph validate review.json",
+        "headwater graph deploy review.json",
+        "headwater graph list",
+        "headwater graph show review --format svg > review.svg",
+    )
+    + ENVIRONMENT,
+)
+def graph() -> None:
+    """Check, deploy and look at graphs. Their instances: `headwater instances`."""
+
+
+@graph.command(
+    epilog=examples(
+        "headwater graph validate review.json",
+        "headwater graph validate graphs/*.json --json",
+        "headwater graph validate -        a definition on standard input",
+    )
+)
+@click.argument("files", nargs=-1, required=True, type=_FILE)
+@json_option
+def validate(files: tuple[Path, ...], as_json: bool) -> None:
+    """Check definitions, without a server: lists every problem with its code and path.
+
+    Exits 1 if there is a problem.
+    """
+    from headwater.processors.graph.definition import DefinitionInvalid  # noqa: PLC0415 (loads CEL)
+
+    problems: list[dict[str, str]] = []
+    for file in files:
+        try:
+            _read(file)
+        except DefinitionInvalid as error:
+            problems += _problem_rows(file, error)
+    if problems or as_json:
+        print_rows(problems, _PROBLEM_COLUMNS, as_json=as_json)
+    if problems:
+        raise click.exceptions.Exit(1)
+    if not as_json:
+        say(f"{', '.join(map(str, files))}: nothing is wrong.")
+
+
+@graph.command(
+    epilog=examples(
+        "headwater graph deploy review.json",
+        "headwater graph deploy review.json --after DIGEST    only if it replaces this version",
+    )
+    + ENVIRONMENT
+)
+@click.argument("file", type=_FILE)
+@click.option("--after", default="", metavar="DIGEST", help="Only if this is the newest version.")
+@json_option
+@service_options
+def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
+    """Deploy a definition: later instances run this version.
+
+    The same definition again is the same version. Existing instances stay on theirs.
+    """
+    from headwater.processors.graph.definition import (  # noqa: PLC0415 (loads CEL)
+        DefinitionInvalid,
+        to_dict,
+    )
+
+    try:
+        document = to_dict(_read(file).definition)
+    except DefinitionInvalid as error:
+        print_rows(_problem_rows(file, error), _PROBLEM_COLUMNS, as_json=as_json)
+        raise click.exceptions.Exit(1) from error
+
+    _print_versions(
+        [service.ask(lambda client: client.deploy(document, after=after))], as_json=as_json
+    )
+
+
+@graph.command(
+    "list",
+    epilog=examples("headwater graph list", "headwater graph list review    all its versions")
+    + ENVIRONMENT,
+)
+@click.argument("name", required=False)
+@json_option
+@service_options
+def list_graphs(service: Service, name: str | None, as_json: bool) -> None:
+    """List the deployed graphs with their newest versions, or the versions of one."""
+    versions = service.ask(
+        lambda client: client.graphs() if name is None else client.graph_versions(name)
+    )
+    _print_versions(versions, as_json=as_json)
+    if not versions:
+        say("No graph is deployed: `headwater graph deploy FILE` deploys one.")
+
+
+@graph.command(
+    epilog=examples(
+        "headwater graph show review",
+        "headwater graph show review --version 1",
+        "headwater graph show review --format svg > review.svg",
+        "headwater graph show review --instance review-1      with the tokens of an instance",
+    )
+    + ENVIRONMENT
+)
+@click.argument("name")
+@click.option("--version", type=click.IntRange(min=1), help="Which version; else the newest.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["json", "mermaid", "svg"]),
+    help="Output format. Default: json; mermaid for an instance.",
+)
+@click.option(
+    "--instance", "instance_id", metavar="ID", help="The version that this instance runs."
+)
+@service_options
+def show(
+    service: Service, name: str, version: int | None, format_: str | None, instance_id: str | None
+) -> None:
+    """Print or draw a deployed graph.
+
+    With --instance it is the version that its run began with, drawn with its tokens; `headwater
+    instances draw` also draws earlier states.
+    """
+    if instance_id is not None:
+        if version is not None or format_ == "json":
+            raise click.UsageError("expected --instance without --version and --format json")
+        sys.stdout.write(_drawn_instance(service, name, instance_id, format_ or "mermaid"))
+        return
+
+    document = service.ask(lambda client: client.graph(name, version)).definition
+    if format_ is None or format_ == "json":
+        print_json(document)
+    else:
+        sys.stdout.write(_drawn(document, format_).rstrip("\n") + "\n")
+
+
+def _drawn_instance(service: Service, name: str, instance_id: str, format_: str) -> str:
+    drawn_as: Literal["svg", "mermaid"] = "svg" if format_ == "svg" else "mermaid"
+    return service.ask(lambda client: InstanceName(name, instance_id).handle(client).draw(drawn_as))
+
+
+def _drawn(document: Any, format_: str) -> str:  # noqa: ANN401 (JSON)
+    from headwater.processors.graph.definition import read_definition  # noqa: PLC0415 (loads CEL)
+    from headwater.processors.graph.diagrams import (  # noqa: PLC0415 (loads CEL)
+        to_mermaid,
+        to_svg,
+    )
+
+    definition = read_definition(document)
+    return to_svg(definition) if format_ == "svg" else to_mermaid(definition)
+
+
+def _read(file: Path) -> "Graph":
+    from headwater.processors.graph.graph import graph_of  # noqa: PLC0415 (loads CEL)
+
+    if str(file) == "-":
+        return graph_of(click.get_binary_stream("stdin").read())
+    return graph_of(file.read_bytes())
+
+
+def _problem_rows(file: Path, error: "DefinitionInvalid") -> list[dict[str, str]]:
+    return [
+        {"file": str(file), "code": problem.code, "path": problem.path, "message": problem.message}
+        for problem in error.problems
+    ]
+
+
+def _print_versions(versions: "list[GraphVersion]", *, as_json: bool) -> None:
+    rows = [
+        {
+            "name": version.name,
+            "version": version.version,
+            "deployed": version.deployed_at.isoformat() if as_json else moment(version.deployed_at),
+            "digest": version.digest,
+            "app": version.app,
+        }
+        for version in versions
+    ]
+    print_rows(rows, _GRAPH_COLUMNS, as_json=as_json, drops=("app", "deployed"))

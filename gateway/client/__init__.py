@@ -3,15 +3,15 @@
 Answers are described in `schemas.answers`, refused commands in `schemas.failures`.
 """
 
-from headwater.gateway.client.answers import StreamItem
-from headwater.gateway.client.client import Client, ClientDependencies
-from headwater.gateway.client.errors import (
+from headwater.gateway.client.answers import (
     ConnectionFailedError,
     OutcomeUnknownError,
+    StreamItem,
     UnauthorizedError,
     UnavailableError,
     UnexpectedAnswerError,
 )
+from headwater.gateway.client.client import Client, ClientDependencies
 from headwater.gateway.client.handles import InstanceHandle, WorkflowHandle
 from headwater.gateway.client.jobs import JobHandle, TakenJob
 from headwater.schemas.failures import InstanceFailedError

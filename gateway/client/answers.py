@@ -1,4 +1,8 @@
-"""Decoding of the server's answers."""
+"""Answers of the server as data, and the errors of a client.
+
+Refused commands have the same class everywhere in Headwater (`schemas.failures`), so that
+`except InstanceNotFoundError` works with a test harness and with a server.
+"""
 
 import json
 from http import HTTPStatus
@@ -6,7 +10,6 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from headwater.gateway.client.errors import UnexpectedAnswerError
 from headwater.gateway.client.requests import HttpAnswer
 from headwater.schemas.answers import (
     CommandAccepted,
@@ -15,7 +18,31 @@ from headwater.schemas.answers import (
     InstanceStatus,
     Managed,
 )
+from headwater.schemas.failures import ClientError
 from headwater.schemas.statuses import RunStatus, keep_unknown_values
+
+
+class ConnectionFailedError(ClientError, ConnectionError):
+    """No server answered, and the request had no effect."""
+
+
+class OutcomeUnknownError(ClientError):
+    """A write was sent and may have taken effect; repeating it could apply it twice."""
+
+
+class UnavailableError(ClientError):
+    """The server cannot answer now; a later attempt may succeed."""
+
+
+class UnexpectedAnswerError(ClientError):
+    """The answer is not one of the workflows API, or of an unknown version of it."""
+
+
+class UnauthorizedError(ClientError):
+    """The key is missing or not valid."""
+
+
+# -- decoding of the server's answers
 
 T = TypeVar("T")
 

@@ -9,15 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, overload
 from urllib.parse import urlsplit
 
-from headwater.gateway.client.deployments import Deployments
-from headwater.gateway.client.graphs import Deployable, Graphs
+from headwater.gateway.client.deployments import Deployable, Deployments, Graphs
 from headwater.gateway.client.handles import WorkflowHandle
 from headwater.gateway.client.jobs import LEASE, JobHandle, TakenJob, activate, open_jobs
 from headwater.gateway.client.listing import InstanceFilter, Listing
-from headwater.gateway.client.request_ids import ulid_source
-from headwater.gateway.client.retries import Policy
+from headwater.gateway.client.requests import Policy, ulid_source
 from headwater.gateway.client.runs import Runs
-from headwater.gateway.settings.redaction import redacted
+from headwater.gateway.settings.exposure import redacted
 from headwater.processors.runs.durations import Duration, timeout_of
 from headwater.schemas.answers import InstanceFound, InstancePage, WorkflowList, WorkflowListed
 from headwater.schemas.graph_answers import GraphDefinition, GraphVersion

@@ -1,18 +1,98 @@
-"""Deployments of code: deploy, activate and read them."""
+"""Deployments of code and of graphs: zip, deploy, activate and read them.
 
+A deployment is named by the hash of its bytes. So files are ordered by name, without times, owners
+and modes, and stored uncompressed: deflate's output differs between machines.
+"""
+
+import io
 import json
 import os
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Final, TypeVar
+import stat
+import zipfile
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from headwater.gateway.client.answers import value_of
-from headwater.gateway.client.artifacts import artifact_of
-from headwater.gateway.client.requests import Query, Request, encoded_query, json_object
-from headwater.gateway.client.retries import Repeat
-from headwater.schemas.deployment_answers import Deployment, DeploymentActive, DeploymentPage
+from headwater.gateway.client.requests import Query, Repeat, Request, encoded_query, json_object
+from headwater.schemas.graph_answers import (
+    GraphDefinition,
+    GraphList,
+    GraphVersion,
+    GraphVersions,
+)
+from headwater.schemas.v1_answers import Deployment, DeploymentActive, DeploymentPage
 
 if TYPE_CHECKING:
     from headwater.gateway.client.session import Session
+
+
+#: Limit of the gateway.
+ARTIFACT_BYTES_MAX: Final = 10 * 1024 * 1024
+_MODE: Final = stat.S_IFREG | 0o644
+_UNIX: Final = 3
+#: File that marks a virtual environment.
+_ENVIRONMENT: Final = "pyvenv.cfg"
+#: What Python and its tools write next to code, and a deployment does not need.
+_IGNORED_SUFFIXES: Final = ("__pycache__", ".pyc", ".pyo", ".egg-info")
+_SHOWN: Final = 3
+
+
+def artifact_of(source: str | os.PathLike[str]) -> bytes:
+    """Return the artifact of a folder, which is zipped, or the content of a file.
+
+    Raises:
+        ValueError, OSError: The folder or file cannot be deployed, or not be read.
+    """
+    path = Path(source)
+    return zipped(path) if path.is_dir() else path.read_bytes()
+
+
+def zipped(folder: Path) -> bytes:
+    """Zip a folder without hidden files, caches and virtual environments.
+
+    Raises:
+        ValueError, OSError: The folder cannot be deployed, or not be read.
+    """
+    files = sorted((path.relative_to(folder).as_posix(), path) for path in _files(folder))
+    if not any(name.endswith((".py", ".so")) for name, _ in files):
+        raise ValueError(f"expected modules of Python in {folder}, found none")
+    sizes = {name: path.stat().st_size for name, path in files}
+    if sum(sizes.values()) > ARTIFACT_BYTES_MAX:
+        largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_SHOWN]
+        raise ValueError(
+            f"expected at most {ARTIFACT_BYTES_MAX // 1024**2} MiB in {folder}, found "
+            f"{sum(sizes.values())} bytes; the largest are {', '.join(largest)}"
+        )
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:
+        for name, path in files:
+            entry = zipfile.ZipInfo(name)
+            entry.create_system, entry.external_attr = _UNIX, _MODE << 16
+            archive.writestr(entry, path.read_bytes())
+    return written.getvalue()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and of its subfolders.
+
+    Raises:
+        ValueError: A name is not UTF-8, or a file is a link or device.
+    """
+    for path in folder.iterdir():
+        if path.name.startswith(".") or path.name.endswith(_IGNORED_SUFFIXES):
+            continue
+        if not path.name.isprintable():  # Also what is not UTF-8.
+            raise ValueError(f"expected names in UTF-8, found {os.fsencode(path)!r}")
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+            raise ValueError(f"expected files and folders, found {path}, a link or a device")
+        if path.is_file():
+            yield path
+        elif not (path / _ENVIRONMENT).exists():
+            yield from _files(path)
+
+
+# -- deployments of code: deploy, activate and read them
 
 T = TypeVar("T")
 
@@ -134,4 +214,62 @@ class Deployments:
         return await self._send(request, DeploymentActive)
 
     async def _send(self, request: Request, kind: type[T]) -> T:
+        return value_of(await self._session.transport.send(request), kind)
+
+
+# -- deployed graphs: deploy and read them
+
+G = TypeVar("G")
+
+
+class Deployable(Protocol):
+    """Anything with a definition, for example a GraphWorkflow."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The definition."""
+
+
+class Graphs:
+    """Graphs of a server. Answers are current, also after other clients' deployments."""
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+
+    async def deploy(self, definition: Mapping[str, Any] | Deployable, after: str) -> GraphVersion:
+        """Deploy a definition."""
+        document = definition if isinstance(definition, Mapping) else definition.to_dict()
+        tag = {"if-match": f'"{after}"'} if after else {}
+        # Repeating it deploys the same version, unless another one was deployed in between.
+        repeat = Repeat.UNSAFE if after else Repeat.SAFE
+        name = document.get("name")
+        if not isinstance(name, str):
+            raise ValueError(f"expected a definition with a name, found {name!r}")  # noqa: TRY004
+        body = json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
+        answer = await self._session.transport.send(
+            Request(
+                method="PUT",
+                path=self._session.sibling_path("graphs", name),
+                repeat=repeat,
+                body=body,
+                headers=tag,
+            )
+        )
+        return value_of(answer, GraphVersion)
+
+    async def newest(self) -> list[GraphVersion]:
+        """Return the newest version of every graph."""
+        return (await self._get(GraphList, "graphs")).graphs
+
+    async def versions(self, name: str) -> list[GraphVersion]:
+        """Return the versions of a graph, newest first."""
+        return (await self._get(GraphVersions, "graphs", name, "versions")).versions
+
+    async def definition(self, name: str, version: int | None) -> GraphDefinition:
+        """Return a version of a graph, or its newest."""
+        number = () if version is None else ("versions", str(version))
+        return await self._get(GraphDefinition, "graphs", name, *number)
+
+    async def _get(self, kind: type[G], *segments: str) -> G:
+        where = self._session.sibling_path(*segments)
+        request = Request(method="GET", path=where, repeat=Repeat.READ)
         return value_of(await self._session.transport.send(request), kind)

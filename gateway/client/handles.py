@@ -11,9 +11,7 @@ from typing_extensions import override
 
 from headwater.gateway.client.answers import StreamItem, accepted, status_in, value_of
 from headwater.gateway.client.listing import PAGE_SIZE, TRIMMED_PAGE_SIZE, Listing
-from headwater.gateway.client.paths import path
-from headwater.gateway.client.requests import Query, json_object
-from headwater.gateway.client.retries import Repeat
+from headwater.gateway.client.requests import Query, Repeat, json_object, path
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.limits import BATCH_MAX, VALUE_BYTES_TOP
 from headwater.schemas.answers import (
@@ -30,15 +28,15 @@ from headwater.schemas.answers import (
 )
 from headwater.schemas.failures import InstanceFailedError, InstanceTerminalError
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.authoring.batches import parse_batch
 from headwater.streams.authoring.inspection import InspectableInstance, InspectionQuery
 from headwater.streams.authoring.lifecycle import CANCEL, TERMINATE, Action, Controllable
 from headwater.streams.authoring.request_arguments import (
     checked_event_type,
     checked_instance_id,
     checked_labels,
+    parse_batch,
 )
-from headwater.streams.authoring.result_types import output_of
+from headwater.streams.authoring.value_types import output_of
 from headwater.streams.authoring.values import encode_object, encode_params
 from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, name_of
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from headwater.gateway.client.answers import value_of
-from headwater.gateway.client.requests import HttpAnswer, Query, Request, json_object
-from headwater.gateway.client.retries import Repeat
+from headwater.gateway.client.requests import HttpAnswer, Query, Repeat, Request, json_object
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import VALUE_BYTES_TOP
 from headwater.schemas.answers import Job, JobExtended, JobList, JobPage

@@ -5,10 +5,9 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from headwater.gateway.client.answers import value_of
-from headwater.gateway.client.requests import json_object
-from headwater.gateway.client.retries import Repeat
+from headwater.gateway.client.requests import Repeat, json_object
 from headwater.processors.runs.limits import VALUE_BYTES_TOP
-from headwater.schemas.run_answers import Run, RunCreated, RunListed, RunPage
+from headwater.schemas.v1_answers import Run, RunCreated, RunListed, RunPage
 from headwater.streams.authoring.values import encode
 from headwater.streams.authoring.workflow_values import Named, name_of
 

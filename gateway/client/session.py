@@ -1,26 +1,149 @@
-"""Session with a server, shared by a client's handles: transport, written positions and ids."""
+"""Session with a server: transport, ids, positions of its writes, and event streams.
 
-from collections.abc import AsyncGenerator, Callable
-from typing import Any, Final, TypeVar
+The answer to a write names the position of its outcome in the log. A read that carries the position
+is answered from rows that include the outcome.
+
+Lines are split here and not by httpx, which splits where Python does: also at U+2028 and others
+that JSON does not escape.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any, Final, NamedTuple, TypeVar
 
 import httpx
 
-from headwater.gateway.client.answers import StreamItem, read, value_of
-from headwater.gateway.client.errors import UnavailableError
-from headwater.gateway.client.event_stream import EventStream, Message
-from headwater.gateway.client.paths import path
-from headwater.gateway.client.positions import Positions
+from headwater.gateway.client.answers import (
+    StreamItem,
+    UnavailableError,
+    UnexpectedAnswerError,
+    read,
+    value_of,
+)
 from headwater.gateway.client.requests import (
     HttpAnswer,
     Query,
+    Repeat,
     Request,
     encoded_query,
     idempotency_key,
+    path,
 )
-from headwater.gateway.client.retries import Repeat
 from headwater.gateway.client.transport import Transport, unreached
 from headwater.schemas.answers import STREAMED
 from headwater.schemas.failures import ClientError, CommandRefusedError
+
+#: After writes to this many other instances, the rows have caught up with an instance's writes.
+_INSTANCES_MAX: Final = 10_000
+#: Positions of one read: more would make the URL longer than servers accept.
+_READ_POSITIONS_MAX: Final = 100
+_POSITION: Final = re.compile(r"([a-z-]+/\d+)@(\d+)")
+
+
+class Positions:
+    """Latest written position of every instance, and of every partition of the log."""
+
+    def __init__(self) -> None:
+        self._by_instance: OrderedDict[str, str] = OrderedDict()
+        self._offsets: OrderedDict[str, int] = OrderedDict()
+
+    def note(self, header: str, instance: str | None) -> None:
+        """Record the positions of an answer; that of a batch has several."""
+        positions = _POSITION.findall(header)
+        for partition, offset in positions:
+            self._offsets[partition] = max(self._offsets.get(partition, -1), int(offset))
+            self._offsets.move_to_end(partition)
+        if instance is not None and len(positions) == 1:
+            # Two writes at a time may be answered in either order: keep the greater offset.
+            self._by_instance[instance] = f"{positions[0][0]}@{self._offsets[positions[0][0]]}"
+            self._by_instance.move_to_end(instance)
+            if len(self._by_instance) > _INSTANCES_MAX:
+                self._by_instance.popitem(last=False)
+
+    def seen(self, instance: str | None) -> str | None:
+        """Return the positions that a read of an instance, or of many, has to wait for.
+
+        An instance of a batch may be in any of the batch's partitions.
+        """
+        if instance is not None and instance in self._by_instance:
+            return self._by_instance[instance]
+        latest = list(self._offsets.items())[-_READ_POSITIONS_MAX:]
+        return ",".join(f"{partition}@{offset}" for partition, offset in latest) or None
+
+
+# -- parser of server-sent events, as the HTML standard defines them
+
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+#: A message holds a step with its result, at most 1 MiB; in JSON a character may take six bytes.
+_MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+class Message(NamedTuple):
+    """A message of a stream; `id` is that of the latest message that had one."""
+
+    event: str
+    id: str
+    data: str
+
+
+class EventStream:
+    """Parser of the stream of one connection."""
+
+    def __init__(self, last_id: str = "") -> None:
+        self._last_id = last_id
+        self._event = ""
+        self._data: list[str] = []
+        self._rest = b""
+        self._held = 0
+        #: Milliseconds until a reconnection, if the server named them.
+        self.retry_ms: int | None = None
+
+    def feed(self, chunk: bytes) -> Iterator[Message]:
+        """Add bytes; yield the messages that they complete.
+
+        Raises:
+            UnexpectedAnswerError: A message is too long.
+        """
+        self._rest += chunk
+        # A \r at the end may be the first half of \r\n.
+        end = len(self._rest) - self._rest.endswith(b"\r")
+        begin = 0
+        for line_end in _LINE_END.finditer(self._rest, 0, end):
+            message = self._line(self._rest[begin : line_end.start()])
+            begin = line_end.end()
+            if message is not None:
+                yield message
+        self._rest = self._rest[begin:]
+        if len(self._rest) + self._held > _MESSAGE_BYTES_MAX:
+            raise UnexpectedAnswerError(
+                f"expected messages of at most {_MESSAGE_BYTES_MAX} bytes, found a longer one"
+            )
+
+    def _line(self, line: bytes) -> Message | None:
+        if not line:
+            return self._whole()
+        name, _, value = line.decode("utf-8", "replace").partition(":")
+        value = value.removeprefix(" ")
+        match name:
+            case "event":
+                self._event = value
+            case "data":
+                self._data.append(value)
+                self._held += len(line)
+            case "id" if "\0" not in value:
+                self._last_id = value
+            case "retry" if value.isdecimal():
+                self.retry_ms = int(value)
+        return None
+
+    def _whole(self) -> Message | None:
+        event, data = self._event or "message", self._data
+        self._event, self._data, self._held = "", [], 0
+        return Message(event, self._last_id, "\n".join(data)) if data else None
+
+
+# -- session with a server, shared by a client's handles: transport, written positions and ids
 
 T = TypeVar("T")
 

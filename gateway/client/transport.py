@@ -8,18 +8,19 @@ from typing import Any, Final
 
 import httpx
 
-from headwater.gateway.client.errors import (
+from headwater.gateway.client.answers import (
     ConnectionFailedError,
     OutcomeUnknownError,
     UnauthorizedError,
     UnavailableError,
     UnexpectedAnswerError,
 )
-from headwater.gateway.client.requests import HttpAnswer, Request
-from headwater.gateway.client.retries import (
+from headwater.gateway.client.requests import (
     Failure,
+    HttpAnswer,
     Policy,
     Repeat,
+    Request,
     delay_s,
     failure_of,
     may_repeat,

@@ -31,14 +31,15 @@ from typing import Self, TextIO
 from headwater.gateway.local import reaper
 from headwater.gateway.local.processes import (
     ChildProcess,
+    CrashHistory,
     LogFollower,
     ProcessSpec,
+    RestartPolicy,
     SupervisedProcess,
     exit_text,
     log_size,
     log_tail,
 )
-from headwater.gateway.local.restarts import CrashHistory, RestartPolicy
 from headwater.gateway.settings.privacy import make_private_folder
 from headwater.schemas.errors import ProcessUnavailable
 

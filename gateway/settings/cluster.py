@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from headwater.gateway.settings.addresses import LOOPBACK, SettingsUnusable
-from headwater.gateway.settings.loopback import is_loopback
+from headwater.gateway.settings.exposure import is_loopback
 from headwater.gateway.settings.settings import PREFIX, Settings
 from headwater.streams.kafka.cluster import Cluster, Login, PasswordLogin, TokenLogin
 

@@ -15,10 +15,9 @@ from typing import Any, Final, NamedTuple
 from pydantic import Field, SecretStr, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from headwater.gateway.settings.loopback import DEVELOPMENT_SECRETS
+from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS, redacted
 from headwater.gateway.settings.patterns import DESCRIPTIONS
 from headwater.gateway.settings.providers import provider_names
-from headwater.gateway.settings.redaction import redacted
 from headwater.gateway.settings.settings import PREFIX, Secrets, Settings, revealed, secrets_name
 
 #: Settings that may contain a password.

@@ -1,11 +1,76 @@
-"""Checks for what is safe on one machine only: weak keys, and addresses without TLS."""
+"""Protection of secrets: redacted addresses, weak and public keys, loopback, URLs without TLS."""
 
+import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from headwater.gateway.settings.loopback import is_loopback
+#: They are public, so they are accepted only while the gateway listens on loopback.
+DEVELOPMENT_SECRETS: Final[Mapping[str, str]] = {
+    "terra_secrets": "dev-terra-secret",
+    "admin_key": "dev-admin-key",
+    "read_key": "dev-read-key",
+    "workflow_key": "dev-workflow-key",
+    "world_key": "dev-world-key",
+}
+
+#: The issuer of users' tokens of `headwater up`; its key is in the data folder.
+DEVELOPMENT_ISSUER: Final = "urn:headwater:development-issuer"
+
+
+def development_secret(provider: str) -> str:
+    """Return the signing secret of a provider without a configured one, on loopback only."""
+    return f"dev-{provider}-secret"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# -- redaction of passwords in addresses of servers
+
+_HIDDEN: Final = "(secret)"
+#: Parameters of libpq that are secrets.
+_SECRET: Final = frozenset({"password", "sslpassword", "oauth_client_secret"})
+
+#: user:password@ of a URL. Users may forget to encode characters of a password, so everything up to
+#: the last @ is hidden.
+_ACCOUNT: Final = re.compile(r"(?P<before>(?:^|://)[^:/?#@=\s]*):(?!//).*@")
+_PARAMETER: Final = re.compile(r"(?P<before>[?&])(?P<name>[^=&#]+)=[^&#]*")
+#: name=value in libpq's other format, with optional spaces around = and quotes around the value.
+_NAMED: Final = re.compile(r"(?P<name>\w+)\s*=\s*(?:'(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)")
+
+
+def redacted(address: str) -> str:
+    """Return an address, or several, without their secrets.
+
+    Args:
+        address: A URL, or names and values as libpq accepts them; other texts are not changed.
+    """
+    shown = _ACCOUNT.sub(rf"\g<before>:{_HIDDEN}@", address)
+    if "://" in shown:
+        return _PARAMETER.sub(_parameter, shown)
+    return _NAMED.sub(_named, shown)
+
+
+def _parameter(match: re.Match[str]) -> str:
+    if unquote(match["name"]) not in _SECRET:
+        return match[0]
+    return f"{match['before']}{match['name']}={_HIDDEN}"
+
+
+def _named(match: re.Match[str]) -> str:
+    return f"{match['name']}={_HIDDEN}" if match["name"] in _SECRET else match[0]
+
+
+# -- checks for what is safe on one machine only: weak keys, and addresses without TLS
 
 #: Least number of characters of a key or signing secret if other machines reach the gateway.
 SECRET_MIN: Final = 16

@@ -1,14 +1,81 @@
-"""Start of a long-running process: its name, log and privacy."""
+"""Start of a long-running process: its name, its log, and warnings of connections without TLS."""
 
 import logging
 import os
+import re
 import socket
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Final
+from urllib.parse import parse_qs, urlsplit
 
-from headwater.gateway.settings.clear_text import clear_text_warnings
+from headwater.gateway.settings.exposure import is_loopback, is_plain_http
 from headwater.gateway.settings.privacy import close_environment
 from headwater.gateway.settings.settings import Settings
+
+#: libpq's modes in which a connection is never made without TLS.
+_ENCRYPTED: Final = frozenset({"require", "verify-ca", "verify-full"})
+_PORT: Final = re.compile(r":[0-9]*$")
+_LIBPQ: Final = re.compile(r"(\w+)\s*=\s*(?:'([^']*)'|(\S+))")
+
+
+def clear_text_warnings(settings: Settings, variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each setting that sends secrets or personal data without TLS.
+
+    Args:
+        settings: The settings of this process.
+        variables: Environment variables; those of AWS name the endpoint of a bucket.
+    """
+    if is_plain_http(settings.terra_api) and settings.terra_api_key.get_secret_value():
+        yield (
+            "HEADWATER_TERRA_API is http:// on another machine: the key of Terra's API and lab "
+            "reports are sent without TLS; set it to https://"
+        )
+    endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL", "")
+    if settings.blobs.startswith("s3://") and is_plain_http(endpoint):
+        yield (
+            "AWS_ENDPOINT_URL is http:// on another machine: uploaded files are sent without TLS; "
+            "set it to https://"
+        )
+    if _postgres_in_the_clear(settings.postgres):
+        yield (
+            "HEADWATER_POSTGRES names another machine and may connect without TLS: add "
+            "sslmode=verify-full, or sslmode=require where the network is your own"
+        )
+    if settings.kafka_sasl and not settings.kafka_tls:
+        servers = settings.kafka.split(",")
+        if not all(is_loopback(server.rpartition(":")[0].strip("[]")) for server in servers):
+            yield (
+                "HEADWATER_KAFKA_SASL is set without HEADWATER_KAFKA_TLS: credentials for Kafka "
+                "are sent without TLS; set HEADWATER_KAFKA_TLS=true"
+            )
+    if is_plain_http(settings.kafka_token_url):
+        yield (
+            "HEADWATER_KAFKA_TOKEN_URL is http:// on another machine: the client secret is sent "
+            "without TLS; set it to https://"
+        )
+
+
+def _postgres_in_the_clear(dsn: str) -> bool:
+    if not dsn:
+        return False
+    if "://" in dsn:
+        parts = urlsplit(dsn)
+        parameters = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        hosts = parameters.get("host") or parts.netloc.rpartition("@")[2]
+        names = [_PORT.sub("", part) for part in hosts.split(",")]
+    else:
+        parameters = {name: quoted or plain for name, quoted, plain in _LIBPQ.findall(dsn)}
+        names = (parameters.get("hostaddr") or parameters.get("host", "")).split(",")
+    local = all(not name or name.startswith(("/", "%2F")) or _is_local(name) for name in names)
+    return not local and parameters.get("sslmode") not in _ENCRYPTED
+
+
+def _is_local(name: str) -> bool:
+    return is_loopback(name.strip("[]"))
+
+
+# -- start of a long-running process: its name, log and privacy
 
 #: Files of our processes are private.
 _UMASK: Final = 0o077

@@ -41,7 +41,7 @@ def installed_providers() -> "Providers":
     Raises:
         ProviderInvalid: A provider cannot be used.
     """
-    from headwater.processors.providers.headwater.provider import HEADWATER  # noqa: PLC0415 (see above)
+    from headwater.processors.providers.headwater import HEADWATER  # noqa: PLC0415 (see above)
     from headwater.processors.providers.provider import catalogue_of  # noqa: PLC0415 (see above)
     from headwater.processors.providers.terra.provider import TERRA  # noqa: PLC0415 (see above)
     from headwater.schemas.installed_tables import ALL_TABLES  # noqa: PLC0415 (see above)

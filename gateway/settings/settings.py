@@ -14,21 +14,114 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
-from pydantic_settings import NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from headwater.gateway.settings.exposure import SECRET_MIN, is_plain_http, weakness_of
-from headwater.gateway.settings.kafka import KafkaSettings
-from headwater.gateway.settings.loopback import (
+from headwater.gateway.settings.exposure import (
     DEVELOPMENT_ISSUER,
     DEVELOPMENT_SECRETS,
+    SECRET_MIN,
     is_loopback,
+    is_plain_http,
+    redacted,
+    weakness_of,
 )
-from headwater.gateway.settings.ownership import OwnershipSettings
-from headwater.gateway.settings.patterns import HOOKS, LABEL, LABEL_OR_NONE
-from headwater.gateway.settings.redaction import redacted
+from headwater.gateway.settings.patterns import HOOKS, JWKS, LABEL, LABEL_OR_NONE
 from headwater.gateway.settings.terra import TerraSettings
-from headwater.gateway.settings.users import UserSettings
-from headwater.gateway.settings.workflows import WorkflowSettings
+from headwater.gateway.settings.workflows import OwnershipSettings, WorkflowSettings
+
+_SERVER: Final = re.compile(r"[^\s,@/]+:[0-9]{1,5}")
+
+
+class KafkaSettings(BaseSettings):
+    """Addresses and authentication of Kafka."""
+
+    kafka: str = Field(
+        default="",
+        description="Kafka brokers as host:port, separated by commas; empty starts one here.",
+    )
+    kafka_port: int = Field(
+        default=19092, ge=0, le=65535, description="Port of the embedded Kafka; 0 chooses one."
+    )
+    kafka_tls: bool = Field(default=False, description="Whether to connect to brokers with TLS.")
+    kafka_tls_ca: str = Field(
+        default="",
+        description="File of the certificates that brokers are verified with, in PEM; empty uses "
+        "those of the operating system.",
+    )
+    kafka_tls_certificate: str = Field(
+        default="",
+        description="File of the clients' certificate, in PEM; empty for none.",
+    )
+    kafka_tls_key: str = Field(
+        default="",
+        description="File of that certificate's private key; empty uses the certificate's file.",
+    )
+    kafka_tls_key_password: SecretStr = Field(
+        default=SecretStr(""), description="Password of that key, if it is encrypted."
+    )
+    kafka_tls_check_hostname: bool = Field(
+        default=True,
+        description="Whether a broker's certificate must name the host that was connected to.",
+    )
+    kafka_sasl: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = Field(
+        default="",
+        description="Authentication of clients: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 with user "
+        "and password, OAUTHBEARER with a token; empty for none, or by certificate.",
+    )
+    kafka_user: str = Field(default="", description="User of PLAIN and SCRAM.")
+    kafka_password: SecretStr = Field(
+        default=SecretStr(""), description="Password of PLAIN and SCRAM."
+    )
+    kafka_token_file: str = Field(
+        default="",
+        description="File of the token of OAUTHBEARER, read for each connection; replace the token "
+        "before it expires.",
+    )
+    kafka_token_url: str = Field(
+        default="",
+        description="Token endpoint of an OIDC provider that issues the token of OAUTHBEARER.",
+    )
+    kafka_token_client: str = Field(default="", description="Client id at the token endpoint.")
+    kafka_token_secret: SecretStr = Field(
+        default=SecretStr(""), description="Client secret at the token endpoint."
+    )
+    kafka_token_scope: str = Field(
+        default="", description="Scope of the requested token; empty names none."
+    )
+
+    @field_validator("kafka")
+    @classmethod
+    def _of_servers(cls, value: str) -> str:
+        servers = [server.strip() for server in value.split(",")] if value.strip() else []
+        if not all(map(_SERVER.fullmatch, servers)):
+            raise PydanticCustomError("not_servers", "")
+        return ",".join(servers)
+
+
+# -- settings of users' tokens: their issuer, keys and audience
+
+
+class UserSettings(BaseSettings):
+    """Verification of users' tokens."""
+
+    jwks: str = Field(
+        default="",
+        pattern=JWKS,
+        description="Keys of the issuer of users' tokens: the URL or the file of its JWKS; empty "
+        "accepts no tokens, but `headwater up` has its own issuer; http:// only on loopback.",
+    )
+    jwt_issuer: str = Field(
+        default="",
+        description="The issuer that users' tokens must name as iss; empty allows any on loopback.",
+    )
+    jwt_audience: str = Field(
+        default="",
+        description="The audience that users' tokens must name as aud; empty accepts tokens "
+        "without one, only on loopback.",
+    )
+
+
+# -- all settings of Headwater, with their descriptions; `environment` reads and shows them
 
 PREFIX: Final = "HEADWATER_"
 #: The app of the built-in workflows.

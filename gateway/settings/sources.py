@@ -11,8 +11,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from headwater.gateway.settings.exposure import SECRET_MIN, weakness_of
-from headwater.gateway.settings.loopback import DEVELOPMENT_SECRETS, development_secret, is_loopback
+from headwater.gateway.settings.exposure import (
+    DEVELOPMENT_SECRETS,
+    SECRET_MIN,
+    development_secret,
+    is_loopback,
+    weakness_of,
+)
 from headwater.gateway.settings.providers import installed_providers, provider_names
 from headwater.gateway.settings.settings import PREFIX, Settings, secrets_variable
 from headwater.processors.signatures import key_of, secret_of

@@ -1,4 +1,4 @@
-"""Settings of workflows: limits, retention and ticks."""
+"""Settings of workflows: limits, retention, ticks, and which process executes runs."""
 
 from typing import Final
 from urllib.parse import urlsplit
@@ -7,7 +7,8 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings
 
-from headwater.gateway.settings.loopback import is_loopback
+from headwater.gateway.settings.exposure import is_loopback
+from headwater.processors.runs.durations import Retention, read_retention
 from headwater.processors.runs.limits import (
     DEFAULT_LIMITS,
     DEPLOYED_HOSTS_MAX,
@@ -20,8 +21,34 @@ from headwater.processors.runs.limits import (
     VALUE_BYTES_TOP,
     WORKFLOW_NAME_MAX,
 )
-from headwater.processors.runs.retention import Retention, read_retention
 from headwater.schemas.history import Limits
+
+#: The World of app hosts while workers execute their runs.
+EXPECTED_WORLD: Final = "headwater/world-remote"
+
+
+class OwnershipSettings(BaseSettings):
+    """Which process executes runs, and how violations are reported."""
+
+    remote_mode: bool = Field(
+        default=True,
+        description="Whether workers execute all runs: a callback of a queue to the gateway, as to "
+        "an app host, is then unexpected.",
+    )
+    strict_ownership: bool = Field(
+        default=True,
+        description="Whether unexpected callbacks, and another World than expected, are a failure "
+        "rather than a warning.",
+    )
+    target_world: str = Field(
+        default=EXPECTED_WORLD,
+        min_length=1,
+        max_length=200,
+        description="The World that app hosts are configured with, by its name.",
+    )
+
+
+# -- settings of workflows: limits, retention and ticks
 
 #: Least number of characters of a key.
 _KEY_LENGTH_MIN: Final = 8

@@ -13,12 +13,11 @@ from urllib.parse import parse_qs
 from msgspec import json
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.dates import read_date, unix_ms
+from headwater.processors.input_texts import read_date, text_problem, unix_ms
 from headwater.processors.providers.envelope import Routing
 from headwater.processors.providers.provider import DeliveryType, Provider
 from headwater.processors.providers.results import Normalized
 from headwater.processors.signature_schemes import SCHEMES
-from headwater.processors.texts import text_problem
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import Table

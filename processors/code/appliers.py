@@ -1,4 +1,8 @@
-"""Apply events: `apply(run, event, at_ms)` is the one path for live runs and for readers.
+"""Apply events to a code workflow's run, in every transition of its entries, live and for readers.
+
+Read a row as: in this status, this event leads to one of those statuses; fields of the event decide
+which. `None` is the status before the first record: a short step has no entry until its first
+attempt has ended. A timed-out attempt may still complete while the step waits for the next one.
 
 The state is changed in place and returned. An event that does not fit the state is a bug in
 Headwater, because `decide` wrote it: InvariantViolation.
@@ -10,10 +14,15 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.code.entry_keys import keys_at_or_under
-from headwater.processors.code.state import CONTAINERS, UNRESOLVED, Cancelling, CodeRun, Entry
-from headwater.processors.code.transitions import TRANSITIONS
-from headwater.processors.code.trimming import trim
+from headwater.processors.code.state import (
+    CONTAINERS,
+    UNRESOLVED,
+    Cancelling,
+    CodeRun,
+    Entry,
+    keys_at_or_under,
+    trim,
+)
 from headwater.processors.runs import appliers as runs
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
@@ -38,6 +47,24 @@ from headwater.schemas.history import (
     StepStarted,
 )
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
+
+_PENDING, _WAITING = EntryStatus.PENDING, EntryStatus.WAITING
+
+TRANSITIONS: Final[dict[type, dict[EntryStatus | None, frozenset[EntryStatus]]]] = {
+    EntryOpened: {None: frozenset({_PENDING, _WAITING})},
+    StepStarted: {None: frozenset({_PENDING})},
+    StepCompleted: dict.fromkeys((None, _PENDING, _WAITING), frozenset({EntryStatus.COMPLETED})),
+    StepFailed: dict.fromkeys(
+        (None, _PENDING, _WAITING), frozenset({_WAITING, EntryStatus.ERRORED})
+    ),
+    StepsRetried: {_WAITING: frozenset({_PENDING})},
+    EntryCompleted: dict.fromkeys((_PENDING, _WAITING), frozenset({EntryStatus.COMPLETED})),
+    EntryErrored: dict.fromkeys((_PENDING, _WAITING), frozenset({EntryStatus.ERRORED})),
+    EntriesCancelled: dict.fromkeys((_PENDING, _WAITING), frozenset({EntryStatus.CANCELLED})),
+}
+
+
+# -- apply events: `apply(run, event, at_ms)` is the one path for live runs and for readers
 
 #: Kinds that wait for something outside the code; the others wait for the entries under them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})

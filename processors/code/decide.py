@@ -8,9 +8,7 @@ run that was restarted, a branch that was canceled) is rejected as STALE and cha
 from collections.abc import Callable
 from typing import Any, Final
 
-from headwater.processors.code.beginning import begin
-from headwater.processors.code.cancelling import cancel, terminate_cancelled
-from headwater.processors.code.commands import (
+from headwater.processors.code.host_messages import (
     Advance,
     BeginRollback,
     Cancel,
@@ -25,16 +23,21 @@ from headwater.processors.code.commands import (
     RolledBack,
     Suspend,
 )
-from headwater.processors.code.ends import end_children, end_run, fail_run, with_children_ended
-from headwater.processors.code.entry_keys import keys_at_or_under
-from headwater.processors.code.retrying import retry
-from headwater.processors.code.rolling_back import (
+from headwater.processors.code.lifecycle import (
+    begin,
     begin_rollback,
+    cancel,
+    end_children,
+    end_run,
+    fail_run,
     rollback_raised,
     rolled_back,
+    terminate_cancelled,
     unfinished_rollback_log,
+    with_children_ended,
 )
-from headwater.processors.code.state import CodeRun
+from headwater.processors.code.retrying import retry
+from headwater.processors.code.state import CodeRun, keys_at_or_under
 from headwater.processors.code.waits import (
     catch_up,
     cleanup_expired,
@@ -45,7 +48,21 @@ from headwater.processors.code.waits import (
     too_long,
 )
 from headwater.processors.runs import decide as runs
-from headwater.processors.runs.decisions import STALE, Decision, Facts, Rejection
+from headwater.processors.runs.decisions import (
+    STALE,
+    Decision,
+    Facts,
+    HostFailed,
+    Reached,
+    Rejection,
+    Request,
+    RollbackRaised,
+    StepRaised,
+    StepReturned,
+    StepUnderWay,
+    Wake,
+    retry_at_ms,
+)
 from headwater.processors.runs.limits import (
     CLEANUP_MS,
     DEFAULT_LIMITS,
@@ -55,17 +72,6 @@ from headwater.processors.runs.limits import (
     too_many_entries,
 )
 from headwater.processors.runs.outbox import queue
-from headwater.processors.runs.requests import (
-    HostFailed,
-    Reached,
-    Request,
-    RollbackRaised,
-    StepRaised,
-    StepReturned,
-    StepUnderWay,
-    Wake,
-)
-from headwater.processors.runs.retries import retry_at_ms
 from headwater.processors.runs.slots import no_slots
 from headwater.schemas import failures
 from headwater.schemas.history import (

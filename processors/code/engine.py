@@ -7,14 +7,12 @@ import msgspec
 
 from headwater.processors.code import appliers, waits
 from headwater.processors.code.decide import KIND, decide_command, decide_request
-from headwater.processors.code.ends import fail_run
 from headwater.processors.code.host_messages import RetryHandler, activate, message_for_host
-from headwater.processors.code.state import CodeRun
-from headwater.processors.code.trimming import trimmed
-from headwater.processors.runs.decisions import Decision, Facts
+from headwater.processors.code.lifecycle import fail_run
+from headwater.processors.code.state import CodeRun, trimmed
+from headwater.processors.runs.decisions import Decision, Facts, Request
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import CLEANUP_MS, DEFAULT_LIMITS, ENTRIES_MAX
-from headwater.processors.runs.requests import Request
 from headwater.processors.runs.state import Entry
 from headwater.schemas.history import Failure, Limits, RunCommand, RunEvent
 from headwater.schemas.statuses import OPEN, EntryKind, RunStatus

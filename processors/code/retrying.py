@@ -26,9 +26,14 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.code.entry_keys import iteration_of, scopes_above
-from headwater.processors.code.state import CONTAINERS, CodeRun, Entry
-from headwater.processors.code.trimming import trimmed
+from headwater.processors.code.state import (
+    CONTAINERS,
+    CodeRun,
+    Entry,
+    iteration_of,
+    scopes_above,
+    trimmed,
+)
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import (
     DEFAULT_LIMITS,

@@ -4,37 +4,47 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from headwater.processors.graph.completion import decide_completion
-from headwater.processors.graph.continuation import Arrival, decide_continuation, merges_of
-from headwater.processors.graph.decisions import (
+from headwater.processors.graph.context import Scope
+from headwater.processors.graph.data_flow import decide_completion, map_output
+from headwater.processors.graph.definition import Transition
+from headwater.processors.graph.dispatching import dispatch
+from headwater.processors.graph.draft import (
+    CannotContinue,
+    Draft,
+    end,
+    end_children,
+    fail,
+    planned,
+    text_of,
+)
+from headwater.processors.graph.joins import (
+    LATE,
+    Arrival,
+    decide_branch_end,
+    decide_continuation,
+    decide_late_arrival,
+    decide_synchronization,
+    merges_of,
+    timeout_at_ms,
+)
+from headwater.processors.graph.planning import (
     ActivateFanIn,
     ApplyBranchOutput,
     CancelTokens,
     CompleteTokens,
     CompleteWorkflow,
+    Counts,
     CreateToken,
     Decision,
     FailWorkflow,
+    Fork,
     SetContext,
+    Token,
     TokenParams,
+    TokenStatus,
 )
-from headwater.processors.graph.definition import Transition
-from headwater.processors.graph.dispatching import dispatch
-from headwater.processors.graph.draft import Draft, planned, text_of
-from headwater.processors.graph.ends import CannotContinue, end, end_children, fail
-from headwater.processors.graph.lifecycle import decide_start
-from headwater.processors.graph.mappings import map_output
-from headwater.processors.graph.routing import decide_routing, onward
-from headwater.processors.graph.scope import Scope
+from headwater.processors.graph.routing import decide_routing, decide_start, onward
 from headwater.processors.graph.state import LiveToken, meeting_key
-from headwater.processors.graph.synchronization import (
-    LATE,
-    decide_branch_end,
-    decide_late_arrival,
-    decide_synchronization,
-    timeout_at_ms,
-)
-from headwater.processors.graph.tokens import Counts, Fork, Token, TokenStatus
 from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
     BranchChanged,

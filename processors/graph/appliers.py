@@ -7,9 +7,10 @@ from typing import Any, Final
 import msgspec
 
 from headwater.processors.evaluations import EvaluationProblem
+from headwater.processors.graph.context import section_of, set_path
+from headwater.processors.graph.data_flow import Arrived, merge_arrivals
 from headwater.processors.graph.definition import Merge
-from headwater.processors.graph.merge import Arrived, merge_arrivals
-from headwater.processors.graph.paths import section_of, set_path
+from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import (
     EndedJob,
     GraphRun,
@@ -22,7 +23,6 @@ from headwater.processors.graph.state import (
     digest_of_end,
     meeting_key,
 )
-from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs import appliers as runs
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (

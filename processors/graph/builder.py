@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from headwater.processors.graph.diagrams import to_mermaid, to_svg
 from headwater.processors.graph.graph import Graph, graph_of
-from headwater.processors.graph.mermaid import to_mermaid
-from headwater.processors.graph.svg import to_svg
 
 #: Contents of these belong to the author: their keys are not converted.
 _AUTHORS_OWN: Final = frozenset(

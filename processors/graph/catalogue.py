@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from headwater.schemas.definitions import GraphDeployed
+from headwater.schemas.deployments import GraphDeployed
 from headwater.schemas.failures import GRAPH_CHANGED, GRAPH_OF_APP
 from headwater.schemas.history import Json
 

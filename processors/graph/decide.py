@@ -1,4 +1,8 @@
-"""Decide what happens to a graph run after task results, timeouts and messages from others.
+"""Decide what follows task results, timeouts, expired leases and messages from others.
+
+An expired lease says nothing about the job: its worker may have been stopped or disconnected. So
+the next attempt is available at once, and does not use up the node's retries. But a job can also
+crash its workers one after the other; after a number of expired leases its run fails.
 
 Pure functions: (run, request, facts) -> events or a rejection. A request that comes too late (for a
 token or run that has ended, or an attempt that has timed out) is rejected as STALE.
@@ -12,28 +16,27 @@ from typing import Any, Final, NoReturn
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.graph.advancing import activate, advance, begin, complete, waiting_at
 from headwater.processors.graph.appliers import begin as begin_run
-from headwater.processors.graph.decisions import ActivateFanIn, FailWorkflow
 from headwater.processors.graph.definition import NodeRetries
 from headwater.processors.graph.dispatching import dispatch_retries
-from headwater.processors.graph.draft import Draft, planned
-from headwater.processors.graph.ends import CannotContinue, RunOver, end, fail
+from headwater.processors.graph.draft import CannotContinue, Draft, RunOver, end, fail, planned
 from headwater.processors.graph.graph import Graph
-from headwater.processors.graph.leases import expire_lease
-from headwater.processors.graph.state import GraphRun, LiveToken, parse_meeting_key
-from headwater.processors.graph.synchronization import decide_timeout
-from headwater.processors.graph.tokens import TokenStatus
-from headwater.processors.runs.decisions import STALE, Decision
-from headwater.processors.runs.durations import milliseconds
-from headwater.processors.runs.requests import (
+from headwater.processors.graph.joins import decide_timeout
+from headwater.processors.graph.planning import ActivateFanIn, FailWorkflow, TokenStatus
+from headwater.processors.graph.state import GraphRun, Lease, LiveToken, parse_meeting_key
+from headwater.processors.runs.decisions import (
+    STALE,
+    Decision,
     Request,
     RetryPolicy,
     StepRaised,
     StepReturned,
     StepUnderWay,
     Wake,
+    retry_at_ms,
 )
-from headwater.processors.runs.retries import retry_at_ms
+from headwater.processors.runs.durations import milliseconds
 from headwater.schemas import failures
+from headwater.schemas.failures import LEASE_EXPIRED, STEP_TIMEOUT
 from headwater.schemas.history import (
     NO_CAUSE,
     Failure,
@@ -41,6 +44,7 @@ from headwater.schemas.history import (
     GraphStarted,
     HistoryAppended,
     Json,
+    LeaseExpired,
     RunCompleted,
     RunErrored,
     RunEvent,
@@ -52,6 +56,50 @@ from headwater.schemas.history import (
     TokensTimedOut,
 )
 from headwater.schemas.statuses import RunStatus
+
+#: Expired leases of one token before its run fails. Deployments and restarts do not stop the
+#: workers of one job this often, and a job that crashes its workers stops at this number.
+LEASES_LOST_MAX: Final = 10
+
+
+def expire_lease(draft: Draft, token: LiveToken, lease: Lease, policy: RetryPolicy) -> None:
+    """Take a job from its worker when its time is over.
+
+    Raises:
+        RunOver: The run fails with it.
+    """
+    attempt = token.attempts + 1
+    if lease.ends_at_ms == lease.until_ms:
+        failure = _timeout_failure(draft, token, lease)
+        retry_ms = retry_at_ms(policy, attempt - token.lost, draft.now_ms)
+        draft.emit(TokenFailed(token.number, attempt, failure, retry_ms, timed_out=True))
+        if retry_ms is None:
+            fail(draft, failure, (token.number,))
+        return
+    lost = token.lost + 1
+    failure = Failure(
+        LEASE_EXPIRED,
+        f'expected "{lease.worker}" to end the job of node "{token.node}", or to extend its lease, '
+        f"found attempt {attempt} still with it when that ran out, {lost} of {LEASES_LOST_MAX} "
+        "times",
+    )
+    if lost < LEASES_LOST_MAX:
+        draft.emit(LeaseExpired(token.number, attempt, failure))
+        return
+    draft.emit(TokenFailed(token.number, attempt, failure, timed_out=True))
+    fail(draft, failure, (token.number,))
+
+
+def _timeout_failure(draft: Draft, token: LiveToken, lease: Lease) -> Failure:
+    limit_ms = draft.graph.node(token.node).timeout_ms
+    return Failure(
+        STEP_TIMEOUT,
+        f'expected the job of node "{token.node}" to end within {limit_ms} ms, found it still with '
+        f'"{lease.worker}" in attempt {token.attempts + 1}',
+    )
+
+
+# -- decide what happens to a graph run after task results, timeouts and messages from others
 
 _ONCE: Final = RetryPolicy(0, 0, "constant")
 

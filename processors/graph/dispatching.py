@@ -8,12 +8,11 @@ from hashlib import sha256
 from typing import Final
 
 from headwater.processors.evaluations import EvaluationProblem
+from headwater.processors.graph.data_flow import map_input
 from headwater.processors.graph.definition import Node
-from headwater.processors.graph.draft import Draft, text_of
-from headwater.processors.graph.ends import fail
-from headwater.processors.graph.mappings import map_input
+from headwater.processors.graph.draft import Draft, fail, text_of
+from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import GraphRun, LiveToken
-from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
     Child,

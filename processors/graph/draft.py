@@ -1,4 +1,4 @@
-"""A decision in progress: its events so far, and the run after them.
+"""A decision in progress: its events so far, the run after them, and the end of the run.
 
 One result causes many events, and each depends on the previous ones: branches join, a token
 continues, its task is dispatched. So a draft applies each event at once to an overlay and leaves
@@ -7,19 +7,28 @@ the run itself unchanged. The caller that appends the events applies them to the
 
 import copy
 import json
-from collections.abc import Iterator, MutableMapping
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Any, Final, NoReturn, TypeVar
 
 from typing_extensions import override
 
 from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.graph.appliers import apply
-from headwater.processors.graph.decisions import Decision, Planned
+from headwater.processors.graph.context import Branch, Context, Scope
 from headwater.processors.graph.graph import Graph
-from headwater.processors.graph.scope import Branch, Context, Scope
+from headwater.processors.graph.planning import Decision, Fork, Planned, Token
 from headwater.processors.graph.state import GraphRun, LiveBranch, LiveToken, branch_key
-from headwater.processors.graph.tokens import Fork, Token
-from headwater.schemas.history import Json, RunEvent
+from headwater.processors.runs.outbox import ended_by, posts_to_end
+from headwater.schemas.history import (
+    Failure,
+    Json,
+    Post,
+    RunCompleted,
+    RunErrored,
+    RunEvent,
+    RunTerminated,
+    TokensCancelled,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -181,3 +190,62 @@ def planned(token: LiveToken) -> Token:
 def text_of(value: Any) -> Json:  # noqa: ANN401, any JSON value
     """Return a value as JSON text."""
     return _TEXT(value)
+
+
+# -- end graph runs, their tokens and the child workflows that tokens wait for
+
+
+class RunOver(Exception):
+    """The run has ended in this draft: nothing follows."""
+
+
+class CannotContinue(Exception):
+    """A decision cannot be carried out: its events are discarded and the run fails."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def fail(draft: Draft, failure: Failure, settled: Iterable[int] = ()) -> NoReturn:
+    """End a run with an error.
+
+    Args:
+        draft: Draft of the run.
+        failure: Error of the run.
+        settled: Tokens whose end the draft has recorded already.
+
+    Raises:
+        RunOver: Always.
+    """
+    end(draft, RunErrored(failure), "the run has failed", settled)
+    raise RunOver
+
+
+def end(
+    draft: Draft,
+    ended: RunCompleted | RunErrored | RunTerminated,
+    reason: str,
+    settled: Iterable[int] = (),
+    *,
+    with_children: bool = True,
+) -> None:
+    """End a run, its tokens and their children."""
+    run = draft.run
+    settled_numbers = set(settled)
+    tokens = tuple(number for number in run.tokens if number not in settled_numbers)
+    cancelled = isinstance(ended, RunTerminated) and ended.cancelled
+    children = run.tokens if with_children else ()
+    posts = end_children(run, children, "its parent has ended", cancelled=cancelled)
+    if tokens:
+        kept = isinstance(ended, RunErrored)
+        draft.emit(TokensCancelled(tokens, reason, kept))
+    draft.emit(*ended_by(run, ended, posts))
+
+
+def end_children(
+    run: GraphRun, numbers: Iterable[int], reason: str, *, cancelled: bool = False
+) -> list[Post]:
+    """Return posts that end the children of those of `numbers` that wait for one."""
+    children = ((number, run.tokens[number].child) for number in numbers)
+    return posts_to_end(run, children, reason, cancelled=cancelled)

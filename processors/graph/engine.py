@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from headwater.processors.evaluations import Evaluations, Evaluator
-from headwater.processors.graph import appliers, encoding
+from headwater.processors.graph import appliers
 from headwater.processors.graph.decide import (
     DECIDERS,
     decide_child_finished,
@@ -18,20 +18,18 @@ from headwater.processors.graph.decide import (
 )
 from headwater.processors.graph.definition import DefinitionInvalid, to_dict
 from headwater.processors.graph.dispatching import idempotency_token
-from headwater.processors.graph.draft import Draft, text_of
-from headwater.processors.graph.ends import end_children
-from headwater.processors.graph.event_locations import location_of
+from headwater.processors.graph.draft import Draft, end_children, text_of
 from headwater.processors.graph.graph import Graph, graph_of
-from headwater.processors.graph.host_messages import CallTasks, DropTasks, TaskCall
 from headwater.processors.graph.jobs import decide_job
-from headwater.processors.graph.state import KIND, GraphRun, LiveToken
-from headwater.processors.json_texts import JsonInvalid, read_json
+from headwater.processors.graph.state import KIND, GraphRun, LiveToken, location_of
+from headwater.processors.graph.state import decode as decode_state
+from headwater.processors.graph.state import encode as encode_state
+from headwater.processors.input_texts import JsonInvalid, read_json
 from headwater.processors.runs import decide as runs
-from headwater.processors.runs.decisions import STALE, Decision, Facts, Rejection
-from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.decisions import STALE, Decision, Facts, Reached, Rejection, Request
+from headwater.processors.runs.host_messages import CallTasks, DropTasks, HostMessage, TaskCall
 from headwater.processors.runs.limits import DEFAULT_LIMITS, bounded, recorded
 from headwater.processors.runs.outbox import queue
-from headwater.processors.runs.requests import Reached, Request
 from headwater.processors.runs.slots import no_slots
 from headwater.processors.runs.state import Entry
 from headwater.schemas.failures import (
@@ -303,8 +301,8 @@ class GraphEngine:
 
     # -- stored state
 
-    encode = staticmethod(encoding.encode)
-    decode = staticmethod(encoding.decode)
+    encode = staticmethod(encode_state)
+    decode = staticmethod(decode_state)
 
     @staticmethod
     def drop_finished(run: GraphRun) -> None:

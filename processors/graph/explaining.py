@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from headwater.processors.graph.definition import Synchronization
 from headwater.processors.graph.introspection import shown_failure, waits_for
 from headwater.processors.graph.past import Past, moment, moment_or_none
+from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import (
     GraphRun,
     LiveFork,
@@ -15,10 +16,9 @@ from headwater.processors.graph.state import (
     branch_key,
     parse_meeting_key,
 )
-from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.graph.validation import quorum
-from headwater.processors.runs.token_views import TokenView
-from headwater.schemas.introspection import (
+from headwater.processors.runs.views import TokenView
+from headwater.schemas.graph_answers import (
     ArrivedBranch,
     Explanation,
     JoinExplained,

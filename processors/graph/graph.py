@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from headwater.processors.expressions import Expression, ExpressionInvalid, ResultKind
+from headwater.processors.graph.context import BRANCH, RESULT, SHARED
 from headwater.processors.graph.definition import (
     INVALID_DEFINITION,
     INVALID_EXPRESSION,
@@ -16,7 +17,6 @@ from headwater.processors.graph.definition import (
     digest,
     read_definition,
 )
-from headwater.processors.graph.scope import BRANCH, RESULT, SHARED
 from headwater.processors.graph.validation import may_be_item, problems_of
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 

@@ -10,18 +10,19 @@ from typing import Any, Final
 
 from headwater.processors.graph.advancing import complete, route, traverse
 from headwater.processors.graph.decide import act_and_advance
-from headwater.processors.graph.decisions import (
-    ActivateFanIn,
-    CreateToken,
-    Decision,
-    Trace,
-    as_dict,
-)
 from headwater.processors.graph.definition import Transition
 from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.past import Past, moment_or_none
+from headwater.processors.graph.planning import (
+    ROOT,
+    ActivateFanIn,
+    CreateToken,
+    Decision,
+    TokenStatus,
+    Trace,
+    as_dict,
+)
 from headwater.processors.graph.state import GraphRun, LiveToken, meeting_key
-from headwater.processors.graph.tokens import ROOT, TokenStatus
 from headwater.processors.runs.decisions import Rejection
 from headwater.schemas import history
 from headwater.schemas.answers import Failure
@@ -31,8 +32,7 @@ from headwater.schemas.failures import (
     TOKEN_NOT_FOUND,
     TRANSITION_NOT_FOUND,
 )
-from headwater.schemas.history import Json, TokenCompleted, TokensCreated
-from headwater.schemas.introspection import (
+from headwater.schemas.graph_answers import (
     BranchCounts,
     Fired,
     SimulatedRouting,
@@ -40,7 +40,8 @@ from headwater.schemas.introspection import (
     TokensPage,
     WaitsFor,
 )
-from headwater.schemas.introspection import LiveToken as ShownToken
+from headwater.schemas.graph_answers import LiveToken as ShownToken
+from headwater.schemas.history import Json, TokenCompleted, TokensCreated
 
 #: Decisions, or traces, in one response: a fan-out has one per branch.
 SHOWN_MAX: Final = 1_000

@@ -9,12 +9,11 @@ request.
 
 from headwater.processors.graph.advancing import complete
 from headwater.processors.graph.decide import act_and_advance, policy_of
-from headwater.processors.graph.draft import Draft
-from headwater.processors.graph.ends import fail
+from headwater.processors.graph.draft import Draft, fail
+from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import Lease, LiveToken, digest_of_end
-from headwater.processors.graph.tokens import TokenStatus
-from headwater.processors.json_texts import JsonInvalid, read_json
-from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.input_texts import JsonInvalid, read_json
+from headwater.processors.runs.decisions import Decision, Rejection, retry_at_ms
 from headwater.processors.runs.limits import (
     DEFAULT_LIMITS,
     FAILURE_MESSAGE_MAX,
@@ -23,7 +22,6 @@ from headwater.processors.runs.limits import (
     bounded,
     value_problem,
 )
-from headwater.processors.runs.retries import retry_at_ms
 from headwater.schemas import failures
 from headwater.schemas.history import (
     ActivateJob,

@@ -1,4 +1,4 @@
-"""A graph run at an earlier point: its history, folded up to one of its events.
+"""A graph run at an earlier point: its history, folded up to one of its events, and its drawing.
 
 The appliers are those of live runs, so the state is the one that the owner decided from. A record
 holds one decision or several. A caller that asks for an event within a record sees an intermediate
@@ -6,17 +6,19 @@ state, for example all branches that have arrived at a join just before it is ac
 """
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.graph import appliers
+from headwater.processors.graph.diagrams import TokensAt, to_mermaid, to_svg
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.state import KIND, GraphRun
-from headwater.processors.runs import token_views
 from headwater.processors.runs.decisions import Rejection
-from headwater.processors.runs.token_views import Tokens, retried_tokens
+from headwater.processors.runs.views import Tokens, TokenView, apply_to_tokens, retried_tokens
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, NOT_A_GRAPH, SEQUENCE_NOT_FOUND
 from headwater.schemas.history import (
     CommandRejected,
@@ -115,7 +117,7 @@ class Past:
                 appliers.apply(self.state, event, record.at_ms)
             case _:
                 appliers.apply(self.state, event, record.at_ms)
-                token_views.apply(self.tokens, event, record.at_ms)
+                apply_to_tokens(self.tokens, event, record.at_ms)
                 self.at_ms = record.at_ms
                 if self.graph is None and self.state.document != _NONE:
                     self.graph = _graph(self.state.document)
@@ -176,3 +178,29 @@ def moment(ms: int) -> datetime:
 def moment_or_none(ms: int | None) -> datetime | None:
     """Convert Unix milliseconds to a time, or None to None."""
     return None if ms is None else moment(ms)
+
+
+# -- draw a graph run: its definition with the tokens on it
+
+#: Format of a drawing.
+Format: TypeAlias = Literal["svg", "mermaid"]
+
+
+def draw(past: Past, drawing_format: Format) -> str | Rejection:
+    """Return the drawing of a run, as far as it is folded."""
+    if past.graph is None:
+        return Rejection(
+            SEQUENCE_NOT_FOUND,
+            f"at: expected 1 or more, where the run of {past.workflow}/{past.instance_id} has its "
+            f"definition, found {past.until}",
+        )
+    definition, tokens = past.graph.definition, tokens_at(past.tokens.values())
+    return to_svg(definition, tokens) if drawing_format == "svg" else to_mermaid(definition, tokens)
+
+
+def tokens_at(tokens: Iterable[TokenView]) -> TokensAt:
+    """Count the tokens of each status at each node, in the order of their creation."""
+    counts: dict[str, Counter[str]] = {}
+    for token in tokens:
+        counts.setdefault(token.node, Counter())[token.status] += 1
+    return counts

@@ -9,14 +9,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from headwater.processors.evaluations import EvaluationProblem
-from headwater.processors.graph import completion, routing, synchronization
-from headwater.processors.graph import merge as merging
-from headwater.processors.graph.decisions import Planned as Decided
-from headwater.processors.graph.decisions import as_dict, failed
+from headwater.processors.graph import data_flow, joins, routing
+from headwater.processors.graph.context import Branch, Context, Scope
 from headwater.processors.graph.definition import Definition, Merge, Node, Transition, read_part
 from headwater.processors.graph.graph import Graph, compile_mapping
-from headwater.processors.graph.scope import Branch, Context, Scope
-from headwater.processors.graph.tokens import NO_COUNTS, ROOT, Counts, Fork, ForkOf, Token
+from headwater.processors.graph.planning import (
+    NO_COUNTS,
+    ROOT,
+    Counts,
+    Fork,
+    ForkOf,
+    Token,
+    as_dict,
+    failed,
+)
+from headwater.processors.graph.planning import Planned as Decided
 
 #: A dictionary from the caller.
 Plain: TypeAlias = Mapping[str, Any]
@@ -60,28 +67,31 @@ def decide_routing(
 def decide_synchronization(
     *, token: Plain, transition: Plain, sibling_counts: Mapping[str, int], run_id: str
 ) -> Planned:
-    """Decide about a token at a join; see `processors.graph.synchronization`.
+    """Decide about a token at a join; see `processors.graph.joins`.
 
     `sibling_counts` count branches and include the current arrival.
     """
     read = read_part(transition, Transition, "transition")
     counts = {key: sibling_counts.get(key, 0) for key in Counts.__struct_fields__}
     arrived = _token(token, read.to_node_ref)
-    return _plain(synchronization.decide_synchronization(read, arrived, Counts(**counts)), run_id)
+    return _plain(joins.decide_synchronization(read, arrived, Counts(**counts)), run_id)
 
 
 def decide_timeout(*, waiting_tokens: Sequence[Plain], transition: Plain, run_id: str) -> Planned:
     """Decide about the tokens that wait at a join when its time is over."""
     read = read_part(transition, Transition, "transition")
     waiting = [_token(token, read.to_node_ref) for token in waiting_tokens]
-    return _plain(synchronization.decide_timeout(read, waiting), run_id)
+    return _plain(joins.decide_timeout(read, waiting), run_id)
 
 
 def merge_branches(*, branches: Sequence[Plain], merge: Plain) -> Planned:
-    """Merge the outputs of branches into one `SET_CONTEXT`; see `processors.graph.merge`."""
-    merged = merging.merge_branches(
+    """Merge the outputs of branches into one `SET_CONTEXT`; see `processors.graph.data_flow`."""
+    merged = data_flow.merge_branches(
         read_part(merge, Merge, "merge"),
-        [merging.BranchOutput(branch["branch_index"], branch.get("output")) for branch in branches],
+        [
+            data_flow.BranchOutput(branch["branch_index"], branch.get("output"))
+            for branch in branches
+        ],
     )
     return _plain(
         failed(merged.message, "MergeError")
@@ -93,7 +103,7 @@ def merge_branches(*, branches: Sequence[Plain], merge: Plain) -> Planned:
 def extract_output(*, mapping: Mapping[str, str] | None, context: Plain) -> Planned:
     """Return the output of a run as one `COMPLETE_WORKFLOW`; see `processors.graph.completion`."""
     scope = Scope(_context(context))
-    return _plain(completion.complete(compile_mapping("mapping", mapping or {}), scope))
+    return _plain(data_flow.complete(compile_mapping("mapping", mapping or {}), scope))
 
 
 def _graph_around(transitions: Sequence[Transition], node_ref: str) -> Graph:

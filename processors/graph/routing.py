@@ -1,4 +1,4 @@
-"""Decide where a completed token continues.
+"""Decide where a run begins, and where a completed token continues.
 
 The transitions out of its node are tried in tiers, lowest priority number first. The first tier
 with a matching transition is taken, and all its matches fire. A transition that has reached its
@@ -14,21 +14,39 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headwater.processors.evaluations import EvaluationProblem
-from headwater.processors.graph.decisions import (
+from headwater.processors.graph.context import Scope
+from headwater.processors.graph.definition import Transition
+from headwater.processors.graph.graph import Graph, Route, Tiers
+from headwater.processors.graph.joins import fan_in_path
+from headwater.processors.graph.planning import (
+    ROOT,
     ActivateFanIn,
     CreateToken,
     Decision,
+    ForkOf,
+    InitializeWorkflow,
     Planned,
+    Token,
     TokenParams,
     Trace,
+    branch_path,
+    enclosing,
     failed,
 )
-from headwater.processors.graph.definition import Transition
-from headwater.processors.graph.graph import Graph, Route, Tiers
-from headwater.processors.graph.scope import Scope
-from headwater.processors.graph.synchronization import fan_in_path
-from headwater.processors.graph.tokens import ForkOf, Token, branch_path, enclosing
 from headwater.processors.graph.validation import BRANCHES_MAX, FAN_IN
+
+
+def decide_start(graph: Graph, input: Any) -> Planned:  # noqa: A002, ANN401
+    """Decide how a run begins."""
+    first = graph.definition.initial_node_ref
+    params = TokenParams(node_ref=first, parent_token_id=None, path_id=ROOT)
+    return Planned(
+        (InitializeWorkflow(input=input), CreateToken(params=params)),
+        (Trace("decision.lifecycle.start", node_ref=first),),
+    )
+
+
+# -- decide where a completed token continues
 
 
 class _ExpressionFailed(Exception):

@@ -1,18 +1,31 @@
-"""State of a graph run: its live tokens, forks, branches, joins and context.
+"""State of a graph run: its live tokens, forks, branches, joins and context, and its bytes.
 
 Ended tokens and forks are not kept: the context and the history hold what remains of them. Counters
 say how many branches of a fork can still arrive, so an arrival costs the same for any number of
 siblings.
+
+States contain authors' values as Python objects. MessagePack has 64-bit integers and JSON has
+integers of any length, so longer ones are encoded as an extension.
 """
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.graph.tokens import TokenStatus
+from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.runs.state import Run
-from headwater.schemas.history import Child, Json
+from headwater.schemas.history import (
+    BranchChanged,
+    Child,
+    ContextChanged,
+    FanInActivated,
+    Json,
+    RunEvent,
+    TasksDispatched,
+    TokensCreated,
+)
 
 #: Kind of these runs.
 KIND: Final = "graph"
@@ -192,3 +205,80 @@ def parse_meeting_key(key: str) -> tuple[str, str]:
     """Return the fork and the node of a join's key."""
     fork, _, node = key.rpartition("/")
     return fork, node.replace("~1", "/").replace("~0", "~")
+
+
+# -- encode states of graph runs as bytes, and decode them
+
+_LARGE_INTEGER: Final = 1
+_LEAST: Final = -(2**63)
+_MOST: Final = 2**64 - 1
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def encode(run: GraphRun) -> bytes:
+    """Return the bytes of a state."""
+    try:
+        return _encode(run)
+    except OverflowError:
+        return _encode(_extended(msgspec.to_builtins(run)))
+
+
+def _extended(value: Any) -> Any:  # noqa: ANN401, any value
+    """Return a value with an extension in place of each large integer."""
+    if isinstance(value, dict):
+        return {key: _extended(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_extended(item) for item in value]
+    if type(value) is int and not _LEAST <= value <= _MOST:
+        size = value.bit_length() // 8 + 1
+        return msgspec.msgpack.Ext(_LARGE_INTEGER, value.to_bytes(size, "big", signed=True))
+    return value
+
+
+def _large_integer(code: int, data: memoryview) -> int:
+    if code != _LARGE_INTEGER:
+        raise ValueError(f"expected a large integer, found an extension with the code {code}")
+    return int.from_bytes(data, "big", signed=True)
+
+
+decode: Final = msgspec.msgpack.Decoder(GraphRun, ext_hook=_large_integer).decode
+
+
+# -- where in its run an event of a graph belongs, in terms of the graph's definition
+
+
+def location_of(run: GraphRun, decision_events: Sequence[RunEvent], event: RunEvent) -> str:
+    """Return the node and token of an event, or the path of a value; empty for the whole run.
+
+    Args:
+        run: The run, before or after the event.
+        decision_events: Events of the same decision, which may have created the token.
+        event: The event to locate.
+    """
+    match event:
+        case ContextChanged(changes=changes):
+            return max(changes, key=lambda change: len(change.value)).path
+        case TokensCreated(node=node, count=count):
+            return f"node {node}, {count} tokens"
+        case FanInActivated(node=node, tokens=tokens):
+            return f"node {node}, where {len(tokens)} tokens join"
+        case TasksDispatched(tasks=tasks):
+            return _token_location(
+                run, decision_events, max(tasks, key=lambda task: len(task.input or "")).token
+            )
+        case BranchChanged(fork=fork, branch=branch):
+            return f"branch {branch} of fork {fork}"
+        case _:
+            token = getattr(event, "token", None)
+            return "" if token is None else _token_location(run, decision_events, token)
+
+
+def _token_location(run: GraphRun, decision_events: Sequence[RunEvent], number: int) -> str:
+    known = run.tokens.get(number)
+    creating_nodes = [
+        event.node
+        for event in decision_events
+        if isinstance(event, TokensCreated) and event.first <= number < event.first + event.count
+    ]
+    node = known.node if known else creating_nodes[0] if creating_nodes else "unknown"
+    return f"node {node}, token {number}"

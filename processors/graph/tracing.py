@@ -12,12 +12,13 @@ from typing import Any, Final
 
 from headwater.processors.graph.advancing import begin, complete
 from headwater.processors.graph.decide import act_and_advance, meeting_timed_out
-from headwater.processors.graph.decisions import Trace, as_dict
 from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.introspection import SHOWN_MAX
 from headwater.processors.graph.past import Past, moment
+from headwater.processors.graph.planning import Trace, as_dict
 from headwater.processors.graph.state import GraphRun, meeting_key
+from headwater.schemas.graph_answers import TracedDecision, TracePage
 from headwater.schemas.history import (
     FanInActivated,
     GraphStarted,
@@ -39,7 +40,6 @@ from headwater.schemas.history import (
     TokensCreated,
     TokensTimedOut,
 )
-from headwater.schemas.introspection import TracedDecision, TracePage
 
 #: Decisions on one page, and bytes of it after which no other decision is added.
 PAGE_MAX: Final = 100

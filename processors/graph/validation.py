@@ -5,6 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from headwater.processors.graph.context import (
+    PATH_MAX,
+    RESERVED,
+    SEGMENTS_MAX,
+    is_text,
+    path_problem,
+)
 from headwater.processors.graph.definition import (
     DUPLICATE_NODE_REF,
     DUPLICATE_TRANSITION_REF,
@@ -22,8 +29,6 @@ from headwater.processors.graph.definition import (
     Synchronization,
     Transition,
 )
-from headwater.processors.graph.paths import PATH_MAX, SEGMENTS_MAX, is_text, path_problem
-from headwater.processors.graph.scope import RESERVED
 from headwater.processors.runs.durations import LONGEST_MS, milliseconds_of
 from headwater.processors.runs.limits import (
     RETRIES_MAX,

@@ -8,10 +8,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from headwater.processors.input_texts import MAX_ID_CHARS, text_problem
 from headwater.processors.providers.envelope import Routing
 from headwater.processors.providers.provider import Provider
 from headwater.processors.signature_schemes import SignatureScheme
-from headwater.processors.texts import MAX_ID_CHARS, text_problem
 from headwater.schemas.errors import PARSE_ERRORS
 
 #: Type of a delivery whose type is not at the configured location.

@@ -1,4 +1,4 @@
-"""Providers: senders of webhooks, each declared in one place.
+"""Providers: senders of webhooks, each declared in one place, and the owners of their deliveries.
 
 Everything specific to a provider is in its declaration: where its deliveries are posted and how
 they are signed, what a body means and whom it is about, which types of deliveries exist, and how
@@ -9,22 +9,27 @@ group `headwater.providers`.
 The owner of the rows decides where a delivery is processed, because one worker owns all rows of
 one key. Most types fill rows of a user. The delivery names that user itself (its reference is a
 user id), or a lookup returns it: a table, filled by other deliveries, whose key is the subject.
+
+One worker owns all rows of one key. A delivery that is appended to its owner's partition is
+processed in one step, by the worker that reads it, so the gateway calls this function before it
+appends. Copies of a delivery have the same owner, and end up in one partition.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
 from headwater.processors.columns import update_problem
-from headwater.processors.json_texts import check_numbers
+from headwater.processors.input_texts import check_numbers
 from headwater.processors.providers.envelope import (
     MALFORMED,
     UNREADABLE,
     Malformed,
     Routing,
+    user_of,
 )
 from headwater.processors.providers.results import (
     Effect,
@@ -36,8 +41,8 @@ from headwater.processors.providers.results import (
 )
 from headwater.processors.signature_schemes import SignatureScheme
 from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload
-from headwater.schemas.records import WebhookAdmitted, WebhookReceived
-from headwater.schemas.tables import Owner, Row, Table
+from headwater.schemas.records import Delivery, WebhookAdmitted, WebhookReceived
+from headwater.schemas.tables import CONNECTIONS, TERRA_LAB_UPLOADS, Owner, Row, Table
 
 P = TypeVar("P")
 
@@ -326,3 +331,57 @@ def _refuse_duplicates(what: str, names: list[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"expected each {what} of a provider once, found {', '.join(twice)} twice")
+
+
+# -- lookups of the users of subjects: tables that several providers fill or read
+
+#: The user of a Terra connection.
+CONNECTION: Final = Lookup(
+    table=CONNECTIONS,
+    missing="no_connection_for_terra_user",
+    expected="a connection of the Terra user",
+    cure="connect the user, then replay",
+)
+
+#: The user and the upload of a Terra lab report.
+LAB_UPLOAD: Final = Lookup(
+    table=TERRA_LAB_UPLOADS,
+    our_id="upload_id",
+    missing="no_lab_upload_for_upload_id",
+    expected="a lab upload that Terra calls",
+    cure="find out who gave the report to Terra; one that was uploaded here is found, so replay it",
+)
+
+
+# -- which partition a delivery belongs to: that of the owner of the rows that it changes
+
+
+class Placement(NamedTuple):
+    """What determines the owner of a delivery: equal in all gateways and workers of a system."""
+
+    providers: Providers
+    user_prefix: str
+
+    def kind_of(self, delivery: Delivery) -> DeliveryType[Any] | None:
+        """Return the type of a delivery; None if no provider here declares it."""
+        provider = self.providers.get(delivery.source)
+        return None if provider is None else provider.types.get(delivery.type)
+
+    def user_of(self, delivery: Delivery) -> str | None:
+        """Return the user that a delivery names, or None."""
+        provider = self.providers.get(delivery.source)
+        if provider is not None and provider.scheme is None:
+            return delivery.reference
+        return user_of(delivery.reference, self.user_prefix)
+
+    def owner_of(self, delivery: Delivery) -> str:
+        """Return the key of the partition that a delivery belongs to.
+
+        This is the subject if the delivery fills a lookup or is not about a user; otherwise the
+        user that it names, otherwise the subject. Without either it is the delivery's own id.
+        """
+        kind = self.kind_of(delivery)
+        if kind is None or (kind.of_user and not kind.fills_lookup):
+            user = self.user_of(delivery)
+            return user or delivery.subject or delivery.event_id
+        return delivery.subject or delivery.event_id

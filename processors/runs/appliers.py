@@ -8,10 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from headwater.processors.runs.limits import SYSTEM
-from headwater.processors.runs.once import remember
 from headwater.processors.runs.slots import slot_asked, slot_granted
-from headwater.processors.runs.state import Received, Run
-from headwater.processors.runs.transitions import TRANSITIONS
+from headwater.processors.runs.state import TRANSITIONS, Received, Run, remember
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
     EventReceived,

@@ -1,4 +1,4 @@
-"""Decide which records of a history partition count: the fold that every reader uses.
+"""Decide which records of a partition count: claims in histories, epochs in compacted topics.
 
 A partition of `workflow-history` has one writer at a time, its owner, but Kafka does not enforce
 that: a process that was suspended may wake up and append what it still holds in memory. So a new
@@ -7,6 +7,12 @@ writer's epoch, and a record whose epoch is not that of the latest claim before 
 owner, for the projector, for every reader alike, because all of them fold the same bytes in the
 same order. A new owner reads up to its own claim before it appends, so no record that it has not
 seen can count. ADR 0006 has the full argument.
+
+A process that acquires a partition has a greater epoch than all earlier owners. It claims the
+partition, in each of its topics, before it appends anything else, and every record carries the
+epoch. So a record with a lower epoch than an earlier record is from a superseded owner. This is the
+idea of `processors.runs.claims` for compacted topics: compaction may remove a claim, so the
+greatest epoch that was seen stands in for the latest claim.
 """
 
 from collections.abc import Mapping
@@ -115,3 +121,38 @@ def _claimed(
 ) -> ClaimedWorkflow:
     most, key = (None, None) if limit is None else (limit.limit, limit.key)
     return ClaimedWorkflow(name, kind, params=params, limit=most, limit_key=key)
+
+
+# -- decide which records of a partition count: a record is void after one of a newer owner
+
+#: Epoch of a partition that has not been claimed yet.
+NO_EPOCH: Final = -1
+
+
+@dataclass(slots=True)
+class NewestEpoch:
+    """The newest writer of one partition, up to the position that was read."""
+
+    epoch: int = NO_EPOCH
+
+    def admit(self, epoch: int | None) -> bool:
+        """Record an epoch, and return whether its record counts.
+
+        Must be called for every record of the partition, in order. A record without an epoch, which
+        no owner has written (an operator's tombstone), counts.
+        """
+        if epoch is None:
+            return True
+        if epoch < self.epoch:
+            return False
+        self.epoch = epoch
+        return True
+
+
+def epoch_after(offset: int, newest: int) -> int:
+    """Return the epoch of a claim at an offset of `admissions`.
+
+    It is the offset, or greater than `newest` if the topic was created again and its offsets
+    restarted.
+    """
+    return offset if offset > newest else newest + 1 + offset

@@ -1,4 +1,7 @@
-"""Decide commands from outside: create, pause, resume, terminate, cancel, restart, send events.
+"""Decide commands from outside: check their names; create, pause, resume, terminate, send events.
+
+Services that accept requests have smaller limits of their own; these hold for every producer of
+the command topic.
 
 Retries are in `processors.replay.retrying`, because they depend on the entries of a run.
 
@@ -7,23 +10,32 @@ rejected as well, so that its sender knows; the codes ALREADY_PAUSED and NOT_PAU
 requested state is the current one.
 """
 
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any, Final, get_args
+
+import msgspec
+
 from headwater.processors.runs.decisions import Decision, Facts, Rejection
-from headwater.processors.runs.labels import labels_problem
 from headwater.processors.runs.limits import (
     DEFAULT_LIMITS,
+    FAILURE_MESSAGE_MAX,
+    KEY_BYTES_MAX,
     MAILBOX_MAX,
+    labels_problem,
     name_problem,
     recorded,
     value_problem,
 )
-from headwater.processors.runs.once import created_before, received_before
-from headwater.processors.runs.state import Run
+from headwater.processors.runs.slots import is_ticket
+from headwater.processors.runs.state import Run, created_before, received_before
 from headwater.schemas.failures import (
     ALREADY_PAUSED,
     EVENT_ALREADY_RECEIVED,
     INSTANCE_EXISTS,
     INSTANCE_NOT_FOUND,
     INSTANCE_TERMINAL,
+    INVALID_COMMAND,
     INVALID_EVENT_PAYLOAD,
     INVALID_EVENT_TYPE,
     INVALID_INSTANCE_ID,
@@ -36,11 +48,15 @@ from headwater.schemas.failures import (
     STALE,
 )
 from headwater.schemas.history import (
+    Artifact,
+    AskSlot,
     CancelRun,
+    Command,
     EventReceived,
     Limits,
     LogWritten,
     NoteRefusal,
+    Once,
     Parent,
     PauseRun,
     RestartRun,
@@ -50,11 +66,78 @@ from headwater.schemas.history import (
     RunResumed,
     RunStarted,
     RunSuspended,
+    Sender,
     SendEvent,
     StartRun,
     TerminateRun,
 )
 from headwater.schemas.statuses import RunStatus
+
+#: Fields that are no names: values, texts for people, and fields with limits of their own.
+_NO_NAMES: Final = frozenset(
+    {"params", "payload", "start", "output", "message", "failure", "labels", "reason"}
+)
+_PARTS: Final = (Parent, Sender, Once, Artifact)
+
+
+def _names_of(kind: type[msgspec.Struct], path: str = "") -> Iterator[str]:
+    """Yield the paths of the fields of a command that hold names."""
+    for field in msgspec.structs.fields(kind):
+        if field.name in _NO_NAMES or (kind is AskSlot and field.name == "key"):
+            continue
+        members = get_args(field.type) or (field.type,)
+        if str in members:
+            yield path + field.name
+        for part in members:
+            if part in _PARTS:
+                yield from _names_of(part, f"{path}{field.name}.")
+
+
+def _getter(path: str) -> Callable[[Any], Any]:
+    outer, _, inner = path.partition(".")
+    if not inner:
+        return attrgetter(path)
+    part, name = attrgetter(outer), attrgetter(inner)
+
+    def get(command: Any) -> Any:  # noqa: ANN401, a field
+        value = part(command)
+        return None if value is None else name(value)
+
+    return get
+
+
+_NAMES: Final = {
+    kind: tuple((path, _getter(path)) for path in _names_of(kind)) for kind in get_args(Command)
+}
+
+
+def names_refusal(command: Command) -> Rejection | None:
+    """Return the rejection of a command with a name that is too long, or an invalid ticket."""
+    for path, get in _NAMES[type(command)]:
+        name = get(command)
+        # A character has at most four bytes.
+        if name and 4 * len(name) > KEY_BYTES_MAX and len(name.encode()) > KEY_BYTES_MAX:
+            return _refusal(command, path, f"at most {KEY_BYTES_MAX} bytes", name)
+    reason = getattr(command, "reason", "")
+    if len(reason) > FAILURE_MESSAGE_MAX:
+        most = f"at most {FAILURE_MESSAGE_MAX} characters"
+        return _refusal(command, "reason", most, reason)
+    if isinstance(command, AskSlot) and not is_ticket(command.ticket):
+        return _refusal(command, "ticket", "an instance, a run and a seed", command.ticket)
+    return None
+
+
+def _refusal(command: Command, path: str, expected: str, text: str) -> Rejection:
+    shown = repr(text[:80])
+    return Rejection(
+        INVALID_COMMAND,
+        f"expected {expected} as {path} of {type(command).__name__}, found {len(text)} "
+        f"characters: {shown}",
+    )
+
+
+# -- decide commands from outside: create, pause, resume, terminate, cancel, restart, send
+# events
 
 
 def not_found(instance_id: str) -> Rejection:

@@ -1,4 +1,4 @@
-"""Interface of engines, which decide the runs of one kind.
+"""Interface of engines, which decide the runs of one kind, and the fold of a history by them.
 
 Owners, snapshots, restores, the test harness and the simulation know only runs; their engines are
 passed to them. A run's `kind` names its engine for as long as its instance exists.
@@ -8,14 +8,21 @@ applies them, one by one and in order, before the next decision.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, get_args
 
-from headwater.processors.runs.decisions import Decision, Facts
+from headwater.processors.runs.decisions import Decision, Facts, Request
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.requests import Request
 from headwater.processors.runs.state import Entry, Run
-from headwater.schemas.errors import NewerSchema
-from headwater.schemas.history import Failure, HistoryAppended, LogEvent, RunCommand, RunEvent
+from headwater.schemas.errors import InvariantViolation, NewerSchema
+from headwater.schemas.history import (
+    Failure,
+    HistoryAppended,
+    LogEvent,
+    PostsSent,
+    RunCommand,
+    RunEvent,
+    RunStarted,
+)
 
 R = TypeVar("R", bound=Run)
 
@@ -140,3 +147,53 @@ def engine_of(engines: Engines, kind: str) -> Engine[Any]:
             "release started; start that release here"
         )
     return engine
+
+
+# -- fold a history, whichever engines decide its runs
+
+#: Events of runs; claims and rejections are not among them.
+_RUN_EVENTS: Final = frozenset(get_args(RunEvent))
+
+
+def fold(engines: Engines, run: Any, record: HistoryAppended) -> Any:  # noqa: ANN401, the engine's
+    """Apply a record that counts (see `processors.runs.claims`).
+
+    Args:
+        engines: The engines by kind.
+        run: State of the record's instance, or None.
+        record: The record.
+
+    Returns:
+        The state after the record.
+
+    Raises:
+        InvariantViolation: There is a gap in the runs or in the sequence, or an event does not fit
+            the state.
+    """
+    expected = record.sequence
+    for event in record.events:
+        if isinstance(event, RunStarted):
+            number = 0 if run is None else run.run_number + 1
+            _expect(record, "run", number, record.run_number)
+            _expect(record, "sequence", 0, record.sequence)
+            run = engine_of(engines, event.kind).begin(run, record)
+            expected = 1
+        elif type(event) in _RUN_EVENTS:
+            if run is None:
+                raise InvariantViolation(
+                    f"expected RunStarted first, found {type(event).__name__} in the history of "
+                    f"{record.workflow}/{record.instance_id}"
+                )
+            if not isinstance(event, PostsSent):
+                _expect(record, "sequence", run.sequence, expected)
+                expected += 1
+            engine_of(engines, run.kind).apply(run, event, record.at_ms)
+    return run
+
+
+def _expect(record: HistoryAppended, what: str, expected: int, actual: int) -> None:
+    if actual != expected:
+        raise InvariantViolation(
+            f"expected {what} {expected} next in the history of "
+            f"{record.workflow}/{record.instance_id}, found {actual}"
+        )

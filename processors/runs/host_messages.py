@@ -1,14 +1,15 @@
-"""Messages between owners and code hosts that all engines share.
+"""Messages between owners and hosts: those that all engines share, and those for task hosts.
 
 An activation of a run in a host has a number that is never reused: messages about older activations
 are ignored. One frame carries many messages.
 """
 
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from headwater.processors.runs.requests import Reached, Request, RetryPolicy
+from headwater.processors.runs.decisions import Reached, Request, RetryPolicy
+from headwater.schemas.history import Json, Limits
 
 R = TypeVar("R", bound=Request)
 
@@ -77,3 +78,41 @@ class AttemptStarted(HostMessage, frozen=True):
     attempt: int
     policy: RetryPolicy
     rollback: bool = False
+
+
+# -- messages from owners to task hosts. Hosts answer as they do for steps of code
+
+
+class TaskCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An attempt of a task to start.
+
+    Attributes:
+        reached: Key of the token, and its node.
+    """
+
+    task: str
+    reached: Reached
+    attempt: int
+    input: Json
+    policy: RetryPolicy
+    idempotency_token: str
+
+
+class CallTasks(HostMessage, frozen=True):
+    """Start attempts of tasks of a run."""
+
+    workflow: str
+    instance_id: str
+    run_number: int
+    calls: tuple[TaskCall, ...]
+    #: Limits of its results; None for the defaults.
+    limits: Limits | None = None
+
+
+class DropTasks(HostMessage, frozen=True):
+    """Drop attempts that are no longer needed."""
+
+    keys: tuple[str, ...]
+
+
+ToTaskHost: TypeAlias = CallTasks | DropTasks

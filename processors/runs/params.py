@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from headwater.processors.evaluations import Evaluations
+from headwater.processors.input_texts import JsonInvalid, read_json
 from headwater.processors.json_schemas import JsonSchema
-from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.schemas.history import Json
 
 #: Compiled schemas that are cached: enough for all workflows of most workers.

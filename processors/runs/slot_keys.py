@@ -13,7 +13,7 @@ from headwater.processors.expressions import (
     ResultKind,
 )
 from headwater.processors.expressions import Names as KnownNames
-from headwater.processors.json_texts import JsonInvalid, read_json
+from headwater.processors.input_texts import JsonInvalid, read_json
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import bounded
 from headwater.processors.runs.slots import SLOTS_ID, Concurrency, SlotScope

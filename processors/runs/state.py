@@ -1,27 +1,107 @@
-"""State of an instance, as far as it does not depend on the kind of its workflow.
+"""State of an instance of any kind: its life cycle, and the idempotency keys that it stores.
+
+A transition that is not in the table cannot happen: `decide` rejects it, and an applier that meets
+it in a history raises InvariantViolation. Events without a row leave the status as it is, and none
+of them follows the end of a run. Read a row as: in this status, this event leads to that status.
+Code that has passed its last step boundary may end while the run is paused.
 
 States are changed in place, only by appliers: a state belongs to one owner, and copying it for
 every event would make a step as expensive as its history is long.
+
+The instance itself stores its keys, in its history and its state, so that two gateways, a client
+that retries, and a new owner after a crash all get the same result. The key of the creation is
+stored as long as the instance; keys of events for at least a day, at most as many as a mailbox
+holds. A client that sends more within a day and then repeats the first creates a new event.
 """
 
 from typing import Final
 
 import msgspec
 
+from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.limits import MAILBOX_MAX
+from headwater.schemas.failures import (
+    EVENT_ALREADY_RECEIVED,
+    IDEMPOTENCY_CONFLICT,
+    INSTANCE_CREATED_BEFORE,
+)
 from headwater.schemas.history import (
     Artifact,
+    CancelRequested,
     Child,
+    EntryCompleted,
+    EntryErrored,
+    EventReceived,
     Failure,
+    FanInActivated,
     Json,
     Label,
     Limits,
     Once,
     Parent,
     Post,
+    RollbackStarted,
+    RunCompleted,
+    RunErrored,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    RunTerminated,
+    SlotAsked,
+    SlotGranted,
+    StepCompleted,
+    StepFailed,
+    StepsRetried,
+    TasksDispatched,
+    TokenCompleted,
 )
 from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 
-__all__ = ["BEGINNING", "UNRESOLVED", "Entry", "Received", "Run", "Slot", "StoredKey"]
+__all__ = [
+    "BEGINNING",
+    "REMEMBERED_MAX",
+    "REMEMBERED_MS",
+    "TRANSITIONS",
+    "UNRESOLVED",
+    "Entry",
+    "Received",
+    "Run",
+    "Slot",
+    "StoredKey",
+    "created_before",
+    "received_before",
+    "remember",
+]
+
+_ACTIVE, _WAITING, _PAUSED = RunStatus.ACTIVE, RunStatus.WAITING, RunStatus.PAUSED
+
+TRANSITIONS: Final[dict[type, dict[RunStatus, RunStatus]]] = {
+    RunStarted: dict.fromkeys(RunStatus, _ACTIVE),
+    SlotAsked: {_ACTIVE: _WAITING},
+    SlotGranted: {_WAITING: _ACTIVE, _PAUSED: _PAUSED},
+    RunSuspended: {_ACTIVE: _WAITING},
+    RunPaused: {_ACTIVE: _PAUSED, _WAITING: _PAUSED},
+    RunResumed: {_PAUSED: _ACTIVE},
+    # A paused run is resumed first.
+    CancelRequested: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE},
+    RollbackStarted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+    RunTerminated: dict.fromkeys((_ACTIVE, _WAITING, _PAUSED), RunStatus.TERMINATED),
+    RunCompleted: dict.fromkeys((_ACTIVE, _WAITING, _PAUSED), RunStatus.COMPLETE),
+    RunErrored: dict.fromkeys((_ACTIVE, _WAITING, _PAUSED), RunStatus.ERRORED),
+    # Only when no attempt is left: a failed attempt that is retried resolves nothing.
+    StepFailed: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+    StepsRetried: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE},
+    StepCompleted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+    EntryCompleted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+    EntryErrored: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+    TasksDispatched: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE},
+    TokenCompleted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+    FanInActivated: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+}
+
+
+# -- state of an instance, as far as it does not depend on the kind of its workflow
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -168,3 +248,57 @@ class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     rollback_at_ms: int = 0
     trimmed: int = 0
     excused: bool = False
+
+
+# -- idempotency keys: a request with a key is executed once, however often it is sent
+
+REMEMBERED_MS: Final = 86_400_000
+REMEMBERED_MAX: Final = MAILBOX_MAX
+
+
+def created_before(run: Run, once: Once | None) -> Rejection | None:
+    """Return the response to a creation whose key created the instance already, else None."""
+    if once is None or run.once is None or run.once.key != once.key:
+        return None
+    if run.once.digest != once.digest:
+        return _conflict(once, f"the creation of {run.instance_id}")
+    return Rejection(
+        INSTANCE_CREATED_BEFORE, f"{run.instance_id} was created by this request before"
+    )
+
+
+def received_before(run: Run, once: Once | None) -> Rejection | None:
+    """Return the response to an event whose key is stored in the instance, else None."""
+    known = run.keys.get(once.key) if once else None
+    if once is None or known is None:
+        return None
+    if known.digest != once.digest:
+        return _conflict(once, f"an event to {run.instance_id}")
+    return Rejection(EVENT_ALREADY_RECEIVED, f"an event of key {_chosen(once)} was received before")
+
+
+def _conflict(once: Once, what: str) -> Rejection:
+    return Rejection(
+        IDEMPOTENCY_CONFLICT,
+        f"expected what was sent before with the idempotency key {_chosen(once)}, for {what}, "
+        "found something else; use a new key for each thing that is to be done once",
+    )
+
+
+def _chosen(once: Once) -> str:
+    """Return the key as its client chose it, without the prefix that scopes it to the client."""
+    return once.key.rpartition(" ")[2]
+
+
+def remember(run: Run, event: EventReceived, at_ms: int) -> None:
+    """Store the key of an event, and drop keys that are too old or too many."""
+    if event.once is None:
+        return
+    keys = run.keys
+    keys[event.once.key] = StoredKey(event.once.digest, at_ms)
+    while len(keys) > REMEMBERED_MAX or _oldest_ms(keys) <= at_ms - REMEMBERED_MS:
+        del keys[next(iter(keys))]
+
+
+def _oldest_ms(keys: dict[str, StoredKey]) -> int:
+    return next(iter(keys.values())).at_ms

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from headwater.processors.runs.requests import StepReturned
+from headwater.processors.runs.decisions import StepReturned
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import STATEMENT_REFUSED
 from headwater.schemas.history import Failure

@@ -10,19 +10,18 @@ from typing import Final
 import msgspec
 
 from headwater.processors.runs.decide import not_found
-from headwater.processors.runs.decisions import STALE, Decision, Facts
+from headwater.processors.runs.decisions import STALE, Decision, Facts, Request, Wake
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.requests import Request, Wake
 from headwater.processors.runs.slots import SLOTS, Concurrencies
 from headwater.processors.runs.state import Entry
-from headwater.processors.slots import appliers
-from headwater.processors.slots.decide import (
+from headwater.processors.slots import queue
+from headwater.processors.slots.queue import (
+    SlotsRun,
     adjust_to_limit,
     needs_adjustment,
     request_slot,
     return_slot,
 )
-from headwater.processors.slots.state import SlotsRun
 from headwater.schemas.history import AskSlot, Failure, ReturnSlot, RunCommand, RunEvent
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -87,8 +86,8 @@ class SlotsEngine:
 
     # -- applying
 
-    begin = staticmethod(appliers.begin)
-    apply = staticmethod(appliers.apply)
+    begin = staticmethod(queue.begin)
+    apply = staticmethod(queue.apply)
 
     # -- what follows
 

@@ -16,14 +16,15 @@ import orjson
 
 from headwater.processors.evaluations import EvaluationProblem, Evaluations, Evaluator
 from headwater.processors.expressions import Expression, ExpressionValues
-from headwater.processors.json_texts import JsonInvalid, read_json
+from headwater.processors.input_texts import JsonInvalid, read_json
 from headwater.processors.providers.results import Effect
-from headwater.processors.runs.labels import labels_of, labels_problem
 from headwater.processors.runs.limits import (
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
     PROGRAM,
     WORKFLOW_NAME_MAX,
+    labels_of,
+    labels_problem,
     name_problem,
     value_problem,
 )

@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 from psycopg import sql
 
+from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
-from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, statement
 
 __all__ = [

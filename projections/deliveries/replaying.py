@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.postgres.statements import filled, template
 
 __all__ = ["FIRST", "Matched", "ReplayCursor", "Selection", "matched", "page"]

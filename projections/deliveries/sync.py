@@ -31,8 +31,8 @@ from psycopg import AsyncConnection, sql
 from psycopg.rows import DictRow
 
 from headwater.projections.errors import CursorExpired, InvalidCursor
+from headwater.projections.postgres.connections import PAGE_MAX, PooledReader, Row
 from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
-from headwater.projections.postgres.reader import PAGE_MAX, PooledReader, Row
 from headwater.projections.postgres.statements import (
     filled,
     key_columns,

@@ -11,10 +11,10 @@ from typing import Final
 
 import psycopg
 
-from headwater.projections.postgres.analysts import documented
+from headwater.projections.postgres.connections import own_dsn
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.postgres.schemas import own_dsn
+from headwater.projections.postgres.roles import documented
 from headwater.projections.postgres.statements import statement
 
 #: Start of the generated part.

@@ -26,7 +26,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
-from headwater.projections.postgres.schemas import AUTHORS, HEADWATER
+from headwater.projections.postgres.connections import AUTHORS, HEADWATER
 from headwater.projections.postgres.server_account import (
     ELSEWHERE,
     account_instead_of_root,

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 
 from headwater.projections.errors import ExportRefused, store_edge
-from headwater.projections.postgres.schemas import own_dsn
+from headwater.projections.postgres.connections import own_dsn
 from headwater.projections.postgres.statements import statement
 
 _CONNECT_TIMEOUT_S: Final = 5

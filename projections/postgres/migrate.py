@@ -17,11 +17,10 @@ import psycopg
 from psycopg import sql
 
 from headwater.projections.errors import DatabaseTooNew, MigrationChanged, store_edge
-from headwater.projections.postgres.making_tables import make_tables
-from headwater.projections.postgres.roles import grant_roles
-from headwater.projections.postgres.schemas import HEADWATER, own_dsn
+from headwater.projections.postgres.connections import HEADWATER, own_dsn
+from headwater.projections.postgres.roles import grant_roles, open_to_steps
 from headwater.projections.postgres.statements import statement
-from headwater.projections.postgres.step_role import open_to_steps
+from headwater.projections.postgres.table_ddl import make_tables
 from headwater.schemas.installed_tables import INSTALLED
 
 __all__ = ["Migration", "catalogue", "migrate", "unapplied"]

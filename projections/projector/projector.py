@@ -23,11 +23,19 @@ from aiokafka.errors import IllegalStateError, KafkaError
 from typing_extensions import override
 
 from headwater.projections.errors import BatchTooSlow
-from headwater.projections.projector.log_ends import TruncationDetector, check_ends, pause
-from headwater.projections.projector.plan import Batch, Partition, Plan, RowStatement, Span, payload
-from headwater.projections.projector.projection import Projection
-from headwater.projections.projector.records import LogRecord, refusal
+from headwater.projections.projector.projection import (
+    Batch,
+    LogRecord,
+    Partition,
+    Plan,
+    Projection,
+    RowStatement,
+    Span,
+    payload,
+    refusal,
+)
 from headwater.projections.projector.store import AppliedPosition, Store
+from headwater.projections.projector.truncation import TruncationDetector, check_ends, pause
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.newer import Waiting, newer_schema_message, readable
 from headwater.schemas.topics import DEAD_LETTERS

@@ -22,16 +22,39 @@ from psycopg import AsyncConnection, errors
 from headwater.processors.runs.claims import UNCLAIMED, Claims
 from headwater.projections.errors import BatchTooSlow, RecordRefused, store_edge
 from headwater.projections.postgres.binary_rows import BinaryRows, BinaryRowsDumper, array_of
-from headwater.projections.postgres.schemas import own_dsn
+from headwater.projections.postgres.connections import PooledReader, own_dsn
 from headwater.projections.postgres.statements import DELETES, UPSERTS, statement
-from headwater.projections.projector.plan import Admitted, Batch, Partition, Plan, admit, payload
-from headwater.projections.projector.projection import Projection
-from headwater.projections.projector.records import LogRecord, refusal
+from headwater.projections.projector.projection import (
+    Admitted,
+    Batch,
+    LogRecord,
+    Partition,
+    Plan,
+    Projection,
+    admit,
+    payload,
+    refusal,
+)
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.history import NO_CAUSE, NO_LEADER_EPOCH
 from headwater.schemas.topics import DEAD_LETTERS, TRACES, retention_of
 
-__all__ = ["SYNC_KEPT_DAYS", "AppliedPosition", "Store"]
+__all__ = ["SYNC_KEPT_DAYS", "AppliedPosition", "Store", "next_offsets"]
+
+
+async def next_offsets(reader: PooledReader, projection: str, topic: str) -> dict[int, int]:
+    """Return the next offset to apply of each partition of a topic.
+
+    Partitions without a projector so far are missing.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await reader.answers(statement("next_offsets"), projection=projection, topic=topic)
+    return {row["partition"]: row["next_offset"] for row in rows}
+
+
+# -- the projector's access to Postgres: a batch's rows and next offsets in one transaction
 
 #: The minimum in psycopg; a running server answers within milliseconds.
 _CONNECT_TIMEOUT_S: Final = 2

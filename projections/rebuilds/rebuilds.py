@@ -1,17 +1,24 @@
-"""Rebuilds in Postgres: request them, read them, and request their next state."""
+"""Rebuilds in Postgres: request them, read them, and carry one out under its lock."""
 
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
+import orjson
+from psycopg import AsyncConnection, Rollback
 
-from headwater.projections.postgres.reader import PooledReader, Row
+from headwater.projections.errors import store_edge
+from headwater.projections.postgres.connections import PooledReader, Row, own_dsn
 from headwater.projections.postgres.statements import statement
 
 __all__ = [
     "PENDING_STATES",
+    "ChangedRow",
     "Example",
     "Rebuild",
+    "RebuildWork",
+    "RowRecord",
     "Wipes",
     "begin",
     "find",
@@ -126,3 +133,147 @@ async def under_way(reader: PooledReader) -> list[str]:
 
 def _one(rows: list[Row]) -> Rebuild | None:
     return msgspec.convert(rows[0], Rebuild) if rows else None
+
+
+# -- carry out a rebuild in Postgres: one connection, which holds the lock on it
+
+_CONNECT_TIMEOUT_S: Final = 2
+_PAGE: Final = 1_000
+
+
+class ChangedRow(NamedTuple):
+    """A row that differs, as records of its topic."""
+
+    number: int
+    partition: int
+    key: bytes
+    before: bytes | None
+    after: bytes | None
+
+
+class RowRecord(NamedTuple):
+    """A row as a record of its topic, for the projector's code."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes | None
+    offset: int = 0
+    timestamp: int = 0
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
+class RebuildWork:
+    """Stores the progress and results of a rebuild.
+
+    All methods raise StoreUnavailable.
+    """
+
+    def __init__(self, dsn: str, rebuild_id: str) -> None:
+        self._dsn = dsn
+        self._id = rebuild_id
+        self._connection: AsyncConnection[Any] | None = None
+
+    async def begin(self) -> bool:
+        """Connect. Return False if another process carries out the rebuild."""
+        with store_edge("begin a rebuild"):
+            self._connection = await AsyncConnection.connect(
+                own_dsn(self._dsn), autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S
+            )
+            cursor = await self._do("lock_rebuild")
+            row = await cursor.fetchone()
+            return bool(row and row[0])
+
+    async def progress(self, applied: int, total: int) -> None:
+        """Record the progress."""
+        with store_edge("record the progress of a rebuild"):
+            await self._do("rebuild_progress", applied=applied, total=total)
+
+    async def wipes(self) -> Wipes:
+        """Return which wipes Postgres has received."""
+        with store_edge("read which wipes there are"):
+            cursor = await self._do("wipes_known")
+            return Wipes(*await cursor.fetchone())
+
+    async def store_comparison(
+        self,
+        wipes: Wipes,
+        rows: Iterable[ChangedRow],
+        counts: dict[str, int],
+        examples: Sequence[Example],
+        ends: Sequence[int],
+    ) -> bool:
+        """Store the rows that differ, replacing those of an earlier comparison.
+
+        Returns:
+            Whether they were stored; False if a user was wiped since `wipes`, because the rows may
+                be that user's.
+        """
+        with store_edge("keep the rows of a rebuild"):
+            connection = self.connection
+            async with connection.transaction():
+                await self._do("forget_rebuild_rows")
+                async with connection.cursor() as cursor:
+                    parameters = ({"id": self._id, **row._asdict()} for row in rows)
+                    await cursor.executemany(statement("insert_rebuild_row"), parameters)
+                await self.store_counts(counts, examples, ends)
+                await self._do("lock_wipes")
+                is_current = await self.wipes() == wipes
+                if not is_current:
+                    raise Rollback
+        return is_current
+
+    async def store_counts(
+        self, counts: dict[str, int], examples: Sequence[Example], ends: Sequence[int]
+    ) -> None:
+        """Record how many rows differ, compared up to these end offsets."""
+        with store_edge("record what a rebuild has compared"):
+            await self._do(
+                "rebuild_compared",
+                **counts,
+                examples=orjson.dumps(examples, default=_plain).decode(),
+                ends=orjson.dumps(list(ends)).decode(),
+            )
+
+    async def rows(self, after: int = 0) -> AsyncIterator[list[ChangedRow]]:
+        """Yield the rows that differ, page by page."""
+        number = after
+        while True:
+            with store_edge("read the rows of a rebuild"):
+                cursor = await self._do("rebuild_rows", number=number, limit=_PAGE)
+                page = [ChangedRow(*row) for row in await cursor.fetchall()]
+            if not page:
+                return
+            yield page
+            number = page[-1].number + 1
+
+    async def record_sent(self, number: int) -> None:
+        """Record how many rows were published to the owners."""
+        with store_edge("record what was sent"):
+            await self._do("rebuild_sent", sent=number)
+
+    async def end(self, state: str, error: str = "") -> None:
+        """Record the final state."""
+        with store_edge("end a rebuild"):
+            await self._do("rebuild_ended", state=state, error=error)
+
+    async def close(self) -> None:
+        """Disconnect, which releases the lock."""
+        if self._connection is not None:
+            await self._connection.close()
+
+    @property
+    def connection(self) -> AsyncConnection[Any]:
+        """The connection that holds the lock."""
+        if self._connection is None:
+            raise RuntimeError("expected a rebuild that was begun")
+        return self._connection
+
+    async def _do(self, name: str, **parameters: object) -> Any:  # noqa: ANN401 (a cursor)
+        return await self.connection.execute(statement(name), {"id": self._id, **parameters})
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Example):
+        return {name: getattr(value, name) for name in value.__struct_fields__}
+    raise TypeError

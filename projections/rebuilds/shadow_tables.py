@@ -16,7 +16,7 @@ from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
 from headwater.projections.errors import store_edge
-from headwater.projections.postgres.schemas import HEADWATER
+from headwater.projections.postgres.connections import HEADWATER
 from headwater.projections.postgres.statements import OF_WORKFLOWS, filled, listed, statement
 from headwater.projections.rebuilds.rebuilds import Example
 from headwater.projections.workflows.history import PROJECTION

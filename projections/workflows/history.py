@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from headwater.processors.runs.claims import Claims
-from headwater.projections.projector.records import UNREADABLE, LogRecord
+from headwater.projections.projector.projection import UNREADABLE, LogRecord
 from headwater.schemas.codec import decode
 from headwater.schemas.history import HistoryAppended, PartitionClaimed
 

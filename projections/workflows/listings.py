@@ -9,8 +9,8 @@ from typing import Final, Generic, Literal, LiteralString, TypeAlias, TypeVar
 import msgspec
 from psycopg import sql
 
+from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
-from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, template
 from headwater.projections.workflows.answers import Page
 

@@ -14,13 +14,18 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.runs.retention import KEEP_FOREVER, Retention
-from headwater.processors.runs.transitions import TRANSITIONS
-from headwater.projections.projector.plan import Plan, row_statements
-from headwater.projections.projector.projection import Projection
-from headwater.projections.projector.records import LogRecord, SqlRow, refusal
+from headwater.processors.runs.durations import KEEP_FOREVER, Retention
+from headwater.processors.runs.state import TRANSITIONS
+from headwater.projections.projector.projection import (
+    LogRecord,
+    Plan,
+    Projection,
+    SqlRow,
+    refusal,
+    row_statements,
+)
 from headwater.projections.workflows.history import PROJECTION, HistoryRecord, read_history
-from headwater.projections.workflows.patches import EventContext, Patches
+from headwater.projections.workflows.patches import EventContext, Patches, is_slots_instance
 from headwater.projections.workflows.rows import (
     Deleted,
     EventRow,
@@ -30,7 +35,6 @@ from headwater.projections.workflows.rows import (
     Retry,
     StepRow,
 )
-from headwater.projections.workflows.slot_rows import is_slots_instance
 from headwater.projections.workflows.token_plan import TOKEN_PLANNERS
 from headwater.schemas.history import (
     BranchChanged,

@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from headwater.projections.postgres.reader import PooledReader, Row, bounded
+from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, statement
-from headwater.projections.projector.offsets import next_offsets
+from headwater.projections.projector.store import next_offsets
 from headwater.projections.workflows.answers import (
     BY_RANK,
     Changed,

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 from typing_extensions import override
 
-from headwater.processors.code.entry_keys import keys_of_iterations
-from headwater.processors.runs.transitions import TRANSITIONS
+from headwater.processors.code.state import keys_of_iterations
+from headwater.processors.runs.state import TRANSITIONS
 from headwater.schemas.history import Failure, Json, Parent
 from headwater.schemas.statuses import OPEN, EntryStatus, RunStatus
 

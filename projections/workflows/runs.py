@@ -7,7 +7,7 @@ from typing import Any, Final, LiteralString, TypeVar
 import msgspec
 from psycopg import sql
 
-from headwater.projections.postgres.reader import PooledReader, Row, bounded
+from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, template
 from headwater.projections.workflows.answers import Page, failure_of, made, raw
 from headwater.projections.workflows.listings import (
@@ -16,8 +16,8 @@ from headwater.projections.workflows.listings import (
     Listing,
     rows_of,
 )
-from headwater.schemas.run_answers import Run, RunListed
 from headwater.schemas.statuses import RunState, RunStatus
+from headwater.schemas.v1_answers import Run, RunListed
 
 __all__ = ["FoundRun", "Runs", "state_of"]
 

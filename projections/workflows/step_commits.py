@@ -32,7 +32,7 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from typing_extensions import override
 
-from headwater.processors.runs.requests import StepReturned
+from headwater.processors.runs.decisions import StepReturned
 from headwater.processors.runs.step_commits import (
     EffectUnknown,
     StepCommit,
@@ -41,8 +41,7 @@ from headwater.processors.runs.step_commits import (
     settled,
 )
 from headwater.projections.errors import RecordRefused, store_edge
-from headwater.projections.postgres.pooled import Pooled
-from headwater.projections.postgres.schemas import AUTHORS, own_dsn, with_settings
+from headwater.projections.postgres.connections import AUTHORS, Pooled, own_dsn, with_settings
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.errors import (
     StoreUnavailable,

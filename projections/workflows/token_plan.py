@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.graph.tokens import TokenStatus
+from headwater.processors.graph.planning import TokenStatus
 from headwater.projections.workflows.patches import EventContext, Patches
 from headwater.projections.workflows.token_rows import TokenRow
 from headwater.schemas.history import (

@@ -9,7 +9,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from headwater.processors.graph.tokens import TERMINAL, TokenStatus
+from headwater.processors.graph.planning import TERMINAL, TokenStatus
 from headwater.projections.workflows.rows import WithError
 from headwater.schemas.history import Child, Failure, Json
 

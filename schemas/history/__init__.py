@@ -6,8 +6,6 @@ The package exports everything that its modules define, but not their imports.
 from headwater.schemas.history.code import *
 from headwater.schemas.history.commands import *
 from headwater.schemas.history.graph import *
-from headwater.schemas.history.notes import *
 from headwater.schemas.history.records import *
 from headwater.schemas.history.runs import *
-from headwater.schemas.history.slots import *
 from headwater.schemas.history.values import *

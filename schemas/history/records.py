@@ -1,4 +1,7 @@
-"""Records of workflows: decisions in the log, commands, and their outcomes.
+"""Records of workflows: decisions, commands, outcomes, and the events of slots and of no run.
+
+A ticket identifies the requesting run: the instance, the number and the seed of the run, so that a
+run of an instance that was deleted and created again has another ticket.
 
 One record of `workflow-history` contains the result of one decision about one instance, so it is
 appended completely or not at all. `processors.runs.claims` explains who may append, and which
@@ -12,14 +15,113 @@ import msgspec
 from headwater.schemas.history.code import CodeEvent
 from headwater.schemas.history.commands import Command
 from headwater.schemas.history.graph import GraphEvent
-from headwater.schemas.history.notes import (
-    CommandRejected,
-    InstanceDeleted,
-    LeaderEpochNoted,
-    PartitionClaimed,
-)
 from headwater.schemas.history.runs import LifeEvent
-from headwater.schemas.history.slots import SlotEvent
+from headwater.schemas.history.values import Artifact, Json, Part, Tagged
+
+
+class OfSlots(Tagged, frozen=True):
+    """Base of the events of an instance that counts slots."""
+
+
+class SlotsLimited(OfSlots, frozen=True):
+    """The number of slots from now on."""
+
+    #: Number of slots; null for any number.
+    limit: int | None = None
+
+
+class SlotQueued(OfSlots, frozen=True):
+    """A run waits for a slot."""
+
+    #: Ticket of the run.
+    ticket: str
+    #: Its number in the queue, in the order of arrival.
+    number: int
+    #: The key of the limit, JSON text; null for a limit without one.
+    key: Json | None = None
+
+
+class SlotsGiven(OfSlots, frozen=True):
+    """Slots were granted to the runs that have waited longest."""
+
+    #: Granted to all that have waited up to this number.
+    through: int
+
+
+class SlotReturned(OfSlots, frozen=True):
+    """A run no longer needs its slot, or has left the queue."""
+
+    #: The run's number in the queue.
+    number: int
+
+
+#: The events of an instance that counts slots.
+SlotEvent: TypeAlias = SlotsLimited | SlotQueued | SlotsGiven | SlotReturned
+
+
+# -- events that belong to no run: claims of partitions, and rejections
+
+#: Stands for an unknown leader epoch; Kafka's own value.
+NO_LEADER_EPOCH: Final = -1
+
+
+class ClaimedWorkflow(Part, frozen=True):
+    """A workflow that an owner can run."""
+
+    #: Its name.
+    name: str
+    #: The engine of its runs.
+    kind: str
+    #: Its definition.
+    definition: Artifact | None = None
+    #: Its deployment.
+    deployment: Artifact | None = None
+    #: The JSON Schema of its params, as text; None if it declares no type for them.
+    params: str | None = None
+    #: Maximum number of active runs, in total or per key; None for any number.
+    limit: int | None = None
+    #: The expression that returns the key; None if the limit is for all runs together.
+    limit_key: str | None = None
+
+
+class PartitionClaimed(Tagged, frozen=True):
+    """The partition has a new owner; the offset of this record is its epoch."""
+
+    #: The owner, for people.
+    owner: str
+    #: The workflows that it can run.
+    workflows: tuple[ClaimedWorkflow, ...] = ()
+
+
+class LeaderEpochNoted(Tagged, frozen=True):
+    """The owner reads commands of a later leader epoch of their partition, or after a data loss.
+
+    Offsets of commands are comparable only as long as the broker loses none. Leader epochs show
+    whether it did.
+    """
+
+    #: No command that was read was appended in a later leader epoch than this; -1 if not known.
+    leader_epoch: int
+    #: Offset from which on the broker lost commands that have their outcomes; commands that are
+    #: there now are executed. -1 if it lost none. Without a leader epoch it is another log, and
+    #: records before this offset are skipped.
+    lost_from: int = -1
+
+
+class InstanceDeleted(Tagged, frozen=True):
+    """The instance of the record is deleted, with its history; it may be created again."""
+
+
+class CommandRejected(Tagged, frozen=True):
+    """A command was rejected and changed nothing."""
+
+    #: Code of the reason.
+    code: str
+    #: Reason, as a sentence for people.
+    message: str
+
+
+# -- records of workflows: decisions in the log, commands, and their outcomes
 
 RunEvent: TypeAlias = LifeEvent | CodeEvent | GraphEvent | SlotEvent
 LogEvent: TypeAlias = (

@@ -7,17 +7,7 @@ from .gateway.client import (
     UnavailableError,
     WorkflowHandle,
 )
-from .processors.graph.builder import GraphWorkflow
-from .processors.graph.definition import DefinitionInvalid
-from .processors.graph.plain import (
-    Planned,
-    decide_routing,
-    decide_synchronization,
-    decide_timeout,
-    extract_output,
-    merge_branches,
-)
-from .processors.replay.errors import (
+from .processors.code.errors import (
     ChildWorkflowError,
     DuplicateStepError,
     EventTimeoutError,
@@ -33,6 +23,16 @@ from .processors.replay.errors import (
     StepFailedError,
     UniqueConstraintError,
     UnserialisableError,
+)
+from .processors.graph.builder import GraphWorkflow
+from .processors.graph.definition import DefinitionInvalid
+from .processors.graph.plain import (
+    Planned,
+    decide_routing,
+    decide_synchronization,
+    decide_timeout,
+    extract_output,
+    merge_branches,
 )
 from .processors.runs.slots import Concurrency
 from .schemas.failures import (
@@ -55,8 +55,7 @@ from .schemas.failures import (
     WorkflowParamsInvalidError,
 )
 from .schemas.history import Limits
-from .streams.authoring.bindings import BoundInstance, BoundWorkflow, Workflows
-from .streams.authoring.runtime import Runtime
+from .streams.authoring.programs import BoundInstance, BoundWorkflow, Runtime, Workflows
 from .streams.authoring.step_tx import StepTx
 from .streams.authoring.tasks import Task, TaskInfo, task
 from .streams.authoring.workflow_values import (

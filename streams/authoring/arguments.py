@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from headwater.processors.code.errors import RollbackError, StepFailedError, UniqueConstraintError
 from headwater.processors.code.state import Entry
+from headwater.processors.runs.decisions import RetryPolicy
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import (
     DAY_MS,
@@ -21,12 +22,10 @@ from headwater.processors.runs.limits import (
     control_character,
     name_problem,
 )
-from headwater.processors.runs.requests import RetryPolicy
 from headwater.schemas.failures import ROLLBACK, UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure, Limits
-from headwater.streams.authoring.read_only import frozen
 from headwater.streams.authoring.values import check_utf8
-from headwater.streams.authoring.workflow_values import ReceivedEvent, Retry
+from headwater.streams.authoring.workflow_values import ReceivedEvent, Retry, frozen
 
 
 def check_name(name: object, what: str = "the name of an entry") -> None:

@@ -12,8 +12,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 from typing_extensions import override
 
-from headwater.schemas.history import Json
-from headwater.schemas.introspection import (
+from headwater.schemas.graph_answers import (
     Explanation,
     SimulatedRouting,
     SimulatedSynchronization,
@@ -21,6 +20,7 @@ from headwater.schemas.introspection import (
     TracedDecision,
     TracePage,
 )
+from headwater.schemas.history import Json
 from headwater.streams.authoring.values import encode
 
 A = TypeVar("A")

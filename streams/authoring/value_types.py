@@ -1,9 +1,15 @@
-"""Types of authors' values: their schemas, conversion, and checks when an app is loaded."""
+"""Types of authors' params, results and values: schemas, conversion and checks."""
 
+import contextlib
+import functools
+import inspect
 import re
 import typing
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Final
+from types import CodeType, SimpleNamespace
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from typing_extensions import override
@@ -152,3 +158,181 @@ def _whole(value: Any) -> Any:  # noqa: ANN401, any JSON value
         items = [_whole(item) for item in value]
         return value if all(a is b for a, b in zip(items, value, strict=True)) else items
     return value
+
+
+# -- types that a workflow's function declares for its params and its result
+
+#: Annotations of results that do not describe a value.
+_NO_TYPES: Final = (Any, object, None, typing.NoReturn, typing.Never, type(None))
+
+
+def params_of(name: str, function: Callable[..., Any], event: type) -> ValueType:
+    """Return P, where the first parameter of a workflow's function is annotated `event[P]`."""
+    annotation = _annotation(function)
+    kind = event.__name__
+    inner = _inner(function)
+    # By their public names: authors may import them for type checkers only.
+    known = {kind: event, "headwater": SimpleNamespace(**{kind: event})}
+    try:
+        hint = typing.get_type_hints(
+            SimpleNamespace(__annotations__={"event": annotation}),
+            known | getattr(inner, "__globals__", {}),
+            _names_around(inner),
+            include_extras=True,
+        )["event"]
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        written = annotation if isinstance(annotation, str) else f"{annotation!r}"
+        if f"{kind}[" not in written:
+            return ValueType()
+        problem = (
+            f"expected the type of the params of the workflow {name}, {_MODULES.sub('', written)}, "
+            f"to be known at run time, found: {error}; import it at run time, not only for "
+            "type checkers, and define it before the workflow"
+        )
+        return ValueType(problem=problem)
+    if typing.get_origin(hint) is Annotated:
+        hint = hint.__origin__
+    arguments = typing.get_args(hint) if typing.get_origin(hint) is event else ()
+    if not arguments or isinstance(arguments[0], TypeVar):
+        return ValueType()
+    return ValueType(arguments[0])
+
+
+def result_of(function: Callable[..., Any]) -> ValueType:
+    """Return the annotated result type of a function.
+
+    Without an annotation, or if it cannot be resolved at run time, any value is accepted. Only
+    values that JSON cannot represent need the type.
+    """
+    inner = _inner(function)
+    annotation = getattr(inner, "__annotations__", {}).get("return")
+    if annotation is None or annotation in _NO_TYPES:
+        return ValueType()
+    if isinstance(annotation, str):
+        try:
+            annotation = typing.get_type_hints(
+                SimpleNamespace(__annotations__={"return": annotation}),
+                getattr(inner, "__globals__", {}),
+                _names_around(inner),
+                include_extras=True,
+            )["return"]
+        except (NameError, AttributeError, TypeError, SyntaxError):
+            return ValueType()
+    if annotation in _NO_TYPES or isinstance(annotation, TypeVar):
+        return ValueType()
+    return ValueType(type(None) if annotation is None else annotation)
+
+
+def _names_around(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the names that are visible where a function is defined, besides its module's.
+
+    Locals of enclosing functions and classes that are currently executing, such as the one that
+    declares the workflow; of other enclosing functions, the variables that the function uses.
+    """
+    code: CodeType | None = getattr(function, "__code__", None)
+    if code is None or "." not in code.co_qualname:
+        return {}
+    around: list[Mapping[str, Any]] = []
+    frame = inspect.currentframe()
+    while frame is not None:
+        at = frame.f_code
+        if at.co_filename == code.co_filename and code.co_qualname.startswith(f"{at.co_qualname}."):
+            around.append(frame.f_locals)
+        frame = frame.f_back
+    used = {}
+    cells = getattr(function, "__closure__", None) or ()
+    for name, cell in zip(code.co_freevars, cells, strict=True):
+        # The variable may not be assigned yet.
+        with contextlib.suppress(ValueError):
+            used[name] = cell.cell_contents
+    return dict(ChainMap(used, *map(dict, around)))
+
+
+def _annotation(function: Callable[..., Any]) -> Any:  # noqa: ANN401
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    return None if first is None or first.annotation is first.empty else first.annotation
+
+
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the author's function without decorators and bound arguments."""
+    function = inspect.unwrap(function)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    return function
+
+
+# -- types of step results, from the annotations of the steps' functions
+
+
+def step_result_type(function: Callable[..., Any]) -> ValueType | None:
+    """Return the type that the result of a step is converted to.
+
+    Returns:
+        None if no conversion is needed: the function has no annotation, its type is one of JSON's
+        own types, or JSON cannot be read as the type.
+    """
+    annotations = getattr(function, "__annotations__", None)
+    # Most callbacks are lambdas, which have no annotations.
+    if not annotations or annotations.get("return") in _PLAIN:
+        return None
+    if "<locals>" in getattr(function, "__qualname__", "<locals>"):
+        # The type may differ between calls of the enclosing function.
+        return _type_of(function)
+    return _type_of_module(function)
+
+
+def result_of_step(name: str, text: Json | None, declared: ValueType | None) -> Any:  # noqa: ANN401
+    """Return the recorded result of a step.
+
+    Raises:
+        TypeError: The code declares another type than when the result was recorded.
+    """
+    if declared is None:
+        return decode(text or "null")
+    try:
+        return declared.read(text or "null")
+    except (ValueError, msgspec.ValidationError) as error:
+        raise TypeError(
+            f'expected the recorded result of the step "{name}" to be {declared!r}, as its '
+            f"function is annotated, found: {error}"
+        ) from error
+
+
+def output_of(workflow: object, output: Any) -> Any:  # noqa: ANN401
+    """Return the output of an instance, converted to the type that its workflow declares.
+
+    Args:
+        workflow: A workflow made by @workflow(...). For anything else the output stays JSON.
+        output: The output as a JSON value.
+
+    Raises:
+        TypeError: The workflow declared another type when the output was recorded.
+    """
+    result_type = getattr(workflow, "result_type", None)
+    declared: ValueType | None = result_type() if callable(result_type) else None
+    if declared is None or declared.is_plain:
+        return output
+    try:
+        return declared.convert(output)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise TypeError(
+            f"expected the output of {workflow!r} to be {declared!r}, found: {error}"
+        ) from error
+
+
+#: Common annotations that need no conversion.
+_PLAIN: Final[tuple[object, ...]] = (
+    *(None, int, str, bool, float, dict, list, Any, object),
+    *("None", "int", "str", "bool", "float", "dict", "list", "Any", "object"),
+)
+
+
+def _type_of(function: Callable[..., Any]) -> ValueType | None:
+    declared = result_of(function)
+    try:
+        return None if declared.is_plain else declared
+    except TypeError:
+        return None
+
+
+_type_of_module = functools.lru_cache(4_096)(_type_of)

@@ -23,24 +23,27 @@ from typing import Final, NoReturn, TypeAlias
 import msgspec
 import uvloop
 
-from headwater.processors.code.commands import Raise
-from headwater.processors.code.host_messages import FromHost
+from headwater.processors.code.host_messages import FromHost, Raise
 from headwater.processors.runs.host_messages import Evict, Requested
 from headwater.schemas.failures import UNSERIALISABLE
 from headwater.schemas.history import Failure
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App, AppNotLoaded, Declarations, load_app
 from headwater.streams.code_host.builtin_app import BUILTIN_APP, builtin_workflows
-from headwater.streams.code_host.crash_record import EXIT_BROKEN, EXIT_NO_THREADS, CrashRecord
-from headwater.streams.code_host.forks import watch_forks
-from headwater.streams.code_host.frames import UNSENDABLE, Pipe, encode_frames
 from headwater.streams.code_host.host import Host, ToHost
+from headwater.streams.code_host.host_channel import (
+    EXIT_BROKEN,
+    EXIT_NO_THREADS,
+    UNSENDABLE,
+    CrashRecord,
+    Pipe,
+    encode_frames,
+)
 from headwater.streams.code_host.hosted_run import MayBegin, always
-from headwater.streams.code_host.threads import Threads
+from headwater.streams.code_host.threads import Threads, watch_forks
 from headwater.streams.deadlines import SessionDeadlines
-from headwater.streams.garbage import collect_seldom
+from headwater.streams.process_tuning import collect_seldom, run_as_batch
 from headwater.streams.replay.forbidden import refuse_in_workflows
-from headwater.streams.scheduling import run_as_batch
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.code.commands import BeginRollback, CodeCommand, Log, Raise
-from headwater.processors.code.host_messages import Activate
+from headwater.processors.code.host_messages import Activate, BeginRollback, CodeCommand, Log, Raise
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App, AppNotLoaded, Declarations, load_app

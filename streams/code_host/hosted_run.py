@@ -13,27 +13,31 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from headwater.processors.code.commands import BeginRollback, CodeCommand, Raise
-from headwater.processors.code.ends import CANCELLED_ERROR
 from headwater.processors.code.errors import NonRetryableError, RollbackError, UnserialisableError
-from headwater.processors.code.host_messages import Activate, FromHost
-from headwater.processors.runs.host_messages import AttemptStarted, Requested, YieldBack
-from headwater.processors.runs.limits import DEFAULT_LIMITS
-from headwater.processors.runs.requests import (
+from headwater.processors.code.host_messages import (
+    Activate,
+    BeginRollback,
+    CodeCommand,
+    FromHost,
+    Raise,
+)
+from headwater.processors.code.lifecycle import CANCELLED_ERROR
+from headwater.processors.runs.decisions import (
     Reached,
     RetryPolicy,
     RollbackRaised,
     StepRaised,
     StepReturned,
 )
+from headwater.processors.runs.host_messages import AttemptStarted, Requested, YieldBack
+from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.schemas.history import Json
-from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
 from headwater.streams.authoring.failures import failure_of, traceback_of
 from headwater.streams.authoring.step_tx import StepTx
 from headwater.streams.authoring.values import encode, encode_object
-from headwater.streams.code_host.forks import end_if_forked
+from headwater.streams.code_host.threads import end_if_forked
 from headwater.streams.replay.activation import Activation
-from headwater.streams.replay.host_port import Call, Handler
+from headwater.streams.replay.host_port import ATTEMPT, Call, CurrentAttempt, Handler
 from headwater.streams.replay.workflow import Workflow
 
 if TYPE_CHECKING:

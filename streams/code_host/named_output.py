@@ -6,8 +6,8 @@ from typing import Final, TextIO
 
 from typing_extensions import override
 
-from headwater.streams.authoring.attempt import ATTEMPT
 from headwater.streams.code_host.child import main
+from headwater.streams.replay.host_port import ATTEMPT
 
 #: Separates the name of the step from the line.
 SEPARATOR: Final = " | "

@@ -13,8 +13,12 @@ import msgspec
 from headwater.processors.code.errors import UnserialisableError
 from headwater.processors.cron import CatchUp, Cron, cron_problem
 from headwater.processors.runs.durations import Duration, milliseconds
-from headwater.processors.runs.labels import labels_problem
-from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_problem
+from headwater.processors.runs.limits import (
+    INSTANCE_ID_MAX,
+    WORKFLOW_NAME_MAX,
+    labels_problem,
+    name_problem,
+)
 from headwater.schemas.history import Artifact
 from headwater.streams.authoring.values import encode
 from headwater.streams.replay.workflow import Workflow

@@ -1,4 +1,8 @@
-"""Threads for callbacks that are not async, so that a callback that blocks delays no other.
+"""Threads for callbacks that are not async, and processes that authors' code forks.
+
+A forked process has a copy of the host: its pipe to the worker, and the event loop or the thread
+that called the author's code. It must not continue as a second host. It therefore closes the pipe
+at once, and exits when the callback that forked it returns.
 
 A thread cannot be stopped from outside. A callback that is abandoned after its timeout keeps its
 thread until it returns. When such callbacks hold all threads, the process has to be replaced.
@@ -8,13 +12,35 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import os
+import socket
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from headwater.processors.runs.limits import THREADS_MAX
-from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
-from headwater.streams.code_host.forks import end_if_forked
+from headwater.streams.replay.host_port import ATTEMPT, CurrentAttempt
+
+_state = {"forked": False}
+
+
+def watch_forks(connection: socket.socket) -> None:
+    """Close the pipe in every process that is forked from this one from now on."""
+
+    def close_pipe() -> None:
+        _state["forked"] = True
+        connection.close()
+
+    os.register_at_fork(after_in_child=close_pipe)
+
+
+def end_if_forked() -> None:
+    """End the process if it was forked from a code host."""
+    if _state["forked"]:
+        os._exit(0)
+
+
+# -- threads for callbacks that are not async, so that a callback that blocks delays no other
 
 log = logging.getLogger(__name__)
 

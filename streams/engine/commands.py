@@ -1,26 +1,281 @@
-"""Decides the commands of one owner. Every command gets an outcome, even if an error occurs."""
+"""Decides the commands of one owner. Every command gets an outcome, even if an error occurs.
 
-from headwater.processors.runs.decisions import Rejection
-from headwater.processors.runs.limits import bounded
+The state of a run is in memory, in snapshots, and is sent to its host at every activation. All of
+it counts towards the limit: results, errors, events in the mailbox, and posts to be sent. Decisions
+are checked before they are applied, because the log must be able to store them. A state is measured
+exactly only when an estimate comes near the limit.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from headwater.processors.evaluations import Evaluations, Evaluator
+from headwater.processors.json_schemas import SchemaInvalid
+from headwater.processors.runs.decide import names_refusal, not_found
+from headwater.processors.runs.decisions import Decision, Facts, Rejection
+from headwater.processors.runs.engine import Engine, Engines, engine_of
+from headwater.processors.runs.limits import RUN_BYTES_MAX, VALUE_BYTES_TOP, bounded, value_problem
+from headwater.processors.runs.params import params_problem
+from headwater.processors.runs.sizes import bytes_max, fitting
+from headwater.processors.runs.slot_keys import slot_scope
+from headwater.processors.runs.slots import SLOTS, with_slot_request
 from headwater.processors.runs.state import Run
-from headwater.schemas.failures import INTERNAL
+from headwater.schemas.failures import INTERNAL, INVALID_PARAMS, MAILBOX_FULL, RUN_TOO_LARGE
 from headwater.schemas.history import (
+    AskSlot,
+    Command,
     CommandRejected,
     CommandSent,
     DeleteInstance,
+    EventReceived,
+    Failure,
+    FanInActivated,
     FinishChild,
     GrantSlot,
     InstanceDeleted,
+    Json,
+    LogWritten,
+    RestartRun,
+    RetryRun,
+    RunCompleted,
+    RunErrored,
+    RunEvent,
+    RunStarted,
+    RunTerminated,
+    SendEvent,
+    StartRun,
+    TokensCreated,
+    creates,
     instance_key,
 )
 from headwater.streams.engine.activations import Activations
-from headwater.streams.engine.committing import Committer
-from headwater.streams.engine.containment import Containment, Ending, failure_of
-from headwater.streams.engine.deciding import CommandDecider
-from headwater.streams.engine.effects import not_deleted
+from headwater.streams.engine.code import Code, RunSource
+from headwater.streams.engine.committing import Committer, Containment, Ending, failure_of
+from headwater.streams.engine.effects import Staging, StagingMark, not_deleted, refusal_notice
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
-from headwater.streams.engine.refusal_notices import refusal_notice
-from headwater.streams.engine.staging import Staging, StagingMark
+
+#: A run that ends or restarts grows only by data with its own limits.
+_ENDS: Final = (RunCompleted, RunErrored, RunTerminated)
+#: Size of a token in a state, in addition to the event that creates it.
+_TOKEN_BYTES: Final = 256
+
+
+class RunSizeLimit:
+    """The size limit of the runs of one owner."""
+
+    def __init__(self, run_bytes_max: int = RUN_BYTES_MAX) -> None:
+        self._most = run_bytes_max
+
+    def enforce(
+        self, live: LiveInstance | None, engine: Engine[Any], decision: Decision, now_ms: int
+    ) -> Decision:
+        """Return the decision, or one in place of a decision that is too large."""
+        decision = fitting(engine, live.run if live else None, decision)
+        # Instances that count slots have their own limit.
+        if live is None or isinstance(decision, Rejection) or live.run.kind == SLOTS:
+            return decision
+        if live.run.ended:
+            return decision
+        if isinstance(decision[0], RunStarted) or isinstance(decision[-1], _ENDS):
+            live.bytes_most = None
+            return decision
+        before = live.bytes_most
+        if before is not None:
+            live.bytes_most = before + _growth(decision, before)
+            if live.bytes_most <= self._most // 2:
+                return decision
+        measured = self._measured(live, engine, decision, now_ms)
+        if isinstance(measured, Rejection):
+            live.bytes_most = before
+        return measured
+
+    def _measured(
+        self, live: LiveInstance, engine: Engine[Any], decision: list[RunEvent], now_ms: int
+    ) -> Decision:
+        run = live.run
+        received = any(isinstance(event, EventReceived) for event in decision)
+        waiting = _waiting(run, decision) if received else 0
+        if waiting > self._most // 2:
+            return Rejection(MAILBOX_FULL, self._mailbox_message(run, waiting))
+        if live.bytes_most is not None and live.bytes_most <= self._most:
+            return decision
+        live.bytes_most = _size_after(engine, run, decision, now_ms)
+        if live.bytes_most <= self._most:
+            return decision
+        size = live.bytes_most
+        if received:
+            return Rejection(MAILBOX_FULL, self._message(run, size))
+        return fitting(
+            engine, run, engine.fail_run(run, Failure(RUN_TOO_LARGE, self._message(run, size)))
+        )
+
+    def _message(self, run: Run, size: int) -> str:
+        return (
+            f"expected the state of a run to have at most {self._most} bytes, found that "
+            f"{run.workflow}/{run.instance_id} would have {size}: its results, its errors and the "
+            "events in its mailbox; store large data elsewhere and keep a reference to it, trim "
+            "old iterations by step.loop, or use child workflows"
+        )
+
+    def _mailbox_message(self, run: Run, waiting: int) -> str:
+        return (
+            f"expected at most {self._most // 2} bytes of events that were not consumed, found "
+            f"{waiting}; does {run.workflow} ever wait for them?"
+        )
+
+
+def _growth(events: list[RunEvent], before: int) -> int:
+    """Return an upper bound of how much events enlarge a state, in bytes."""
+    size = 0
+    for event in events:
+        if isinstance(event, LogWritten):
+            continue  # Log lines are not part of the state.
+        event_size = bytes_max((event,))
+        if isinstance(event, FanInActivated):
+            # Each merge sets a value composed of the outputs of branches.
+            event_size += before * len(event.merges)
+        elif isinstance(event, TokensCreated):
+            event_size += event.count * (_TOKEN_BYTES + 4 * len(event.path))
+        size += event_size
+    return size
+
+
+def _size_after(engine: Engine[Any], run: Run, events: list[RunEvent], now_ms: int) -> int:
+    """Return the size of the state after some events, in bytes."""
+    after = engine.decode(engine.encode(run))
+    for event in events:
+        engine.apply(after, event, now_ms)
+    return len(engine.encode(after))
+
+
+def _waiting(run: Run, events: list[RunEvent]) -> int:
+    """Return the size of the events in a mailbox, including new ones, in bytes."""
+    new_payloads = [event.payload for event in events if isinstance(event, EventReceived)]
+    payloads = [*(received.payload for received in run.mailbox), *new_payloads]
+    return sum(len(text) if text.isascii() else len(text.encode()) for text in payloads)
+
+
+# -- chooses the engine that decides a command, and its input
+
+
+class CommandDecider:
+    """Decides commands for one owner, which has this code."""
+
+    def __init__(
+        self,
+        engines: Engines,
+        code: Code,
+        draw_seed: Callable[[], str],
+        size_limit: RunSizeLimit,
+        evaluator: Evaluator | None = None,
+    ) -> None:
+        self._engines = engines
+        self._code = code
+        self._draw_seed = draw_seed
+        self._size_limit = size_limit
+        self._evaluator = evaluator
+
+    def decide(self, live: LiveInstance | None, sent: CommandSent, now_ms: int) -> Decision:
+        """Decide a command. An existing instance keeps its engine."""
+        command = sent.command
+        assert not isinstance(command, DeleteInstance)  # noqa: S101, not decided by an engine
+        run = live.run if live else None
+        refusal = names_refusal(command)
+        if refusal is not None:
+            return refusal
+        if isinstance(command, AskSlot):
+            # Slots are counted whether or not the workflow is known here.
+            facts = _facts(sent, now_ms)
+            return engine_of(self._engines, SLOTS).decide_command(run, command, facts)
+        begins = isinstance(command, StartRun) or (live is None and creates(command))
+        source: RunSource | None = None
+        if begins or (run is not None and isinstance(command, RestartRun | RetryRun)):
+            result = self._code.for_new_run(sent.workflow, command, run)
+            if isinstance(result, Rejection):
+                return result
+            source = result
+        evaluations = Evaluations(self._evaluator)
+        refusal_of_params = (
+            _params_refusal(sent.workflow, command, run, source, evaluations) if source else None
+        )
+        if refusal_of_params is not None:
+            return refusal_of_params
+        if live is not None:
+            engine = live.engine
+        elif source is not None:
+            engine = engine_of(self._engines, source.kind)
+        else:
+            return not_found(sent.instance_id)
+        seed = self._draw_seed() if begins or isinstance(command, RestartRun) else ""
+        document = source.document if source else None
+        decision = engine.decide_command(run, command, _facts(sent, now_ms, seed, document))
+        if source is not None and not isinstance(decision, Rejection):
+            decision = _with_source(run, sent, decision, source, evaluations)
+        # Checked before anything is applied, because its record must fit into the log.
+        return self._size_limit.enforce(live, engine, decision, now_ms)
+
+
+def _facts(sent: CommandSent, now_ms: int, seed: str = "", document: Json | None = None) -> Facts:
+    return Facts(sent.workflow, sent.instance_id, sent.sent_at_ms, now_ms, seed, document)
+
+
+def _with_source(
+    run: Run | None,
+    sent: CommandSent,
+    decision: list[RunEvent],
+    source: RunSource,
+    evaluations: Evaluations,
+) -> Decision:
+    """Add its source to the start of a run. With a concurrency limit, it requests a slot first."""
+    started = decision[0]
+    if not isinstance(started, RunStarted):
+        return decision
+    concurrency = source.concurrency
+    if started.kind != source.kind:
+        concurrency = None  # The name was a graph's when it started; graphs have no limits.
+    elif started.deployment != source.deployment:
+        started = msgspec.structs.replace(started, deployment=source.deployment)
+        decision = [started, *decision[1:]]
+    if concurrency is None and (run is None or run.slot is None):
+        return decision
+    slot = None
+    if concurrency is not None:
+        slot = slot_scope(concurrency, started.params, evaluations)
+    if isinstance(slot, Rejection):
+        return slot
+    return with_slot_request(run, (sent.workflow, sent.instance_id), decision, slot)
+
+
+def _params_refusal(
+    workflow: str, command: Command, run: Run | None, source: RunSource, evaluations: Evaluations
+) -> Rejection | None:
+    """Return the refusal of params that the workflow does not accept, or None.
+
+    A restart or retry uses the params of its instance, which may not fit the current code.
+    """
+    if run is not None:
+        params = run.params if isinstance(command, RestartRun | RetryRun) else None
+    elif isinstance(command, SendEvent):
+        params = command.start
+    else:
+        params = command.params if isinstance(command, StartRun) else None
+    schema = source.params
+    if schema is None or params is None or value_problem("params", params, VALUE_BYTES_TOP):
+        return None
+    try:
+        problem = params_problem(schema, params, evaluations)
+    except SchemaInvalid as error:
+        # The schema was accepted by a release with other limits.
+        problem = f"that they cannot be checked: {error}"
+    if problem is None:
+        return None
+    message = f"expected the params that {workflow} takes, found {problem}"
+    return Rejection(INVALID_PARAMS, bounded(message))
+
+
+# -- decides the commands of one owner. Every command gets an outcome, even if an error occurs
 
 
 class Commands:

@@ -15,14 +15,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.decisions import Rejection, StepRaised, StepReturned
 from headwater.processors.runs.host_messages import Evict, HostMessage, Requested, YieldBack
-from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.history import CommandSent, ReplySent, instance_key
-from headwater.streams.engine.effects import Answer, Batch, Queued
-from headwater.streams.engine.ready import Priority
-from headwater.streams.engine.refusal_notices import refusal_notice
+from headwater.streams.engine.activations import Priority
+from headwater.streams.engine.effects import Answer, Batch, Queued, refusal_notice
 from headwater.streams.engine.restore import Outcome
 from headwater.streams.engine.turns import (
     Answers,

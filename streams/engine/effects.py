@@ -1,23 +1,47 @@
-"""Output of an owner: records for the log, and effects that follow when they are durable."""
+"""Output of an owner: records, notices and effects, staged until the records are durable."""
 
 from collections.abc import Collection
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.limits import BUILTIN_PREFIX, bounded
+from headwater.processors.runs.limits import BUILTIN_PREFIX, LOG_MESSAGE_MAX, PROGRAM, bounded
+from headwater.processors.runs.sizes import bytes_max
+from headwater.processors.runs.slots import holder_of
 from headwater.processors.runs.state import Run
-from headwater.schemas.failures import INSTANCE_NOT_ENDED, WORKFLOW_NOT_FOUND
+from headwater.schemas.failures import (
+    CHILD_WORKFLOW,
+    INSTANCE_EXISTS,
+    INSTANCE_NOT_ENDED,
+    INTERNAL,
+    SLOT_GRANTED_BEFORE,
+    SLOT_QUEUE_FULL,
+    WORKFLOW_NOT_FOUND,
+    is_refused,
+)
 from headwater.schemas.history import (
+    NO_CAUSE,
+    AskSlot,
+    CommandRejected,
     CommandSent,
+    Failure,
+    FinishChild,
+    GrantSlot,
     HistoryAppended,
+    InstanceDeleted,
     JobActivated,
     JobExtended,
+    LeaderEpochNoted,
+    NoteRefusal,
     Post,
     ReplySent,
+    ReturnSlot,
+    SendEvent,
+    StartRun,
 )
+from headwater.streams.engine.live_instances import LiveInstance
 
 
 class Queued(msgspec.Struct, frozen=True, gc=False):
@@ -125,3 +149,183 @@ def command_of(key: str, post: Post, now_ms: int) -> CommandSent:
         reply_to=-1,
         command=post.command,
     )
+
+
+# -- notices for workflows whose commands were refused
+
+
+def refusal_notice(
+    sent: CommandSent, rejection: Rejection, run: Run | None, now_ms: int
+) -> CommandSent | None:
+    """Return the command that notifies the sender, if that is a workflow that has to know.
+
+    Args:
+        sent: The refused command.
+        rejection: The refusal.
+        run: Run of the instance that the command was sent to.
+        now_ms: Current time in Unix milliseconds.
+    """
+    command = sent.command
+    what = f"{sent.workflow}/{sent.instance_id}"
+    notice: FinishChild | NoteRefusal | ReturnSlot | GrantSlot
+    if isinstance(command, StartRun) and command.parent is not None:
+        parent = command.parent
+        if rejection.code == INSTANCE_EXISTS and run is not None and run.parent == parent:
+            return None  # Sent twice: it runs already.
+        failure = Failure(CHILD_WORKFLOW, bounded(f"{what}: {rejection.message}"))
+        notice = FinishChild(parent.run_number, parent.key, None, failure)
+        workflow, instance_id = parent.workflow, parent.instance_id
+    elif isinstance(command, SendEvent | StartRun) and command.sender is not None:
+        sender = command.sender
+        # Sent twice, or already created: the request is fulfilled.
+        settled = rejection.code == INSTANCE_EXISTS or not is_refused(rejection.code)
+        if settled or sender.workflow.startswith(PROGRAM):
+            return None
+        effect = (
+            f"the event {command.type} to {what} was dropped"
+            if isinstance(command, SendEvent)
+            else f"{what} was not created"
+        )
+        message = bounded(f"{effect}: {rejection.message}", LOG_MESSAGE_MAX)
+        notice = NoteRefusal(sender.run_number, message)
+        workflow, instance_id = sender.workflow, sender.instance_id
+    elif isinstance(command, GrantSlot) and rejection.code != SLOT_GRANTED_BEFORE:
+        # The instance that requested the slot has ended or was deleted: it goes to the next one.
+        notice = ReturnSlot(command.ticket)
+        workflow, instance_id = sent.workflow, command.slots
+    elif isinstance(command, AskSlot) and rejection.code in {SLOT_QUEUE_FULL, INTERNAL}:
+        failure = Failure(rejection.code, bounded(rejection.message))
+        notice = GrantSlot(command.ticket, sent.instance_id, failure)
+        workflow, instance_id = sent.workflow, holder_of(command.ticket)[0]
+    else:
+        return None
+    return CommandSent(
+        command_id=f"re:{sent.command_id}",
+        workflow=workflow,
+        instance_id=instance_id,
+        sent_at_ms=now_ms,
+        reply_to=-1,
+        command=notice,
+    )
+
+
+# -- batches of decided but not yet appended records of an owner
+
+#: Numbers of records and effects of a batch at some time.
+StagingMark: TypeAlias = tuple[int, int]
+
+#: Bytes of a record that several decisions share. Sharing saves appends; large records do not
+#: profit. A single decision may be larger, see `sizes.fitting`.
+_JOINED_BYTES_MAX: Final = 1024 * 1024
+
+
+class Staging:
+    """The batch that is being filled. Its records have one epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._batch = Batch()
+        #: Number of records in the batches before.
+        self.taken = 0
+        #: Instances that may have a record to which events can be added.
+        self._open: list[LiveInstance] = []
+        #: Records to which events were added since the latest mark, in their previous form.
+        self._joined: list[tuple[int, HistoryAppended]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._batch)
+
+    @property
+    def number(self) -> int:
+        """Number of the batch that is being filled."""
+        return self._batch.number
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the batch has records, so that memory is ahead of the log."""
+        return bool(self._batch.records)
+
+    def take_batch(self) -> Batch:
+        """Return the batch, and start the next one."""
+        batch, self._batch = self._batch, Batch(self._batch.number + 1)
+        self.taken += len(batch.records)
+        for live in self._open:
+            live.tail = None
+        self._open.clear()
+        return batch
+
+    def mark(self) -> StagingMark:
+        """Return a mark to which the batch can be rolled back until the next mark."""
+        if self._joined:
+            self._joined.clear()
+        batch = self._batch
+        return len(batch.records), len(batch.effects)
+
+    def roll_back(self, mark: StagingMark) -> None:
+        """Remove what was staged since the latest mark."""
+        batch, (records, effects) = self._batch, mark
+        for index, record in reversed(self._joined):
+            batch.records[index] = record
+        self._joined.clear()
+        del batch.records[records:], batch.effects[effects:]
+
+    def effect(self, *effects: Effect) -> None:
+        """Add effects that are released when the records so far are durable."""
+        self._batch.effects.extend(effects)
+
+    def append(self, live: LiveInstance, record: HistoryAppended) -> None:
+        """Add a record of an instance. Events that no command caused share one record."""
+        records = self._batch.records
+        live.batch, live.since_ms = self._batch.number, record.at_ms
+        tail = None if live.tail is None else records[live.tail]
+        size = bytes_max(record.events)
+        small = live.tail_bytes + size <= _JOINED_BYTES_MAX
+        if tail is not None and small and record.cause == NO_CAUSE and record.at_ms == tail.at_ms:
+            live.tail_bytes += size
+            events = tail.events + record.events
+            self._joined.append((live.tail or 0, tail))
+            records[live.tail or 0] = msgspec.structs.replace(tail, events=events)
+            return
+        if live.tail is None:
+            self._open.append(live)
+        live.tail = len(records) if record.cause == NO_CAUSE else None
+        live.tail_bytes = size
+        records.append(record)
+
+    def note(
+        self,
+        cause: int,
+        run: Run | None,
+        now_ms: int,
+        event: CommandRejected | InstanceDeleted | LeaderEpochNoted,
+        names: tuple[str, str] = ("", ""),
+    ) -> None:
+        """Add a record that is not applied to a run, such as a rejection.
+
+        It does not advance the sequence. For an instance without a run, `names` is its workflow
+        and id, or empty if it does not exist.
+        """
+        record = HistoryAppended(
+            workflow=run.workflow if run else names[0],
+            instance_id=run.instance_id if run else names[1],
+            run_number=run.run_number if run else 0,
+            sequence=run.sequence if run else 0,
+            epoch=self._epoch,
+            cause=cause,
+            at_ms=now_ms,
+            events=(event,),
+        )
+        self._batch.records.append(record)
+
+    def answer(
+        self,
+        partition: int,
+        offset: int,
+        sent: CommandSent,
+        rejection: Rejection | None,
+        run: Run | None,
+    ) -> None:
+        """Add the answer to a command. Its outcome is in the latest record."""
+        records = self._batch.records
+        reply = replied(sent, rejection, run, partition, records[-1])
+        self.effect(Answer(sent.reply_to, offset, len(records) - 1, reply))

@@ -15,14 +15,13 @@ from typing import TypeVar
 
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.decisions import HostFailed, Rejection, Request, StepReturned, Wake
 from headwater.processors.runs.host_messages import (
     AttemptStarted,
     HostMessage,
     Requested,
     YieldBack,
 )
-from headwater.processors.runs.requests import HostFailed, Request, StepReturned, Wake
 from headwater.processors.runs.sizes import fitting
 from headwater.processors.runs.slots import SLOTS
 from headwater.processors.runs.step_commits import StepCommit
@@ -36,20 +35,14 @@ from headwater.schemas.history import (
     RunErrored,
     RunEvent,
 )
-from headwater.streams.engine.activations import Activations
-from headwater.streams.engine.attempts import lost
+from headwater.streams.engine.activations import Activations, Priority
 from headwater.streams.engine.code import Code
-from headwater.streams.engine.commands import Commands
-from headwater.streams.engine.committing import Committer
-from headwater.streams.engine.containment import Containment, Ending, failure_of
-from headwater.streams.engine.deciding import CommandDecider
-from headwater.streams.engine.effects import Batch, Queued
+from headwater.streams.engine.commands import CommandDecider, Commands, RunSizeLimit
+from headwater.streams.engine.committing import Committer, Containment, Ending, failure_of
+from headwater.streams.engine.effects import Batch, Queued, Staging, StagingMark
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
-from headwater.streams.engine.ready import Priority
-from headwater.streams.engine.run_size_limit import RunSizeLimit
-from headwater.streams.engine.staging import Staging, StagingMark
 from headwater.streams.engine.steps_with_sql import StepsWithSql
-from headwater.streams.engine.timer_queue import TimerQueue
+from headwater.streams.engine.timer_queue import TimerQueue, lost
 
 T = TypeVar("T")
 

@@ -9,8 +9,7 @@ from typing import Final, Protocol
 import msgspec
 
 from headwater.processors.runs.claims import UNCLAIMED, Claims
-from headwater.processors.runs.engine import Engines
-from headwater.processors.runs.folding import fold
+from headwater.processors.runs.engine import Engines, fold
 from headwater.schemas.errors import NewerSchema
 from headwater.schemas.history import (
     NO_CAUSE,
@@ -23,7 +22,7 @@ from headwater.schemas.history import (
     RunStarted,
     instance_key,
 )
-from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.records import SnapshotTaken
 from headwater.streams.engine import quarantine
 from headwater.streams.engine.effects import lease_until_ms
 from headwater.streams.engine.instance_store import HistoryMark

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.records import SnapshotTaken
 from headwater.streams.engine.instance_store import HistoryMark, InstanceStore, StoredState
 from headwater.streams.engine.live_instances import PART_BYTES
 

@@ -1,14 +1,107 @@
 """Timers of an owner: wake-up times, timeouts of attempts, and since when instances rest."""
 
+import heapq
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from headwater.processors.runs.decisions import Request, RollbackRaised, StepRaised, StepUnderWay
 from headwater.processors.runs.host_messages import AttemptStarted
-from headwater.processors.runs.requests import Request
-from headwater.streams.engine.attempts import report_running, timed_out
+from headwater.schemas.failures import HOST_LOST, STEP_TIMEOUT
+from headwater.schemas.history import Failure
 from headwater.streams.engine.live_instances import LiveInstance
-from headwater.streams.engine.timers import Timers
+
+K = TypeVar("K", bound=Hashable)
+
+#: Outdated times stay in the heap until they are more than half of it, and this many.
+_STALE_MIN: Final = 1_000
+
+
+class Timers(Generic[K]):
+    """A heap of times in milliseconds, in which the time of a key can be changed or dropped.
+
+    The caller chooses the clock.
+    """
+
+    def __init__(self, times: Iterable[tuple[K, int]] = ()) -> None:
+        self._time_of: dict[K, int] = dict(times)
+        self._heap: list[tuple[int, Any]] = []
+        self._rebuild()
+
+    def __len__(self) -> int:
+        return len(self._time_of)
+
+    def put(self, key: K, at_ms: int) -> None:
+        """Set the time of a key."""
+        if self._time_of.get(key) == at_ms:
+            return
+        self._time_of[key] = at_ms
+        heapq.heappush(self._heap, (at_ms, key))
+        if len(self._heap) > 2 * len(self._time_of) + _STALE_MIN:
+            self._rebuild()
+
+    def drop(self, key: K) -> None:
+        """Drop the time of a key, if it has one."""
+        self._time_of.pop(key, None)
+
+    def next_ms(self) -> int | None:
+        """Return the earliest time, or None."""
+        heap = self._heap
+        while heap and self._time_of.get(heap[0][1]) != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def due(self, now_ms: int) -> Iterator[K]:
+        """Remove and yield the keys whose time has come, in the order of their times.
+
+        This includes keys whose time is set during the iteration.
+        """
+        while (at_ms := self.next_ms()) is not None and at_ms <= now_ms:
+            key: K = heapq.heappop(self._heap)[1]
+            del self._time_of[key]
+            yield key
+
+    def _rebuild(self) -> None:
+        self._heap = [(at_ms, key) for key, at_ms in self._time_of.items()]
+        heapq.heapify(self._heap)
+
+
+# -- requests for attempts that take long, time out, or are lost with their host
+
+
+def report_running(started: AttemptStarted) -> StepUnderWay:
+    """Return the request that records a long attempt, so that users can see it."""
+    return StepUnderWay(started.step, started.attempt)
+
+
+def timed_out(started: AttemptStarted) -> StepRaised | RollbackRaised:
+    """Return the failure of an attempt that took too long."""
+    step = started.step
+    what = f'the rollback of step "{step.key}"' if started.rollback else f'step "{step.name}"'
+    failure = Failure(
+        STEP_TIMEOUT,
+        f"expected {what} to end within {step.timeout_ms} ms, found it still "
+        f"running in attempt {started.attempt}",
+    )
+    if started.rollback:
+        return RollbackRaised(step.key, started.attempt, failure)
+    return StepRaised(step, started.attempt, failure, started.policy)
+
+
+def lost(started: AttemptStarted, reason: str) -> StepRaised | RollbackRaised:
+    """Return the failure of an attempt whose host was lost. Any of them may be the cause."""
+    failure = Failure(
+        HOST_LOST,
+        f"{reason} while the step was running. All steps that run in a host fail with it, because "
+        "the cause is not known. An async callback must not block: make a blocking one a plain "
+        "function, which runs in a thread",
+    )
+    if started.rollback:
+        return RollbackRaised(started.step.key, started.attempt, failure)
+    return StepRaised(started.step, started.attempt, failure, started.policy)
+
+
+# -- timers of an owner: wake-up times, timeouts of attempts, and since when instances rest
 
 #: A running attempt: its activation, the key of its step, its number.
 AttemptId: TypeAlias = tuple[int, str, int]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+from headwater.processors.runs.decisions import StepRaised, StepReturned
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.processors.runs.step_commits import StepCommit, StepId
 from headwater.schemas.history import (
     CommandSent,

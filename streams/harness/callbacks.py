@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Final
 
-from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
+from headwater.streams.replay.host_port import ATTEMPT, CurrentAttempt
 
 #: Iterations of the event loop before callbacks count as waiting for something real.
 _ITERATIONS: Final = 50

@@ -8,8 +8,7 @@ from typing_extensions import override
 
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import VALUE_BYTES_TOP
-from headwater.processors.runs.token_views import TokenView
-from headwater.processors.runs.views import RunView
+from headwater.processors.runs.views import RunView, TokenView
 from headwater.schemas.failures import is_refused, refused
 from headwater.schemas.history import (
     ActivateJob,

@@ -37,7 +37,6 @@ from headwater.schemas.history import (
     Limits,
     ReplySent,
 )
-from headwater.streams.authoring.attempt import CurrentAttempt
 from headwater.streams.authoring.tasks import Task
 from headwater.streams.authoring.values import decode
 from headwater.streams.authoring.workflow_values import (
@@ -57,16 +56,19 @@ from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import concerns, restore
 from headwater.streams.engine.turns import Flight, Partition, Turn
 from headwater.streams.evaluation.evaluator import EvaluatorProcess
-from headwater.streams.harness.bodies import check_count
 from headwater.streams.harness.callbacks import Callbacks
 from headwater.streams.harness.definitions import Definitions, start_time_ms
-from headwater.streams.harness.instance_handle import TestInstance
-from headwater.streams.harness.instance_records import InstanceRecords
+from headwater.streams.harness.handles import TestInstance, TestWorkflow, check_count
+from headwater.streams.harness.histories import InstanceRecords
 from headwater.streams.harness.job_handle import TestJob, activate_jobs
-from headwater.streams.harness.known_topics import check_topics
-from headwater.streams.harness.listed import Listed, Published
-from headwater.streams.harness.memory_database import MemoryDatabase, Parameters
-from headwater.streams.harness.workflow_handle import TestWorkflow
+from headwater.streams.harness.step_effects import (
+    Listed,
+    MemoryDatabase,
+    Parameters,
+    Published,
+    check_topics,
+)
+from headwater.streams.replay.host_port import CurrentAttempt
 from headwater.streams.replay.workflow import Workflow
 
 R = TypeVar("R")

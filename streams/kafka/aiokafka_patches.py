@@ -1,4 +1,7 @@
-"""Workarounds for aiokafka bugs that make a consumer or producer hang silently.
+"""Workarounds for aiokafka: clients that hang silently, and slow compression.
+
+That costs some 20 microseconds, to write a batch as to read one, and most batches are small: the
+records of a millisecond, per partition. A reused context costs a third of that.
 
 Broken connections, on uvloop: aiokafka may write to a connection that the broker has dropped before
 it notices. Transports of asyncio ignore that; those of uvloop raise RuntimeError. aiokafka takes it
@@ -45,24 +48,65 @@ and `streams.kafka.committed`.
 import asyncio
 import contextlib
 import ssl
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
+import zstandard
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
 from aiokafka.consumer.fetcher import Fetcher, FetchResult
 from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed
 from aiokafka.producer.sender import Sender
+from aiokafka.record._crecords import default_records
 
-from headwater.streams.kafka.committed import commit_leader_epochs
-from headwater.streams.kafka.group_confirmations import record_confirmations
-from headwater.streams.kafka.static_members import patch_static_members
+from headwater.streams.kafka.consumer_groups import (
+    commit_leader_epochs,
+    patch_static_members,
+    record_confirmations,
+)
 from headwater.streams.kafka.truncation import detect_truncation
-from headwater.streams.kafka.zstd import reuse_zstd_contexts
+
+#: Kafka's own default (KIP-390).
+_LEVEL: Final = 3
+
+
+class _Contexts(threading.local):
+    """Contexts per thread, because one must not be used twice at once."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_ours: Final = _Contexts()
+
+
+def compress(payload: bytes | bytearray | memoryview) -> bytes:
+    """Return the compressed frame of a batch's records."""
+    return _ours.compressor.compress(payload)
+
+
+def decompress(frame: bytes | bytearray | memoryview) -> bytes:
+    """Return the records of a frame; its header may omit their size.
+
+    Raises:
+        ZstdError: The frame is invalid.
+    """
+    return _ours.decompressor.decompressobj().decompress(frame)
+
+
+def reuse_zstd_contexts() -> None:
+    """Patch aiokafka for all of this process; calling it again changes nothing."""
+    default_records.zstd_encode = compress  # type: ignore[attr-defined]
+    default_records.zstd_decode = decompress  # type: ignore[attr-defined]
+
+
+# -- workarounds for aiokafka bugs that make a consumer or producer hang silently
 
 #: Why the last attempt to connect to a broker failed, by its host and port.
 _FAILED: Final[dict[tuple[str, int], str]] = {}

@@ -1,15 +1,23 @@
-"""The Kafka cluster: addresses of its brokers, and how clients connect and authenticate.
+"""The Kafka cluster: addresses, authentication, its id, and short-lived clients.
 
 All Kafka clients of the system are created from this value.
 """
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ssl import SSLContext
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka.abc import AbstractTokenProvider
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from typing_extensions import override
 
+from headwater.schemas.errors import BrokerUnavailable
 from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 
 PasswordMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -80,3 +88,107 @@ class Cluster:
     @override
     def __str__(self) -> str:
         return self.servers
+
+
+# -- short-lived Kafka clients as context managers: started, errors translated, always stopped
+
+_RETRY_S: Final = 0.1
+
+
+@asynccontextmanager
+async def admin_client(cluster: Cluster) -> AsyncIterator[AIOKafkaAdminClient]:
+    """Yield an admin client.
+
+    Raises:
+        BrokerUnavailable: No broker answered, or the body raised an error of Kafka.
+    """
+    admin = AIOKafkaAdminClient(**cluster.options())
+    try:
+        await admin.start()
+        yield admin
+    except (KafkaError, OSError) as error:
+        raise BrokerUnavailable(
+            f"expected Kafka at {cluster}, found: {error!r}; is the broker up?"
+        ) from error
+    finally:
+        await admin.close()
+
+
+async def wait_for_controller(admin: AIOKafkaAdminClient, within_s: float = 10.0) -> None:
+    """Wait until a broker names the controller, to which changes of topics are sent.
+
+    A broker that has just started may not know it, and aiokafka 0.14 assumes that it does.
+
+    Args:
+        admin: A started client.
+        within_s: How long to wait, in seconds.
+
+    Raises:
+        KafkaConnectionError: No broker named one in time.
+    """
+    client = admin._client  # noqa: SLF001 (aiokafka has no public name)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while client.cluster.controller is None:
+                await client.force_metadata_update()
+                if client.cluster.controller is None:
+                    await asyncio.sleep(_RETRY_S)
+    if client.cluster.controller is None:
+        raise KafkaConnectionError(f"expected a controller within {within_s:g} s, found none")
+
+
+async def start_consumer(consumer: AIOKafkaConsumer) -> AIOKafkaConsumer:
+    """Start a consumer and return it; stop it if it cannot be started.
+
+    Raises:
+        KafkaError: The consumer cannot be used again.
+        OSError: The consumer cannot be used again.
+    """
+    try:
+        await consumer.start()
+    except BaseException:  # also on cancellation: connections would stay open
+        await consumer.stop()
+        raise
+    return consumer
+
+
+@asynccontextmanager
+async def standalone_consumer(
+    cluster: Cluster,
+    *topics: str,
+    purpose: str = "Kafka",
+    **options: Any,  # noqa: ANN401 (aiokafka's)
+) -> AsyncIterator[AIOKafkaConsumer]:
+    """Yield a consumer without a group.
+
+    Args:
+        cluster: The cluster.
+        *topics: Topics to assign, if any.
+        purpose: What is read, for the error message.
+        **options: Options of aiokafka.
+
+    Raises:
+        BrokerUnavailable: No broker answered, or the body raised an error of Kafka.
+    """
+    consumer = AIOKafkaConsumer(*topics, **cluster.options(), **options)
+    try:
+        await consumer.start()
+        yield consumer
+    except (KafkaError, OSError) as error:  # also TimeoutError
+        raise BrokerUnavailable(f"expected {purpose} at {cluster}, found: {error!r}") from error
+    finally:
+        with contextlib.suppress(KafkaError, OSError):
+            await consumer.stop()
+
+
+# -- the id that Kafka assigns to a cluster once, whatever its addresses are
+
+
+async def cluster_id(cluster: Cluster) -> str:
+    """Return the id of a cluster.
+
+    Raises:
+        BrokerUnavailable: No broker answered.
+    """
+    async with admin_client(cluster) as admin:
+        return str((await admin.describe_cluster())["cluster_id"])

@@ -5,9 +5,10 @@ it, and learns its outcome from the fold. A reader queries the end offset of the
 answer that must reflect all records.
 """
 
+import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Final, Generic, TypeVar
 
@@ -15,10 +16,38 @@ from headwater.schemas.errors import NotYetReadable, UndecodableRecord, UnknownS
 from headwater.schemas.newer import newer_schema_message, readable
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.offsets import Offsets
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import Offsets, read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, position_of
-from headwater.streams.kafka.shared_refresh import SharedRefresh
+
+
+class SharedRefresh:
+    """Refreshes shared state; a caller only gets a refresh that began after its call.
+
+    Args:
+        refresh: Refreshes the state. An error is raised to the caller that ran it; the others
+            run it again.
+    """
+
+    def __init__(self, refresh: Callable[[], Awaitable[None]]) -> None:
+        self._refresh = refresh
+        self._one_at_a_time = asyncio.Lock()
+        #: Number of refreshes that began, and the number of the latest successful one.
+        self._begun = 0
+        self._done = 0
+
+    async def __call__(self) -> None:
+        """Return when a refresh is done that began after the call."""
+        before = self._begun
+        async with self._one_at_a_time:
+            if self._done > before:
+                return
+            self._begun += 1
+            number = self._begun
+            await self._refresh()
+            self._done = number
+
+
+# -- A small topic that every reader folds into the same state
 
 log = logging.getLogger(__name__)
 

@@ -22,11 +22,9 @@ from aiokafka.errors import IllegalStateError, KafkaError
 from typing_extensions import override
 
 from headwater.streams.deadlines import SESSION_S
-from headwater.streams.kafka.clients import start_consumer
-from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.committed import Committed, committed_offsets
+from headwater.streams.kafka.cluster import Cluster, start_consumer
+from headwater.streams.kafka.consumer_groups import Committed, MemberFenced, committed_offsets
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.kafka.static_members import MemberFenced
 
 log = logging.getLogger(__name__)
 

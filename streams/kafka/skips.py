@@ -24,7 +24,7 @@ from headwater.schemas.topics import SKIPPED, TOPICS, WORKFLOW_COMMANDS, WORKFLO
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import dead_letter
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, position_of
 from headwater.streams.kafka.retrying import Retrying
 

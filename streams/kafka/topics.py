@@ -10,8 +10,7 @@ from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
 from headwater.schemas.topics import MAX_RECORD_BYTES, TOPICS, Topic
-from headwater.streams.kafka.clients import admin_client, wait_for_controller
-from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.cluster import Cluster, admin_client, wait_for_controller
 from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from typing_extensions import override
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 from headwater.streams.kafka.cluster import Cluster, PasswordLogin, TokenLogin
-from headwater.streams.kafka.committed import seek_to_committed
+from headwater.streams.kafka.consumer_groups import seek_to_committed
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.truncation import raise_when_truncated
 

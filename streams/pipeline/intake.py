@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from headwater.processors.evaluations import Evaluator
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.processors.triggers.rules import Rule
 from headwater.processors.wipes import user_in, wipe_order_of
 from headwater.schemas.codec import decode, decode_row, encode, record_name

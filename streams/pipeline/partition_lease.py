@@ -1,4 +1,7 @@
-"""Ownership of a partition, without I/O: claims, appends, and records of other writers.
+"""Ownership of a partition, without I/O: claims, appends, staged changes, and blocks.
+
+Changes of a batch must not reach the store before the broker has acknowledged them, but the batch
+itself has to see them. So they are staged, and written when their owner reports them as durable.
 
 Nothing in Kafka keeps a superseded owner from writing: its records may arrive late, and a suspended
 process resumes. Its records are void (`processors.epochs`), but compaction keeps only the last
@@ -9,16 +12,149 @@ takes. It does the same for void records that it reads when it acquires the part
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from headwater.processors.epochs import UNCLAIMED, NewestEpoch
+import msgspec
+from typing_extensions import override
+
+from headwater.processors.runs.claims import NO_EPOCH, NewestEpoch
+from headwater.schemas.codec import write_versions
 from headwater.schemas.epochs import CLAIM, CLAIM_KEY, EPOCH, UNSEEN, epoch_of, is_claim, unseen_of
-from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.schemas.errors import Disposition, HeadwaterError, NotYetReadable
 from headwater.schemas.installed_tables import ALL_TABLES
+from headwater.schemas.newer import Waiting
 from headwater.schemas.topics import OUTCOMES, WAITING, WIPES
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
-from headwater.streams.pipeline.staged import PartitionCheckpoint
+from headwater.streams.kafka.state_store import Changes, Family
+
+_PAGE = 500
+
+
+class PartitionCheckpoint(msgspec.Struct, frozen=True):
+    """Position of topics in a store.
+
+    Attributes:
+        positions: Next offset by topic.
+        epochs: Epoch of the newest writer before it, by topic.
+        unseen: See `Fold.unseen`.
+    """
+
+    positions: dict[str, int] = {}
+    epochs: dict[str, int] = {}
+    unseen: tuple[int, int] = (0, NO_EPOCH)
+
+
+class Store(Protocol):
+    """Store of a partition's state; see `StateStore`."""
+
+    def positions(self) -> dict[str, int]: ...  # noqa: D102
+    def get(self, family: Family, key: bytes) -> bytes | None: ...  # noqa: D102
+    def multi_get(  # noqa: D102
+        self, family: Family, keys: Sequence[bytes]
+    ) -> list[bytes | None]: ...
+    def scan(  # noqa: D102
+        self, family: Family, prefix: bytes = b"", *, after: bytes | None = None, limit: int = 1_000
+    ) -> list[tuple[bytes, bytes]]: ...
+    def families(self) -> list[Family]: ...  # noqa: D102
+    def write(self, changes: Changes, positions: Mapping[str, int]) -> None: ...  # noqa: D102
+    def drop(self, family: Family) -> None: ...  # noqa: D102
+    def clear(self) -> None: ...  # noqa: D102
+    def purge(  # noqa: D102
+        self, family: Family, prefixes: Iterable[bytes] = (b"",)
+    ) -> None: ...
+    def close(self) -> None: ...  # noqa: D102
+
+
+class Staged:
+    """A store and the changes to be written to it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._changes: defaultdict[Family, dict[bytes, bytes | None]] = defaultdict(dict)
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        """Return the value of a key, with staged changes."""
+        changes = self._changes[family]
+        return changes[key] if key in changes else self.store.get(family, key)
+
+    def put(self, family: Family, key: bytes, value: bytes | None) -> None:
+        """Stage the change of a key; None deletes it."""
+        self._changes[family][key] = value
+
+    def put_all(self, family: Family, values: Mapping[bytes, bytes | None]) -> None:
+        """Stage changes of many keys, which costs less than one by one."""
+        self._changes[family].update(values)
+
+    def scan(
+        self, family: Family, prefix: bytes = b"", *, until: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield keys with a prefix and their values, unordered; `until` is exclusive."""
+        changes = dict(self._changes[family])
+        for key, value in changes.items():
+            if value is not None and key.startswith(prefix) and (until is None or key < until):
+                yield key, value
+        after: bytes | None = None
+        while page := self.store.scan(family, prefix, after=after, limit=_PAGE):
+            for key, value in page:
+                if until is not None and key >= until:
+                    return
+                if key not in changes:
+                    yield key, value
+            after = page[-1][0]
+
+    def write(self, positions: Mapping[str, int]) -> None:
+        """Write the staged changes, all of them durable, and the positions of topics."""
+        self.store.write(self._changes, positions)
+        self._changes.clear()
+
+
+# -- partitions that are blocked until another release can read or write their records
+
+
+class SchemaVersionsChanged(HeadwaterError):
+    """Records that could not be written may be written now: restart and restore partitions."""
+
+    disposition = Disposition.HALT
+    code = "forms_changed"
+
+
+_NONE: Final = object()
+
+
+class BlockedPartitions(Waiting):
+    """Partitions that are blocked by a record to read, or to write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The schema versions in use when the first partition was blocked.
+        self._forms: object = _NONE
+
+    def block_writes(self, partition: int, error: NotYetReadable, forms: object) -> None:
+        """Record that a partition may not write a record under the given schema versions."""
+        # Keep those of the first blocked partition: any later change counts.
+        if self._forms is _NONE:
+            self._forms = forms
+        self.begin(partition, f"partition {partition} waits: {error}")
+
+    def check_versions(self) -> None:
+        """Check whether the schema versions are still those that blocked partitions.
+
+        Raises:
+            SchemaVersionsChanged: They have changed.
+        """
+        if self._forms is not _NONE and self._forms is not write_versions():
+            raise SchemaVersionsChanged(
+                "expected the schema versions that block some partitions, found others"
+            )
+
+    @override
+    def clear(self) -> None:
+        super().clear()
+        self._forms = _NONE
+
+
+# -- ownership of a partition, without I/O: claims, appends, and records of other writers
 
 #: Topics with the writer's epoch in every record. Claims of event ids are valid from any writer;
 #: hops, effects, traces and dead letters may be duplicated.
@@ -88,7 +224,7 @@ class Fold:
     @property
     def epoch(self) -> int:
         """Return the greatest epoch of all topics."""
-        return max((newest.epoch for newest in self._newest.values()), default=UNCLAIMED)
+        return max((newest.epoch for newest in self._newest.values()), default=NO_EPOCH)
 
     def checkpoint(self, topics: Iterable[str]) -> PartitionCheckpoint | None:
         """Return the position of topics; None while void records hide valid ones."""
@@ -185,7 +321,7 @@ class PartitionLease:
     def checkpoint(self, topics: Iterable[str]) -> PartitionCheckpoint:
         """Return the position of topics in the state, once all appends are acknowledged."""
         positions = {topic: self._next[topic] for topic in topics if topic in self._next}
-        unseen = self.published_unseen or (0, UNCLAIMED)
+        unseen = self.published_unseen or (0, NO_EPOCH)
         return PartitionCheckpoint(positions, dict.fromkeys(FENCED, self.epoch), unseen)
 
     @property

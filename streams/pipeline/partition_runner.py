@@ -24,7 +24,7 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Final
 
-from headwater.processors.epochs import epoch_after
+from headwater.processors.runs.claims import epoch_after
 from headwater.schemas.codec import write_versions
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable
 from headwater.schemas.newer import newer_schema_message, readable
@@ -32,27 +32,27 @@ from headwater.schemas.topics import ADMISSIONS, OUTCOMES, WAITING
 from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.offsets import Offsets
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import Offsets, read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, position_of
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.pipeline._faust import TP, Batch
-from headwater.streams.pipeline.blocked_partitions import BlockedPartitions
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_lease import (
     FENCED,
+    BlockedPartitions,
     Fold,
     Gap,
     Hidden,
     LogCut,
+    PartitionCheckpoint,
     PartitionLease,
     PartitionLost,
+    Store,
     claim,
     last_values,
 )
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.record_batch import phases
-from headwater.streams.pipeline.staged import PartitionCheckpoint, Store
 from headwater.streams.pipeline.sweeps import Sweeps
 from headwater.streams.watchdog import Watchdog
 

@@ -23,7 +23,7 @@ from headwater.schemas.tables import Owner, Row, Table, begins_with_user
 from headwater.schemas.topics import ADMISSIONS, TOPICS, WAITING, WIPES
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, position_of
 from headwater.streams.kafka.state_store import Family
-from headwater.streams.pipeline.staged import PartitionCheckpoint, Staged, Store
+from headwater.streams.pipeline.partition_lease import PartitionCheckpoint, Staged, Store
 
 log = logging.getLogger(__name__)
 

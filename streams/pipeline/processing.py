@@ -22,13 +22,18 @@ import msgspec
 
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.providers.envelope import UNREADABLE
-from headwater.processors.providers.first_seen import first_seen
-from headwater.processors.providers.placement import Placement
-from headwater.processors.providers.provider import NO_USER, DeliveryType, Lookup, Provider
+from headwater.processors.providers.provider import (
+    NO_USER,
+    DeliveryType,
+    Lookup,
+    Placement,
+    Provider,
+)
 from headwater.processors.providers.results import (
     Failed,
     Normalized,
     NormalizeResult,
+    first_seen,
     updates_of,
 )
 from headwater.processors.triggers.decide import check_effect, decide

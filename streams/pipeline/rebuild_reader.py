@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 import msgspec
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.placement import Placement
-from headwater.processors.providers.provider import DeliveryType
+from headwater.processors.providers.provider import DeliveryType, Placement
 from headwater.processors.providers.results import updates_of
 from headwater.processors.wipes import wipe_order_of
 from headwater.schemas.codec import decode
@@ -25,7 +24,7 @@ from headwater.schemas.tables import USERS, Table, Value
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, partition_of
 from headwater.streams.pipeline.processing import admitted
 from headwater.streams.pipeline.wiping import Names, names_of

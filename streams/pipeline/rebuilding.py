@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from typing_extensions import override
 
 from headwater.processors.columns import adopt
-from headwater.processors.epochs import NewestEpoch
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.processors.providers.results import Effect, NormalizeResult
+from headwater.processors.runs.claims import NewestEpoch
 from headwater.processors.triggers.decide import RejectedEffect
 from headwater.processors.wipes import wipe_order_of
 from headwater.schemas.codec import decode, decode_row
@@ -29,9 +29,10 @@ from headwater.schemas.tables import USERS, Row, Table, Value
 from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StoreCorrupted
+from headwater.streams.pipeline.partition_lease import PartitionCheckpoint, Store
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.rebuild_reader import (
@@ -41,7 +42,6 @@ from headwater.streams.pipeline.rebuild_reader import (
     Span,
 )
 from headwater.streams.pipeline.record_batch import RecordBatch
-from headwater.streams.pipeline.staged import PartitionCheckpoint, Store
 from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
 
 _HOPS: Final = (EVENTS, UNRESOLVED)

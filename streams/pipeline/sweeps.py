@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import UserForgotten
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.pipeline.partition_lease import PartitionLease
 from headwater.streams.pipeline.partition_state import PartitionState

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.processors.wipes import (
     SOURCE,
     TYPE,

@@ -1,4 +1,4 @@
-"""The pipeline worker: a partition runner in one Faust app.
+"""The pipeline worker: a partition runner in one Faust app, and its session deadline.
 
 The worker is crash-only: an error in the runner ends the process, because its memory may be ahead
 of the log, and the next process restarts from committed state.
@@ -16,21 +16,19 @@ from typing import Final, NoReturn, ParamSpec, TypeVar
 import uvloop
 
 from headwater.processors.evaluations import Evaluator
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.processors.triggers.rules import Rule
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WEBHOOKS
 from headwater.streams.clock import monotonic
-from headwater.streams.garbage import collect_seldom
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.broker_clock import BrokerClock
-from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.cluster_id import cluster_id
-from headwater.streams.kafka.offsets import Offsets
+from headwater.streams.kafka.cluster import Cluster, cluster_id
+from headwater.streams.kafka.consumer_groups import MemberFenced
+from headwater.streams.kafka.readers import Offsets
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_store import StateStore, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.kafka.static_members import MemberFenced
 from headwater.streams.pipeline._faust import (
     HEARTBEAT_S,
     SESSION_TIMEOUT_S,
@@ -46,8 +44,61 @@ from headwater.streams.pipeline._faust import (
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_runner import PartitionRunner
 from headwater.streams.pipeline.partition_state import FORM
-from headwater.streams.pipeline.session_deadline import SessionDeadline, SessionExpired
+from headwater.streams.process_tuning import collect_seldom
 from headwater.streams.watchdog import Stalled, Watchdog, arm, dump
+
+
+class SessionExpired(HeadwaterError):
+    """The process was suspended for so long that its partitions may have another owner."""
+
+    disposition = Disposition.HALT
+    code = "lease_lost"
+
+
+class SessionDeadline:
+    """Prevents a worker that was suspended from appending outdated state.
+
+    Its partitions may have another owner, and its appends would hide newer rows. The pulse stops
+    with the process, so the deadline is checked before every append and at every pulse, whichever
+    comes first when the process resumes.
+    """
+
+    def __init__(self, *, valid_for_s: float, monotonic: Callable[[], float]) -> None:
+        self._valid_for_s = valid_for_s
+        self._monotonic = monotonic
+        self._renewed: float | None = None
+
+    def renew(self) -> None:
+        """Renew the deadline; called by the pulse.
+
+        Raises:
+            SessionExpired: The last pulse was too long ago.
+        """
+        now = self._monotonic()
+        self._check(now)
+        # Not the clock again: a suspension since the check must not count as a pulse.
+        self._renewed = now
+
+    def check(self) -> None:
+        """Check the deadline.
+
+        Raises:
+            SessionExpired: The last pulse was too long ago.
+        """
+        self._check(self._monotonic())
+
+    def _check(self, now: float) -> None:
+        if self._renewed is None:
+            return
+        paused_s = now - self._renewed
+        if paused_s > self._valid_for_s:
+            raise SessionExpired(
+                f"expected a pulse every {self._valid_for_s} s, found none for {paused_s:.1f} "
+                "s; usual cause: the process or its machine was suspended"
+            )
+
+
+# -- the pipeline worker: a partition runner in one Faust app
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from headwater.processors.code.commands import Log
 from headwater.processors.code.errors import HistoryDivergedError
-from headwater.processors.code.host_messages import Activate
+from headwater.processors.code.host_messages import Activate, Log
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
 from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.streams.authoring.workflow_values import WorkflowEvent

@@ -1,11 +1,32 @@
-"""The host of a run as the run uses it: it runs attempts, sends commands, and has a clock."""
+"""The host of a run as the run uses it: attempts, commands, and a clock."""
 
+import contextvars
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from headwater.processors.code.commands import CodeCommand
-from headwater.processors.runs.requests import Reached, RetryPolicy
+import msgspec
+
+from headwater.processors.code.host_messages import CodeCommand
+from headwater.processors.runs.decisions import Reached, RetryPolicy
 from headwater.streams.authoring.value_types import ValueType
+
+
+class CurrentAttempt(msgspec.Struct, frozen=True, gc=False):
+    """The attempt that is running."""
+
+    key: str
+    number: int
+    #: For example `order/order-1`.
+    instance: str = ""
+
+
+#: The attempt that the running code belongs to. Log lines name it.
+ATTEMPT: contextvars.ContextVar[CurrentAttempt | None] = contextvars.ContextVar(
+    "headwater_attempt", default=None
+)
+
+
+# -- the host of a run as the run uses it: it runs attempts, sends commands, and has a clock
 
 
 class Call:

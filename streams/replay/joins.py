@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headwater.processors.code.commands import Close, CodeCommand, Fail, Losers
-from headwater.processors.code.entry_keys import entry_key
 from headwater.processors.code.errors import JoinError, RaceError, UnserialisableError
-from headwater.processors.code.state import Entry
+from headwater.processors.code.host_messages import Close, CodeCommand, Fail, Losers
+from headwater.processors.code.state import Entry, entry_key
 from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX, bounded
 from headwater.schemas.failures import JOIN, RACE
 from headwater.schemas.history import Failure
@@ -16,8 +15,7 @@ from headwater.streams.authoring.arguments import check_length, check_name
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode, encode
 from headwater.streams.authoring.workflow_values import Won
-from headwater.streams.replay.branches import Branch, Branches, S
-from headwater.streams.replay.finished_entries import only_replays, replay_within
+from headwater.streams.replay.branches import Branch, Branches, S, only_replays, replay_within
 from headwater.streams.replay.scope import Scope
 
 #: Characters of the messages of all failed branches together, so that they fit into a result.

@@ -5,16 +5,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias
 
-from headwater.processors.code.commands import Advance, Close, Fail
-from headwater.processors.code.entry_keys import iteration_scope
 from headwater.processors.code.errors import LoopError
-from headwater.processors.code.state import Entry
+from headwater.processors.code.host_messages import Advance, Close, Fail
+from headwater.processors.code.state import Entry, iteration_scope
 from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode, encode
 from headwater.streams.authoring.workflow_values import Break, Continue
-from headwater.streams.replay.branches import S
-from headwater.streams.replay.finished_entries import UntilDue, is_replayed, only_replays
+from headwater.streams.replay.branches import S, UntilDue, is_replayed, only_replays
 
 #: Consecutive iterations without an entry. Each commit of a loop is an append, so a loop that waits
 #: for nothing would append without end.

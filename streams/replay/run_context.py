@@ -1,26 +1,223 @@
-"""State that all entries of one run share while its code runs."""
+"""State that all entries of one run share while its code runs.
+
+A recorded result is not delivered as soon as the code awaits it. When the code rests, the recorded
+result with the lowest sequence among those awaited is delivered, and so on. The code thus sees
+results in the order of the log, now as before a crash, and gather, races and branches execute in
+the same order.
+"""
 
 import asyncio
+import heapq
+from collections.abc import Collection, Iterable
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater.processors.code.commands import CodeCommand, Log
 from headwater.processors.code.errors import NonDeterministicError
-from headwater.processors.code.host_messages import Activate
-from headwater.processors.code.state import Entry
-from headwater.processors.code.trimming import trim
+from headwater.processors.code.host_messages import Activate, CodeCommand, Log
+from headwater.processors.code.state import BEGINNING, UNRESOLVED, Entry, keys_at_or_under, trim
+from headwater.processors.runs.decisions import Reached
 from headwater.processors.runs.limits import DEFAULT_LIMITS, LOG_MESSAGE_MAX, SYSTEM, bounded
-from headwater.processors.runs.requests import Reached
-from headwater.schemas.statuses import EntryStatus
+from headwater.schemas.statuses import OPEN, EntryStatus
 from headwater.streams.authoring.failures import failure_of
-from headwater.streams.replay.host_port import Handler, HostPort
+from headwater.streams.replay.host_port import Call, Handler, HostPort
 from headwater.streams.replay.journal import Journal
-from headwater.streams.replay.logged_lines import LoggedLines
 from headwater.streams.replay.loop import WorkflowLoop
-from headwater.streams.replay.results import Results
-from headwater.streams.replay.step_calls import StepCalls
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Coroutine
+
+
+class LoggedLines:
+    """How far the code had come when it logged last, and how far it is now.
+
+    Progress is measured by the latest event that the code has seen. Lines logged before the code
+    reaches its former progress are repeated, lines logged after it are new. At exactly the same
+    progress, a known number of lines are repeated.
+
+    A loop resumes at its latest commit, so its code is ahead of concurrent code, which catches up
+    as results are delivered. The scopes within the loop state their progress.
+
+    Attributes:
+        seen: Sequence of the latest event that the code has seen.
+    """
+
+    def __init__(self, entries: Iterable[Entry], logged_at: int, lines: int) -> None:
+        # A retried run keeps the lines of the run before it up to the last result that it kept.
+        kept_until = max(
+            (
+                entry.sequence
+                for entry in entries
+                if entry.sequence < UNRESOLVED and entry.status is not EntryStatus.CANCELLED
+            ),
+            default=BEGINNING,
+        )
+        self.seen = BEGINNING
+        self._logged_at = max(kept_until, logged_at)
+        self._repeats_left = lines if logged_at >= kept_until else 0
+
+    def see(self, sequence: int) -> None:
+        """Record an event that the code sees. During a replay it may be an old one."""
+        self.seen = max(self.seen, sequence)
+
+    def next_is_new(self, since: int) -> int | None:
+        """Return the progress of the code if its next line is new, else None.
+
+        Args:
+            since: Progress at which the code of the line's scope begins.
+        """
+        seen = max(self.seen, since)
+        if seen < self._logged_at:
+            return None
+        if seen == self._logged_at and self._repeats_left:
+            self._repeats_left -= 1
+            return None
+        return seen
+
+
+# -- delivery of entries' results to the code that awaits them
+
+
+class Results:
+    """The results that the code of one run awaits."""
+
+    def __init__(self, loop: WorkflowLoop) -> None:
+        self._loop = loop
+        self._awaited: dict[str, asyncio.Future[Entry]] = {}
+        self._recorded: list[tuple[int, int, asyncio.Future[Entry], Entry]] = []
+        #: Orders several waiters of the same entry by their arrival.
+        self._numbers = count()
+        self._commits: dict[str, asyncio.Future[None]] = {}
+
+    def future_of(self, key: str, entry: Entry | None) -> asyncio.Future[Entry]:
+        """Return a future for the result of an entry.
+
+        A recorded result is delivered in the order of the log, any other when it is recorded.
+        """
+        future: asyncio.Future[Entry] = self._loop.create_future()
+        if entry is None or entry.status in OPEN or entry.sequence == UNRESOLVED:
+            self._awaited[key] = future
+        elif entry.status is not EntryStatus.CANCELLED:
+            recorded = (entry.sequence, next(self._numbers), future, entry)
+            heapq.heappush(self._recorded, recorded)
+        # A cancelled entry has no result; its future stays pending.
+        return future
+
+    def next_recorded(
+        self, before: int | None = None
+    ) -> tuple[asyncio.Future[Entry], Entry] | None:
+        """Return the next recorded result, optionally only one before a sequence."""
+        if not self._recorded or (before is not None and self._recorded[0][0] > before):
+            return None
+        _, _, future, entry = heapq.heappop(self._recorded)
+        return future, entry
+
+    def resolve(self, key: str, entry: Entry) -> None:
+        """Deliver a result that has just been recorded."""
+        future = self._awaited.pop(key, None)
+        if future is not None and not future.done():
+            future.set_result(entry)
+
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether a loop waits until its commit is durable."""
+        return bool(self._commits)
+
+    def commit_future(self, key: str) -> asyncio.Future[None]:
+        """Return a future for the durability of a loop's commit."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._commits[key] = future
+        return future
+
+    def resolve_commit(self, key: str) -> None:
+        """Record that the commit of a loop is durable."""
+        future = self._commits.pop(key, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def forget(self) -> None:
+        """Drop all waiters."""
+        self._awaited.clear()
+        self._recorded.clear()
+        self._commits.clear()
+
+
+# -- step calls of a run's code, from their first attempt to their result
+
+
+class StepCalls:
+    """Calls without a result."""
+
+    def __init__(self, host: HostPort) -> None:
+        self._host = host
+        self._calls: dict[str, Call] = {}
+        self._deferred: list[tuple[int, int, Call]] = []
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._calls
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def get(self, key: str) -> Call | None:
+        """Return the call of a key."""
+        return self._calls.get(key)
+
+    def add(self, call: Call) -> None:
+        """Add a call whose next attempt is started by the owner."""
+        self._calls[call.reached.key] = call
+
+    def start(self, call: Call) -> None:
+        """Start an attempt."""
+        self._calls[call.reached.key] = call
+        call.started = True
+        self._host.call(call)
+
+    def start_after_replay(self, call: Call, began_ms: int) -> None:
+        """Defer an attempt that was running, until everything recorded before it is delivered.
+
+        Args:
+            call: Call of its step.
+            began_ms: When the attempt began, in Unix milliseconds. Attempts start in this order.
+        """
+        self.add(call)
+        self._deferred.append((began_ms, call.reached.ordinal, call))
+
+    def start_deferred(self) -> None:
+        """Start the deferred attempts that are still current."""
+        deferred, self._deferred = self._deferred, []
+        for *_, call in sorted(deferred, key=lambda deferred_call: deferred_call[:2]):
+            if self._calls.get(call.reached.key) is call:
+                self.start(call)
+
+    def retry(self, key: str, attempt: int) -> None:
+        """Start the next attempt of a step, if the code has reached it."""
+        call = self._calls.get(key)
+        if call is not None and not call.started:
+            call.attempt = attempt
+            self.start(call)
+
+    def timed_out(self, key: str) -> None:
+        """Time out an attempt, ignoring what its code still returns."""
+        self._host.cancel(key)
+        call = self._calls.get(key)
+        if call is not None:
+            call.started = call.returned = False
+
+    def resolved(self, key: str) -> None:
+        """End the call of a step with a result, possibly from an attempt in a lost host."""
+        call = self._calls.pop(key, None)
+        if call is not None and call.started:
+            self._host.cancel(key)
+
+    def discard(self, scopes: Collection[str]) -> list[Call]:
+        """Remove, cancel and return the calls at some keys and below them."""
+        discarded = [self._calls.pop(key) for key in keys_at_or_under(self._calls, scopes)]
+        for call in discarded:
+            self._host.cancel(call.reached.key)
+        return discarded
+
+
+# -- state that all entries of one run share while its code runs
 
 #: Calls of `step` without waiting: more than any run has entries, and than log lines that a host
 #: should buffer.

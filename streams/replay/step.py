@@ -12,9 +12,9 @@ from headwater.processors.code.errors import (
     RollbackCheckpointError,
 )
 from headwater.processors.code.state import Entry
+from headwater.processors.runs.decisions import Reached
 from headwater.processors.runs.durations import Duration, timeout_of
 from headwater.processors.runs.limits import name_problem
-from headwater.processors.runs.requests import Reached
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.streams.authoring.arguments import (
     check_callable,
@@ -29,9 +29,13 @@ from headwater.streams.authoring.arguments import (
     wait_timeout_ms,
     wants_tx,
 )
-from headwater.streams.authoring.result_types import output_of, result_of_step, step_result_type
 from headwater.streams.authoring.step_tx import StepTx
-from headwater.streams.authoring.value_types import ValueType
+from headwater.streams.authoring.value_types import (
+    ValueType,
+    output_of,
+    result_of_step,
+    step_result_type,
+)
 from headwater.streams.authoring.values import decode, encode_params
 from headwater.streams.authoring.workflow_values import (
     Break,
@@ -45,8 +49,8 @@ from headwater.streams.authoring.workflow_values import (
 )
 from headwater.streams.replay import joins, loops
 from headwater.streams.replay.branches import Branch
-from headwater.streams.replay.deterministic import DeterministicValues
 from headwater.streams.replay.host_port import Call, Handler
+from headwater.streams.replay.scope import DeterministicValues
 from headwater.streams.replay.step_log import StepLog
 
 T = TypeVar("T")

@@ -6,11 +6,11 @@ from typing import Any, Final, NoReturn
 
 from typing_extensions import override
 
-from headwater.processors.code.commands import Log
+from headwater.processors.code.host_messages import Log
 from headwater.processors.runs.limits import SYSTEM, control_character
 from headwater.schemas.history import Limits
-from headwater.streams.authoring.attempt import ATTEMPT
 from headwater.streams.authoring.values import encode, utf8_safe
+from headwater.streams.replay.host_port import ATTEMPT
 from headwater.streams.replay.scope import Scope
 
 

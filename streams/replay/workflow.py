@@ -11,10 +11,8 @@ from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import Json
 from headwater.schemas.topics import author_topic_problem
 from headwater.streams.authoring.arguments import signature_mismatch
-from headwater.streams.authoring.params import params_of, result_of
-from headwater.streams.authoring.read_only import frozen
-from headwater.streams.authoring.value_types import ValueType
-from headwater.streams.authoring.workflow_values import P_contra, R_co, WorkflowEvent
+from headwater.streams.authoring.value_types import ValueType, params_of, result_of
+from headwater.streams.authoring.workflow_values import P_contra, R_co, WorkflowEvent, frozen
 from headwater.streams.replay.step import Step
 
 #: An author's function.

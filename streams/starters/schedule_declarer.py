@@ -19,7 +19,7 @@ from headwater.schemas.failures import INSTANCE_EXISTS, INSTANCE_NOT_FOUND, INST
 from headwater.schemas.history import Command, ReplySent, RestartRun, SendEvent, StartRun
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.values import encode
-from headwater.streams.code_host.schedule_runner import DECLARED, RUNNER
+from headwater.streams.code_host.builtin_app import DECLARED, RUNNER
 from headwater.streams.code_host.schedules import Declared, FromDeployment
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown

@@ -23,8 +23,7 @@ from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
-from headwater.streams.kafka.clients import start_consumer
-from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.cluster import Cluster, start_consumer
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.truncation import (

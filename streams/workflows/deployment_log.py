@@ -1,16 +1,40 @@
-"""The topics of deployments and artifacts, for processes that run, show or deploy code."""
+"""The topics of graph definitions, deployments and artifacts."""
 
 import hashlib
 
 from headwater.processors.deployments import DeploymentOutcome, Deployments
-from headwater.schemas.codec import encode
-from headwater.schemas.deployment_records import read_deployment_record
-from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
+from headwater.processors.graph.catalogue import Catalogue, Outcome
+from headwater.schemas.codec import decode, encode, read_deployment_record
+from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated, GraphDeployed
 from headwater.schemas.errors import Disposition, HeadwaterError
-from headwater.schemas.topics import ARTIFACTS, DEPLOYMENTS
+from headwater.schemas.topics import ARTIFACTS, DEPLOYMENTS, GRAPH_DEFINITIONS
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.folded_topic import PARTITION, FoldedTopic
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
+
+
+class DefinitionLog(FoldedTopic[Catalogue, Outcome]):
+    """Follows the topic, and deploys definitions. Connects on first use."""
+
+    def __init__(self, *, cluster: Cluster, client_id: str) -> None:
+        super().__init__(
+            GRAPH_DEFINITIONS, Catalogue(), _apply_definition, cluster=cluster, client_id=client_id
+        )
+
+    async def deploy(self, record: GraphDeployed) -> Outcome:
+        """Deploy a definition. Return the outcome when it is durable.
+
+        Raises:
+            BrokerUnavailable: It may have been deployed. It is safe to deploy it again.
+        """
+        return await self.append(record.name, encode(record))
+
+
+def _apply_definition(catalogue: Catalogue, value: bytes | None) -> Outcome:
+    return catalogue.apply(decode(value, GraphDeployed))
+
+
+# -- the topics of deployments and artifacts, for processes that run, show or deploy code
 
 
 class ArtifactLost(HeadwaterError):
@@ -25,7 +49,9 @@ class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
 
     def __init__(self, *, cluster: Cluster, client_id: str) -> None:
         self._cluster = cluster
-        super().__init__(DEPLOYMENTS, Deployments(), _apply, cluster=cluster, client_id=client_id)
+        super().__init__(
+            DEPLOYMENTS, Deployments(), _apply_deployment, cluster=cluster, client_id=client_id
+        )
 
     async def upload(self, deployment_id: str, artifact: bytes) -> int:
         """Append an artifact. Return its offset, for the record of its deployment.
@@ -64,5 +90,5 @@ class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
         return values[0]
 
 
-def _apply(deployments: Deployments, value: bytes | None) -> DeploymentOutcome:
+def _apply_deployment(deployments: Deployments, value: bytes | None) -> DeploymentOutcome:
     return deployments.apply(read_deployment_record(value))

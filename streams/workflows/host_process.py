@@ -24,13 +24,14 @@ from headwater.processors.runs.host_messages import HostMessage, Ping, Pong
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
-from headwater.streams.code_host.crash_record import (
+from headwater.streams.code_host.host_channel import (
     EXIT_BROKEN,
     EXIT_NO_THREADS,
+    HOST_FRAME_MAX,
     CrashRecord,
+    Pipe,
     crash_location,
 )
-from headwater.streams.code_host.frames import HOST_FRAME_MAX, Pipe
 from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.workflows.app_environment import environment_of_apps, hint_of_withheld
 

@@ -13,8 +13,7 @@ from headwater.streams.engine.instance_store import (
     MemoryStore,
     StoredState,
 )
-from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.cluster_id import cluster_id
+from headwater.streams.kafka.cluster import Cluster, cluster_id
 from headwater.streams.kafka.state_store import Family, StateStore, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
 

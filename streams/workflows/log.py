@@ -40,7 +40,7 @@ from headwater.schemas.errors import (
 )
 from headwater.schemas.history import HistoryAppended, PartitionClaimed, ReplySent, record_key
 from headwater.schemas.newer import is_newer, newer_schema_message, readable
-from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.records import SnapshotTaken
 from headwater.schemas.topics import (
     MAX_VALUE_BYTES,
     WORKFLOW_HISTORY,
@@ -48,11 +48,10 @@ from headwater.schemas.topics import (
     WORKFLOW_SNAPSHOTS,
 )
 from headwater.streams.engine.quarantine import describe_error
-from headwater.streams.kafka.appender import Appender, Sent
+from headwater.streams.kafka.appender import Appender, Producers, Sent
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.producers import Producers
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
 

@@ -29,7 +29,7 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.committed import Committed
+from headwater.streams.kafka.consumer_groups import Committed
 from headwater.streams.kafka.group_member import GroupMember
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.state_store import StoreCorrupted

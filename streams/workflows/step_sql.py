@@ -4,12 +4,12 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
-from headwater.processors.runs.requests import StepReturned
+from headwater.processors.runs.decisions import StepReturned
 from headwater.processors.runs.step_commits import EffectUnknown, StepCommit, StepId
 from headwater.schemas.errors import HeadwaterError, StoreUnavailable, Superseded
 from headwater.schemas.history import Failure
 from headwater.streams.engine.driver import recover
-from headwater.streams.engine.step_database import StepDatabase, failed
+from headwater.streams.engine.steps_with_sql import StepDatabase, failed
 from headwater.streams.engine.turns import Partition, StepOutcome, StepTransaction
 from headwater.streams.kafka.retrying import Retrying
 

@@ -24,36 +24,30 @@ from headwater.schemas.history import instance_key
 from headwater.streams.clock import monotonic
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.deadlines import SessionDeadlines
+from headwater.streams.engine.commands import RunSizeLimit
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import InstanceStore
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import restore_partition
-from headwater.streams.engine.run_size_limit import RunSizeLimit
-from headwater.streams.engine.step_database import StepDatabase
+from headwater.streams.engine.steps_with_sql import StepDatabase
 from headwater.streams.engine.turns import Flight, Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.workflows.checkpoints import Checkpoints
 from headwater.streams.workflows.deployed_code import DeployedCode
-from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.host_process import Program
-from headwater.streams.workflows.hosts import Hosts
-from headwater.streams.workflows.housekeeping import Housekeeping
-from headwater.streams.workflows.incidents import Incidents
+from headwater.streams.workflows.hosts import Hosts, Reloading
+from headwater.streams.workflows.housekeeping import Bounds, Checkpoints, Housekeeping, Pace
+from headwater.streams.workflows.incidents import Incidents, Restoring
 from headwater.streams.workflows.instance_stores import InstanceStores
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 from headwater.streams.workflows.manual_ticks import TickResult, Ticks
-from headwater.streams.workflows.outbox import Outbox
+from headwater.streams.workflows.outbox import Outbox, Replies
 from headwater.streams.workflows.ownership import Ownership
-from headwater.streams.workflows.reloading import Reloading
-from headwater.streams.workflows.replies import Replies
-from headwater.streams.workflows.restoring import Restoring
-from headwater.streams.workflows.runnable_code import RunnableCode
+from headwater.streams.workflows.runnable_code import DeployedGraphs, RunnableCode
 from headwater.streams.workflows.step_sql import StepSql
-from headwater.streams.workflows.worker_settings import Bounds, Pace
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from headwater import Retry, Step, WorkflowEvent, workflow
-from headwater.processors.code.commands import Log
+from headwater.processors.code.host_messages import Log
 
 SOON = Retry(limit=2, delay="1 second", backoff="constant")
 ONCE = Retry(limit=0)

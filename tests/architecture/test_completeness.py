@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from headwater.schemas import topics
-from headwater.schemas.catalogue import NEWEST
+from headwater.schemas.avro_schemas import NEWEST
 from headwater.schemas.installed_tables import ALL_TABLES as TABLES
 from headwater.schemas.installed_tables import INSTALLED
 from headwater.schemas.records import RECORD_TYPES, Record

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.api.metrics import Metrics
+from headwater.gateway.api.monitoring import Metrics
 from headwater.gateway.cli.main import cli
 from headwater.gateway.settings.environment import describe
 from headwater.gateway.settings.settings import Settings
@@ -18,7 +18,7 @@ PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 ADR = ROOT / "docs" / "adr"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-WALLS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+IMPORT_RULES = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
 
 
 @cache
@@ -84,18 +84,18 @@ def test_the_readme_has_a_line_for_every_command():
     assert named == set(cli.commands)
 
 
-def rooms(room: str) -> list[set[str]]:
-    """The rows of the table of a room in architecture.md: the folders and modules of each."""
-    table = ARCHITECTURE.read_text("utf-8").partition(f"| in `{room}/` |")[2].partition("\n\n")[0]
+def packages_in(folder: str) -> list[set[str]]:
+    """The rows of the table of a folder in architecture.md: the packages and modules of each row."""
+    table = ARCHITECTURE.read_text("utf-8").partition(f"| in `{folder}/` |")[2].partition("\n\n")[0]
     cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     return [{name.rstrip("/") for name in re.findall(r"`([\w/]+)`", cell)} for cell in cells]
 
 
-@pytest.mark.parametrize("room", ["gateway", "streams", "projections", "processors", "schemas"])
-def test_the_rooms_of_the_architecture_are_those_of_its_walls(room: str):
+@pytest.mark.parametrize("folder", ["gateway", "streams", "projections", "processors", "schemas"])
+def test_the_packages_of_the_architecture_are_those_of_the_import_rules(folder: str):
     (layers,) = [
-        wall["layers"]
-        for wall in WALLS["contracts"]
-        if wall["type"] == "layers" and wall["containers"] == [f"headwater.{room}"]
+        contract["layers"]
+        for contract in IMPORT_RULES["contracts"]
+        if contract["type"] == "layers" and contract["containers"] == [f"headwater.{folder}"]
     ]
-    assert rooms(room) == [set(layer.split(" | ")) for layer in layers]
+    assert packages_in(folder) == [set(re.split(r" [|:] ", layer)) for layer in layers]

@@ -12,8 +12,8 @@ import httpx
 import psycopg
 from typing_extensions import override
 
+from headwater.projections.postgres.connections import own_dsn
 from headwater.projections.postgres.embedded import EmbeddedPostgres
-from headwater.projections.postgres.schemas import own_dsn
 from tests.e2e.system import System
 from tests.waiting import ANSWERED_WITHIN_S
 

@@ -28,8 +28,8 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_stores import StateStores
+from headwater.streams.workflows.housekeeping import Bounds, Pace
 from headwater.streams.workflows.worker import WorkflowWorker
-from headwater.streams.workflows.worker_settings import Bounds, Pace
 from tests.fakes.counter import Counter, CounterEngine
 from tests.fakes.engines import ENGINES
 

@@ -28,9 +28,9 @@ import httpx
 import psycopg
 from psycopg import conninfo, sql
 
-from headwater.gateway.client.paths import path
+from headwater.gateway.client.requests import path
 from headwater.gateway.settings.providers import installed_providers
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.roles import ROLES, make_roles
 from headwater.schemas.codec import decode
@@ -40,7 +40,7 @@ from headwater.schemas.tables import TABLES, Row, Table
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import Access, Listener
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.webhook_log import WebhookLog
 from headwater.streams.pipeline.worker import EXIT_CRASHED

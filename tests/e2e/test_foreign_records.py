@@ -14,12 +14,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headwater.schemas.catalogue import IDS
+from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REASON, key_of, text_header
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from tests.e2e.deliveries import daily
 from tests.e2e.system import PARTITIONS, System, opened

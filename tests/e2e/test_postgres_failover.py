@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headwater.projections.postgres.schemas import own_dsn
+from headwater.projections.postgres.connections import own_dsn
 from tests.e2e.campaigns import OwnPostgresSystem, Reader, never_silent
 from tests.e2e.system import opened, under_load
 

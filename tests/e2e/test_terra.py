@@ -19,8 +19,8 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from headwater.gateway.client.paths import path
-from headwater.gateway.local.terra_stand_in.generated_data import records_of
+from headwater.gateway.client.requests import path
+from headwater.gateway.local.terra_stand_in.deliveries import records_of
 from headwater.gateway.local.terra_stand_in.posting import DIED
 from tests.e2e.system import ADMIN, System, free_port, opened
 from tests.terra import KEYS, StandIn

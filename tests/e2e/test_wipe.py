@@ -21,12 +21,12 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from headwater.gateway.builtin.blobs.store import reports_of
-from headwater.gateway.cli.mirror import Mirror
-from headwater.gateway.client.paths import path
+from headwater.gateway.cli.sync import Mirror
+from headwater.gateway.client.requests import path
 from headwater.schemas.topics import TOPICS, Cleanup
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Outgoing
 from tests.e2e.deliveries import body, mixed
 from tests.e2e.system import ADMIN, PARTITIONS, READER, System, opened

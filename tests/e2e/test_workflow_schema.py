@@ -29,7 +29,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from headwater.gateway.api.workflows.job_bodies import WAIT_MAX_MS
+from headwater.gateway.api.workflows.job_requests import WAIT_MAX_MS
 from tests.e2e.system import System, opened
 from tests.ticked import Ticked, serving
 from tests.waiting import ANSWERED_WITHIN_S

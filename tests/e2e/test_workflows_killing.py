@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from headwater.processors.slots.state import SlotsRun
+from headwater.processors.slots.queue import SlotsRun
 from headwater.schemas.history import RunStarted, SendEvent, StartRun
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.deadlines import SESSION_S

@@ -25,9 +25,8 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from headwater.processors.code.state import CodeRun
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.token_views import retried_tokens
-from headwater.processors.runs.views import RunView
-from headwater.processors.slots.state import SlotsRun
+from headwater.processors.runs.views import RunView, retried_tokens
+from headwater.processors.slots.queue import SlotsRun
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.history import (
@@ -48,7 +47,7 @@ from headwater.schemas.history import (
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import TOPICS, WORKFLOW_COMMANDS, WORKFLOW_HISTORY
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 from tests.e2e.workflow_app import PUBLISHED, TRAIL

@@ -1,8 +1,8 @@
 """An audit log in memory."""
 
-from headwater.schemas.audit import OperationAudited
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
+from headwater.schemas.records import OperationAudited
 
 
 class MemoryAudit:

@@ -13,10 +13,9 @@ import msgspec
 
 from headwater.processors.runs import appliers
 from headwater.processors.runs import decide as runs
-from headwater.processors.runs.decisions import Decision, Facts, Rejection
-from headwater.processors.runs.ends import ended_by
+from headwater.processors.runs.decisions import Decision, Facts, Rejection, Request, Wake
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.requests import Request, Wake
+from headwater.processors.runs.outbox import ended_by
 from headwater.processors.runs.state import Entry, Run
 from headwater.schemas.history import (
     ActivateJob,

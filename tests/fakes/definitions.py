@@ -1,7 +1,7 @@
 """The log of graph definitions in memory: the fold is the real one."""
 
 from headwater.processors.graph.catalogue import Catalogue, Outcome
-from headwater.schemas.definitions import GraphDeployed
+from headwater.schemas.deployments import GraphDeployed
 from headwater.schemas.errors import BrokerUnavailable
 
 

@@ -8,12 +8,12 @@ from typing import TypeAlias
 import msgspec
 
 from headwater.gateway.api.ports import DeliveryLog
-from headwater.processors.providers.headwater.delivering import delivery_of
+from headwater.processors.providers.headwater import delivery_of
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.streams.pipeline.dead_letter_log import Reappended, Replayed
+from headwater.streams.pipeline.reprocessing import Reappended, Replayed
 from headwater.streams.pipeline.webhook_log import Answer, Appended, Stored
 
 Scenario: TypeAlias = Callable[[DeliveryLog], Awaitable[None]]

@@ -23,7 +23,7 @@ from headwater import (
     WorkflowEvent,
     workflow,
 )
-from headwater.streams.authoring.attempt import ATTEMPT
+from headwater.streams.replay.host_port import ATTEMPT
 
 #: A kind, a number that no other node has, a small number, and what is within.
 Node: TypeAlias = tuple[str, int, int, list["Node"]]

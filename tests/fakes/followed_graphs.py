@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from headwater.processors.graph.graph import graph_of
-from headwater.processors.graph.tokens import Token
-from headwater.processors.runs import token_views
+from headwater.processors.graph.planning import Token
+from headwater.processors.runs.views import Tokens, apply_to_tokens, retried_tokens
 from headwater.schemas.history import (
     FanInActivated,
     GraphStarted,
@@ -42,7 +42,7 @@ class Followed:
     def __init__(self) -> None:
         self._given: Any = None
         self._model: Model | None = None
-        self._tokens: token_views.Tokens = {}
+        self._tokens: Tokens = {}
 
     @property
     def model(self) -> Model:
@@ -56,11 +56,9 @@ class Followed:
             for event in record.events:
                 if isinstance(event, RunStarted):
                     self._tokens = (
-                        {}
-                        if event.kept is None
-                        else token_views.retried_tokens(self._tokens, record.at_ms)
+                        {} if event.kept is None else retried_tokens(self._tokens, record.at_ms)
                     )
-                token_views.apply(self._tokens, event, record.at_ms)
+                apply_to_tokens(self._tokens, event, record.at_ms)
                 self._take(event)
             if not isinstance(record.events[-1], RunErrored | RunTerminated):
                 self._compare()

@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeAlias
 
 import pytest
 
-from headwater.processors.runs.requests import Reached, RetryPolicy, StepReturned
+from headwater.processors.runs.decisions import Reached, RetryPolicy, StepReturned
 from headwater.schemas.history import Failure
-from headwater.streams.authoring.sql_parameters import sql_parameters
+from headwater.streams.authoring.step_tx import sql_parameters
 
 TABLE = "CREATE TABLE charges (id TEXT PRIMARY KEY, amount BIGINT, note TEXT, CHECK (amount < 900))"
 INSERT = "INSERT INTO charges (id, amount) VALUES (%s, %s)"

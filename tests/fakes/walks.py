@@ -6,11 +6,11 @@ from dataclasses import replace
 import msgspec
 
 from headwater.processors.columns import RowUpdate
+from headwater.processors.input_texts import text_problem
 from headwater.processors.providers.envelope import Malformed, Routing
 from headwater.processors.providers.provider import DeliveryType, Provider
 from headwater.processors.providers.results import Normalized, NormalizeResult
 from headwater.processors.signature_schemes import SCHEMES
-from headwater.processors.texts import text_problem
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import DAILY_SUMMARY

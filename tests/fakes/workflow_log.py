@@ -22,7 +22,7 @@ from headwater.schemas.history import (
     LogWritten,
     PartitionClaimed,
 )
-from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.records import SnapshotTaken
 from headwater.schemas.topics import MAX_RECORD_BYTES
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 

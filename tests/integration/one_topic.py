@@ -6,8 +6,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from headwater.projections.projector.plan import Batch, Span
-from headwater.projections.projector.projection import Projection
+from headwater.projections.projector.projection import Batch, Projection, Span
 from headwater.projections.projector.store import Store
 from tests.unit.projections.histories import START_MS, Appended
 

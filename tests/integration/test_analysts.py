@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from headwater.projections.postgres.analysts import documented, make_reader
 from headwater.projections.postgres.dictionary import dictionary, written
 from headwater.projections.postgres.exporting import exported
+from headwater.projections.postgres.roles import documented, make_reader
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "data" / "README.md"
 QUERIES = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)

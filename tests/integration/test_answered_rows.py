@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from headwater.projections.deliveries.plan import DELIVERIES
-from headwater.projections.deployments.plan import DEPLOYMENTS
-from headwater.projections.graphs.plan import GRAPHS
+from headwater.projections.deployments import DEPLOYMENTS, GRAPHS
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.projection import Projection

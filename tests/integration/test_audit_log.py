@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from headwater.schemas.audit import OperationAudited
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.records import OperationAudited
 from headwater.schemas.topics import AUDIT
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.pipeline.audit_log import PARTITION, AuditLog
+from headwater.streams.kafka.readers import read_partition
+from headwater.streams.pipeline.request_logs import PARTITION, AuditLog
 
 #: The port of nobody: refused at once.
 NOBODY = "127.0.0.1:1"

@@ -7,12 +7,10 @@ import psycopg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.projections.audit.chain import GENESIS, entry_of, linked
-from headwater.projections.audit.plan import AUDIT
-from headwater.projections.audit.queries import AuditFilter, newest
-from headwater.projections.postgres.reader import PooledReader
-from headwater.schemas.audit import OperationAudited
+from headwater.projections.audit import AUDIT, GENESIS, AuditFilter, entry_of, linked, newest
+from headwater.projections.postgres.connections import PooledReader
 from headwater.schemas.codec import encode
+from headwater.schemas.records import OperationAudited
 from headwater.schemas.topics import AUDIT as TOPIC
 from tests.integration.one_topic import project, rows
 from tests.unit.projections.histories import START_MS

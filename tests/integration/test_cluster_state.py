@@ -5,8 +5,7 @@ import asyncio
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.cluster_state import inspect_cluster
-from headwater.streams.kafka.membership import system_membership
+from headwater.streams.kafka.membership import inspect_cluster, system_membership
 
 GROUP = "a group that is behind"
 

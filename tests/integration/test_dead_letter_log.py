@@ -25,12 +25,10 @@ from headwater.streams.kafka.dead_letters import (
     REPLAYED,
     text_header,
 )
-from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.record_lookup import read_records_at
+from headwater.streams.kafka.readers import read_partition, read_records_at
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.topics import create_topics
-from headwater.streams.pipeline.dead_letter_log import DeadLetters
-from headwater.streams.pipeline.delivery_replay import DeliveryReplay, DeliveryToReplay
+from headwater.streams.pipeline.reprocessing import DeadLetters, DeliveryReplay, DeliveryToReplay
 from tests.fakes.delivery_log import a_delivery
 from tests.integration.consumers import open_consumers
 from tests.integration.test_gateway_log import app_on, real_log

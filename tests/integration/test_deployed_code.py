@@ -17,11 +17,10 @@ from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from headwater.schemas.history import RestartRun, RunStarted, SendEvent, StartRun
 from headwater.streams.code_host.artifacts import ArtifactInvalid
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.workflows.artifact_folders import ArtifactFolders
-from headwater.streams.workflows.deployed_code import DeployedCode
+from headwater.streams.workflows.deployed_code import ArtifactFolders, DeployedCode
 from headwater.streams.workflows.deployment_log import DeploymentLog
+from headwater.streams.workflows.housekeeping import Pace
 from headwater.streams.workflows.worker import WorkflowWorker
-from headwater.streams.workflows.worker_settings import Pace
 from tests.deployed_apps import APP, code_of, deploying
 from tests.e2e.workflow_system import Sender, Story, WorkflowSystem, opened, play
 from tests.waiting import until

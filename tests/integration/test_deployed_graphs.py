@@ -11,14 +11,14 @@ from pathlib import Path
 from headwater.processors.graph.catalogue import Deployed, NotDeployed
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
-from headwater.schemas.definitions import GraphDeployed
+from headwater.schemas.deployments import GraphDeployed
 from headwater.schemas.failures import GRAPH_OF_APP, INSTANCE_EXISTS, INVALID_PARAMS
 from headwater.schemas.history import StartRun
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.client import WorkflowClient
-from headwater.streams.workflows.definition_log import DefinitionLog
-from headwater.streams.workflows.deployed_graphs import DeployedGraphs
+from headwater.streams.workflows.deployment_log import DefinitionLog
+from headwater.streams.workflows.runnable_code import DeployedGraphs
 from headwater.streams.workflows.worker import WorkflowWorker
 from tests import workflow_parts
 from tests.apps.graphs import doubles

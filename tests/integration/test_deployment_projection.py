@@ -11,7 +11,7 @@ from headwater.processors.deployments import Deployments
 from headwater.processors.runs.claims import claim_of
 from headwater.processors.runs.slots import Concurrency
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.deployments.plan import DEPLOYMENTS
+from headwater.projections.deployments import DEPLOYMENTS
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.codec import encode
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from headwater import Client
-from headwater.gateway.client.artifacts import ARTIFACT_BYTES_MAX, zipped
+from headwater.gateway.client.deployments import ARTIFACT_BYTES_MAX, zipped
 from headwater.schemas.failures import CommandRefusedError
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.deployment_log import DeploymentLog

@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from headwater.gateway.api import wrong_keys
+from headwater.gateway.api import authentication
 from tests.e2e.system import free_port
 from tests.integration.test_user_routes import BEARER, System, dsn, running, stand_in
 from tests.terra import StandIn
@@ -103,7 +103,7 @@ def many(running: tuple[System, TestClient[Any]]) -> BaseSchema:
 @pytest.fixture(autouse=True)
 def no_address_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cases bring wrong keys by the hundred; 429 to all that follow would test nothing."""
-    monkeypatch.setattr(wrong_keys, "_FREE", 10**9)
+    monkeypatch.setattr(authentication, "_FREE", 10**9)
 
 
 @pytest.fixture(autouse=True)

@@ -28,12 +28,11 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REASON, key_of, original, text_header
-from headwater.streams.kafka.offsets import Offsets
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import Offsets, read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.topics import create_topics
-from headwater.streams.pipeline.dead_letter_log import DeadLetters
 from headwater.streams.pipeline.record_batch import effect_of
+from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.starters.effects import Starter
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 from tests.conftest import PARTITIONS

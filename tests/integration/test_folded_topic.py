@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headwater.schemas.catalogue import IDS
+from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.errors import NotYetReadable
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.folded_topic import FoldedTopic

@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
 import pytest
 
+from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.postgres.embedded import EmbeddedPostgres
-from headwater.projections.postgres.reader import PooledReader
 from headwater.schemas.errors import StoreUnavailable
 
 LIMIT_S = 1.0

@@ -9,10 +9,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from litestar.testing import TestClient
 
-from headwater.gateway.client.request_ids import ulid_source
+from headwater.gateway.client.requests import ulid_source
 from headwater.gateway.local.demo_day import demo_deliveries, terra_signature
 from headwater.gateway.settings.providers import installed_providers
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.schemas.codec import decode, encode, record_name
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import RequestAnswered, WebhookReceived, WebhooksClaimed
@@ -20,11 +20,11 @@ from headwater.schemas.topics import ADMISSIONS, TRACES, WEBHOOKS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.pipeline import webhook_log
-from headwater.streams.pipeline.answer_log import AnswerLog
-from headwater.streams.pipeline.dead_letter_log import DeadLetters
+from headwater.streams.pipeline.reprocessing import DeadLetters
+from headwater.streams.pipeline.request_logs import AnswerLog
 from headwater.streams.pipeline.webhook_log import WebhookLog
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery, an_answer

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.cli.mirror import Mirror
+from headwater.gateway.cli.sync import Mirror
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.projector.store import Store

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.processors.graph.catalogue import Catalogue
-from headwater.projections.graphs.plan import GRAPHS
+from headwater.projections.deployments import GRAPHS
 from headwater.schemas.codec import encode
-from headwater.schemas.definitions import GraphDeployed
+from headwater.schemas.deployments import GraphDeployed
 from headwater.schemas.topics import GRAPH_DEFINITIONS
 from tests.integration.one_topic import project, rows
 from tests.unit.projections.histories import START_MS

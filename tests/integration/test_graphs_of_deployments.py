@@ -13,13 +13,12 @@ from headwater import GraphWorkflow
 from headwater.processors.code.engine import ReplayEngine
 from headwater.processors.graph.catalogue import Deployed, NotDeployed, Version
 from headwater.processors.graph.engine import GraphEngine
-from headwater.schemas.definitions import GraphDeployed
-from headwater.schemas.deployments import DeployedWorkflow
+from headwater.schemas.deployments import DeployedWorkflow, GraphDeployed
 from headwater.schemas.failures import GRAPH_OF_APP, INSTANCE_EXISTS
 from headwater.schemas.history import RetryRun, SendEvent, StartRun
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.workflows.definition_log import DefinitionLog
+from headwater.streams.workflows.deployment_log import DefinitionLog
 from tests.deployed_apps import APP, Deployer, deploying
 from tests.e2e.workflow_system import Sender, Story, WorkflowSystem, opened, play
 from tests.integration.test_deployed_code import began_on, host_of

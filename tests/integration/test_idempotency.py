@@ -16,8 +16,8 @@ from headwater.processors.idempotency import (
     key_result,
     reservation,
 )
-from headwater.projections.idempotency import IdempotencyKeys
-from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.gateway_state import IdempotencyKeys
+from headwater.projections.postgres.connections import PooledReader
 
 MINUTE_MS = 60_000
 KEY = IdempotencyKey("default", "key-1", "POST /v1/runs")

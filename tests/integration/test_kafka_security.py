@@ -19,7 +19,7 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.membership import Membership
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline._faust import _credentials

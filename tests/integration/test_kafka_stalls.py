@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import PauseRun
 from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS
@@ -18,8 +18,7 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
-from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.record_lookup import iter_records_at
+from headwater.streams.kafka.readers import iter_records_at, read_partition
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.webhook_log import WebhookLog
@@ -188,7 +187,7 @@ def test_a_reader_that_gets_nothing_says_which_offset_it_waits_for(broker: Broke
 def test_a_reader_of_single_records_gives_up_while_kafka_stalls(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headwater.streams.kafka.record_lookup._STALL_S", 1.0)
+    monkeypatch.setattr("headwater.streams.kafka.readers._STALL_S", 1.0)
     cluster, partition = Cluster(broker.bootstrap), 1
 
     async def whole() -> None:
@@ -212,8 +211,8 @@ def test_a_reader_of_single_records_gives_up_while_kafka_stalls(
 def test_a_reader_that_reads_for_long_says_how_far_it_is(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr("headwater.streams.kafka.partition_reader._REPORT_EVERY_S", 0.0)
-    caplog.set_level("INFO", "headwater.streams.kafka.partition_reader")
+    monkeypatch.setattr("headwater.streams.kafka.readers._REPORT_EVERY_S", 0.0)
+    caplog.set_level("INFO", "headwater.streams.kafka.readers")
     cluster, partition = Cluster(broker.bootstrap), 3
 
     async def whole() -> None:

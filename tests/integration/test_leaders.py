@@ -11,17 +11,17 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import StartRun
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS, WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
+from headwater.streams.kafka.append_queues import PartitionQueues
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
-from headwater.streams.kafka.partition_queues import PartitionQueues
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.webhook_log import WebhookLog

@@ -9,8 +9,7 @@ import pytest
 
 from headwater.processors.columns import merge
 from headwater.processors.lineage import admitted, updates_of
-from headwater.processors.providers.headwater.delivering import delivery_of
-from headwater.processors.providers.headwater.provider import HEADWATER
+from headwater.processors.providers.headwater import HEADWATER, delivery_of
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.codec import encode
 from headwater.schemas.history import SendEvent, StartRun

@@ -20,8 +20,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.offsets import Offsets
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import Offsets, read_partition
 from headwater.streams.kafka.topics import create_topics
 from tests.cut_logs import cut
 from tests.throwaway_kafka import ThrowawayKafka

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.offsets import Offsets
+from headwater.streams.kafka.readers import Offsets
 from tests.cut_logs import cut
 from tests.throwaway_kafka import ThrowawayKafka
 from tests.waiting import wait_until

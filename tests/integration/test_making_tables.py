@@ -4,9 +4,8 @@ import psycopg
 import pytest
 
 from headwater.projections.errors import TableUnfit
-from headwater.projections.postgres.making_tables import make_tables
-from headwater.projections.postgres.schemas import own_dsn
-from headwater.projections.postgres.table_ddl import ddl_of
+from headwater.projections.postgres.connections import own_dsn
+from headwater.projections.postgres.table_ddl import ddl_of, make_tables
 from tests.fakes.toy_table import TOY_BOXES
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from headwater.schemas.schema_versions import SchemaVersion
+from headwater.schemas.codec import SchemaVersion
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.membership import Membership
 

@@ -17,9 +17,9 @@ from headwater.gateway.cli.up import _migrate as migrate_of_up
 from headwater.gateway.settings.environment import load_settings
 from headwater.projections.deliveries.row_readers import table_row, table_row_reader
 from headwater.projections.errors import DatabaseTooNew, MigrationChanged
-from headwater.projections.postgres.analysts import documented
 from headwater.projections.postgres.binary_rows import BinaryRows, BinaryRowsDumper, array_of
 from headwater.projections.postgres.migrate import Migration, catalogue, migrate
+from headwater.projections.postgres.roles import documented
 from headwater.projections.postgres.statements import (
     key_columns,
     read_columns,
@@ -28,10 +28,9 @@ from headwater.projections.postgres.statements import (
     value_columns,
 )
 from headwater.projections.postgres.table_ddl import ddl_of
-from headwater.schemas.catalogue import NEWEST, schema_text
+from headwater.schemas.avro_schemas import NEWEST, row_schema_of, schema_text
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.records import Stamp
-from headwater.schemas.struct_schemas import row_schema_of
 from headwater.schemas.tables import TABLES, Stamps, Table
 from headwater.schemas.writers import fields_writer_of
 from tests.fakes.toy_table import TOY_BOXES, ToyBox

@@ -8,24 +8,21 @@ from typing import cast
 import pytest
 from typing_extensions import override
 
-from headwater.processors.providers.placement import Placement
-from headwater.schemas.codec import set_write_versions
+from headwater.processors.providers.provider import Placement
+from headwater.schemas.codec import NEWEST_VERSIONS, set_write_versions
 from headwater.schemas.errors import NotYetReadable
-from headwater.schemas.schema_versions import NEWEST_VERSIONS
 from headwater.schemas.tables import DAILY_SUMMARY
 from headwater.schemas.topics import EVENTS, TRACES, UNRESOLVED
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.offsets import Offsets
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import Offsets, read_partition
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.kafka.state_store import Changes
 from headwater.streams.pipeline._faust import TP, Batch, BatchConsumer
-from headwater.streams.pipeline.blocked_partitions import SchemaVersionsChanged
 from headwater.streams.pipeline.intake import Intake
-from headwater.streams.pipeline.partition_lease import Fold, PartitionLost
+from headwater.streams.pipeline.partition_lease import Fold, PartitionLost, SchemaVersionsChanged
 from headwater.streams.pipeline.partition_runner import PartitionRunner
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.watchdog import Watchdog

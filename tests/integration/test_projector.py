@@ -18,28 +18,27 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from click.testing import CliRunner
 
-from headwater.gateway.cli.accepting_loss import accept_loss
 from headwater.gateway.cli.output import counted
-from headwater.processors.runs.retention import KEEP_FOREVER
+from headwater.gateway.cli.topic_repair import accept_loss
+from headwater.processors.runs.durations import KEEP_FOREVER
 from headwater.projections import catalogue
 from headwater.projections.catalogue import run_projector
-from headwater.projections.deliveries.plan import DELIVERIES
+from headwater.projections.deliveries.plan import DELIVERIES, TOPICS
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.deliveries.rows import TOPICS
 from headwater.projections.errors import InvalidCursor, LogTruncated
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector import projector as projecting
-from headwater.projections.projector.plan import Partition
+from headwater.projections.projector.projection import Partition
 from headwater.projections.projector.projector import Projector
 from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import WORKFLOWS
-from headwater.schemas.catalogue import IDS
+from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
 from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_HISTORY
 from headwater.streams.kafka import truncation
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
-from headwater.streams.kafka.offsets import Offsets
+from headwater.streams.kafka.readers import Offsets
 from tests.cut_logs import cut
 from tests.integration.written import (
     Written,

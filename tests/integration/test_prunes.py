@@ -14,11 +14,11 @@ import psycopg
 import pytest
 
 from headwater import WorkflowTest
-from headwater.gateway.builtin.instance_deletion import _conditional_deletion_of
-from headwater.gateway.builtin.prune_instances import PRUNE, PruneParams
-from headwater.gateway.builtin.prune_workflow import prune_workflow
-from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.workflows.expired import (
+from headwater.gateway.builtin.bulk_operations import _conditional_deletion_of
+from headwater.gateway.builtin.instances import PRUNE, PruneParams
+from headwater.gateway.builtin.maintenance_workflows import prune_workflow
+from headwater.projections.postgres.connections import PooledReader
+from headwater.projections.workflows.instances import (
     Expired,
     Expiry,
     PruneCursor,

@@ -13,7 +13,7 @@ from headwater.schemas.tables import DAILY_SUMMARY
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.offsets import Offsets
+from headwater.streams.kafka.readers import Offsets
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.pipeline.rebuild_reader import Chunk, Span, read_here
 from headwater.streams.pipeline.rebuilding import Rebuild

@@ -12,7 +12,7 @@ import pytest
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.record_lookup import iter_records_at, read_records_at
+from headwater.streams.kafka.readers import iter_records_at, read_records_at
 from headwater.streams.kafka.records import Outgoing
 
 

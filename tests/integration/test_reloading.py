@@ -8,8 +8,7 @@ import pytest
 
 from headwater.streams.engine.driver import Driver
 from headwater.streams.workflows.host_supervisor import HostSupervisor
-from headwater.streams.workflows.hosts import Hosts
-from headwater.streams.workflows.reloading import AppChanged, Reloading, folder_of
+from headwater.streams.workflows.hosts import AppChanged, Hosts, Reloading, folder_of
 
 ONE = """
 from headwater import workflow

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from psycopg import conninfo, sql
 
 from headwater.gateway.cli.main import cli
-from headwater.processors.runs.requests import StepReturned
+from headwater.processors.runs.decisions import StepReturned
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.projections.errors import TableUnfit
-from headwater.projections.postgres.making_tables import make_tables
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.roles import ROLES, make_roles
+from headwater.projections.postgres.table_ddl import make_tables
 from headwater.projections.workflows import step_commits
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import StoreUnavailable

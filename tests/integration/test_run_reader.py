@@ -21,7 +21,7 @@ from headwater.schemas.topics import WORKFLOW_HISTORY
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing
-from headwater.streams.workflows.run_reader import RunReader
+from headwater.streams.workflows.history_topic import RunReader
 
 STARTED = RunStarted("null", "seed", kind="graph")
 

@@ -22,8 +22,8 @@ from headwater.processors.idempotency import (
     canonical_hash,
     reservation,
 )
-from headwater.projections.idempotency import IdempotencyKeys
-from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.gateway_state import IdempotencyKeys
+from headwater.projections.postgres.connections import PooledReader
 from headwater.schemas.failures import IdempotencyConflictError
 from headwater.streams.clock import now_ms
 from tests.deployed_apps import code_of, deploying

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headwater.projections.errors import InvalidCursor
-from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.runs import Runs
 from headwater.schemas.history import (
     Artifact,

@@ -15,7 +15,7 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REASON, text_header
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.skips import SkipMark, find_skippable, mark_skipped
 

@@ -12,7 +12,7 @@ import psutil  # type: ignore[import-untyped]  # its stubs are not among our pac
 import pytest
 
 from headwater.gateway.api import server
-from headwater.gateway.api.budget import READS_MAX
+from headwater.gateway.api.body_limits import READS_MAX
 from headwater.gateway.api.front import front_of
 from headwater.gateway.local.demo_day import terra_signature
 from headwater.streams.clock import now_ms

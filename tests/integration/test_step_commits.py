@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from headwater.processors.runs.requests import StepReturned
+from headwater.processors.runs.decisions import StepReturned
 from headwater.processors.runs.step_commits import EffectUnknown, StepCommit, StepId
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.workflows import step_commits

@@ -13,10 +13,10 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from headwater.processors.runs.requests import StepReturned
+from headwater.processors.runs.decisions import StepReturned
 from headwater.processors.runs.step_commits import StepCommit
+from headwater.projections.postgres.connections import own_dsn
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.postgres.schemas import own_dsn
 from headwater.projections.workflows import step_commits
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import StoreUnavailable

@@ -8,7 +8,7 @@ import pytest
 
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.projector.store import Store
-from headwater.projections.rebuilds.work import RowRecord
+from headwater.projections.rebuilds.rebuilds import RowRecord
 from headwater.schemas.tables import CONNECTIONS
 from tests.integration.test_wiped_rebuilds import connection_of
 

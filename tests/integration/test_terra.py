@@ -18,13 +18,13 @@ import httpx
 import pytest
 
 from headwater.gateway.builtin.blobs.folder import FolderBlobs
+from headwater.gateway.builtin.terra.answers import TerraFailed, TerraRefused
 from headwater.gateway.builtin.terra.client import DATA_TYPES, Terra
-from headwater.gateway.builtin.terra.errors import TerraFailed, TerraRefused
 from headwater.gateway.builtin.terra_workflows import TerraWorkflows
 from headwater.gateway.local.terra_stand_in.posting import DIED
-from headwater.gateway.settings.terra_access import TerraAccess, TerraNotConfigured
+from headwater.gateway.settings.terra import TerraAccess, TerraNotConfigured
 from headwater.schemas.providers.headwater import LabSubmitted, SystemEvent
-from headwater.streams.harness.instance_handle import TestInstance
+from headwater.streams.harness.handles import TestInstance
 from headwater.streams.harness.workflow_test import WorkflowTest
 from tests.terra import HASTE, KEYS, StandIn, Taken, taking
 from tests.waiting import wait_until

@@ -9,8 +9,7 @@ import pytest
 from psycopg import sql
 
 from headwater import NonRetryableError, Step, WorkflowEvent, WorkflowTest, task, workflow
-from headwater.processors.runs.token_views import TokenView
-from headwater.processors.runs.views import RunView
+from headwater.processors.runs.views import RunView, TokenView
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.codec import decode
 from headwater.schemas.history import (

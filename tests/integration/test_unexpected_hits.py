@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 
 from headwater.gateway.api.ownership import UnexpectedHits
-from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.unexpected_hits import Hits
+from headwater.projections.gateway_state import Hits
+from headwater.projections.postgres.connections import PooledReader
 from tests.unit.projections.histories import START_MS
 
 MINUTE_MS = 60_000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.cli.extras import EXTRAS
+from headwater.gateway.cli.main import EXTRAS
 from tests.bare_environment import ROOMS, ROOT, built, installed, run
 
 FENCED = re.MULTILINE | re.DOTALL

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from headwater.projections.postgres.statements import UPSERTS
-from headwater.projections.rebuilds.work import ChangedRow, RebuildWork
+from headwater.projections.rebuilds.rebuilds import ChangedRow, RebuildWork
 from headwater.schemas.codec import encode_row
 from headwater.schemas.tables import CONNECTIONS, Row, Stamp
 

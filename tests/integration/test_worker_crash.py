@@ -22,7 +22,7 @@ from pathlib import Path
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import UnknownError
 from headwater.gateway.settings.providers import installed_providers
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_stores import StateStores

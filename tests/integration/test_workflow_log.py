@@ -32,7 +32,7 @@ from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown, WorkflowClient

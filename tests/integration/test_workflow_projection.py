@@ -19,7 +19,7 @@ from psycopg.rows import dict_row
 
 from headwater.processors.runs.decisions import Facts
 from headwater.processors.runs.slots import Concurrency
-from headwater.processors.runs.transitions import TRANSITIONS
+from headwater.processors.runs.state import TRANSITIONS
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import workflows_kept

@@ -7,9 +7,8 @@ from typing import Self
 import psycopg
 
 from headwater.gateway.builtin.rebuilding.workflows import WorkflowRebuild
-from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.rebuilds.rebuilds import Rebuild, begin, find, request_state
-from headwater.projections.rebuilds.work import RebuildWork
+from headwater.projections.postgres.connections import PooledReader
+from headwater.projections.rebuilds.rebuilds import Rebuild, RebuildWork, begin, find, request_state
 from headwater.schemas.history import (
     EventReceived,
     InstanceDeleted,

@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from headwater.schemas.catalogue import IDS
+from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.failures import INSTANCE_EXISTS
 from headwater.schemas.history import (
@@ -30,7 +30,7 @@ from headwater.schemas.history import (
     TerminateRun,
     instance_key,
 )
-from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.records import SnapshotTaken
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_COMMANDS, WORKFLOW_SNAPSHOTS
 from headwater.streams.clock import monotonic, now_ms
@@ -38,7 +38,7 @@ from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.restore import CHECKPOINT, restore_partition
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.workflows.log import WorkflowLog
 from tests.e2e.workflow_system import PARTITIONS, Sender, Story, WorkflowSystem, opened

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headwater.projections.deliveries.plan import plan
-from headwater.projections.projector.plan import Batch, Span
+from headwater.projections.projector.projection import Batch, Span
 from headwater.projections.projector.store import Store
 from headwater.schemas.codec import encode, encode_row
 from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp

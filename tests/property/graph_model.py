@@ -10,36 +10,36 @@ from collections.abc import Callable
 from typing import Any
 
 from headwater.processors.evaluations import EvaluationProblem
-from headwater.processors.graph.completion import decide_completion
-from headwater.processors.graph.continuation import Arrival, decide_continuation
-from headwater.processors.graph.decisions import (
+from headwater.processors.graph.context import Branch, Context, Scope, section_of, set_path
+from headwater.processors.graph.data_flow import decide_completion, map_input, map_output
+from headwater.processors.graph.definition import Transition
+from headwater.processors.graph.graph import Graph
+from headwater.processors.graph.joins import (
+    Arrival,
+    decide_branch_end,
+    decide_continuation,
+    decide_synchronization,
+    decide_timeout,
+)
+from headwater.processors.graph.planning import (
     ActivateFanIn,
     ApplyBranchOutput,
     CancelTokens,
     CompleteTokens,
     CompleteWorkflow,
+    Counts,
     CreateToken,
     Decision,
     FailWorkflow,
+    Fork,
     InitializeWorkflow,
     MarkForDispatch,
     MarkWaiting,
     SetContext,
+    Token,
     TokenParams,
 )
-from headwater.processors.graph.definition import Transition
-from headwater.processors.graph.graph import Graph
-from headwater.processors.graph.lifecycle import decide_start
-from headwater.processors.graph.mappings import map_input, map_output
-from headwater.processors.graph.paths import section_of, set_path
-from headwater.processors.graph.routing import decide_routing
-from headwater.processors.graph.scope import Branch, Context, Scope
-from headwater.processors.graph.synchronization import (
-    decide_branch_end,
-    decide_synchronization,
-    decide_timeout,
-)
-from headwater.processors.graph.tokens import Counts, Fork, Token
+from headwater.processors.graph.routing import decide_routing, decide_start
 
 READY, WAITING, DONE, CANCELLED = "ready", "waiting", "done", "cancelled"
 #: What a result changes, and takes back if the run cannot go on with it.

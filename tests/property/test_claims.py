@@ -5,14 +5,14 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.records import DuplicateDropped, WebhookReceived, WebhooksClaimed
 from headwater.schemas.topics import ADMISSIONS, TRACES, WEBHOOKS
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.partition_lease import PartitionCheckpoint
 from headwater.streams.pipeline.partition_state import PartitionState
-from headwater.streams.pipeline.staged import PartitionCheckpoint
 from tests.fakes.memory_store import MemoryStore
 
 NOW_MS = 1_783_000_000_000

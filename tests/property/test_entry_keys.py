@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.processors.code.entry_keys import (
+from headwater.processors.code.state import (
     entry_key,
     escaped,
     iteration_of,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.processors.providers.envelope import event_id
-from headwater.processors.providers.headwater.delivering import delivery_of
+from headwater.processors.providers.headwater import delivery_of
 from headwater.schemas.providers.headwater import (
     ConnectionClosed,
     ConnectionListed,

@@ -11,12 +11,11 @@ from headwater.processors.graph.explaining import explain
 from headwater.processors.graph.graph import Graph
 from headwater.processors.graph.introspection import introspect_tokens, simulate_routing
 from headwater.processors.graph.past import Past
+from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import GraphRun, LiveToken
-from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.graph.tracing import Tracing
-from headwater.processors.runs.decisions import Facts, Rejection
-from headwater.processors.runs.folding import fold
-from headwater.processors.runs.requests import Reached, RetryPolicy, StepReturned
+from headwater.processors.runs.decisions import Facts, Reached, Rejection, RetryPolicy, StepReturned
+from headwater.processors.runs.engine import fold
 from headwater.schemas.history import (
     NO_CAUSE,
     HistoryAppended,

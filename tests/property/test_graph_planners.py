@@ -10,17 +10,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.processors.graph.batching import batch
-from headwater.processors.graph.decisions import (
+from headwater.processors.graph.data_flow import map_input
+from headwater.processors.graph.graph import Graph, graph_of
+from headwater.processors.graph.planning import (
     BatchCreateTokens,
     CreateToken,
     MarkForDispatch,
     TokenParams,
+    TokenStatus,
     UpdateTokenStatus,
+    batch,
 )
-from headwater.processors.graph.graph import Graph, graph_of
-from headwater.processors.graph.mappings import map_input
-from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.graph.validation import quorum
 from tests.fakes.drawn_graphs import INPUT, STRATEGIES, Blocks
 from tests.property.graph_model import CANCELLED, DONE, Model

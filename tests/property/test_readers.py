@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headwater.schemas.catalogue import NEWEST, schema_text
+from headwater.schemas.avro_schemas import NEWEST, schema_text
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.history import HistoryAppended, LogEvent

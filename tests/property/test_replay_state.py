@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.processors.code.appliers import apply
-from headwater.processors.code.commands import (
+from headwater.processors.code.decide import decide_command, decide_request
+from headwater.processors.code.host_messages import (
     Advance,
     BeginRollback,
     Cancel,
@@ -24,14 +25,14 @@ from headwater.processors.code.commands import (
     RolledBack,
     Suspend,
 )
-from headwater.processors.code.decide import decide_command, decide_request
 from headwater.processors.code.state import UNRESOLVED, CodeRun
 from headwater.processors.code.waits import next_wake_ms
-from headwater.processors.runs.decisions import Decision, Facts, Rejection
-from headwater.processors.runs.durations import LONGEST_MS, milliseconds
-from headwater.processors.runs.requests import (
+from headwater.processors.runs.decisions import (
+    Decision,
+    Facts,
     HostFailed,
     Reached,
+    Rejection,
     Request,
     RetryPolicy,
     RollbackRaised,
@@ -39,8 +40,9 @@ from headwater.processors.runs.requests import (
     StepReturned,
     StepUnderWay,
     Wake,
+    delay_ms,
 )
-from headwater.processors.runs.retries import delay_ms
+from headwater.processors.runs.durations import LONGEST_MS, milliseconds
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.history import (
     Command,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headwater.schemas.catalogue import IDS, NEWEST, schema_text
+from headwater.schemas.avro_schemas import IDS, NEWEST, schema_text
 from headwater.schemas.codec import encode, encode_row
 from headwater.schemas.history import Command, EntryOpened, HistoryAppended, LogEvent
 from headwater.schemas.records import RECORD_TYPES, Record

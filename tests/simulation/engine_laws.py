@@ -5,18 +5,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headwater.processors.code.commands import (
+from headwater.processors.code.host_messages import (
     Advance,
     BeginRollback,
     Cancel,
     Close,
     Fail,
+    FromHost,
     Open,
     OpenCompleted,
+    ToHost,
+    activate,
 )
-from headwater.processors.code.host_messages import FromHost, ToHost, activate
-from headwater.processors.code.state import CodeRun
-from headwater.processors.code.trimming import trimmed
+from headwater.processors.code.state import CodeRun, trimmed
 from headwater.processors.runs.host_messages import Requested
 from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.processors.runs.slots import SLOTS

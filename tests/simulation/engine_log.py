@@ -35,7 +35,7 @@ from headwater.schemas.history import (
     StepStarted,
     instance_key,
 )
-from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.records import SnapshotTaken
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from headwater.streams.engine.restore import CHECKPOINT
 from tests.fakes.engines import fold

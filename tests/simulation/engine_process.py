@@ -25,11 +25,10 @@ from headwater.processors.code.host_messages import (
     Resolved,
 )
 from headwater.processors.code.state import CodeRun
-from headwater.processors.graph.host_messages import CallTasks
+from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import GraphRun
-from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs.claims import claim_of
-from headwater.processors.runs.host_messages import AttemptStarted, HostMessage
+from headwater.processors.runs.host_messages import AttemptStarted, CallTasks, HostMessage
 from headwater.processors.runs.state import Run
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.schemas.codec import decode, encode
@@ -39,7 +38,7 @@ from headwater.schemas.history import (
     Post,
     instance_key,
 )
-from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.records import SnapshotTaken
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.engine.code import Code

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from headwater import ChildWorkflowError, NonRetryableError, Task, task
 from headwater.processors.graph.graph import Graph, graph_of
-from headwater.streams.authoring.attempt import ATTEMPT
+from headwater.streams.replay.host_port import ATTEMPT
 from tests.fakes.drawn_graphs import STRATEGIES, Blocks
 from tests.simulation.corpus import LONG, Event, Step
 from tests.simulation.shapes import EVER, Body, Port, Shape, Unreachable, Work

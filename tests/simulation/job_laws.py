@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headwater.processors.graph.leases import LEASES_LOST_MAX
+from headwater.processors.graph.decide import LEASES_LOST_MAX
 from headwater.processors.graph.state import GraphRun
 from headwater.schemas.failures import (
     JOB_END_REPEATED,

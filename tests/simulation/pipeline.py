@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headwater.gateway.settings.providers import installed_providers
-from headwater.processors.epochs import epoch_after
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
+from headwater.processors.runs.claims import epoch_after
 from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.epochs import epoch_of, is_claim
 from headwater.schemas.records import OutcomeRecorded, WebhookReceived
@@ -26,6 +26,7 @@ from headwater.streams.pipeline.partition_lease import (
     Fold,
     Gap,
     Hidden,
+    PartitionCheckpoint,
     PartitionLease,
     PartitionLost,
     claim,
@@ -33,7 +34,6 @@ from headwater.streams.pipeline.partition_lease import (
 )
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.record_batch import phases
-from headwater.streams.pipeline.staged import PartitionCheckpoint
 from tests.fakes.memory_store import MemoryStore
 
 # Subjects, users and what they replace lie in different ones.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
 from headwater import Concurrency, NonRetryableError, Retry, StepTx, WorkflowEvent, workflow
-from headwater.streams.authoring.attempt import ATTEMPT
+from headwater.streams.replay.host_port import ATTEMPT
 from headwater.streams.replay.workflow import Workflow
 
 #: For steps that succeed at last: how often a host is lost must not decide whether they do.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headwater.processors.runs.slots import Concurrency, holder_of, ticket
 from headwater.processors.runs.state import Run
-from headwater.processors.slots.state import SlotsRun
+from headwater.processors.slots.queue import SlotsRun
 from headwater.schemas.history import (
     CancelRequested,
     CancelRun,

@@ -15,12 +15,11 @@ import pytest
 from typing_extensions import override
 
 import headwater.processors.code.decide as deciding
-from headwater.processors.code.commands import Return, Suspend
-from headwater.processors.code.ends import end_run
+from headwater.processors.code.host_messages import Return, Suspend
+from headwater.processors.code.lifecycle import end_run
 from headwater.processors.code.state import CodeRun
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.decisions import STALE, Decision
-from headwater.processors.runs.requests import Request, StepUnderWay
+from headwater.processors.runs.decisions import STALE, Decision, Request, StepUnderWay
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
     CommandSent,

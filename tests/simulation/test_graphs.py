@@ -13,10 +13,9 @@ from types import ModuleType
 
 import pytest
 
-import headwater.processors.graph.ends as ending
-from headwater.processors.graph import advancing, jobs, leases
+from headwater.processors.graph import advancing, decide, draft, jobs
+from headwater.processors.graph.planning import Counts
 from headwater.processors.graph.state import Lease, LiveToken
-from headwater.processors.graph.tokens import Counts
 from headwater.processors.runs.decisions import Rejection
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.failures import JOB_END_REPEATED
@@ -113,11 +112,11 @@ def _leaves_children(*_: object, **__: object) -> list[object]:
         (advancing, "_counts", _meets_early(advancing._counts)),
         (advancing, "_close", _for_ever),
         (advancing, "evaluate_joins", _for_ever),
-        (ending, "end_children", _leaves_children),
+        (draft, "end_children", _leaves_children),
         (jobs, "_lost", _hears_late_ones),
         (jobs, "_ended", _repeated),
         (jobs, "_extend", _shortens),
-        (leases, "LEASES_LOST_MAX", 3),
+        (decide, "LEASES_LOST_MAX", 3),
     ],
 )
 def test_an_engine_of_graphs_with_a_fault_is_found_out(

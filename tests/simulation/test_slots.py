@@ -8,10 +8,10 @@ what they had sent. Then worlds that lack a rule, which must fail. More seeds:
 
 import pytest
 
-import headwater.processors.slots.decide as counting
+import headwater.processors.slots.queue as counting
 import headwater.streams.engine.commands as owning
 import headwater.streams.engine.driver as driving
-from headwater.processors.runs import ends
+from headwater.processors.runs import outbox
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.state import Run
 from headwater.schemas.history import CommandSent, GrantSlot, Post
@@ -49,7 +49,7 @@ def test_a_run_that_keeps_its_slot_when_it_ends_is_found_out(monkeypatch: pytest
     def nothing(_: Run) -> list[Post]:
         return []
 
-    monkeypatch.setattr(ends, "slot_return", nothing)
+    monkeypatch.setattr(outbox, "slot_return", nothing)
     fails("expected every run to end")
 
 

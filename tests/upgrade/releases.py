@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headwater.schemas.catalogue import IDS
+from headwater.schemas.avro_schemas import IDS
 
 ROOT = Path(__file__).parents[2]
 _ROOMS = ("schemas", "processors", "streams", "projections", "gateway", "src")

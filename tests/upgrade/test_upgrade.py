@@ -22,11 +22,11 @@ import pytest
 from psycopg import conninfo, sql
 from typing_extensions import override
 
-from headwater.schemas.catalogue import IDS
+from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.history import instance_key
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Outgoing, partition_of
 from tests.e2e.deliveries import daily
 from tests.e2e.system import PARTITIONS, System, free_port, signed

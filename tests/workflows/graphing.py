@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from headwater import NonRetryableError, Task, WorkflowTest, task
-from headwater.streams.harness.instance_handle import TestInstance as Instance
+from headwater.streams.harness.handles import TestInstance as Instance
 
 Definition = dict[str, Any]
 Scenario = Callable[[WorkflowTest, Instance], Awaitable[None]]

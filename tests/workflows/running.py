@@ -9,7 +9,7 @@ import pytest
 from headwater import Step, WorkflowEvent, WorkflowTest, workflow
 from headwater.schemas.answers import Failure, InstanceStatus
 from headwater.schemas.answers import Step as Entry
-from headwater.streams.harness.instance_handle import TestInstance as Instance
+from headwater.streams.harness.handles import TestInstance as Instance
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from headwater import Retry, Step, StepFailedError, WorkflowEvent, WorkflowTest, workflow
-from headwater.processors.runs.requests import StepReturned
+from headwater.processors.runs.decisions import StepReturned
 from tests.workflows.running import (
     START,
     Deployed,

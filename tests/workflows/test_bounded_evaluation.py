@@ -10,7 +10,7 @@ import pytest
 from headwater import Concurrency, Step, WorkflowEvent, WorkflowTest, workflow
 from headwater.schemas.failures import INVALID_PARAMS
 from headwater.schemas.history import StartRun
-from headwater.streams.harness.instance_handle import TestInstance as Instance
+from headwater.streams.harness.handles import TestInstance as Instance
 from tests.workflows.graphing import edge, graph, node, outcome, play
 
 SEARCHED = {"asked": list(range(60_000)), "known": [-1] * 60_000}

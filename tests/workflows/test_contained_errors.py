@@ -16,7 +16,7 @@ import pytest
 from headwater import Step, WorkflowEvent, WorkflowTest, workflow
 from headwater.processors.code.engine import ReplayEngine
 from headwater.processors.graph.engine import GraphEngine
-from headwater.processors.runs.folding import fold
+from headwater.processors.runs.engine import fold
 from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.schemas.failures import INTERNAL, CommandRefusedError
 from headwater.schemas.history import (

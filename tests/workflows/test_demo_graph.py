@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headwater import WorkflowTest
-from headwater.gateway.local.demo.comparison import compare_steps, day_comparison, read_steps
+from headwater.gateway.local.demo.workflows import compare_steps, day_comparison, read_steps
 from headwater.schemas.failures import WorkflowParamsInvalidError
 from tests.fakes.json_server import answering
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headwater import NonRetryableError, Task, WorkflowTest, task
-from headwater.streams.authoring.attempt import ATTEMPT
+from headwater.streams.replay.host_port import ATTEMPT
 from tests.fakes.drawn_graphs import INPUT, STRATEGIES, Blocks
 from tests.fakes.followed_graphs import followed
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from headwater import WorkflowTest
+from headwater.processors.graph.context import SEGMENTS_MAX, is_deeper
 from headwater.processors.graph.definition import DefinitionInvalid
 from headwater.processors.graph.graph import graph_of
-from headwater.processors.graph.paths import SEGMENTS_MAX, is_deeper
 from headwater.processors.graph.validation import NAME_MAX
 from headwater.schemas.history import NESTING_MAX
-from headwater.streams.harness.instance_handle import TestInstance as Instance
+from headwater.streams.harness.handles import TestInstance as Instance
 from tests.workflows.graphing import edge, graph, node, outcome, play
 
 TOO_LONG = ".".join(["a"] * (SEGMENTS_MAX + 1))

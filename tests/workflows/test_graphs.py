@@ -17,7 +17,7 @@ from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.state import GraphRun
 from headwater.processors.runs.limits import DECISION_BYTES_MAX
-from headwater.streams.harness.instance_handle import TestInstance as Instance
+from headwater.streams.harness.handles import TestInstance as Instance
 from tests.workflows.graphing import edge, fan, graph, node, outcome, play, statuses
 
 SLOW = {"n": 5, "takes": "10 seconds"}

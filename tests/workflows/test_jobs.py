@@ -13,9 +13,9 @@ from headwater import (
     WorkflowTest,
     task,
 )
-from headwater.processors.graph.leases import LEASES_LOST_MAX
+from headwater.processors.graph.decide import LEASES_LOST_MAX
 from headwater.schemas.history import Attempt, CompleteJob
-from headwater.streams.harness.instance_handle import TestInstance as Instance
+from headwater.streams.harness.handles import TestInstance as Instance
 from headwater.streams.harness.job_handle import TestJob as Job
 from tests.workflows.graphing import Definition, fan, graph, node, outcome, play, statuses
 

@@ -7,8 +7,8 @@ import pytest
 
 from headwater import Step, WorkflowEvent, WorkflowTest, workflow
 from headwater.schemas.failures import CommandRefusedError, InstanceTerminalError
-from headwater.schemas.introspection import TracedDecision
-from headwater.streams.harness.instance_handle import TestInstance as Instance
+from headwater.schemas.graph_answers import TracedDecision
+from headwater.streams.harness.handles import TestInstance as Instance
 from tests.workflows.graphing import edge, fan, graph, node, play
 
 SLOW = {"n": 5, "takes": "10 seconds"}

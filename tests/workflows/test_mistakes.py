@@ -23,8 +23,8 @@ from headwater import (
     task,
     workflow,
 )
-from headwater.gateway.client.paths import path
-from headwater.streams.authoring.batches import parse_batch
+from headwater.gateway.client.requests import path
+from headwater.streams.authoring.request_arguments import parse_batch
 from headwater.streams.replay import loops, run_context
 from headwater.streams.replay.loops import IDLE_MAX
 from tests.workflows.running import (

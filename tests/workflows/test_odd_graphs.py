@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headwater import WorkflowTest
-from headwater.streams.harness.instance_handle import TestInstance as Instance
+from headwater.streams.harness.handles import TestInstance as Instance
 from tests.workflows.graphing import edge, graph, node, outcome, play, statuses
 
 ODD = ("a/b", "a~1b", "/", "0/end", "~", "é/ü", "a.b", "'\"`")

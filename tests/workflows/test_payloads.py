@@ -22,7 +22,7 @@ from headwater import (
     WorkflowTest,
     workflow,
 )
-from headwater.streams.authoring.read_only import frozen
+from headwater.streams.authoring.workflow_values import frozen
 from headwater.streams.code_host.apps import AppNotLoaded, load_app
 from tests.workflows.running import begin, error_of, output_of, run
 

@@ -18,7 +18,7 @@ from headwater.schemas.deployments import (
     DeploymentCreated,
 )
 from headwater.schemas.history import DeleteInstance, ReplySent
-from headwater.streams.code_host.schedule_runner import DECLARED, RUNNER, ScheduleRunner
+from headwater.streams.code_host.builtin_app import DECLARED, RUNNER, ScheduleRunner
 from headwater.streams.code_host.schedules import Declared, FromDeployment
 from headwater.streams.starters.schedule_declarer import declare, schedules_of
 from headwater.streams.workflows.client import Addressed

@@ -16,9 +16,8 @@ import httpx
 import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from headwater.gateway.api.request_scope import AnyRequest, request_id_of
-from headwater.gateway.api.segments import split_as_sent
-from headwater.gateway.settings.loopback import DEVELOPMENT_SECRETS
+from headwater.gateway.api.request_scope import AnyRequest, request_id_of, split_as_sent
+from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS
 
 _JSON: Final = msgspec.json.Decoder(float_hook=Decimal)
 #: Headers of the browser that are forwarded to the API, for its audit log.

@@ -1,25 +1,198 @@
-"""Routes of the console: pages, forms, and signing in and out."""
+"""Routes of the console: pages, actions of forms, and sessions.
+
+The signing key is derived from the admin key, and no state is stored. So gateways with the same
+admin key accept each other's sessions, and a changed key ends all sessions. Signing out deletes
+the cookie.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeAlias
-from urllib.parse import parse_qsl, quote
+from hashlib import sha256
+from hmac import compare_digest
+from hmac import new as keyed
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, quote, urlencode
 
+import msgspec
 from litestar import Response, Router, get, post
 from litestar.datastructures import Cookie
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ExceptionHandlersMap, Middleware, Scope
 
-from headwater.gateway.api.console import actions, views
+from headwater.gateway.api.authentication import check_key
+from headwater.gateway.api.console import views
 from headwater.gateway.api.console.api_client import ApiClient, ConsoleKeys
-from headwater.gateway.api.console.page_context import BASE, PageContext
-from headwater.gateway.api.console.rendering import STYLE, page, redirect
-from headwater.gateway.api.console.sessions import COOKIE, SESSION_S, Sessions
+from headwater.gateway.api.console.rendering import BASE, STYLE, PageContext, page, redirect
+from headwater.gateway.api.console.views import instance_path
 from headwater.gateway.api.problems import CODES, Problem, retry_headers
 from headwater.gateway.api.request_scope import AnyRequest, request_id_of
-from headwater.gateway.api.wrong_keys import check_key
-from headwater.gateway.client.paths import EmptyName
-from headwater.gateway.settings.loopback import DEVELOPMENT_SECRETS
+from headwater.gateway.client.requests import EmptyName, path
+from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS
+from headwater.schemas.errors import PARSE_ERRORS
+
+COOKIE: Final = "headwater_console"
+#: Seconds of a session: a working day, but not until the next morning.
+SESSION_S: Final = 12 * 60 * 60
+#: Unix milliseconds have 13 digits until the year 2286; a longer number is not parsed.
+_DIGITS_MAX: Final = 16
+
+
+class Sessions:
+    """Creates and verifies sessions.
+
+    Args:
+        operators_key: The admin key.
+        clock: Returns Unix milliseconds.
+    """
+
+    def __init__(self, operators_key: str, clock: Callable[[], int]) -> None:
+        self._operators_key = operators_key.encode()
+        self._key = keyed(self._operators_key, b"headwater console session", sha256).digest()
+        self._clock = clock
+
+    def is_operators_key(self, key: str) -> bool:
+        """Whether this is the admin key."""
+        return compare_digest(key.encode(errors="replace"), self._operators_key)
+
+    def new_cookie(self) -> str:
+        """Return the cookie of a new session."""
+        until = str(self._clock() + SESSION_S * 1000)
+        return f"{until}.{self._signature('until', until)}"
+
+    def is_valid(self, cookie: str) -> bool:
+        """Whether a cookie has a valid signature and its session has not expired."""
+        until, _, signature = cookie.partition(".")
+        if not self._equal(signature, self._signature("until", until)):
+            return False
+        return until.isdecimal() and len(until) <= _DIGITS_MAX and int(until) > self._clock()
+
+    def form_token(self, cookie: str) -> str:
+        """Return the CSRF token of a session's forms."""
+        return self._signature("form", cookie)
+
+    def is_form_token(self, token: str, cookie: str) -> bool:
+        """Whether a token is that of a session's forms."""
+        return self._equal(token, self.form_token(cookie))
+
+    def _signature(self, kind: str, text: str) -> str:
+        return keyed(self._key, f"{kind}:{text}".encode(errors="replace"), sha256).hexdigest()
+
+    @staticmethod
+    def _equal(received: str, expected: str) -> bool:
+        return compare_digest(received.encode(errors="replace"), expected.encode())
+
+
+# -- actions of the forms: one request that changes something, then a redirect to its page
+
+#: Lifecycle actions of an instance; their names are those of the API's routes.
+_LIFECYCLE: Final = frozenset({"pause", "resume", "terminate", "cancel", "restart", "retry"})
+_WITH_REASON: Final = frozenset({"terminate", "cancel"})
+
+
+async def _change(
+    context: PageContext, done: str, url: str, body: Mapping[str, Any], back: str, **headers: str
+) -> Response[bytes]:
+    """Send a change to the API; redirect to a page that confirms it, or render the problem."""
+    response = await context.api.post(url, body, **headers)
+    if not response.ok:
+        return context.render(
+            "problem.html", back.split("/")[1], response=response, back=f"{BASE}{back}"
+        )
+    return redirect(f"{BASE}{back}{'&' if '?' in back else '?'}done={done}")
+
+
+async def change_instance(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
+    """Pause, resume, end, restart or retry an instance, or send an event to it."""
+    action = context.path_value("action")
+    headers = {}
+    body: dict[str, Any] = {}
+    if action == "events":
+        body = {"type": form.get("type", ""), "payload": _json("payload", form.get("payload", ""))}
+        # The key of the form: a double click sends one event.
+        headers = {"idempotency_key": form.get("key", "")}
+    elif action in _WITH_REASON and form.get("reason"):
+        body = {"reason": form["reason"]}
+    elif action not in _LIFECYCLE:
+        raise Problem("not_found", f"expected one of {', '.join(sorted(_LIFECYCLE))}")
+    back = path("instances", context.path_value("workflow"), context.path_value("instance"))
+    url = f"{instance_path(context)}/{action}"
+    return await _change(context, action, url, body, back, **headers)
+
+
+def _json(field: str, text: str) -> msgspec.Raw:
+    """Return the JSON text of a field, unchanged.
+
+    Raises:
+        Problem: The text is not JSON.
+    """
+    try:
+        msgspec.json.decode(text or "null")
+    except PARSE_ERRORS as error:
+        detail = f'{field}: expected JSON, as {{"by": "amara"}}, "text" or 3; found: {error}'
+        raise Problem("invalid_parameter", detail, field=field) from error
+    return msgspec.Raw((text or "null").encode())
+
+
+async def reprocess_delivery(context: PageContext, _form: Mapping[str, str]) -> Response[bytes]:
+    """Reprocess a delivery."""
+    reference = context.path_value("reference")
+    url = path("admin", "raw-events", reference) + "/replay"
+    return await _change(context, "replay", url, {}, path("deliveries", reference))
+
+
+async def reprocess_dead_letter(context: PageContext, _form: Mapping[str, str]) -> Response[bytes]:
+    """Reprocess one dead letter."""
+    partition, offset = context.path_value("partition"), context.path_value("offset")
+    position = {"partition": int(partition), "offset": int(offset)}
+    return await _reprocess(context, {"positions": [position]}, "")
+
+
+async def reprocess_dead_letters(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
+    """Reprocess a page of the dead letters that never were, with one reason or any."""
+    body: dict[str, Any] = {"all": True}
+    reason = form.get("reason", "")
+    if reason:
+        body["reason"] = reason
+    if form.get("after"):
+        body["after"] = _json("after", form["after"])
+    return await _reprocess(context, body, reason)
+
+
+async def _reprocess(context: PageContext, body: Mapping[str, Any], reason: str) -> Response[bytes]:
+    response = await context.api.post("/admin/dlq/replay", body)
+    return context.render("reprocessed.html", "dead-letters", response=response, reason=reason)
+
+
+async def drain(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
+    """Check the parked deliveries of one user again, or all of them."""
+    user_id = form.get("user_id", "")
+    body = {"limit": 1000, **({"user_id": user_id} if user_id else {})}
+    back = f"/users?{urlencode({'user_id': user_id})}" if user_id else "/dead-letters?state=parked"
+    return await _change(context, "drain", "/admin/drain", body, back)
+
+
+async def activate(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
+    """Activate a deployment, unless another was activated since the page was rendered."""
+    url = path("v1", "deployments", context.path_value("deployment")) + "/activate"
+    return await _change(
+        context, "activate", url, {}, "/deployments", if_match=_expected_active(form)
+    )
+
+
+async def roll_back(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
+    """Activate the previous deployment, unless another was activated in between."""
+    url = "/v1/deployments/rollback"
+    return await _change(
+        context, "rollback", url, {}, "/deployments", if_match=_expected_active(form)
+    )
+
+
+def _expected_active(form: Mapping[str, str]) -> str:
+    """Return the deployment that the page showed as active, as an ETag."""
+    return f'"{form.get("replaces") or "none"}"'
+
+
+# -- routes of the console: pages, forms, and signing in and out
 
 _LOG: Final = logging.getLogger("headwater.gateway.api.console")
 
@@ -45,13 +218,13 @@ _PAGES: Final[Mapping[str, View]] = {
     "/audit": views.audit,
 }
 _FORMS: Final[Mapping[str, Action]] = {
-    "/deliveries/{reference:str}/replay": actions.reprocess_delivery,
-    "/dead-letters/replay": actions.reprocess_dead_letters,
-    "/dead-letters/{partition:int}/{offset:int}/replay": actions.reprocess_dead_letter,
-    "/instances/{workflow:str}/{instance:str}/{action:str}": actions.change_instance,
-    "/deployments/{deployment:str}/activate": actions.activate,
-    "/deployments/rollback": actions.roll_back,
-    "/drain": actions.drain,
+    "/deliveries/{reference:str}/replay": reprocess_delivery,
+    "/dead-letters/replay": reprocess_dead_letters,
+    "/dead-letters/{partition:int}/{offset:int}/replay": reprocess_dead_letter,
+    "/instances/{workflow:str}/{instance:str}/{action:str}": change_instance,
+    "/deployments/{deployment:str}/activate": activate,
+    "/deployments/rollback": roll_back,
+    "/drain": drain,
 }
 #: Seconds that browsers cache the style sheet; its address changes with its content.
 _CACHE_S: Final = 86_400

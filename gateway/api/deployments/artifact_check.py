@@ -21,7 +21,7 @@ from headwater.schemas.failures import ARTIFACT_INVALID
 from headwater.schemas.history import Limits
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, parse_app_spec
 from headwater.streams.code_host.artifacts import ArtifactInvalid, check_app, unpack
-from headwater.streams.code_host.hosted_tasks import BUILT_IN
+from headwater.streams.code_host.host import BUILT_IN
 from headwater.streams.code_host.schedules import Declared
 from headwater.streams.workflows.host_process import HostKilled, declarations_of
 

@@ -14,7 +14,7 @@ from litestar import Response
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
 from headwater.gateway.api.ports import DeploymentLog
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.workflows.runs.deployment_choice import active_of, deployment_of
+from headwater.gateway.api.workflows.runs.run_service import active_of, deployment_of
 from headwater.processors.deployments import (
     Activated,
     ActivationRejected,
@@ -25,14 +25,6 @@ from headwater.processors.deployments import (
 )
 from headwater.schemas.answers import Answer
 from headwater.schemas.codec import encode
-from headwater.schemas.deployment_answers import (
-    Deployment,
-    DeploymentActive,
-    DeploymentId,
-    DeploymentPage,
-    ScheduleDeployed,
-    WorkflowDeployed,
-)
 from headwater.schemas.deployments import (
     DeployedSchedule,
     DeployedWorkflow,
@@ -40,6 +32,14 @@ from headwater.schemas.deployments import (
     DeploymentCreated,
 )
 from headwater.schemas.failures import ARTIFACT_INVALID
+from headwater.schemas.v1_answers import (
+    Deployment,
+    DeploymentActive,
+    DeploymentId,
+    DeploymentPage,
+    ScheduleDeployed,
+    WorkflowDeployed,
+)
 
 #: Stands for the active deployment where there is none, in If-Match.
 NONE: Final = "none"

@@ -12,36 +12,35 @@ from litestar.openapi.spec import Example, OpenAPIType, Schema
 from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 from litestar.types import Guard
 
-from headwater.gateway.api.checked_parameters import checked_parameters
-from headwater.gateway.api.deployments.deployment_service import NONE, DeploymentService
-from headwater.gateway.api.entity_tags import tag_of
-from headwater.gateway.api.keys import (
+from headwater.gateway.api.authentication import (
     is_operator,
     operator_key_required,
     operators_only,
     programs_only,
 )
-from headwater.gateway.api.limited_bodies import BodyKind, BodySize, LimitedBodies
+from headwater.gateway.api.deployments.deployment_service import NONE, DeploymentService
+from headwater.gateway.api.json_bodies import BodyKind, BodySize, LimitedBodies
 from headwater.gateway.api.openapi import ADMIN_KEY, OptionalBody, problem_responses, raw_body
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.request_parameters import checked_parameters, tag_of
 from headwater.gateway.api.workflows.authorization import Policy
 from headwater.gateway.api.workflows.bodies import Body
 from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS, WORLD_KEYS
 from headwater.gateway.api.workflows.openapi import KEYS as WORKFLOW_KEYS
 from headwater.gateway.api.workflows.parameters import PAGE_DEFAULT, PAGE_MAX, Cursor
 from headwater.gateway.api.workflows.request_guard import BodyRequest, RequestGuard
-from headwater.schemas.deployment_answers import (
-    Deployment,
-    DeploymentActive,
-    DeploymentId,
-    DeploymentPage,
-)
 from headwater.schemas.failures import (
     ARTIFACT_INVALID,
     DEPLOYMENT_CHANGED,
     DEPLOYMENT_NOT_FOUND,
     NO_ACTIVE_DEPLOYMENT,
     NOTHING_TO_ROLL_BACK,
+)
+from headwater.schemas.v1_answers import (
+    Deployment,
+    DeploymentActive,
+    DeploymentId,
+    DeploymentPage,
 )
 
 BASE: Final = "/v1/deployments"

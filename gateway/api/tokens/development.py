@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from headwater.gateway.settings.loopback import DEVELOPMENT_ISSUER
+from headwater.gateway.settings.exposure import DEVELOPMENT_ISSUER
 from headwater.gateway.settings.privacy import make_data_dir
 
 #: Audience of its tokens.

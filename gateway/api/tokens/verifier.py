@@ -8,7 +8,7 @@ import jwt
 
 from headwater.gateway.api.tokens.key_set import ALGORITHMS, TokenKey
 from headwater.gateway.api.tokens.key_source import KeySource
-from headwater.processors.texts import text_problem
+from headwater.processors.input_texts import text_problem
 
 #: Most characters of a token; those of known issuers have fewer than 2,000.
 TOKEN_CHARS_MAX: Final = 8_192

@@ -9,7 +9,7 @@ from typing_extensions import override
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows.bodies import Body
 from headwater.gateway.settings.patterns import WEARABLE
-from headwater.processors.texts import text_problem
+from headwater.processors.input_texts import text_problem
 from headwater.schemas.history import Limits
 
 DAYS_MAX: Final = 1460

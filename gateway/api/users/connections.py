@@ -9,11 +9,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headwater.gateway.api.users.ports import UserPorts
-from headwater.gateway.builtin.terra.answers import TerraUser
-from headwater.gateway.builtin.terra.connection_list import ConnectionList
-from headwater.gateway.builtin.terra.errors import TerraFailed
-from headwater.gateway.settings.terra_access import TerraNotConfigured
-from headwater.projections.deliveries.of_user import Connection
+from headwater.gateway.builtin.terra.answers import ConnectionList, TerraFailed, TerraUser
+from headwater.gateway.settings.terra import TerraNotConfigured
+from headwater.projections.deliveries.users import Connection
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
 from headwater.schemas.providers.headwater import ConnectionClosed, ConnectionListed, SystemEvent
 

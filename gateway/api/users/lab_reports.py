@@ -1,7 +1,9 @@
-"""Parse uploaded lab reports within limits, and validate them before they are stored."""
+"""Accept uploaded lab reports within limits: uploads in an hour, size and type of a file."""
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import ceil
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
@@ -9,10 +11,86 @@ from litestar.datastructures import Headers
 from litestar.types import Receive
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
 
-from headwater.gateway.api.bodies import BodyReader
-from headwater.gateway.api.budget import Hold
+from headwater.gateway.api.body_limits import BodyReader, Hold
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.builtin.blobs.store import reports_of
+
+_HOUR_S: Final = 3_600.0
+#: Users in memory, about 200 bytes each. A user without uploads for an hour starts over.
+_USERS_MAX: Final = 100_000
+
+
+class _Used:
+    """Usage of a user at a point in time; it drains to zero within an hour."""
+
+    __slots__ = ("at_s", "bytes", "files")
+
+    def __init__(self, at_s: float) -> None:
+        self.at_s = at_s
+        self.files = 0.0
+        self.bytes = 0.0
+
+
+class UploadLimits:
+    """Counts the uploads of users in this process.
+
+    Args:
+        files: Files of a user in an hour.
+        max_bytes: Bytes of a user's files in an hour.
+        clock_s: Returns seconds.
+    """
+
+    def __init__(self, files: int, max_bytes: int, clock_s: Callable[[], float]) -> None:
+        self._files = files
+        self._max_bytes = max_bytes
+        self._clock_s = clock_s
+        self._users: OrderedDict[str, _Used] = OrderedDict()
+
+    @property
+    def remembered(self) -> int:
+        """Number of users in memory."""
+        return len(self._users)
+
+    def begin(self, user_id: str) -> None:
+        """Count a file at the beginning of its upload.
+
+        Raises:
+            Problem: The user has uploaded too much; it states when to try again.
+        """
+        used = self._used(user_id)
+        wait_s = max(
+            (used.files + 1 - self._files) * _HOUR_S / self._files,
+            (used.bytes + 1 - self._max_bytes) * _HOUR_S / self._max_bytes,
+        )
+        if wait_s > 0:
+            seconds = ceil(wait_s)
+            raise Problem(
+                "too_many_requests",
+                f"A user may upload {self._files} files and {self._max_bytes:,} bytes within an "
+                f"hour; try again in {seconds} s.",
+                headers={"retry-after": str(seconds)},
+            )
+        used.files += 1
+
+    def add_bytes(self, user_id: str, size: int) -> None:
+        """Count the bytes of an uploaded file."""
+        self._used(user_id).bytes += size
+
+    def _used(self, user_id: str) -> _Used:
+        now_s = self._clock_s()
+        used = self._users.pop(user_id, None) or _Used(now_s)
+        # If the clock is set back, the usage does not change.
+        drained = min(1.0, max(0.0, now_s - used.at_s) / _HOUR_S)
+        used.files = max(0.0, used.files - drained * self._files)
+        used.bytes = max(0.0, used.bytes - drained * self._max_bytes)
+        used.at_s = now_s
+        self._users[user_id] = used
+        if len(self._users) > _USERS_MAX:
+            self._users.popitem(last=False)
+        return used
+
+
+# -- parse uploaded lab reports within limits, and validate them before they are stored
 
 FILE_BYTES_MAX: Final = 10 * 1024 * 1024
 #: Bytes of a form in addition to the file: boundaries, headers, other fields.

@@ -16,20 +16,23 @@ from litestar.openapi.spec import OpenAPIFormat, OpenAPIType, Schema
 from litestar.params import HeaderParameter
 from litestar.types import Scope
 
-from headwater.gateway.api.bodies import BodyReader
-from headwater.gateway.api.budget import Budget
-from headwater.gateway.api.callers import user_of
+from headwater.gateway.api.authentication import user_of
+from headwater.gateway.api.body_limits import BodyReader, Budget
 from headwater.gateway.api.openapi import problem_responses, raw_body
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest, own_request_id
 from headwater.gateway.api.users.bodies import Uploaded
-from headwater.gateway.api.users.lab_reports import BODY_BYTES_MAX, Report, read_report, storage_key
-from headwater.gateway.api.users.ports import UserPorts
-from headwater.gateway.api.users.starting import output_of, status_of
-from headwater.gateway.api.users.upload_limits import UploadLimits
-from headwater.gateway.builtin.terra.instances import LabResult
+from headwater.gateway.api.users.lab_reports import (
+    BODY_BYTES_MAX,
+    Report,
+    UploadLimits,
+    read_report,
+    storage_key,
+)
+from headwater.gateway.api.users.ports import UserPorts, output_of, status_of
+from headwater.gateway.builtin.instances import LabResult
 from headwater.processors.providers.envelope import event_id
-from headwater.processors.providers.headwater.labs import LAB
+from headwater.processors.providers.headwater import LAB
 from headwater.schemas.providers.headwater import LabUploaded
 
 _IdempotencyKey: TypeAlias = Annotated[

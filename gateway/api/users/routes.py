@@ -1,6 +1,12 @@
-"""User routes under /v1. A user can read and change only their own data."""
+"""User routes under /v1. A user can read and change only their own data.
+
+The imports of a user are numbered. The next one may start when the latest has ended according to
+Postgres, and its id is the next number: of two concurrent starts, the owner of that instance
+accepts one.
+"""
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -10,11 +16,11 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from litestar.types import Scope
 
-from headwater.gateway.api.callers import Callers, user_of
-from headwater.gateway.api.checked_parameters import checked_parameters
-from headwater.gateway.api.limited_bodies import LimitedBodies
+from headwater.gateway.api.authentication import Callers, user_of
+from headwater.gateway.api.json_bodies import LimitedBodies
 from headwater.gateway.api.openapi import USER_TOKEN, OptionalBody, problem_responses
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.request_parameters import checked_parameters
 from headwater.gateway.api.request_scope import AnyRequest, own_request_id
 from headwater.gateway.api.users.bodies import (
     DAYS_MAX,
@@ -25,14 +31,59 @@ from headwater.gateway.api.users.bodies import (
     Session,
 )
 from headwater.gateway.api.users.connections import Connections, reconciled
-from headwater.gateway.api.users.importing import begin_import, next_import
+from headwater.gateway.api.users.lab_reports import UploadLimits
 from headwater.gateway.api.users.lab_uploads import upload_route
-from headwater.gateway.api.users.ports import UserPorts
-from headwater.gateway.api.users.upload_limits import UploadLimits
+from headwater.gateway.api.users.ports import UserPorts, begin
 from headwater.gateway.api.workflows.request_guard import BodyRequest
+from headwater.gateway.builtin.instances import IMPORT, ImportParams
+from headwater.gateway.builtin.terra.answers import TerraFailed
 from headwater.gateway.builtin.terra.client import DATA_TYPES
-from headwater.gateway.builtin.terra.errors import TerraFailed
-from headwater.gateway.builtin.terra.instances import IMPORT, ImportParams
+
+_LABEL: Final = "user"
+_DIGEST_BYTES: Final = 16
+
+
+async def next_import(ports: UserPorts, user_id: str) -> str:
+    """Return the instance id of a user's next import.
+
+    Raises:
+        Problem: An import of the user is running.
+        StoreUnavailable: Postgres did not answer.
+    """
+    digest = _digest(user_id)
+    page = await ports.instances.instances(IMPORT, limit=1, labels={_LABEL: digest})
+    if not page.rows:
+        return f"{digest}-1"
+    latest = page.rows[0]
+    if not latest.details.ended:
+        raise _under_way(latest.id)
+    return f"{digest}-{int(latest.id.rpartition('-')[2]) + 1}"
+
+
+async def begin_import(ports: UserPorts, instance_id: str, params: ImportParams) -> None:
+    """Start an import.
+
+    Raises:
+        Problem: Another request has just started it, or no worker has the workflow.
+    """
+    labels = {_LABEL: _digest(params.user_id)}
+    if not await begin(ports.commands, IMPORT, instance_id, params, labels):
+        raise _under_way(instance_id)
+
+
+def _digest(user_id: str) -> str:
+    return hashlib.blake2b(user_id.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _under_way(instance_id: str) -> Problem:
+    return Problem(
+        "import_under_way",
+        f"The import {instance_id} is running; wait until it has ended.",
+        running={"workflow": IMPORT, "id": instance_id},
+    )
+
+
+# -- user routes under /v1. A user can read and change only their own data
 
 #: Seconds that a request waits for a session of Terra.
 _SESSION_WITHIN_S: Final = 20.0

@@ -22,10 +22,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from headwater.gateway.api.keys import bearer_of, has_key, key_id
+from headwater.gateway.api.authentication import bearer_of, has_key, key_id
 from headwater.gateway.api.problems import Problem
 from headwater.schemas.errors import Disposition, HeadwaterError
-from headwater.streams.authoring.runtime import Runtime
+from headwater.streams.authoring.programs import Runtime
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 

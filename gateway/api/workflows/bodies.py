@@ -13,7 +13,6 @@ from typing_extensions import override
 from headwater.gateway.api.json_bodies import check_json, decoded, invalid
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.settings.patterns import NAME
-from headwater.processors.runs.labels import labels_problem
 from headwater.processors.runs.limits import (
     BATCH_MAX,
     DEFAULT_LIMITS,
@@ -23,6 +22,7 @@ from headwater.processors.runs.limits import (
     STEP_KEY_MAX,
     TICK_MAX,
     VALUE_BYTES_TOP,
+    labels_problem,
     name_problem,
     value_problem,
 )

@@ -1,8 +1,11 @@
-"""Sends commands to workflow instances and responds with their outcomes.
+"""Sends commands to workflow instances, one or many, and responds with their outcomes.
 
 A response is sent once Postgres has applied the outcome, so that later reads include it. A caller
 that prefers not to wait gets 202 with the outcome itself; so does every caller while Postgres lags
 or is unavailable.
+
+No state is kept between pages: every page has the cursor of the next. A page may be requested
+again, because every action can be repeated: it is refused or has no effect the second time.
 """
 
 from collections.abc import Sequence
@@ -11,22 +14,32 @@ from typing import Final, NamedTuple
 
 from litestar import Response
 
+from headwater.gateway.api.ports import send_all
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.sending import send_all
-from headwater.gateway.api.workflows.bodies import NewEvent, NewInstance, NewInstances, text
-from headwater.gateway.api.workflows.freshness import Freshness
-from headwater.gateway.api.workflows.idempotency import idempotency_of
-from headwater.gateway.api.workflows.parameters import prefers_async
-from headwater.gateway.api.workflows.pending_commands import accept_without_worker, pending_or_error
-from headwater.gateway.api.workflows.positions import furthest
-from headwater.gateway.api.workflows.query_service import response_of
-from headwater.gateway.api.workflows.refusals import refusal
-from headwater.gateway.api.workflows.statuses import Statuses
-from headwater.processors.runs.labels import labels_of
-from headwater.processors.runs.limits import BUILTIN_PREFIX, name_problem
+from headwater.gateway.api.workflows.bodies import (
+    BulkChange,
+    NewEvent,
+    NewInstance,
+    NewInstances,
+    text,
+)
+from headwater.gateway.api.workflows.command_outcomes import (
+    Statuses,
+    accept_without_worker,
+    pending_or_error,
+    refusal,
+)
+from headwater.gateway.api.workflows.parameters import idempotency_of, prefers_async
+from headwater.gateway.api.workflows.positions import Freshness, furthest
+from headwater.gateway.api.workflows.query_service import QueryService, response_of
+from headwater.processors.runs.limits import BUILTIN_PREFIX, labels_of, name_problem
+from headwater.projections.workflows.queries import Page
 from headwater.schemas.answers import (
     Answer,
+    BulkChanged,
+    BulkPage,
     EventSent,
+    InstanceFound,
     InstanceListed,
     InstancesCreated,
     InstanceStatus,
@@ -264,3 +277,63 @@ def _check_instance(workflow: str, instance_id: str, limits: Limits, *, may_crea
     problem = problem or _workflow_name_problem(workflow, limits)
     if problem:
         raise Problem(INSTANCE_NOT_FOUND, problem)
+
+
+# -- changes many instances, page by page, so that a caller can follow the progress
+
+
+class BulkService:
+    """Applies an action to all instances that match a filter."""
+
+    def __init__(self, query_service: QueryService, command_service: CommandService) -> None:
+        self._query_service = query_service
+        self._command_service = command_service
+
+    async def page(self, workflow: str, change: BulkChange) -> Page[InstanceFound]:
+        """Return the page of instances that a change applies to.
+
+        Raises:
+            Problem: The cursor or the labels cannot be used, or Postgres cannot be read.
+        """
+        return await self._query_service.instance_page(
+            workflow,
+            self._query_service.applied(),
+            status=change.status,
+            labels=change.labels,
+            page_size=change.page_size,
+            cursor=change.cursor,
+        )
+
+    @accept_without_worker
+    async def change(
+        self, workflow: str, change: BulkChange, page: Page[InstanceFound], prefer: str
+    ) -> Response[bytes]:
+        """Change a page of instances; refusals are listed in the response.
+
+        Raises:
+            Problem: The commands could not be sent.
+        """
+        if change.dry_run or not page.rows:
+            rows = [BulkChanged(id=row.id, status=row.details.status) for row in page.rows]
+            return response_of(_bulk_page(page, rows), {})
+        command = change.command()
+        result = await self._command_service.send_commands(
+            [Addressed(workflow, row.id, command) for row in page.rows], prefer
+        )
+        pairs = zip(page.rows, result.replies, strict=True)
+        return command_response(
+            _bulk_page(page, [_changed(row, reply) for row, reply in pairs]), result, prefer
+        )
+
+
+def _bulk_page(page: Page[InstanceFound], rows: list[BulkChanged]) -> BulkPage:
+    more = page.cursor is not None
+    return BulkPage(instances=rows, has_next_page=more, cursor=page.cursor)
+
+
+def _changed(row: InstanceFound, reply: ReplySent) -> BulkChanged:
+    with keep_unknown_values():
+        status = RunStatus(reply.status) if reply.status else row.details.status
+    if not is_refused(reply.code):
+        return BulkChanged(id=row.id, status=status)
+    return BulkChanged(id=row.id, status=status, code=reply.code, detail=reply.message)

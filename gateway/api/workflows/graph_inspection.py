@@ -1,15 +1,27 @@
-"""Inspection of graph runs, folded from their history on request."""
+"""Inspection of graph runs, folded from their history on request, with its read-only routes."""
 
 import json
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from functools import partial
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
-from litestar import Response
+from litestar import Response, get, post
+from litestar.di import NamedDependency
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody, QueryParameter
 
+from headwater.gateway.api.json_bodies import BodySize
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.workflows import examples
+from headwater.gateway.api.workflows.bodies import (
+    RoutingSimulation,
+    SynchronizationSimulation,
+    text,
+)
 from headwater.gateway.api.workflows.folding import RunFolds
-from headwater.gateway.api.workflows.parameters import RunReference
+from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS, read_spec
+from headwater.gateway.api.workflows.parameters import Position, RunReference
 from headwater.gateway.api.workflows.positions import HEADER, Positions, format_positions
 from headwater.gateway.api.workflows.query_service import (
     JSON,
@@ -18,13 +30,36 @@ from headwater.gateway.api.workflows.query_service import (
     run_number_of,
 )
 from headwater.processors.evaluations import Evaluator
-from headwater.processors.graph.past import Past
+from headwater.processors.graph.explaining import explain
+from headwater.processors.graph.introspection import (
+    introspect_tokens,
+    simulate_routing,
+    simulate_synchronization,
+)
+from headwater.processors.graph.past import Past, draw
 from headwater.processors.graph.tracing import Tracing
 from headwater.processors.runs.decisions import Rejection
 from headwater.projections.workflows.queries import Beginning, LocatedInstance, Workflows
-from headwater.schemas.failures import INSTANCE_NOT_FOUND, REFUSALS
+from headwater.schemas.failures import (
+    INSTANCE_NOT_FOUND,
+    INSTANCE_TERMINAL,
+    NODE_NOT_FOUND,
+    NOT_A_GRAPH,
+    REFUSALS,
+    SEQUENCE_NOT_FOUND,
+    TOKEN_NOT_FOUND,
+    TRANSITION_NOT_FOUND,
+)
+from headwater.schemas.graph_answers import (
+    AsOf,
+    Explanation,
+    SimulatedRouting,
+    SimulatedSynchronization,
+    TokensPage,
+    TracePage,
+)
 from headwater.schemas.history import instance_key
-from headwater.schemas.introspection import AsOf
+from headwater.streams.authoring.inspection import TOKENS_MAX
 
 SVG: Final = "image/svg+xml"
 MERMAID: Final = "text/vnd.mermaid"
@@ -135,3 +170,200 @@ def _encode(past: Past, inspection: Callable[[], Inspected]) -> bytes | Rejectio
         return result.encode()
     # Values of workflow authors may have text that msgspec's JSON refuses, but json accepts.
     return json.dumps(msgspec.to_builtins(result), separators=(",", ":")).encode()
+
+
+# -- routes that inspect instances of graphs. They are read-only
+
+#: Largest sequence number of an event.
+_NUMBER_MAX: Final = 2**63 - 1
+_PROBLEMS: Final = (
+    INSTANCE_NOT_FOUND,
+    NOT_A_GRAPH,
+    "RUN_NOT_FOUND",
+    SEQUENCE_NOT_FOUND,
+    "broker_unavailable",
+    "overloaded",
+)
+_AS_OF: Final = (
+    "State of a run, by default the current one, after its event `at`; without `at`, its state "
+    "now. It is read from the history in Kafka, so it includes all earlier responses. Nothing is "
+    "changed."
+)
+
+
+def _number(name: str, description: str) -> QueryParameter:
+    return QueryParameter(name=name, ge=0, le=_NUMBER_MAX, description=description)
+
+
+#: The run, as `parameters.run_reference` provides it.
+Run: TypeAlias = NamedDependency[RunReference]
+At: TypeAlias = Annotated[
+    int | None, _number("at", "Sequence number of an event of the run; the first is 0.")
+]
+After: TypeAlias = Annotated[
+    int | None, _number("after", "Cursor of a page: only tokens with greater ids.")
+]
+Tokens: TypeAlias = Annotated[
+    int,
+    QueryParameter(name="pageSize", ge=1, le=TOKENS_MAX, description="Maximum number of tokens."),
+]
+First: TypeAlias = Annotated[
+    int, _number("from", "First event: only decisions that begin with it or later.")
+]
+Last: TypeAlias = Annotated[int | None, _number("to", "Last event to read.")]
+
+
+def graph_inspection_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
+    """Return the routes that inspect an instance in its current or an earlier state."""
+
+    @get(
+        "/graph/tokens",
+        operation_id="introspectTokens",
+        summary="List the live tokens of a graph",
+        description=f"The node of every token, and what it waits for. {_AS_OF}",
+        **read_spec(TokensPage, examples.TOKENS, *_PROBLEMS),
+    )
+    async def get_tokens(
+        run: Run,
+        position: Position,
+        at: At = None,
+        after: After = None,
+        page_size: Tokens = TOKENS_MAX,
+    ) -> Response[bytes]:
+        last = -1 if after is None else after
+        inspect = partial(introspect_tokens, after=last, limit=page_size)
+        return await inspection.inspect(run, position, at, inspect)
+
+    @get(
+        "/graph/explain",
+        operation_id="explainInstance",
+        summary="Explain what a graph waits for",
+        description="For every waiting join: which branches have arrived, which are missing and "
+        "why, when it times out, and what happens then; as data and as sentences. "
+        f"{_AS_OF}",
+        **read_spec(Explanation, examples.EXPLAINED, *_PROBLEMS),
+    )
+    async def get_explanation(
+        run: Run,
+        position: Position,
+        at: At = None,
+    ) -> Response[bytes]:
+        return await inspection.inspect(run, position, at, explain)
+
+    @get(
+        "/graph/trace",
+        operation_id="traceInstance",
+        summary="Trace the decisions of a graph",
+        description="Computes every decision again from the state before it: what the planners "
+        "decided and which inputs they read. If `same` is false, another release decided "
+        "differently.",
+        **read_spec(TracePage, examples.TRACED, *_PROBLEMS),
+    )
+    async def get_trace(
+        run: Run,
+        position: Position,
+        first: First = 0,
+        last: Last = None,
+    ) -> Response[bytes]:
+        return await inspection.trace(run, position, first, last)
+
+    return [
+        get_tokens,
+        get_explanation,
+        get_trace,
+        *_picture_routes(inspection),
+        *_simulation_routes(inspection),
+    ]
+
+
+def _picture_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
+    """Return the routes that draw a run."""
+
+    @get(
+        "/graph/svg",
+        operation_id="drawInstance",
+        summary="Draw a run of a graph as SVG",
+        description=f"Its definition, with its tokens. {_AS_OF}",
+        **read_spec(str, examples.SVG, *_PROBLEMS, media_type=SVG),
+    )
+    async def get_svg(
+        run: Run,
+        position: Position,
+        at: At = None,
+    ) -> Response[bytes]:
+        inspect = partial(draw, drawing_format="svg")
+        return await inspection.inspect(run, position, at, inspect, SVG)
+
+    @get(
+        "/graph/mermaid",
+        operation_id="drawInstanceInMermaid",
+        summary="Draw a run of a graph as a Mermaid flowchart",
+        description=f"Its definition, with its tokens. {_AS_OF}",
+        **read_spec(str, examples.MERMAID, *_PROBLEMS, media_type=MERMAID),
+    )
+    async def get_mermaid(
+        run: Run,
+        position: Position,
+        at: At = None,
+    ) -> Response[bytes]:
+        inspect = partial(draw, drawing_format="mermaid")
+        return await inspection.inspect(run, position, at, inspect, MERMAID)
+
+    return [get_svg, get_mermaid]
+
+
+def _simulation_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
+    """Return the routes that simulate decisions."""
+
+    @post(
+        "/graph/simulate-routing",
+        operation_id="simulateRouting",
+        body=BodySize.VALUE,
+        summary="Simulate the completion of a token",
+        description="Which transitions would fire, all decisions that would follow, and the status "
+        f"that the run would have. {_AS_OF}",
+        **read_spec(
+            SimulatedRouting,
+            examples.ROUTED,
+            *_PROBLEMS,
+            *BODY_PROBLEMS,
+            TOKEN_NOT_FOUND,
+            NODE_NOT_FOUND,
+            INSTANCE_TERMINAL,
+        ),
+    )
+    async def post_routing(
+        run: Run,
+        data: JSONBody[RoutingSimulation],
+        position: Position,
+        at: At = None,
+    ) -> Response[bytes]:
+        output = text(data.output) or None
+        inspect = partial(simulate_routing, token=data.token, node=data.node, output=output)
+        return await inspection.inspect(run, position, at, inspect)
+
+    @post(
+        "/graph/simulate-synchronization",
+        operation_id="simulateSynchronization",
+        summary="Simulate the arrival of a token at a join",
+        description=f"The counts of the join, and the decisions that would follow. {_AS_OF}",
+        **read_spec(
+            SimulatedSynchronization,
+            examples.JOINED,
+            *_PROBLEMS,
+            *BODY_PROBLEMS,
+            TOKEN_NOT_FOUND,
+            TRANSITION_NOT_FOUND,
+            INSTANCE_TERMINAL,
+        ),
+    )
+    async def post_synchronization(
+        run: Run,
+        data: JSONBody[SynchronizationSimulation],
+        position: Position,
+        at: At = None,
+    ) -> Response[bytes]:
+        inspect = partial(simulate_synchronization, token=data.token, transition=data.transition)
+        return await inspection.inspect(run, position, at, inspect)
+
+    return [post_routing, post_synchronization]

@@ -8,14 +8,21 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from headwater.gateway.api.auditing import note
-from headwater.gateway.api.limited_bodies import BodySize
+from headwater.gateway.api.audit import note
+from headwater.gateway.api.json_bodies import BodySize
 from headwater.gateway.api.openapi import OptionalBody
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows import examples
 from headwater.gateway.api.workflows.bodies import text
-from headwater.gateway.api.workflows.job_bodies import Activation, Completion, Extension, JobFailure
-from headwater.gateway.api.workflows.job_keys import KEY_MAX, JobKey, read_key
+from headwater.gateway.api.workflows.job_requests import (
+    KEY_MAX,
+    Activation,
+    Completion,
+    Extension,
+    JobFailure,
+    JobKey,
+    read_key,
+)
 from headwater.gateway.api.workflows.jobs import JobService, lease_until
 from headwater.gateway.api.workflows.openapi import job_spec, read_spec
 from headwater.gateway.api.workflows.parameters import PAGE_DEFAULT, Cursor, PageSize, Position

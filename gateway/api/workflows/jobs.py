@@ -12,12 +12,11 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Raw, structs
 
+from headwater.gateway.api.ports import send_all
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.sending import send_all
-from headwater.gateway.api.workflows.freshness import Freshness
-from headwater.gateway.api.workflows.job_bodies import Activation
-from headwater.gateway.api.workflows.job_keys import JobKey
-from headwater.gateway.api.workflows.refusals import refusal
+from headwater.gateway.api.workflows.command_outcomes import refusal
+from headwater.gateway.api.workflows.job_requests import Activation, JobKey
+from headwater.gateway.api.workflows.positions import Freshness
 from headwater.projections.workflows.queries import OpenJob, Workflows
 from headwater.schemas.answers import Job
 from headwater.schemas.failures import is_refused

@@ -1,18 +1,20 @@
-"""Reads of workflows from Postgres: names, instances, jobs and histories."""
+"""Reads of workflows from Postgres: names, instances, jobs and histories, encoded for HTTP."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict, TypeVar
 
 import msgspec
 from litestar import Response
+from litestar.openapi.spec import OpenAPIType, Schema
+from litestar.plugins import OpenAPISchemaPlugin
+from litestar.typing import FieldDefinition
+from typing_extensions import override
 
 from headwater.gateway.api.ports import DeploymentLog
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.workflows import wire
 from headwater.gateway.api.workflows.folding import RunFolds
-from headwater.gateway.api.workflows.freshness import Freshness
 from headwater.gateway.api.workflows.graphs import Definitions
 from headwater.gateway.api.workflows.parameters import (
     PAGE_MAX,
@@ -21,7 +23,7 @@ from headwater.gateway.api.workflows.parameters import (
     read_labels,
     read_within,
 )
-from headwater.gateway.api.workflows.positions import HEADER, Positions, format_positions
+from headwater.gateway.api.workflows.positions import HEADER, Freshness, Positions, format_positions
 from headwater.projections.errors import InvalidCursor
 from headwater.projections.workflows.queries import (
     ANY_TIME,
@@ -35,15 +37,75 @@ from headwater.projections.workflows.queries import (
 from headwater.projections.workflows.trimmed_entries import TrimmedEntries
 from headwater.schemas.answers import (
     Answer,
+    CurrentStep,
     HistoryPage,
+    Instance,
     InstanceFound,
+    InstanceMeta,
     InstancePage,
     JobPage,
     WorkflowList,
 )
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import instance_key
-from headwater.schemas.statuses import RunStatus
+from headwater.schemas.statuses import WAIT_OVER_HTTP, EntryKind, RunStatus
+
+C = TypeVar("C", bound=CurrentStep)
+S = TypeVar("S", InstanceMeta, InstanceFound)
+
+
+class StepTypes(OpenAPISchemaPlugin):
+    """OpenAPI schema of entry types as responses encode them."""
+
+    @staticmethod
+    @override
+    def is_plugin_supported_type(value: Any) -> bool:
+        return value is EntryKind
+
+    @override
+    def to_openapi_schema(
+        self,
+        field_definition: FieldDefinition,
+        schema_creator: Any,
+    ) -> Schema:
+        del field_definition, schema_creator
+        shown = [kind.value for kind in EntryKind if kind not in {EntryKind.WAIT, EntryKind.NOW}]
+        return Schema(type=OpenAPIType.STRING, enum=[*shown, WAIT_OVER_HTTP.value])
+
+
+def encode(response: Answer) -> bytes:
+    """Encode a response as JSON."""
+    return msgspec.json.encode(_in_http_spelling(response))
+
+
+def _in_http_spelling(response: Answer) -> Answer:
+    match response:
+        case CurrentStep():
+            return _step(response)
+        case HistoryPage():
+            return msgspec.structs.replace(response, steps=[_step(step) for step in response.steps])
+        case Instance():
+            return msgspec.structs.replace(response, meta=_with_step(response.meta))
+        case InstancePage():
+            instances = [_with_step(instance) for instance in response.instances]
+            return msgspec.structs.replace(response, instances=instances)
+        case _:
+            return response
+
+
+def _with_step(row: S) -> S:
+    """Convert the current step of a row, if it has one."""
+    step = row.current_step
+    return row if step is None else msgspec.structs.replace(row, current_step=_step(step))
+
+
+def _step(step: C) -> C:
+    if step.type is not EntryKind.WAIT:
+        return step
+    return msgspec.structs.replace(step, type=WAIT_OVER_HTTP)
+
+
+# -- reads of workflows from Postgres: names, instances, jobs and histories
 
 #: Seconds that a request waits for the positions that it requires.
 _APPLIED_TIMEOUT_S: Final = 10.0
@@ -307,7 +369,7 @@ def response_of(
 ) -> Response[bytes]:
     """Encode a response, and state its positions in a header."""
     return Response(
-        wire.encode(body),
+        encode(body),
         status_code=status,
         media_type=JSON,
         headers={**_position(positions), **(headers or {})},

@@ -1,10 +1,22 @@
-"""Routes that read workflows and instances."""
+"""Routes that read workflows and instances, and stream live changes of an instance.
+
+A message is a step, a token, an event, a log line or the instance's status, encoded as in a
+history. One record may cause several messages. Only the last of them has its offset as `id`, so a
+client that resumes after an id gets every message once.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from typing import Final
 
 from litestar import Response, get
 from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler
 
-from headwater.gateway.api.streaming import Streamed
+from headwater.gateway.api.body_limits import Streamed
+from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows import examples
 from headwater.gateway.api.workflows.openapi import read_spec
 from headwater.gateway.api.workflows.parameters import (
@@ -17,13 +29,175 @@ from headwater.gateway.api.workflows.parameters import (
     PathName,
     Position,
 )
-from headwater.gateway.api.workflows.query_service import QueryService
-from headwater.gateway.api.workflows.tail import Tails
+from headwater.gateway.api.workflows.positions import HEADER, Freshness, format_positions
+from headwater.gateway.api.workflows.query_service import QueryService, encode
+from headwater.projections.workflows.queries import Changed, Changes, LocatedInstance, Workflows
 from headwater.schemas import answers
+from headwater.schemas.answers import STREAMED, Answer, Instance, StatusOfRun
+from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import (
     INSTANCE_NOT_FOUND,
     WORKFLOW_NOT_FOUND,
 )
+
+#: Seconds without a message after which a comment is sent: many proxies close a connection that is
+#: idle for 30 to 60 s.
+HEARTBEAT_S: Final = 15.0
+#: Streams at a time. Each queries Postgres when its partition advances, at most every _GAP_S.
+STREAMS_MAX: Final = 200
+_GAP_S: Final = 0.05
+#: Seconds before a stream queries Postgres again when it is unavailable.
+_RETRY_S: Final = 1.0
+#: Tells the client how many milliseconds to wait before it reconnects.
+_BEGIN: Final = b"retry: 1000\n\n"
+_HEARTBEAT: Final = b": still here\n\n"
+
+#: Event name of a message by the type of its data; the last message of a stream is named `end`.
+_EVENT_NAMES: Final = {kind: event for event, kind in STREAMED.items() if event != "end"}
+
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+
+
+class Tails:
+    """Streams of changes, for one gateway."""
+
+    def __init__(
+        self, workflows: Workflows, freshness: Freshness, *, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
+        self._workflows = workflows
+        self._freshness = freshness
+        self._heartbeat_s = heartbeat_s
+        self._closing = asyncio.Event()
+        self.count = 0
+
+    def close(self) -> None:
+        """End all streams; clients reconnect, to another gateway or later."""
+        self._closing.set()
+
+    def require_capacity(self) -> None:
+        """Refuse another stream when as many as allowed are open.
+
+        Raises:
+            Problem: Too many streams are open.
+        """
+        if self.count >= STREAMS_MAX:
+            raise Problem(
+                "overloaded", f"expected at most {STREAMS_MAX} streams at a time, found as many"
+            )
+
+    def response(self, row: LocatedInstance, after: int) -> "Streamed":
+        """Return the stream of an instance's changes after an offset."""
+        position = format_positions({row.partition: row.offset})
+        return Streamed(
+            iterator=self._follow(row, after),
+            media_type="text/event-stream",
+            headers={HEADER: position, "cache-control": "no-cache", "x-accel-buffering": "no"},
+        )
+
+    async def _follow(self, row: LocatedInstance, after: int) -> AsyncGenerator[bytes, None]:
+        self.count += 1
+        try:
+            yield _BEGIN
+            async with aclosing(self._chunks(row, after)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        finally:
+            self.count -= 1
+
+    async def _chunks(self, row: LocatedInstance, after: int) -> AsyncGenerator[bytes, None]:
+        loop = asyncio.get_running_loop()
+        partition, status = row.partition, _status(row.instance)
+        idle_since = loop.time()
+        while not self._closing.is_set():
+            seen = self._freshness.applied().get(partition, -1)
+            changes = await self._changes(row.instance, after)
+            if changes is None:
+                await self._sleep(_RETRY_S)
+            else:
+                after = changes.offset
+                status = _latest(changes.rows) or status
+                if changes.rows:
+                    yield b"".join(_messages(changes.rows))
+                    idle_since = loop.time()
+                if changes.more:
+                    continue
+                if status.ended:
+                    yield message("end", status, after)
+                    return
+                await self._wait_for_advance(partition, seen)
+            if loop.time() - idle_since >= self._heartbeat_s:
+                yield _HEARTBEAT
+                idle_since = loop.time()
+
+    async def _changes(self, instance: Instance, after: int) -> Changes | None:
+        """Return the changes after an offset; None while Postgres is unavailable or rebuilt."""
+        try:
+            return await self._workflows.changes(instance.meta.workflow_name, instance.id, after)
+        except StoreUnavailable:
+            return None
+
+    async def _wait_for_advance(self, partition: int, seen: int) -> None:
+        """Wait until a partition advances, the next heartbeat is due, or all streams end."""
+        await self._sleep(_GAP_S)
+        advanced = asyncio.ensure_future(
+            self._freshness.wait_until_applied(
+                {partition: seen + 1}, self._heartbeat_s, patient=True
+            )
+        )
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait((advanced, closing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            advanced.cancel()
+            closing.cancel()
+            await asyncio.gather(advanced, closing, return_exceptions=True)
+        if advanced.done() and not advanced.cancelled() and advanced.exception() is not None:
+            await self._sleep(_RETRY_S)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, but return early when all streams end."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        except TimeoutError:
+            pass
+
+
+def message(event: str, data: Answer, offset: int | None) -> bytes:
+    """Encode a message; without an offset the client keeps the previous id."""
+    lines = [b"event: " + event.encode()]
+    if offset is not None:
+        lines.append(b"id: %d" % offset)
+    # A workflow author's value may be JSON on several lines.
+    lines += [b"data: " + line for line in _LINE_END.split(encode(data))]
+    return b"\n".join(lines) + b"\n\n"
+
+
+def _messages(rows: tuple[Changed, ...]) -> Iterator[bytes]:
+    for index, changed in enumerate(rows):
+        last = index + 1 == len(rows) or rows[index + 1].offset != changed.offset
+        yield message(
+            _EVENT_NAMES[type(changed.row)], changed.row, changed.offset if last else None
+        )
+
+
+def _latest(rows: tuple[Changed, ...]) -> StatusOfRun | None:
+    return next(
+        (changed.row for changed in reversed(rows) if isinstance(changed.row, StatusOfRun)), None
+    )
+
+
+def _status(instance: Instance) -> StatusOfRun:
+    details = instance.details
+    return StatusOfRun(
+        status=details.status,
+        error=details.error,
+        output=details.output,
+        run_number=instance.meta.run_number,
+    )
+
+
+# -- routes that read workflows and instances
 
 
 def listing_routes(query_service: QueryService) -> list[HTTPRouteHandler]:

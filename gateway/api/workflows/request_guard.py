@@ -9,9 +9,9 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 from typing_extensions import override
 
-from headwater.gateway.api.auditing import note
-from headwater.gateway.api.keys import admit, presented_key
-from headwater.gateway.api.limited_bodies import JsonRequest
+from headwater.gateway.api.audit import note
+from headwater.gateway.api.authentication import admit, check_key, presented_key
+from headwater.gateway.api.json_bodies import JsonRequest
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows import bodies
 from headwater.gateway.api.workflows.authorization import (
@@ -21,10 +21,9 @@ from headwater.gateway.api.workflows.authorization import (
     RequestContext,
 )
 from headwater.gateway.api.workflows.parameters import INSTANCE, WORKFLOW
-from headwater.gateway.api.wrong_keys import check_key
 from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.schemas.history import Limits
-from headwater.streams.authoring.runtime import Runtime
+from headwater.streams.authoring.programs import Runtime
 
 AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 

@@ -10,21 +10,21 @@ from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler
 
-from headwater.gateway.api.checked_parameters import checked_parameters
-from headwater.gateway.api.keys import programs_only
-from headwater.gateway.api.limited_bodies import LimitedBodies
+from headwater.gateway.api.authentication import programs_only
+from headwater.gateway.api.json_bodies import LimitedBodies
+from headwater.gateway.api.request_parameters import checked_parameters
 from headwater.gateway.api.workflows.authorization import (
     Authorizer,
     WorkflowHooks,
 )
-from headwater.gateway.api.workflows.bulk import BulkService
-from headwater.gateway.api.workflows.command_service import CommandService
+from headwater.gateway.api.workflows.command_outcomes import Statuses
+from headwater.gateway.api.workflows.command_service import BulkService, CommandService
 from headwater.gateway.api.workflows.folding import RunFolds, RunLog
-from headwater.gateway.api.workflows.freshness import Freshness
-from headwater.gateway.api.workflows.graph_inspection import GraphInspection
-from headwater.gateway.api.workflows.graph_routes import graph_router
-from headwater.gateway.api.workflows.graphs import Definitions, Graphs
-from headwater.gateway.api.workflows.introspection_routes import graph_inspection_routes
+from headwater.gateway.api.workflows.graph_inspection import (
+    GraphInspection,
+    graph_inspection_routes,
+)
+from headwater.gateway.api.workflows.graphs import Definitions, Graphs, graph_router
 from headwater.gateway.api.workflows.job_routes import job_routes
 from headwater.gateway.api.workflows.jobs import JobService
 from headwater.gateway.api.workflows.parameters import (
@@ -37,19 +37,23 @@ from headwater.gateway.api.workflows.parameters import (
     run_reference,
     workflow_name,
 )
+from headwater.gateway.api.workflows.positions import Freshness
 from headwater.gateway.api.workflows.query_service import QueryService
-from headwater.gateway.api.workflows.read_routes import instance_routes, listing_routes, tail_route
+from headwater.gateway.api.workflows.read_routes import (
+    Tails,
+    instance_routes,
+    listing_routes,
+    tail_route,
+)
 from headwater.gateway.api.workflows.request_guard import (
     RequestGuard,
     requests_within,
 )
 from headwater.gateway.api.workflows.runs import routes as runs
-from headwater.gateway.api.workflows.runs import world_routes
 from headwater.gateway.api.workflows.runs.run_service import RunPorts, RunService
-from headwater.gateway.api.workflows.runs.world import WorldApi
-from headwater.gateway.api.workflows.statuses import Statuses
-from headwater.gateway.api.workflows.tail import Tails
-from headwater.gateway.api.workflows.tick import Ticks
+from headwater.gateway.api.workflows.runs.world import BASE as WORLD_BASE
+from headwater.gateway.api.workflows.runs.world import WorldApi, world_routes
+from headwater.gateway.api.workflows.ticks import Ticks
 from headwater.gateway.api.workflows.write_routes import (
     bulk_route,
     creation_routes,
@@ -61,7 +65,7 @@ from headwater.gateway.api.workflows.write_routes import (
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.lifecycle import ACTIONS
-from headwater.streams.authoring.runtime import Runtime
+from headwater.streams.authoring.programs import Runtime
 from headwater.streams.evaluation.evaluator import EvaluatorProcess
 from headwater.streams.workflows.client import Commands
 
@@ -199,8 +203,8 @@ class WorkflowService:
             self._limited_router(JOBS_BASE, jobs, "jobs", **guarded),
             self._limited_router(runs.BASE, run_routes, "runs", **guarded),
             self._limited_router(
-                world_routes.BASE,
-                world_routes.world_routes(self._world),
+                WORLD_BASE,
+                world_routes(self._world),
                 "world",
                 guards=world_guards,
             ),

@@ -17,7 +17,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from typing_extensions import override
 
-from headwater.gateway.api.pages import wants_html
+from headwater.gateway.api.front import wants_html
 from headwater.gateway.api.request_scope import AnyRequest
 
 #: Package whose files are served. It is not imported: its code is for other frameworks.

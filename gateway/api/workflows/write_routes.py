@@ -9,9 +9,9 @@ from litestar import Response, post
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.params import JSONBody
 
-from headwater.gateway.api.auditing import note
-from headwater.gateway.api.keys import scoped_key
-from headwater.gateway.api.limited_bodies import BodySize
+from headwater.gateway.api.audit import note
+from headwater.gateway.api.authentication import scoped_key
+from headwater.gateway.api.json_bodies import BodySize
 from headwater.gateway.api.openapi import OptionalBody
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows import examples
@@ -30,9 +30,7 @@ from headwater.gateway.api.workflows.bodies import (
     Tick,
     generic,
 )
-from headwater.gateway.api.workflows.bulk import BulkService
-from headwater.gateway.api.workflows.command_service import CommandService, event_of
-from headwater.gateway.api.workflows.idempotency import instance_id_of, refuse_derived_id
+from headwater.gateway.api.workflows.command_service import BulkService, CommandService, event_of
 from headwater.gateway.api.workflows.openapi import tick_spec, write_spec
 from headwater.gateway.api.workflows.parameters import (
     BATCH_PATH,
@@ -41,13 +39,15 @@ from headwater.gateway.api.workflows.parameters import (
     IdempotencyKey,
     PathName,
     Prefer,
+    instance_id_of,
+    refuse_derived_id,
 )
 from headwater.gateway.api.workflows.query_service import response_of
 from headwater.gateway.api.workflows.request_guard import (
     AnyConnection,
     RequestGuard,
 )
-from headwater.gateway.api.workflows.tick import Ticks
+from headwater.gateway.api.workflows.ticks import Ticks
 from headwater.schemas import answers
 from headwater.schemas.failures import (
     IDEMPOTENCY_CONFLICT,

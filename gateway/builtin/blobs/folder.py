@@ -1,4 +1,4 @@
-"""Blobs as files in a folder.
+"""Blobs as files in a folder, and the choice between a folder and a bucket.
 
 A blob is written to a temporary file, synced, and renamed to its path. So a reader never sees a
 partial blob, and an acknowledged blob survives a crash of the machine.
@@ -15,6 +15,7 @@ from typing import Final
 
 from headwater.gateway.builtin.blobs.store import (
     BlobNotFound,
+    Blobs,
     BlobsUnavailable,
     checked_key,
     checked_prefix,
@@ -133,3 +134,23 @@ def _translated_errors() -> Iterator[None]:
 
 def _unavailable(error: OSError) -> BlobsUnavailable:
     return BlobsUnavailable(f"cannot access blobs at {error.filename}: {error.strerror}")
+
+
+# -- choose the blob store for an address
+
+#: Prefix of the address of a bucket.
+S3: Final = "s3://"
+
+
+def blobs_at(address: str) -> Blobs:
+    """Return the store at a folder, or at s3://bucket/prefix.
+
+    Raises:
+        ValueError: The address of a bucket has no bucket.
+    """
+    if not address.startswith(S3):
+        return FolderBlobs(Path(address))
+    # Imported on use, because the library is slow to import.
+    from headwater.gateway.builtin.blobs.bucket import BucketBlobs  # noqa: PLC0415
+
+    return BucketBlobs(address)

@@ -19,14 +19,13 @@ from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.environment import load_settings
 from headwater.gateway.settings.process import begin_service
 from headwater.gateway.settings.settings import Settings
-from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.rebuilds.rebuilds import Rebuild, find
-from headwater.projections.rebuilds.work import RebuildWork
+from headwater.projections.postgres.connections import PooledReader
+from headwater.projections.rebuilds.rebuilds import Rebuild, RebuildWork, find
 from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.projections.workflows.plan import workflows_kept
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.installed_tables import TABLE_BY_NAME
-from headwater.streams.garbage import collect_seldom
+from headwater.streams.process_tuning import collect_seldom
 
 log = logging.getLogger("headwater.rebuild")
 

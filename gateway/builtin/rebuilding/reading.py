@@ -18,13 +18,13 @@ from headwater.gateway.settings.environment import environment, load_settings
 from headwater.gateway.settings.process import begin_service
 from headwater.gateway.settings.settings import Settings
 from headwater.gateway.settings.sources import sources_of
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.processors.sources import providers_of
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.tables import Table
-from headwater.streams.garbage import collect_seldom
 from headwater.streams.pipeline.rebuild_reader import Chunk, RebuildReader, Span, read_here
+from headwater.streams.process_tuning import collect_seldom
 
 log = logging.getLogger("headwater.rebuild")
 

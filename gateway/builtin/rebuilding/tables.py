@@ -15,23 +15,29 @@ from contextlib import AsyncExitStack
 from typing import Final, Self
 
 from headwater.gateway.builtin.rebuilding.reading import placement_of, readers_of
-from headwater.gateway.builtin.rebuilding.stores import folder_of, note_wipes
+from headwater.gateway.builtin.rebuilding.watching import folder_of, note_wipes
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.settings import Settings
 from headwater.processors.columns import adopt
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.projector.store import Store
-from headwater.projections.rebuilds.rebuilds import Example, Rebuild, Wipes
-from headwater.projections.rebuilds.work import ChangedRow, RebuildWork, RowRecord
+from headwater.projections.rebuilds.rebuilds import (
+    ChangedRow,
+    Example,
+    Rebuild,
+    RebuildWork,
+    RowRecord,
+    Wipes,
+)
 from headwater.schemas.codec import decode_row, encode, encode_row
 from headwater.schemas.records import RowRebuilt
 from headwater.schemas.tables import Row, Table
 from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
-from headwater.streams.kafka.cluster_id import cluster_id
-from headwater.streams.kafka.offsets import Offsets
+from headwater.streams.kafka.cluster import cluster_id
+from headwater.streams.kafka.readers import Offsets
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.state_store import StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores

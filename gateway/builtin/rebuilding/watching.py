@@ -1,20 +1,69 @@
-"""Run requested rebuilds one after the other, each in a child process."""
+"""Run requested rebuilds in child processes, and delete outdated local stores.
+
+They contain data of all users. A switch without a store computes the rows again.
+"""
 
 import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
-from headwater.gateway.builtin.rebuilding.stores import delete_outdated, folder_of
 from headwater.gateway.settings.environment import environment
 from headwater.gateway.settings.settings import Settings
-from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.projector.log_ends import pause
-from headwater.projections.rebuilds.rebuilds import under_way
+from headwater.projections.postgres.connections import PooledReader
+from headwater.projections.projector.truncation import pause
+from headwater.projections.rebuilds.rebuilds import Wipes, under_way, wipes_known
 from headwater.schemas.errors import StoreUnavailable
+
+#: File with the wipes that existed when the stores in the same folder were created.
+_BEGUN: Final = "begun-after"
+
+
+def folder_of(settings: Settings) -> Path:
+    """Return the folder of all rebuilds, with one folder for each."""
+    return settings.state_dir / "rebuilds"
+
+
+def note_wipes(stores: Path, wipes: Wipes) -> None:
+    """Record the existing wipes in a folder of stores, unless it was created before."""
+    stores.mkdir(mode=0o700, parents=True, exist_ok=True)
+    note = stores / _BEGUN
+    if not note.exists():
+        note.write_text(_text(wipes))
+
+
+async def delete_outdated(reader: PooledReader, folder: Path) -> None:
+    """Delete the stores that were created before a wipe. Call it only while no rebuild runs.
+
+    Raises:
+        StoreUnavailable: Postgres did not answer.
+    """
+    folders = await asyncio.to_thread(_folders, folder)
+    if folders:
+        await asyncio.to_thread(_delete_others, folders, _text(await wipes_known(reader)))
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("rebuild-*") if path.is_dir()]
+
+
+def _delete_others(folders: list[Path], text: str) -> None:
+    for stores in folders:
+        note = stores / _BEGUN
+        if not note.exists() or note.read_text() != text:
+            shutil.rmtree(stores, ignore_errors=True)
+
+
+def _text(wipes: Wipes) -> str:
+    return f"{wipes.number} {wipes.latest}\n"
+
+
+# -- run requested rebuilds one after the other, each in a child process
 
 log = logging.getLogger("headwater.rebuild")
 

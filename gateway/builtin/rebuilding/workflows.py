@@ -9,17 +9,15 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Final, Self
 
-from headwater.projections.projector.plan import Batch, Span
-from headwater.projections.projector.projection import Projection
+from headwater.projections.projector.projection import Batch, Projection, Span
 from headwater.projections.projector.store import AppliedPosition, Store
-from headwater.projections.rebuilds.rebuilds import Rebuild
+from headwater.projections.rebuilds.rebuilds import Rebuild, RebuildWork
 from headwater.projections.rebuilds.shadow_tables import SCHEMA, ShadowTables
-from headwater.projections.rebuilds.work import RebuildWork
 from headwater.schemas.errors import NewerSchema
 from headwater.schemas.newer import newer_schema_message, readable
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.readers import read_partition
 
 _NOTE_EVERY_S: Final = 0.5
 #: Records that may be left to read while the projector is paused.

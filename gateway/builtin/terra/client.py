@@ -18,28 +18,29 @@ import msgspec
 
 from headwater.gateway.builtin.terra.answers import (
     Accepted,
+    ConnectionList,
     LabAccepted,
     Page,
-    Subscriptions,
-    WidgetSession,
-)
-from headwater.gateway.builtin.terra.connection_list import (
-    ConnectionList,
     SharedConnectionList,
+    Subscriptions,
+    TerraFailed,
+    TerraRefused,
+    WidgetSession,
     parse_connection_list,
 )
-from headwater.gateway.builtin.terra.errors import TerraFailed, TerraRefused
-from headwater.gateway.builtin.terra.fair_queue import (
+from headwater.gateway.builtin.terra.scheduler import (
     ACCOUNT,
     CONCURRENT,
     FairQueue,
     Lane,
     Party,
     QueueFull,
+    RequestScheduler,
+    backoff_s,
+    is_retryable,
+    retry_after_s,
 )
-from headwater.gateway.builtin.terra.pace import backoff_s, is_retryable, retry_after_s
-from headwater.gateway.builtin.terra.scheduler import RequestScheduler
-from headwater.gateway.settings.terra_access import TerraAccess
+from headwater.gateway.settings.terra import TerraAccess
 from headwater.schemas.errors import PARSE_ERRORS
 
 A = TypeVar("A")

@@ -1,10 +1,11 @@
-"""State of the stand-in in SQLite: connections, widget sessions and pending deliveries.
+"""Configuration of a stand-in, and its state in SQLite: connections, sessions, deliveries.
 
 Terra does not lose accepted requests. With a file, neither does the stand-in, even if it crashes.
 """
 
 import sqlite3
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -183,3 +184,37 @@ class People:
     def _transaction(self) -> sqlite3.Connection:
         self._db.execute("begin")
         return self._db
+
+
+# -- configuration of a stand-in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIn:
+    """Configuration of a stand-in.
+
+    Attributes:
+        target: URL to post deliveries to.
+        secret: Secret that signs deliveries.
+        url: Own base URL.
+        file: SQLite file for the state; None keeps it in memory.
+        seed: Determines all generated data.
+        data: Whether requested data is posted; if false, requests are only answered.
+        widget_path: Path that starts a widget session.
+        lab_field: Form field of an uploaded lab report.
+        lab_shape: Format of lab reports: `typed`, or the older `untyped`.
+        lab_delay_s: Seconds until the results of a lab report are posted.
+        people: Connections that exist from the start.
+    """
+
+    target: str
+    secret: str
+    url: str
+    file: Path | None = None
+    seed: int = 1
+    data: bool = True
+    widget_path: str = "/auth/generateWidgetSession"
+    lab_field: str = "files"
+    lab_shape: str = "typed"
+    lab_delay_s: float = 1.0
+    people: tuple[Person, ...] = ()

@@ -1,7 +1,8 @@
-"""The widget: sessions in which a user connects a wearable, or cancels."""
+"""The widget: sessions and pages in which a user connects a wearable, or cancels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from html import escape
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
@@ -9,10 +10,57 @@ from litestar import MediaType, Request, Response, Router, get, post
 from litestar.datastructures import State
 from litestar.params import FromPath
 
-from headwater.gateway.local.terra_stand_in import deliveries, pages
-from headwater.gateway.local.terra_stand_in.generated_data import SeededValues
+from headwater.gateway.local.terra_stand_in import deliveries
+from headwater.gateway.local.terra_stand_in.deliveries import SeededValues
 from headwater.gateway.local.terra_stand_in.people import People, Person, Post
 from headwater.gateway.local.terra_stand_in.posting import Posting
+
+#: Wearables that a session offers by default.
+PROVIDERS: Final = ("FITBIT", "GARMIN", "OURA", "WHOOP", "WITHINGS")
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title} (Terra stand-in)</title>
+<link rel="icon" href="data:,">
+<style>
+body {{ font: 1rem/1.6 system-ui, sans-serif; max-width: 32rem; margin: 4rem auto; }}
+.note {{ background: #fff3cd; color: #222; padding: .5rem 1rem; border-radius: .5rem; }}
+button {{ font: inherit; padding: .4rem 1rem; margin: .2rem; cursor: pointer; }}
+</style>
+</head>
+<body>
+<p class="note">This is a stand-in for Terra, on your machine. Nothing real is connected.</p>
+<h1>{title}</h1>
+{content}
+</body>
+</html>
+"""
+
+
+def choice_page(providers: Sequence[str], reference_id: str) -> bytes:
+    """Return the page of a session."""
+    buttons = "\n".join(
+        f'<button name="provider" value="{escape(name)}">{escape(name.title())}</button>'
+        for name in providers
+    )
+    cancel = '<p><button name="cancel" value="yes">Cancel</button></p>'
+    intro = f"<p>Connect a wearable of <code>{escape(reference_id)}</code>:</p>"
+    return _page("Connect a wearable", f'<form method="post">{intro}{buttons}{cancel}</form>')
+
+
+def message_page(title: str, content: str) -> bytes:
+    """Return a page with a message."""
+    return _page(title, f"<p>{escape(content)}</p>")
+
+
+def _page(title: str, content: str) -> bytes:
+    return _PAGE.format(title=escape(title), content=content).encode()
+
+
+# -- the widget: sessions in which a user connects a wearable, or cancels
 
 _EXPIRES_S: Final = 900
 _SCOPES: Final = "ACTIVITY,BODY,DAILY,SLEEP"
@@ -81,10 +129,10 @@ def widget_routes(widget: Widget) -> Router:
     async def show(session_id: FromPath[str]) -> Response[bytes]:
         options = widget.session(session_id)
         if options is None:
-            return _html(pages.message("No such session", "It was not started here."), 404)
+            return _html(message_page("No such session", "It was not started here."), 404)
         names = [name.strip() for name in str(options.get("providers") or "").split(",")]
-        offered = [name for name in names if name] or pages.PROVIDERS
-        return _html(pages.choice(offered, str(options.get("reference_id") or "unknown")))
+        offered = [name for name in names if name] or PROVIDERS
+        return _html(choice_page(offered, str(options.get("reference_id") or "unknown")))
 
     @post("/{session_id:str}", status_code=200)
     async def choose(
@@ -92,17 +140,17 @@ def widget_routes(widget: Widget) -> Router:
     ) -> Response[bytes]:
         options = widget.session(session_id)
         if options is None:
-            return _html(pages.message("No such session", "It was not started here."), 404)
+            return _html(message_page("No such session", "It was not started here."), 404)
         form = await request.form()
         reference = options.get("reference_id")
         if "provider" not in form:
             widget.cancel(session_id, reference)
-            page = pages.message("Cancelled", "Nothing was connected.")
+            page = message_page("Cancelled", "Nothing was connected.")
             return _after(options.get("auth_failure_redirect_url"), {"reason": "cancelled"}, page)
         person = widget.connect(session_id, reference, str(form["provider"]))
         query = {"user_id": person.user_id, "resource": person.provider}
         text = f"{person.provider.title()} is connected; you may close this page."
-        page = pages.message("Done", text)
+        page = message_page("Done", text)
         return _after(options.get("auth_success_redirect_url"), query, page)
 
     return Router("/widget", route_handlers=[show, choose])

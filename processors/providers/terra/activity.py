@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from headwater.processors.input_texts import storable, text_problem
 from headwater.processors.providers.results import NormalizeResult, Rejected
 from headwater.processors.providers.terra import limits
 from headwater.processors.providers.terra.records import (
@@ -10,7 +11,6 @@ from headwater.processors.providers.terra.records import (
     rows_of_records,
     utc_ms,
 )
-from headwater.processors.texts import storable, text_problem
 from headwater.schemas.providers.terra import (
     Activity,
     ActivityDistance,

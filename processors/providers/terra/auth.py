@@ -8,9 +8,8 @@ in which the connection was active (`backfill`).
 from typing import Final
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.dates import rfc3339
+from headwater.processors.input_texts import rfc3339, text_problem
 from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
-from headwater.processors.texts import text_problem
 from headwater.schemas.providers.terra import Envelope, User
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import CONNECTIONS

@@ -9,7 +9,7 @@ from math import fsum
 from typing import Final, NamedTuple
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.dates import read_date
+from headwater.processors.input_texts import read_date
 from headwater.processors.providers.results import (
     NormalizeResult,
     Rejected,

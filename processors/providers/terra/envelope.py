@@ -4,10 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from headwater.processors.dates import read_date, unix_ms
+from headwater.processors.input_texts import read_date, text_problem, unix_ms
 from headwater.processors.providers.envelope import Malformed, Routing
 from headwater.processors.providers.terra.auth import USER_REAUTH
-from headwater.processors.texts import text_problem
 from headwater.schemas.providers.terra import Envelope, User, decode_envelope
 from headwater.schemas.providers.terra_labs import reference_in
 

@@ -11,8 +11,9 @@ from math import isfinite
 from typing import Final, NamedTuple
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.ranks import REPORT_RANK
+from headwater.processors.input_texts import storable, text_problem
 from headwater.processors.providers.results import (
+    REPORT_RANK,
     Normalized,
     NormalizeResult,
     Rejected,
@@ -21,7 +22,6 @@ from headwater.processors.providers.results import (
 )
 from headwater.processors.providers.terra.lab_codes import code_of, status_of
 from headwater.processors.providers.terra.records import latest_of, read_day_of
-from headwater.processors.texts import storable, text_problem
 from headwater.schemas.providers.terra import Unreadable
 from headwater.schemas.providers.terra_labs import (
     Interpretation,

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from headwater.processors.providers.lookups import CONNECTION, LAB_UPLOAD
-from headwater.processors.providers.provider import DeliveryType, Provider
+from headwater.processors.providers.provider import CONNECTION, LAB_UPLOAD, DeliveryType, Provider
 from headwater.processors.providers.results import NormalizeResult
 from headwater.processors.providers.terra.activity import normalize_activity
 from headwater.processors.providers.terra.auth import (

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.dates import read_date, unix_ms
+from headwater.processors.input_texts import read_date, text_problem, unix_ms
 from headwater.processors.providers.results import (
     Failed,
     NormalizeResult,
@@ -18,7 +18,6 @@ from headwater.processors.providers.results import (
     Skipped,
     normalized,
 )
-from headwater.processors.texts import text_problem
 from headwater.schemas.providers.terra import Dated, Delivery, Metadata, Unreadable, User
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import Table, Value

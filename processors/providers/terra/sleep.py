@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.ranks import SLEEP_RANK
-from headwater.processors.providers.results import NormalizeResult, Rejected, normalized
+from headwater.processors.providers.results import SLEEP_RANK, NormalizeResult, Rejected, normalized
 from headwater.processors.providers.terra import limits
 from headwater.processors.providers.terra.records import (
     Records,

@@ -13,7 +13,7 @@ from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 from litestar.routes import ASGIRoute, HTTPRoute
 
-from headwater.gateway.api.checked_parameters import _accepted
+from headwater.gateway.api.request_parameters import _accepted
 
 Headers = list[tuple[bytes, bytes]]
 

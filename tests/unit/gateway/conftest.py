@@ -8,7 +8,7 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.api import wrong_keys
+from headwater.gateway.api import authentication
 from headwater.gateway.local.demo_day import terra_signature
 from headwater.gateway.settings.settings import Settings
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog
@@ -26,7 +26,7 @@ def wrong_keys_cost_nothing(
 ) -> None:
     """Hold no address for wrong keys, but where that is tested: others bring them by the dozen."""
     if not request.path.name.startswith("test_wrong_keys"):
-        monkeypatch.setattr(wrong_keys, "_FREE", 10**9)
+        monkeypatch.setattr(authentication, "_FREE", 10**9)
 
 
 class Clock:

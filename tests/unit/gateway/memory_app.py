@@ -17,7 +17,7 @@ from headwater.gateway.builtin.terra.client import Terra
 from headwater.gateway.settings.settings import Settings
 from headwater.gateway.settings.sources import sources_with_secrets
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.idempotency import IdempotencyKeys
+from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from tests.fakes.audit_log import MemoryAudit

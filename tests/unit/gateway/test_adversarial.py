@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from headwater.gateway.api.app import LOOP_WATCH
 from headwater.gateway.api.front import front_of
-from headwater.gateway.api.limited_bodies import BODY, BodySize
+from headwater.gateway.api.json_bodies import BODY, BodySize
 from headwater.gateway.settings.settings import Settings
 from headwater.gateway.settings.sources import sources_with_secrets
 from headwater.processors.signatures import sign

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from headwater.gateway.api.budget import Refusal
+from headwater.gateway.api.body_limits import Refusal
 from headwater.gateway.api.delivery_batcher import Answer, DeliveryBatcher, IncomingDelivery
 from headwater.gateway.settings.settings import Settings
 from headwater.gateway.settings.sources import sources_of

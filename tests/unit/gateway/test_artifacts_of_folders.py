@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.client import artifacts
-from headwater.gateway.client.artifacts import artifact_of, zipped
+from headwater.gateway.client import deployments
+from headwater.gateway.client.deployments import artifact_of, zipped
 
 FILES = {
     "orders.py": b"A = 1",
@@ -92,7 +92,7 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path):
 def test_what_is_too_large_is_told_before_it_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(artifacts, "ARTIFACT_BYTES_MAX", 1024 * 1024)
+    monkeypatch.setattr(deployments, "ARTIFACT_BYTES_MAX", 1024 * 1024)
     written(tmp_path, FILES | {"model.bin": b"\0" * 1024 * 1024, "b.bin": b"\0" * 9})
     with pytest.raises(ValueError, match=r"expected at most 1 MiB .* model.bin, b.bin"):
         zipped(tmp_path)

@@ -15,18 +15,17 @@ from litestar.params import FromPath
 from litestar.routes import HTTPRoute
 from litestar.testing import TestClient
 
-from headwater.gateway.api.auditing import Auditing, note
+from headwater.gateway.api.audit import Auditing, note
+from headwater.gateway.api.authentication import admit, key_id
 from headwater.gateway.api.front import front_of
-from headwater.gateway.api.keys import admit, key_id
-from headwater.gateway.api.metrics import Metrics
-from headwater.gateway.api.peers import peer_resolver
+from headwater.gateway.api.monitoring import Metrics
 from headwater.gateway.api.problems import HANDLERS
-from headwater.gateway.api.request_scope import STATE_NAME
+from headwater.gateway.api.request_scope import STATE_NAME, peer_resolver
 from headwater.gateway.api.workflows.authorization import RequestContext, WorkflowHooks
-from headwater.gateway.client.retries import Failure, failure_of
+from headwater.gateway.client.requests import Failure, failure_of
 from headwater.gateway.settings.settings import Settings
-from headwater.schemas.audit import OperationAudited
 from headwater.schemas.history import ReplySent
+from headwater.schemas.records import OperationAudited
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.definitions import MemoryDefinitions

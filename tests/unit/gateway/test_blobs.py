@@ -12,7 +12,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from headwater.gateway.builtin.blobs.choice import blobs_at
+from headwater.gateway.builtin.blobs.folder import blobs_at
 from headwater.gateway.builtin.blobs.store import (
     BlobNotFound,
     Blobs,

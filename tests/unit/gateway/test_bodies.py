@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.api.bodies import BodyReader
-from headwater.gateway.api.budget import Budget, Refusal
+from headwater.gateway.api.body_limits import BodyReader, Budget, Refusal
 from tests.waiting import until
 
 Message = dict[str, Any]
@@ -61,7 +60,7 @@ class Full(Exception):
 def test_who_has_enough_ends_the_reading_and_is_not_waited_for(
     length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwater.gateway.api.bodies._DRAIN_S", 600)
+    monkeypatch.setattr("headwater.gateway.api.body_limits._DRAIN_S", 600)
     taken: list[bytes] = []
 
     def take(piece: bytes) -> None:
@@ -85,7 +84,7 @@ def test_who_has_enough_ends_the_reading_and_is_not_waited_for(
 def test_of_a_body_that_is_refused_no_more_is_read_than_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headwater.gateway.api.bodies._DRAIN_BYTES", 10)
+    monkeypatch.setattr("headwater.gateway.api.body_limits._DRAIN_BYTES", 10)
     left = iter([b"abcd"] * 9)
 
     async def receive() -> Message:

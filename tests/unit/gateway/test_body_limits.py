@@ -7,7 +7,7 @@ import pytest
 from litestar.routes import HTTPRoute
 from litestar.testing import TestClient
 
-from headwater.gateway.api.limited_bodies import BODY, ENVELOPE_BYTES, BodySize
+from headwater.gateway.api.json_bodies import BODY, ENVELOPE_BYTES, BodySize
 from headwater.gateway.settings.settings import Settings
 from headwater.schemas.history import Limits
 from tests.unit.gateway.problem_contract import assert_problem

@@ -14,7 +14,7 @@ from headwater.gateway.builtin.blobs.folder import FolderBlobs
 from headwater.gateway.builtin.terra.client import Terra
 from headwater.gateway.cli.user_tokens import token as token_command
 from headwater.gateway.cli.user_tokens import verifier_of, with_development_issuer
-from headwater.gateway.settings.loopback import DEVELOPMENT_ISSUER
+from headwater.gateway.settings.exposure import DEVELOPMENT_ISSUER
 from headwater.gateway.settings.settings import Settings
 from headwater.streams.clock import now_ms
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, key_set, token

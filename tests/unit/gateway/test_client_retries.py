@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.gateway.client.retries import (
+from headwater.gateway.client.requests import (
     Failure,
     Policy,
     Repeat,

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from headwater.gateway.api.users.connections import compared
-from headwater.gateway.builtin.terra.connection_list import ConnectionList, parse_connection_list
-from headwater.projections.deliveries.of_user import Connection
+from headwater.gateway.builtin.terra.answers import ConnectionList, parse_connection_list
+from headwater.projections.deliveries.users import Connection
 from headwater.schemas.providers.headwater import ConnectionClosed, ConnectionListed
 
 LISTED_S = 1_782_900_000.0

@@ -13,8 +13,8 @@ import pytest
 from litestar.testing import TestClient
 
 from headwater.gateway.api.console.rendering import age, duration, pretty, readable
-from headwater.gateway.api.console.sessions import COOKIE, SESSION_S, Sessions
-from headwater.gateway.api.console.timeline import Bar, bars
+from headwater.gateway.api.console.routes import COOKIE, SESSION_S, Sessions
+from headwater.gateway.api.console.views import Bar, bars
 from headwater.gateway.api.front import front_of
 from headwater.gateway.api.workflows.authorization import Denied, RequestContext, WorkflowHooks
 from headwater.gateway.settings.settings import Settings

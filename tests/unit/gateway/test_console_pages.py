@@ -16,8 +16,8 @@ from headwater.gateway.api.console.api_client import ConsoleKeys
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.console.views import projections_of
 from headwater.gateway.api.request_scope import STATE_NAME
-from headwater.projections.deliveries.of_user import UserWhole
 from headwater.projections.deliveries.queries import DeadLetter, DeadLetterPage
+from headwater.projections.deliveries.users import UserWhole
 from headwater.schemas.answers import (
     Concurrency,
     CurrentStep,

@@ -3,7 +3,7 @@
 import pytest
 
 from headwater.gateway.client import UnexpectedAnswerError
-from headwater.gateway.client.event_stream import EventStream, Message
+from headwater.gateway.client.session import EventStream, Message
 
 CASES = [
     (b"data: a\n\n", [("message", "", "a")]),

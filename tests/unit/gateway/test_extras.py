@@ -7,7 +7,7 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from headwater.gateway.cli.extras import EXTRAS, missing_extra
+from headwater.gateway.cli.main import EXTRAS, missing_extra
 from headwater.gateway.cli.on_demand import COMMANDS
 
 ROOT = Path(__file__).parents[3]

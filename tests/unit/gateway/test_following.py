@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.cli.following import followed
+from headwater.gateway.cli.long_operations import followed
 from headwater.gateway.cli.output import counted
 
 

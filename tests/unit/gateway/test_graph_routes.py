@@ -7,7 +7,7 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.schemas.definitions import GraphDeployed
+from headwater.schemas.deployments import GraphDeployed
 from tests.fakes.definitions import MemoryDefinitions
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
 

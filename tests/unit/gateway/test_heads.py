@@ -11,9 +11,8 @@ from litestar.routes import HTTPRoute
 from litestar.testing import TestClient
 from litestar.types import Receive, Scope, Send
 
-from headwater.gateway.api.front import front_of
-from headwater.gateway.api.heads import answer_head
-from headwater.gateway.api.streaming import Streamed
+from headwater.gateway.api.body_limits import Streamed
+from headwater.gateway.api.front import answer_head, front_of
 from tests.unit.gateway.problem_contract import assert_problem
 
 ADMIN = {"x-admin-key": "dev-admin-key"}

@@ -11,9 +11,9 @@ from litestar.testing import TestClient
 from psycopg import AsyncConnection
 from typing_extensions import override
 
-from headwater.gateway.api.health import CachedQuery
+from headwater.gateway.api.monitoring import CachedQuery
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.postgres.connections import PooledReader
 from tests.unit.gateway.memory_app import memory_app
 
 NOWHERE = "postgresql://headwater@127.0.0.1:1/headwater"

@@ -7,8 +7,7 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.api.front import front_of
-from headwater.gateway.api.hosts import hosts_known
+from headwater.gateway.api.front import front_of, hosts_known
 from headwater.gateway.local.demo_day import terra_signature
 from tests.unit.gateway.conftest import Clock
 from tests.unit.gateway.problem_contract import assert_problem

@@ -16,7 +16,7 @@ from headwater.gateway.cli.instance_formatting import (
     summary,
     waiting_for,
 )
-from headwater.gateway.cli.times import from_unix_ms
+from headwater.gateway.cli.output import from_unix_ms
 from headwater.schemas.answers import (
     Answer,
     CurrentStep,

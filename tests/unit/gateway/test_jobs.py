@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.workflows.freshness import Freshness
-from headwater.gateway.api.workflows.job_bodies import Activation
-from headwater.gateway.api.workflows.job_keys import read_key
+from headwater.gateway.api.workflows.job_requests import Activation, read_key
 from headwater.gateway.api.workflows.jobs import WAITING_MAX, JobService
+from headwater.gateway.api.workflows.positions import Freshness
 from headwater.projections.workflows.answers import OpenJob
 from headwater.schemas.answers import Job
 from headwater.schemas.history import ReplySent

@@ -15,7 +15,7 @@ from headwater.gateway.api.json_checks import (
     check_in_steps,
     check_text,
 )
-from headwater.processors.json_texts import TooDeep
+from headwater.processors.input_texts import TooDeep
 
 Check: TypeAlias = Callable[[str], None]
 WAYS: list[Check] = [check_at_once, check_in_steps]

@@ -15,7 +15,7 @@ def test_what_hosts_say_and_what_goes_wrong_is_shown_and_news_are_not(tmp_path: 
         f"{AT} INFO headwater.streams.workflows.worker: partition 0 is taken over\n"
         "  of which this is more\n"
         "order/o-1 quote | asking\n"
-        f"{AT} WARNING headwater.streams.workflows.reloading: order/o-1 no longer fits: \n"
+        f"{AT} WARNING headwater.streams.workflows.hosts: order/o-1 no longer fits: \n"
         "  because of this\n"
         "order/o-1 quo",
         "utf-8",

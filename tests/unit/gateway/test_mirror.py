@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headwater.gateway.cli.mirror import Mirror, SyncFailed
+from headwater.gateway.cli.sync import Mirror, SyncFailed
 from headwater.processors.wipes import digest
 from headwater.schemas.tables import TABLES, Table
 

@@ -7,10 +7,10 @@ from click.testing import CliRunner
 from litestar.testing import TestClient
 
 from headwater.gateway.api.ownership import ownership
-from headwater.gateway.cli.ownership import validate_ownership
-from headwater.gateway.settings.ownership import EXPECTED_WORLD
+from headwater.gateway.cli.doctor import validate_ownership
 from headwater.gateway.settings.settings import Settings
-from headwater.projections.unexpected_hits import Hits
+from headwater.gateway.settings.workflows import EXPECTED_WORLD
+from headwater.projections.gateway_state import Hits
 from tests.fakes.json_server import answering
 from tests.unit.gateway.memory_app import memory_app
 from tests.unit.gateway.problem_contract import assert_problem

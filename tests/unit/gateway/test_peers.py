@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.api.peers import peer_resolver
+from headwater.gateway.api.request_scope import peer_resolver
 
 PROXIES = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
 

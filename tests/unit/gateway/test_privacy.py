@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headwater.gateway.api.tokens.development import make_issuer
-from headwater.gateway.cli.state import stores_of
+from headwater.gateway.cli.starting import stores_of
 from headwater.gateway.local.processes import ChildProcess, ProcessSpec
 from headwater.gateway.local.supervisor import Supervisor
 from headwater.gateway.settings.environment import load_settings

@@ -15,8 +15,7 @@ from headwater.gateway.settings.environment import environment, load_settings
 from headwater.gateway.settings.providers import GROUP, ProviderInvalid, installed_providers
 from headwater.gateway.settings.sources import sources_with_secrets, with_development_sources
 from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.placement import Placement
-from headwater.processors.providers.provider import DeliveryType, Providers, catalogue_of
+from headwater.processors.providers.provider import DeliveryType, Placement, Providers, catalogue_of
 from headwater.processors.providers.results import Normalized, NormalizeResult
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.processors.signatures import key_of

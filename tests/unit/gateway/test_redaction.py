@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.gateway.settings.redaction import redacted
+from headwater.gateway.settings.exposure import redacted
 
 #: Each has `hidden`, in some form, where its password is.
 ADDRESSES = {

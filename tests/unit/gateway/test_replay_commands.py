@@ -10,9 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from headwater.gateway.cli.prune import prune
-from headwater.gateway.cli.rebuild import rebuild
-from headwater.gateway.cli.replay import replay
+from headwater.gateway.cli.long_operations import prune, rebuild, replay
 from tests.fakes.json_server import Asked, answering
 
 REPLAYS = "/admin/replays"

@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from headwater.gateway.client.request_ids import buffered_random, ulid_source, usable
+from headwater.gateway.client.requests import buffered_random, ulid_source, usable
 
 
 def ulid(at_ms: int, random: bytes) -> str:

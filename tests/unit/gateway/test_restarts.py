@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.gateway.local.restarts import CrashHistory, RestartPolicy
+from headwater.gateway.local.processes import CrashHistory, RestartPolicy
 
 
 def delays(lives: list[tuple[float, float]]) -> list[float]:

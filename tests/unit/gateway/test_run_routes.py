@@ -11,11 +11,11 @@ from typing_extensions import override
 
 from headwater.gateway.api.workflows import Denied, RequestContext, WorkflowHooks
 from headwater.gateway.api.workflows.runs.run_service import RunPorts
-from headwater.projections.idempotency import IdempotencyKeys
+from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import FoundRun
-from headwater.schemas.run_answers import Run
 from headwater.schemas.statuses import RunState
+from headwater.schemas.v1_answers import Run
 from tests.fakes.deployments import MemoryDeployments
 from tests.unit.gateway.memory_app import memory_app, memory_workflows, without_postgres
 from tests.unit.gateway.problem_contract import assert_problem

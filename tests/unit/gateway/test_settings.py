@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.gateway.settings.clear_text import clear_text_warnings
 from headwater.gateway.settings.environment import (
     SettingsInvalid,
     describe,
@@ -16,8 +15,8 @@ from headwater.gateway.settings.environment import (
     load_settings,
     unknown_variables,
 )
-from headwater.gateway.settings.exposure import weakness_of
-from headwater.gateway.settings.loopback import is_loopback
+from headwater.gateway.settings.exposure import is_loopback, weakness_of
+from headwater.gateway.settings.process import clear_text_warnings
 from headwater.gateway.settings.settings import PREFIX, Settings
 from headwater.schemas.history import Limits
 

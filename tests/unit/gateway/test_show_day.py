@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.cli.show_day import DayShow
+from headwater.gateway.cli.demo import DayShow
 from headwater.gateway.local.demo_day import Posted
 from headwater.gateway.settings.environment import load_settings
 

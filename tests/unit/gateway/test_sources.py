@@ -14,7 +14,7 @@ from headwater.gateway.settings.sources import (
     sources_with_secrets,
     with_development_sources,
 )
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.processors.signature_schemes import SCHEMES
 from headwater.processors.signatures import sign
 from headwater.processors.sources import SourcesInvalid, providers_of

@@ -9,8 +9,7 @@ import pytest
 
 from headwater.gateway.api.users.lab_reports import FILE_BYTES_MAX
 from headwater.gateway.local.terra_stand_in.app import create_stand_in
-from headwater.gateway.local.terra_stand_in.people import Person
-from headwater.gateway.local.terra_stand_in.setup import StandIn
+from headwater.gateway.local.terra_stand_in.people import Person, StandIn
 
 KEYS = {"dev-id": "test", "x-api-key": "test"}
 NOW_MS = 1_782_900_000_000

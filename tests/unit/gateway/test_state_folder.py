@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.cli.state import stores_of
+from headwater.gateway.cli.starting import stores_of
 from headwater.gateway.settings.settings import Settings
 from headwater.schemas.errors import ProcessUnavailable
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from headwater.gateway.api.workflows.statuses import InstanceKey, Statuses
+from headwater.gateway.api.workflows.command_outcomes import InstanceKey, Statuses
 from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.statuses import RunStatus

@@ -34,7 +34,7 @@ STUBBORN += "[signal.pause() for _ in iter(int, 1)]"
 SYSTEM = """
 import pathlib, signal, sys
 from headwater.gateway.local.processes import ProcessSpec
-from headwater.gateway.local.restarts import RestartPolicy
+from headwater.gateway.local.processes import RestartPolicy
 from headwater.gateway.local.supervisor import Supervisor
 
 def part(name, program):

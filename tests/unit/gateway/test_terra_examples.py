@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from headwater.gateway.settings.providers import installed_providers
-from headwater.processors.providers.headwater.delivering import delivery_of
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.headwater import delivery_of
+from headwater.processors.providers.provider import Placement
 from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.installed_tables import TABLE_BY_TOPIC
 from headwater.schemas.providers.headwater import LabSubmitted

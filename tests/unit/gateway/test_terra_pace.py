@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.gateway.builtin.terra.pace import backoff_s, is_retryable, retry_after_s
+from headwater.gateway.builtin.terra.scheduler import backoff_s, is_retryable, retry_after_s
 
 #: 2026-11-22 12:00:00 UTC.
 NOON = 1_795_348_800.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.gateway.builtin.terra.fair_queue import (
+from headwater.gateway.builtin.terra.scheduler import (
     ACCOUNT,
     CONCURRENT,
     FairQueue,

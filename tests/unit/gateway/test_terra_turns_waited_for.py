@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from headwater.gateway.builtin.terra.answers import TerraFailed
 from headwater.gateway.builtin.terra.client import Terra
-from headwater.gateway.builtin.terra.errors import TerraFailed
-from headwater.gateway.settings.terra_access import TerraAccess
+from headwater.gateway.settings.terra import TerraAccess
 
 DAY = date(2026, 11, 22)
 #: Longer than anything takes that does not wait for a pause; shorter than the pauses.

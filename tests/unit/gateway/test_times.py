@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from headwater.gateway.cli.times import (
+from headwater.gateway.cli.output import (
     absolute_and_relative,
     from_unix_ms,
     moment,

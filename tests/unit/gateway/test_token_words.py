@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.cli.instance_formatting import position_text
-from headwater.gateway.cli.token_formatting import token_rows, tokens_at
+from headwater.gateway.cli.instance_formatting import position_text, token_rows, tokens_at
 from headwater.schemas.answers import InstanceStatus, Token, TokensAt
 from headwater.schemas.statuses import RunStatus
 from tests.unit.gateway.test_instance_words import ERROR, NOW, ago, answered

@@ -31,7 +31,7 @@ from headwater.gateway.api.tokens.key_source import (
 )
 from headwater.gateway.api.tokens.verifier import LEEWAY_S, TokenRefused, Verifier
 from headwater.gateway.cli.main import cli
-from headwater.gateway.settings.loopback import DEVELOPMENT_ISSUER
+from headwater.gateway.settings.exposure import DEVELOPMENT_ISSUER
 from tests.unit.gateway.issuer import (
     AUDIENCE,
     ISSUER,

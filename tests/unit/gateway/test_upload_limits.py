@@ -3,7 +3,7 @@
 import pytest
 
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.users.upload_limits import UploadLimits
+from headwater.gateway.api.users.lab_reports import UploadLimits
 
 
 class Clock:

@@ -2,7 +2,7 @@
 
 import httpx
 
-from headwater.gateway.cli.worker_metrics import metrics_server
+from headwater.gateway.cli.work import metrics_server
 
 
 class Counts:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.api.limited_bodies import is_json
+from headwater.gateway.api.json_bodies import is_json
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows import bodies
 from headwater.gateway.api.workflows.bodies import (

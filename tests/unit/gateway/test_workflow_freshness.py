@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headwater.gateway.api.workflows import freshness as freshnesses
-from headwater.gateway.api.workflows.freshness import Freshness
+from headwater.gateway.api.workflows import positions
+from headwater.gateway.api.workflows.positions import Freshness
 from headwater.schemas.errors import StoreUnavailable
 from tests.waiting import until
 
@@ -111,7 +111,7 @@ def test_a_thousand_waiters_are_one_question_at_a_time() -> None:
 def test_who_waits_in_patience_does_not_slow_down_who_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headwater.gateway.api.workflows.freshness._PATIENT_PAUSE_S", 600)
+    monkeypatch.setattr("headwater.gateway.api.workflows.positions._PATIENT_PAUSE_S", 600)
 
     async def act(freshness: Freshness, store: Store) -> None:
         patient = asyncio.create_task(freshness.wait_until_applied({0: 9}, 5, patient=True))
@@ -173,7 +173,7 @@ def test_rows_that_postgres_lost_are_waited_for_until_they_are_back() -> None:
 def test_rows_that_do_not_come_back_are_waited_for_no_longer_than_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(freshnesses, "_RECOVERY_S", 0.02)
+    monkeypatch.setattr(positions, "_RECOVERY_S", 0.02)
 
     async def act(freshness: Freshness, store: Store) -> None:
         store.offsets = {0: 9}

@@ -3,7 +3,7 @@
 import pytest
 
 from headwater.gateway.api.problems import CODES
-from headwater.gateway.api.workflows.refusals import refusal
+from headwater.gateway.api.workflows.command_outcomes import refusal
 from headwater.schemas.failures import INTERNAL, REFUSALS
 from tests.unit.gateway.workflow_fakes import reply
 

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.api.workflows import Denied, RequestContext, WorkflowHooks, wire
+from headwater.gateway.api.workflows import Denied, RequestContext, WorkflowHooks
+from headwater.gateway.api.workflows.query_service import encode
 from headwater.gateway.settings.settings import Settings
 from headwater.schemas.answers import CurrentStep
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
@@ -740,7 +741,7 @@ def test_a_wait_is_spelled_in_camel_case_over_http(client: Client) -> None:
         wait_event_type="approval",
         last_attempt_at=None,
     )
-    sent = wire.encode(step)
+    sent = encode(step)
     assert msgspec.json.decode(sent)["type"] == "waitForEvent"
     read = msgspec.json.decode(sent, type=CurrentStep)
     assert read.type is EntryKind.WAIT, "a client has the word of Python"

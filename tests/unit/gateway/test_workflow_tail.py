@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from headwater.gateway.api import streaming
+from headwater.gateway.api import body_limits
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.workflows import tail
-from headwater.gateway.api.workflows.freshness import Freshness
-from headwater.gateway.api.workflows.tail import Tails, message
+from headwater.gateway.api.workflows import read_routes
+from headwater.gateway.api.workflows.positions import Freshness
+from headwater.gateway.api.workflows.read_routes import Tails, message
 from headwater.projections.workflows.answers import event_of, log_line_of
 from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import StoreUnavailable
@@ -174,7 +174,7 @@ def test_a_silent_stream_sends_comments() -> None:
 
 
 def test_a_stream_outlives_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "_RETRY_S", 0.02)
+    monkeypatch.setattr(read_routes, "_RETRY_S", 0.02)
 
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
         memory.error = StoreUnavailable("away")
@@ -226,7 +226,7 @@ def test_a_reader_that_goes_leaves_nothing_behind() -> None:
 
 
 def test_a_reader_that_takes_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "_SEND_WITHIN_S", 0.05)
+    monkeypatch.setattr(body_limits, "_SEND_WITHIN_S", 0.05)
 
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
         removed = asyncio.Event()
@@ -249,7 +249,7 @@ def test_a_reader_that_takes_nothing_is_left_behind(monkeypatch: pytest.MonkeyPa
 
 
 def test_there_is_a_limit_to_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "STREAMS_MAX", 1)
+    monkeypatch.setattr(read_routes, "STREAMS_MAX", 1)
 
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
         tails.require_capacity()

@@ -9,8 +9,8 @@ import pytest
 from litestar.testing import TestClient
 from litestar.types import Receive, Scope, Send
 
+from headwater.gateway.api.authentication import WrongKeys
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.wrong_keys import WrongKeys
 from headwater.gateway.settings.settings import Settings
 from tests.unit.gateway.memory_app import memory_app
 from tests.unit.gateway.problem_contract import assert_problem

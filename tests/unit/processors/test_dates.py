@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headwater.processors.dates import read_date, read_moment, unix_ms
+from headwater.processors.input_texts import read_date, read_moment, unix_ms
 
 
 @pytest.mark.parametrize(

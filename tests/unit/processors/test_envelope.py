@@ -2,10 +2,10 @@
 
 import pytest
 
+from headwater.processors.input_texts import MAX_ID_CHARS, text_problem
 from headwater.processors.providers.envelope import Malformed, Routing, event_id, sent_at_ms
 from headwater.processors.providers.terra.envelope import read_envelope
 from headwater.processors.providers.terra.provider import TERRA
-from headwater.processors.texts import MAX_ID_CHARS, text_problem
 
 USER = b'"user": {"user_id": "s-1", "provider": "GARMIN", "reference_id": "user_1", ' + (
     b'"last_webhook_update": "2026-07-01T09:12:33.891000+00:00"}'

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.processors.handshakes import HANDSHAKES
+from headwater.processors.sources import HANDSHAKES
 
 
 @pytest.mark.parametrize(

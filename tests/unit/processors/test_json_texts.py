@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.processors.json_texts import (
+from headwater.processors.input_texts import (
     CONTAINERS_MAX,
     EXTREME_NUMBERS_MAX,
     JsonInvalid,

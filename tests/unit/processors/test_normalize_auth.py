@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headwater.processors.dates import rfc3339
+from headwater.processors.input_texts import rfc3339
 from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.tables import CONNECTIONS

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headwater.processors.providers.ranks import REPORT_RANK
 from headwater.processors.providers.results import (
+    REPORT_RANK,
     Failed,
     Normalized,
     NormalizeResult,

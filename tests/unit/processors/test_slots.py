@@ -4,12 +4,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.processors.runs.decisions import Decision, Facts, Rejection
-from headwater.processors.runs.requests import Wake
+from headwater.processors.runs.decisions import Decision, Facts, Rejection, Wake
 from headwater.processors.runs.slot_keys import slot_scope
 from headwater.processors.runs.slots import Concurrency
-from headwater.processors.slots import state
 from headwater.processors.slots.engine import SlotsEngine
+from headwater.processors.slots.queue import WAITING_MAX
 from headwater.schemas.history import (
     AskSlot,
     GrantSlot,
@@ -21,7 +20,7 @@ from tests.fakes.engines import fold
 from tests.fakes.records import appended
 
 if TYPE_CHECKING:
-    from headwater.processors.slots.state import SlotsRun
+    from headwater.processors.slots.queue import SlotsRun
 
 
 class Limit:
@@ -156,7 +155,7 @@ def test_the_limit_is_known_as_it_was_counted_with():
 def test_no_more_slots_are_given_at_once_than_a_record_has_room_for(
     monkeypatch: pytest.MonkeyPatch, larger: int | None
 ):
-    monkeypatch.setattr("headwater.processors.slots.decide.GRANTED_MAX", 2)
+    monkeypatch.setattr("headwater.processors.slots.queue.GRANTED_MAX", 2)
     limit = Limit(1)
     limit.ask(*"abcdef")
     limit.declare(larger)
@@ -192,8 +191,8 @@ def test_of_a_workflow_that_was_never_known_here_one_run_begins():
 
 
 def test_a_queue_has_an_end(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headwater.processors.slots.decide.WAITING_MAX", 2)
-    assert state.WAITING_MAX == 100_000
+    monkeypatch.setattr("headwater.processors.slots.queue.WAITING_MAX", 2)
+    assert WAITING_MAX == 100_000
     limit = Limit(1)
     limit.ask(*"abc")
     refused = limit.tell(AskSlot("d#0#seed"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.processors.providers.headwater.provider import HEADWATER
+from headwater.processors.providers.headwater import HEADWATER
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.processors.signature_schemes import SCHEMES, HeaderForm
 from headwater.processors.sources import Source, SourcesInvalid, providers_of, read_sources

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from headwater.processors.runs.claims import Claims
-from headwater.projections.projector.plan import Batch, Span
+from headwater.projections.projector.projection import Batch, Span
 from headwater.projections.workflows.plan import WORKFLOWS, plan_history
 from headwater.schemas.codec import encode
 from headwater.schemas.history import (

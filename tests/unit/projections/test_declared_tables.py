@@ -6,11 +6,11 @@ from importlib.resources import files
 
 import pytest
 
-from headwater.gateway.cli.mirror import sqlite_table
+from headwater.gateway.cli.sync import sqlite_table
 from headwater.projections.postgres.statements import upsert_of
 from headwater.projections.postgres.table_ddl import ddl_of
 from headwater.projections.postgres.wide_view import wide_view_ddl
-from headwater.schemas.struct_schemas import row_schema_of
+from headwater.schemas.avro_schemas import row_schema_of
 from headwater.schemas.tables import TABLES, Table
 from headwater.schemas.topics import Cleanup, topic_of
 from tests.fakes.toy_table import TOY_BOXES

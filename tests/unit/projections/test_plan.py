@@ -9,7 +9,7 @@ import pytest
 from headwater.processors.runs.claims import Claims
 from headwater.projections.deliveries.plan import DELIVERIES, plan
 from headwater.projections.deliveries.row_readers import ROW_TYPES
-from headwater.projections.projector.plan import Batch, Plan, Span, admit, payload
+from headwater.projections.projector.projection import Batch, Plan, Span, admit, payload
 from headwater.schemas.codec import encode, encode_row
 from headwater.schemas.epochs import CLAIM, CLAIM_KEY, EPOCH
 from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp

@@ -3,10 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, cast
 
-from headwater.projections.projector.plan import Plan, RowStatement
-from headwater.projections.projector.projection import Projection
+from headwater.projections.projector.projection import LogRecord, Plan, Projection, RowStatement
 from headwater.projections.projector.projector import Projector
-from headwater.projections.projector.records import LogRecord
 from tests.unit.projections.histories import Appended
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import pytest
 
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.retention import read_retention
+from headwater.processors.runs.durations import read_retention
 from headwater.projections.postgres.statements import OF_INSTANCES
-from headwater.projections.projector.plan import Plan
+from headwater.projections.projector.projection import Plan
 from headwater.projections.workflows.plan import WORKFLOWS, workflows_kept
 from headwater.schemas.codec import encode
 from headwater.schemas.history import (

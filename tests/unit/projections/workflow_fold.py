@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.retention import Retention
+from headwater.processors.runs.durations import Retention
 from headwater.schemas.history import (
     CommandRejected,
     EntriesCancelled,

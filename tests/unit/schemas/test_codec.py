@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.schemas.catalogue import IDS
+from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.history import (

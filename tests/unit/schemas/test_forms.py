@@ -8,19 +8,21 @@ import pytest
 
 from headwater.schemas import codec
 from headwater.schemas.avro_types import Schema
-from headwater.schemas.codec import encode, encode_row, set_write_versions
-from headwater.schemas.errors import NotYetReadable
-from headwater.schemas.history import HistoryAppended, HostLost, PartitionClaimed
-from headwater.schemas.records import OutcomeRecorded, Stamp, WebhooksClaimed
-from headwater.schemas.schema_versions import (
+from headwater.schemas.codec import (
     NEWEST_VERSIONS,
     READABLE_VERSIONS,
     Announcement,
     SchemaVersion,
     common_versions,
+    encode,
+    encode_row,
     parse_announcement,
     parse_versions,
+    set_write_versions,
 )
+from headwater.schemas.errors import NotYetReadable
+from headwater.schemas.history import HistoryAppended, HostLost, PartitionClaimed
+from headwater.schemas.records import OutcomeRecorded, Stamp, WebhooksClaimed
 from headwater.schemas.tables import DAILY_SUMMARY, Row
 
 CLAIMED = WebhooksClaimed(["a"], [1], 2)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from headwater.schemas.catalogue import IDS
+from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.codec import encode
 from headwater.schemas.newer import (
     RecordPosition,

@@ -6,8 +6,7 @@ from enum import StrEnum
 import msgspec
 import pytest
 
-from headwater.schemas.catalogue import IDS
-from headwater.schemas.struct_schemas import row_schema_of, schema_of
+from headwater.schemas.avro_schemas import IDS, row_schema_of, schema_of
 from headwater.schemas.write import RELEASED_THROUGH, Versions, checked_in, generated, renewed
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from headwater.processors.runs.decisions import Reached, RetryPolicy, RollbackRaised, StepRaised
 from headwater.processors.runs.host_messages import AttemptStarted
-from headwater.processors.runs.requests import Reached, RetryPolicy, RollbackRaised, StepRaised
-from headwater.streams.engine.attempts import lost, timed_out
+from headwater.streams.engine.timer_queue import lost, timed_out
 
 _STEP = Reached("a", "a", 0, 0, 3, 600)
 _POLICY = RetryPolicy(2, 1_000, "constant")

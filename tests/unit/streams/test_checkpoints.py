@@ -10,7 +10,7 @@ import pytest
 from headwater.processors.runs.claims import Claims
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import StartRun
-from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.records import SnapshotTaken
 from headwater.streams.engine import live_instances, state_records
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.instance_store import HistoryMark
@@ -18,8 +18,8 @@ from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import CHECKPOINT
 from headwater.streams.engine.turns import Partition
-from headwater.streams.workflows import checkpoints
-from headwater.streams.workflows.checkpoints import Checkpoints
+from headwater.streams.workflows import housekeeping
+from headwater.streams.workflows.housekeeping import Checkpoints
 from tests.fakes import records
 from tests.fakes.engines import ENGINES, REPLAY
 
@@ -121,7 +121,7 @@ def test_a_state_that_no_record_could_hold_is_in_several(small_parts: None):
 
 
 def test_what_is_taken_at_a_time_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(checkpoints, "_STATES_BYTES", 1)
+    monkeypatch.setattr(housekeeping, "_STATES_BYTES", 1)
     owned, log = _owned("1", "2", "3"), Written()
     written = Checkpoints(cast("Any", log), replied=_nobody, commit=_nothing, records=1)
     assert written.is_due(owned, 0)

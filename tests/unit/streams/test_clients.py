@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from headwater.streams.kafka.clients import wait_for_controller
+from headwater.streams.kafka.cluster import wait_for_controller
 
 
 class Admin:

@@ -7,13 +7,12 @@ from typing import Final
 import pytest
 
 from headwater import GraphWorkflow
-from headwater.processors.code.commands import Raise, Suspend
+from headwater.processors.code.host_messages import Raise, Suspend
 from headwater.processors.deployments import Deployments, artifact_of
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.decisions import Rejection, Request
 from headwater.processors.runs.host_messages import Requested
-from headwater.processors.runs.requests import Request
 from headwater.processors.runs.state import Run
 from headwater.schemas.deployments import (
     DeployedWorkflow,

@@ -8,14 +8,14 @@ from headwater import GraphWorkflow
 from headwater.processors.deployments import Deployments
 from headwater.processors.graph.catalogue import Catalogue, Outcome
 from headwater.processors.graph.engine import GraphEngine
-from headwater.schemas.definitions import GraphDeployed
 from headwater.schemas.deployments import (
     DeployedWorkflow,
     DeploymentActivated,
     DeploymentCreated,
+    GraphDeployed,
 )
 from headwater.streams.code_host.apps import Declarations
-from headwater.streams.workflows.deployed_graphs import DeployedGraphs
+from headwater.streams.workflows.runnable_code import DeployedGraphs
 
 
 def workflow(of: str) -> DeployedWorkflow:

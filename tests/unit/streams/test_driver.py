@@ -2,11 +2,10 @@
 
 from typing import Final
 
-from headwater.processors.code.commands import Cancel, CodeCommand, Raise
-from headwater.processors.code.host_messages import Activate
+from headwater.processors.code.host_messages import Activate, Cancel, CodeCommand, Raise
 from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.decisions import Reached, RetryPolicy, StepRaised, StepReturned
 from headwater.processors.runs.host_messages import AbandonAttempt, AttemptStarted, Evict, Requested
-from headwater.processors.runs.requests import Reached, RetryPolicy, StepRaised, StepReturned
 from headwater.schemas.history import (
     CommandSent,
     Failure,

@@ -3,9 +3,9 @@
 import asyncio
 import socket
 
-from headwater.processors.code.commands import Log
+from headwater.processors.code.host_messages import Log
 from headwater.processors.runs.host_messages import Requested
-from headwater.streams.code_host.frames import HOST_FRAME_MAX, Pipe, encode_frames
+from headwater.streams.code_host.host_channel import HOST_FRAME_MAX, Pipe, encode_frames
 
 
 def line(text: str) -> Requested[Log]:

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
+from headwater.streams.kafka.append_queues import GroupCommit
 from headwater.streams.kafka.appender import BATCH_BYTES, Sent
-from headwater.streams.kafka.group_commit import GroupCommit
 from headwater.streams.kafka.records import Outgoing
 from tests.waiting import until
 

@@ -23,7 +23,7 @@ from headwater.schemas.history import (
     StartRun,
     TerminateRun,
 )
-from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.records import SnapshotTaken
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.instance_store import (
     DELETED,

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from headwater.gateway.settings.providers import installed_providers
-from headwater.processors.providers.placement import Placement
-from headwater.processors.providers.provider import Providers
+from headwater.processors.providers.provider import Placement, Providers
 from headwater.processors.providers.results import Effect, Normalized, NormalizeResult
 from headwater.processors.providers.terra.auth import normalize_auth
 from headwater.processors.triggers.rules import read_rules
@@ -41,9 +40,9 @@ from headwater.streams.kafka.dead_letters import (
 )
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.partition_lease import PartitionCheckpoint
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.record_batch import phases
-from headwater.streams.pipeline.staged import PartitionCheckpoint
 from tests.fakes.memory_store import MemoryStore
 
 PROVIDERS = installed_providers()

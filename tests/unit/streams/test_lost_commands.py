@@ -13,7 +13,7 @@ from headwater.schemas.history import (
     LeaderEpochNoted,
     StartRun,
 )
-from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.records import SnapshotTaken
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.instance_store import HistoryMark, MemoryStore, StoredState
 from headwater.streams.engine.live_instances import LiveInstances

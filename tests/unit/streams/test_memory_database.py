@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headwater.schemas.history import Failure
-from headwater.streams.harness.memory_database import MemoryDatabase
+from headwater.streams.harness.step_effects import MemoryDatabase
 from tests.fakes.step_sql import TABLE, Run, Scenario, StepSqlContract, returned
 
 

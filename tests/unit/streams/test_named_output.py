@@ -2,8 +2,8 @@
 
 import io
 
-from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
 from headwater.streams.code_host.named_output import LINE_MAX, UNFINISHED_MAX, NamedLines
+from headwater.streams.replay.host_port import ATTEMPT, CurrentAttempt
 
 
 def test_each_line_is_named_by_the_step_that_prints_it_and_waits_for_its_end():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.processors.epochs import UNCLAIMED, NewestEpoch, epoch_after
+from headwater.processors.runs.claims import NO_EPOCH, NewestEpoch, epoch_after
 from headwater.schemas.epochs import EPOCH
 from headwater.schemas.topics import OUTCOMES, WAITING
 from headwater.streams.kafka.records import Incoming, Outgoing
@@ -34,7 +34,7 @@ def test_a_record_is_void_when_a_newer_owner_came_before_it_and_no_owner_is_alwa
 
 
 def test_an_epoch_is_an_offset_and_greater_where_offsets_began_again():
-    assert epoch_after(9, UNCLAIMED) == 9
+    assert epoch_after(9, NO_EPOCH) == 9
     assert epoch_after(9, 8) == 9
     assert epoch_after(2, 8) == 11
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 
 import pytest
 
-from headwater.processors.providers.placement import Placement
-from headwater.schemas.catalogue import IDS
+from headwater.processors.providers.provider import Placement
+from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.codec import decode
 from headwater.schemas.epochs import CLAIM_KEY, is_claim
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable
@@ -32,7 +32,7 @@ from headwater.streams.pipeline._faust import TP
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_lease import Fold, LogCut, PartitionLost
 from headwater.streams.pipeline.partition_runner import PartitionRunner
-from headwater.streams.pipeline.session_deadline import SessionExpired
+from headwater.streams.pipeline.worker import SessionExpired
 from headwater.streams.watchdog import Stalled, Watchdog
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.streams.test_intake import AUTH, DAILY, NOW, PROVIDERS, incoming, raw, received

@@ -23,7 +23,7 @@ from headwater.streams.engine.instance_store import MemoryStore, StoredState
 from headwater.streams.engine.live_instances import LiveInstance
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.state_store import StoreCorrupted
-from headwater.streams.workflows.restoring import Restoring
+from headwater.streams.workflows.incidents import Restoring
 from tests.fakes import records
 from tests.fakes.engines import REPLAY
 from tests.unit.streams.test_instance_stores import KEYS, Log, Owned, on_disk

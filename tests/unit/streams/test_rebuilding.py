@@ -9,7 +9,7 @@ import pytest
 
 from headwater.processors.columns import RowUpdate, adopt, merge
 from headwater.processors.providers.envelope import Malformed, event_id
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Placement
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
 from headwater.schemas.records import RowRebuilt, Stamp, WebhookReceived

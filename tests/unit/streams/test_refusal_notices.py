@@ -5,7 +5,7 @@ import pytest
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX
 from headwater.schemas.history import Command, CommandSent, NoteRefusal, Sender, SendEvent, StartRun
-from headwater.streams.engine.refusal_notices import refusal_notice
+from headwater.streams.engine.effects import refusal_notice
 from tests.fakes import records
 
 _ENDED = Rejection("INSTANCE_TERMINAL", "it has ended")

@@ -8,8 +8,7 @@ from typing import Any, cast
 from headwater.schemas.history import ReplySent
 from headwater.streams.engine.turns import Answers, Partition
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.workflows.outbox import Outbox
-from headwater.streams.workflows.replies import Replies
+from headwater.streams.workflows.outbox import Outbox, Replies
 
 
 class Queues:

@@ -6,7 +6,7 @@ Method: the parts of it that need no Kafka. The records are those of aiokafka.
 import asyncio
 
 from headwater.schemas.topics import ADMISSIONS
-from headwater.streams.kafka.partition_reader import batches
+from headwater.streams.kafka.readers import batches
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.pipeline.worker import once_joined
 

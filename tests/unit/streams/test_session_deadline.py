@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.streams.pipeline.session_deadline import SessionDeadline, SessionExpired
+from headwater.streams.pipeline.worker import SessionDeadline, SessionExpired
 
 
 class Clock:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from headwater.streams.kafka.shared_refresh import SharedRefresh
+from headwater.streams.kafka.folded_topic import SharedRefresh
 
 
 def test_those_who_ask_while_one_looks_share_the_next_look() -> None:

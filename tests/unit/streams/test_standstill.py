@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from headwater.streams.workflows.standstill import StandstillWatch
+from headwater.streams.watchdog import StandstillWatch
 
 PATIENCE_S = 30
 
@@ -70,11 +70,11 @@ def test_looks_are_counted_and_not_time(caplog: pytest.LogCaptureFixture):
 #: Code in C that holds the interpreter: no thread of Python goes on.
 HELD = """
 import asyncio, ctypes
-from headwater.streams.workflows import standstill
+from headwater.streams import watchdog
 
 async def main():
-    standstill._SLACK_S = 0.5
-    watch = standstill.StandstillWatch(lambda: "", look_s=0.1, report_after=5, end_after=20)
+    watchdog._SLACK_S = 0.5
+    watch = watchdog.StandstillWatch(lambda: "", look_s=0.1, report_after=5, end_after=20)
     with watch.watching():
         await asyncio.sleep(0.5)
         ctypes.PyDLL(None).sleep(1_000)

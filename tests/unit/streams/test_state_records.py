@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.records import SnapshotTaken
 from headwater.streams.engine import state_records
 from headwater.streams.engine.instance_store import DELETED, HistoryMark, StoredState
 from headwater.streams.engine.state_records import PART, StateParts, records_of

@@ -7,11 +7,11 @@ from typing import Any, Final, cast
 import pytest
 from typing_extensions import override
 
-from headwater.processors.runs.requests import Reached, RetryPolicy, StepRaised, StepReturned
+from headwater.processors.runs.decisions import Reached, RetryPolicy, StepRaised, StepReturned
 from headwater.processors.runs.step_commits import EffectUnknown, StepCommit, StepId
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.history import Failure
-from headwater.streams.engine.step_database import StepDatabase
+from headwater.streams.engine.steps_with_sql import StepDatabase
 from headwater.streams.engine.turns import Partition, StepOutcome, StepTransaction
 from headwater.streams.workflows.step_sql import StepSql
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from headwater.gateway.settings.providers import installed_providers
-from headwater.processors.providers.headwater.delivering import delivery_of
-from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.headwater import delivery_of
+from headwater.processors.providers.provider import Placement
 from headwater.processors.sources import SourcesInvalid, read_sources, webhook_providers
 from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.installed_tables import TABLE_BY_TOPIC

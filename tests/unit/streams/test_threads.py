@@ -9,11 +9,11 @@ import pytest
 
 from headwater import Step, StepTx, WorkflowEvent, workflow
 from headwater.processors.code.host_messages import Activate
+from headwater.processors.runs.decisions import StepReturned
 from headwater.processors.runs.host_messages import Evict
-from headwater.processors.runs.requests import StepReturned
-from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
 from headwater.streams.code_host.host import Host
 from headwater.streams.code_host.threads import Threads
+from headwater.streams.replay.host_port import ATTEMPT, CurrentAttempt
 
 PATIENCE_S = 60
 COLOUR = contextvars.ContextVar("COLOUR", default="none")

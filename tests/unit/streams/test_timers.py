@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.streams.engine.timers import Timers
+from headwater.streams.engine.timer_queue import Timers
 
 
 def test_a_time_that_was_moved_counts_only_where_it_is_now():

@@ -12,9 +12,9 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from headwater.gateway.api.auditing import note
-from headwater.gateway.api.keys import scoped_key
-from headwater.gateway.api.limited_bodies import BodySize
+from headwater.gateway.api.audit import note
+from headwater.gateway.api.authentication import scoped_key
+from headwater.gateway.api.json_bodies import BodySize
 from headwater.gateway.api.openapi import OptionalBody
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
@@ -27,8 +27,7 @@ from headwater.gateway.api.workflows.positions import HEADER, format_positions, 
 from headwater.gateway.api.workflows.query_service import QueryService, cursor_field, response_of
 from headwater.gateway.api.workflows.request_guard import RequestGuard
 from headwater.gateway.api.workflows.runs.bodies import NewRun
-from headwater.gateway.api.workflows.runs.idempotent_requests import RunResult
-from headwater.gateway.api.workflows.runs.run_service import RunService
+from headwater.gateway.api.workflows.runs.run_service import RunResult, RunService
 from headwater.projections.workflows.runs import FoundRun, Runs
 from headwater.schemas.failures import (
     DEPLOYMENT_NOT_FOUND,
@@ -39,8 +38,8 @@ from headwater.schemas.failures import (
     WORKFLOW_NOT_FOUND,
 )
 from headwater.schemas.history import ReplySent
-from headwater.schemas.run_answers import Run, RunCreated, RunPage
 from headwater.schemas.statuses import RunState
+from headwater.schemas.v1_answers import Run, RunCreated, RunPage
 
 BASE: Final = "/v1/runs"
 LIMIT_DEFAULT: Final = 50

@@ -1,9 +1,14 @@
-"""Creates, finds and cancels runs for the routes under `/v1`."""
+"""Creates runs on a deployment under an idempotency key, finds and cancels them.
 
-from collections.abc import Callable, Sequence
+A request reserves its key, creates the run, and stores the response, which later requests with the
+same key get again.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -12,22 +17,205 @@ from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows.bodies import generic, text
 from headwater.gateway.api.workflows.command_service import CommandResult, CommandService
 from headwater.gateway.api.workflows.runs.bodies import NewRun
-from headwater.gateway.api.workflows.runs.deployment_choice import artifact_for
-from headwater.gateway.api.workflows.runs.idempotent_requests import (
-    CreateRun,
-    IdempotencyKeyStore,
-    IdempotentRequest,
-    IdempotentRequests,
-    RunResult,
+from headwater.processors.deployments import Deployments, artifact_of
+from headwater.processors.idempotency import (
+    Answered,
+    Conflict,
+    IdempotencyKey,
+    Pending,
+    StoredRequest,
+    canonical_hash,
+    key_result,
+    reservation,
 )
-from headwater.processors.idempotency import IdempotencyKey, canonical_hash
 from headwater.projections.workflows.runs import FoundRun, Runs, state_of
+from headwater.schemas.deployments import DeploymentCreated
 from headwater.schemas.errors import StoreUnavailable
-from headwater.schemas.failures import INSTANCE_CREATED_BEFORE, INSTANCE_EXISTS
-from headwater.schemas.history import Once, StartRun
-from headwater.schemas.run_answers import RunCreated
+from headwater.schemas.failures import (
+    DEPLOYMENT_NOT_FOUND,
+    IDEMPOTENCY_CONFLICT,
+    INSTANCE_CREATED_BEFORE,
+    INSTANCE_EXISTS,
+    NO_ACTIVE_DEPLOYMENT,
+    WORKFLOW_NOT_FOUND,
+)
+from headwater.schemas.history import Artifact, Once, StartRun
 from headwater.schemas.statuses import RunState
+from headwater.schemas.v1_answers import RunCreated
 from headwater.streams.authoring.lifecycle import CANCEL
+
+_NONE_ACTIVE = "No active deployment. Activate a deployment before triggering runs."
+
+
+def active_of(deployments: Deployments) -> DeploymentCreated:
+    """Return the active deployment.
+
+    Raises:
+        Problem: No deployment is active.
+    """
+    if deployments.active is None:
+        raise Problem(NO_ACTIVE_DEPLOYMENT, _NONE_ACTIVE)
+    return deployments.active
+
+
+def deployment_of(deployments: Deployments, name: str) -> DeploymentCreated:
+    """Return the deployment with an id.
+
+    Raises:
+        Problem: No deployment has the id.
+    """
+    deployment = deployments.by_id.get(name)
+    if deployment is None:
+        raise Problem(
+            DEPLOYMENT_NOT_FOUND,
+            f"expected a deployment, found none with the id {name[:64]!r}",
+            field="deploymentId",
+        )
+    return deployment
+
+
+def artifact_for(deployments: Deployments, workflow: str, name: str | None) -> Artifact | None:
+    """Return the artifact of the named deployment; None for the active one.
+
+    The worker resolves the active deployment when it starts the run.
+
+    Raises:
+        Problem: The deployment does not exist or does not have the workflow.
+    """
+    if name is None:
+        active_of(deployments)
+        return None
+    deployment = deployment_of(deployments, name)
+    if deployments.workflow(name, workflow) is None:
+        # Without the names of other workflows, which hooks may hide from the caller.
+        raise Problem(
+            WORKFLOW_NOT_FOUND,
+            f"expected a workflow of {deployment.id}, found {workflow[:64]!r}; GET "
+            f"/v1/deployments/{deployment.id} lists them",
+            field="workflowName",
+        )
+    return artifact_of(deployment)
+
+
+# -- creation of runs under an idempotency key
+
+_LOG: Final = logging.getLogger("headwater.gateway")
+
+
+class IdempotencyKeyStore(Protocol):
+    """Storage of idempotency keys and responses.
+
+    Raises:
+        StoreUnavailable: Every method raises it.
+    """
+
+    async def reserve(self, key: IdempotencyKey, reservation: StoredRequest) -> StoredRequest:
+        """Reserve a key; return what is stored under it afterwards."""
+
+    async def complete(
+        self, key: IdempotencyKey, run_id: str, status: int, body: str
+    ) -> StoredRequest | None:
+        """Store the first response of a key; return what is stored afterwards."""
+
+    async def refuse(self, key: IdempotencyKey, run_id: str) -> None:
+        """Record that the run of a reservation was refused."""
+
+
+class RunResult(NamedTuple):
+    """Result of a request that creates a run.
+
+    Attributes:
+        run_id: The run.
+        status: Status of the response.
+        body: Body of the response.
+        deduped: Whether an earlier request created the run.
+        command: Result of the command that created the run just now.
+    """
+
+    run_id: str
+    status: int
+    body: str
+    deduped: bool
+    command: CommandResult | None = None
+
+
+#: Creates the run with an id; calling it again with the same id has no effect.
+CreateRun: TypeAlias = Callable[[str], Awaitable[RunResult]]
+
+
+class IdempotentRequest(NamedTuple):
+    """A request with an idempotency key.
+
+    Attributes:
+        key: The key.
+        request_hash: Hash of the parts of the request that must not differ under the key.
+        run_id: Id of the run that the first request creates.
+        prepare: Returns what creates the run. It may refuse the request before the key is reserved.
+    """
+
+    key: IdempotencyKey
+    request_hash: str
+    run_id: str
+    prepare: Callable[[], Awaitable[CreateRun]]
+
+
+class IdempotentRequests:
+    """Executes idempotent requests."""
+
+    def __init__(self, keys: IdempotencyKeyStore) -> None:
+        self._keys = keys
+
+    async def execute(self, request: IdempotentRequest) -> RunResult:
+        """Execute a request, or return the response of an earlier one with the same key.
+
+        Concurrent requests with the same key create one run.
+
+        Raises:
+            Problem: The request was refused, or the key was used for a different request.
+            StoreUnavailable: Postgres is unavailable; no run was created.
+        """
+        create = await request.prepare()
+        new = reservation(request.run_id, request.request_hash)
+        match key_result(await self._keys.reserve(request.key, new), request.request_hash):
+            case Pending(run_id):
+                return await self._create(request, create, run_id)
+            case Answered(run_id, status, body):
+                return RunResult(run_id, status, body, deduped=True)
+            case Conflict():
+                raise Problem(
+                    IDEMPOTENCY_CONFLICT,
+                    "expected the request that was sent before with this idempotency key, found a "
+                    "different one; use a new key for every request that is to be executed once",
+                    field="Idempotency-Key",
+                )
+
+    async def _create(
+        self, request: IdempotentRequest, create: CreateRun, run_id: str
+    ) -> RunResult:
+        """Create a run, and return the first response that is stored for it."""
+        try:
+            created = await create(run_id)
+        except Problem:
+            await self._free(request.key, run_id)
+            raise
+        try:
+            stored = await self._keys.complete(request.key, run_id, created.status, created.body)
+        except StoreUnavailable:
+            # The run exists. A repeated request finds it by the reservation.
+            return created
+        if stored is None:
+            return created
+        return created._replace(status=stored.status_code, body=stored.body)
+
+    async def _free(self, key: IdempotencyKey, run_id: str) -> None:
+        """Free the key of a refused request, as far as possible; the refusal is the response."""
+        try:
+            await self._keys.refuse(key, run_id)
+        except StoreUnavailable as error:
+            _LOG.warning("could not free the idempotency key of a refused request: %s", error)
+
+
+# -- creates, finds and cancels runs for the routes under `/v1`
 
 #: Called with the id of a run before a command for it is sent; used by the audit log.
 OnRunId: TypeAlias = Callable[[str], None]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.processors.graph.catalogue import Catalogue, Deployed, NameOwner, NotDeployed
-from headwater.schemas.definitions import GraphDeployed
+from headwater.schemas.deployments import GraphDeployed
 from headwater.schemas.failures import GRAPH_CHANGED, GRAPH_OF_APP
 
 

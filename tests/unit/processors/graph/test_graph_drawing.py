@@ -4,9 +4,7 @@ import itertools
 import xml.etree.ElementTree as ET
 
 from headwater.processors.graph.definition import read_definition
-from headwater.processors.graph.layout import layers
-from headwater.processors.graph.mermaid import to_mermaid
-from headwater.processors.graph.svg import to_svg
+from headwater.processors.graph.diagrams import layers, to_mermaid, to_svg
 from tests.unit.processors.graph.graphs import document, node, review, way
 
 REVIEW = review(strategy="m_of_n:2")

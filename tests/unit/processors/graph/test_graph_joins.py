@@ -4,28 +4,32 @@ from collections.abc import Sequence
 
 import pytest
 
-from headwater.processors.graph.continuation import Arrival, decide_continuation
-from headwater.processors.graph.decisions import (
-    ActivateFanIn,
-    ApplyBranchOutput,
-    CancelTokens,
-    CompleteTokens,
-    CreateToken,
-    FailWorkflow,
-    MarkForDispatch,
-    MarkWaiting,
-    SetContext,
-    UpdateTokenStatus,
-)
 from headwater.processors.graph.definition import Transition
 from headwater.processors.graph.graph import Graph, graph_of
-from headwater.processors.graph.synchronization import (
+from headwater.processors.graph.joins import (
+    Arrival,
     decide_branch_end,
+    decide_continuation,
     decide_synchronization,
     decide_timeout,
     timeout_at_ms,
 )
-from headwater.processors.graph.tokens import Counts, Fork, Token, TokenStatus
+from headwater.processors.graph.planning import (
+    ActivateFanIn,
+    ApplyBranchOutput,
+    CancelTokens,
+    CompleteTokens,
+    Counts,
+    CreateToken,
+    FailWorkflow,
+    Fork,
+    MarkForDispatch,
+    MarkWaiting,
+    SetContext,
+    Token,
+    TokenStatus,
+    UpdateTokenStatus,
+)
 from tests.unit.processors.graph.graphs import graph, joined, merged, node, review, way
 
 ORIGIN = Token(id="t0", node_ref="start", iteration_counts={"loop": 2})

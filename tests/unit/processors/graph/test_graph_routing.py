@@ -5,17 +5,18 @@ from typing import Any
 
 import pytest
 
-from headwater.processors.graph.decisions import (
+from headwater.processors.graph.context import Branch, Context, Scope
+from headwater.processors.graph.graph import Graph, graph_of
+from headwater.processors.graph.planning import (
     ActivateFanIn,
     CreateToken,
     FailWorkflow,
+    Fork,
     Planned,
+    Token,
     TokenParams,
 )
-from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.routing import decide_routing
-from headwater.processors.graph.scope import Branch, Context, Scope
-from headwater.processors.graph.tokens import Fork, Token
 from headwater.processors.graph.validation import BRANCHES_MAX
 from tests.unit.processors.graph.graphs import graph, joined, node, review, way
 

@@ -5,9 +5,17 @@ from typing import Any
 import pytest
 
 from headwater.processors.evaluations import EvaluationProblem
-from headwater.processors.graph.batching import batch
-from headwater.processors.graph.completion import decide_completion
-from headwater.processors.graph.decisions import (
+from headwater.processors.graph.context import Branch, Context, Scope, set_path
+from headwater.processors.graph.data_flow import (
+    BranchOutput,
+    decide_completion,
+    map_input,
+    map_output,
+    merge_branches,
+)
+from headwater.processors.graph.definition import Merge
+from headwater.processors.graph.graph import graph_of
+from headwater.processors.graph.planning import (
     ApplyBranchOutput,
     BatchCreateTokens,
     BatchUpdateStatus,
@@ -17,17 +25,13 @@ from headwater.processors.graph.decisions import (
     InitializeWorkflow,
     MarkForDispatch,
     SetContext,
+    Token,
     TokenParams,
+    TokenStatus,
     UpdateTokenStatus,
+    batch,
 )
-from headwater.processors.graph.definition import Merge
-from headwater.processors.graph.graph import graph_of
-from headwater.processors.graph.lifecycle import decide_start
-from headwater.processors.graph.mappings import map_input, map_output
-from headwater.processors.graph.merge import BranchOutput, merge_branches
-from headwater.processors.graph.paths import set_path
-from headwater.processors.graph.scope import Branch, Context, Scope
-from headwater.processors.graph.tokens import Token, TokenStatus
+from headwater.processors.graph.routing import decide_start
 from tests.unit.processors.graph.graphs import graph, node, review
 
 OUTSIDE = Token(id="t", node_ref="a")

@@ -3,7 +3,7 @@
 import msgspec
 
 from headwater.processors.code.state import CodeRun, Entry
-from headwater.processors.runs.requests import Reached, RetryPolicy
+from headwater.processors.runs.decisions import Reached, RetryPolicy
 from headwater.processors.runs.state import Received
 from headwater.schemas.history import Child, Failure, Parent
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus

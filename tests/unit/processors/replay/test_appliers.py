@@ -3,8 +3,7 @@
 import pytest
 
 from headwater.processors.code.appliers import apply
-from headwater.processors.code.state import BEGINNING, UNRESOLVED, CodeRun
-from headwater.processors.code.trimming import trimmed
+from headwater.processors.code.state import BEGINNING, UNRESOLVED, CodeRun, trimmed
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
     CommandRejected,

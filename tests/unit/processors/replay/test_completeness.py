@@ -2,16 +2,17 @@
 
 from typing import get_args
 
-from headwater.processors.code import appliers, commands, decide
+from headwater.processors.code import appliers, decide
+from headwater.processors.code.host_messages import CodeCommand
 from headwater.processors.graph import appliers as graph_appliers
 from headwater.processors.runs import appliers as runs
-from headwater.processors.runs.requests import HostFailed, Request, StepUnderWay, Wake
+from headwater.processors.runs.decisions import HostFailed, Request, StepUnderWay, Wake
 from headwater.projections.workflows import plan
 from headwater.schemas.history import LogEvent, PostsSent, RunCommand, RunStarted
 from headwater.schemas.history.code import CodeEvent
 from headwater.schemas.history.graph import GraphEvent
+from headwater.schemas.history.records import SlotEvent
 from headwater.schemas.history.runs import LifeEvent
-from headwater.schemas.history.slots import SlotEvent
 from tests.unit.processors.replay.test_decide_asked import CASES
 from tests.unit.processors.replay.test_decide_command import ACCEPTED, REFUSED
 
@@ -41,7 +42,7 @@ def test_every_event_of_the_log_has_its_rows_or_is_said_to_have_none():
 
 
 def test_everything_that_code_its_host_and_the_clock_ask_for_has_a_decider():
-    requested = {*get_args(commands.CodeCommand), HostFailed, StepUnderWay, Wake}
+    requested = {*get_args(CodeCommand), HostFailed, StepUnderWay, Wake}
     assert set(decide._DECIDERS) == requested
     assert requested == set(Request.__subclasses__())
 

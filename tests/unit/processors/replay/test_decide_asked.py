@@ -3,7 +3,11 @@
 import msgspec
 import pytest
 
-from headwater.processors.code.commands import (
+from headwater.processors.code.decide import (
+    HOSTS_LOST_MAX,
+    decide_request,
+)
+from headwater.processors.code.host_messages import (
     Advance,
     BeginRollback,
     Cancel,
@@ -18,16 +22,12 @@ from headwater.processors.code.commands import (
     RolledBack,
     Suspend,
 )
-from headwater.processors.code.decide import (
-    HOSTS_LOST_MAX,
-    decide_request,
-)
-from headwater.processors.code.rolling_back import ROLLBACK_RETRIES
+from headwater.processors.code.lifecycle import ROLLBACK_RETRIES
 from headwater.processors.code.state import Cancelling, CodeRun
-from headwater.processors.runs.decisions import STALE, Rejection
-from headwater.processors.runs.limits import ENTRIES_MAX
-from headwater.processors.runs.requests import (
+from headwater.processors.runs.decisions import (
+    STALE,
     HostFailed,
+    Rejection,
     Request,
     RollbackRaised,
     StepRaised,
@@ -35,6 +35,7 @@ from headwater.processors.runs.requests import (
     StepUnderWay,
     Wake,
 )
+from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.schemas.history import (
     CancelRun,
     EntriesCancelled,

@@ -2,11 +2,10 @@
 
 import pytest
 
-from headwater.processors.code.appliers import apply
+from headwater.processors.code.appliers import TRANSITIONS, apply
 from headwater.processors.code.state import CodeRun
-from headwater.processors.code.transitions import TRANSITIONS
 from headwater.processors.runs.appliers import move
-from headwater.processors.runs.transitions import TRANSITIONS as RUN_TRANSITIONS
+from headwater.processors.runs.state import TRANSITIONS as RUN_TRANSITIONS
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
     CancelRequested,

@@ -4,8 +4,7 @@ import pytest
 
 from headwater.processors.code.state import CodeRun
 from headwater.processors.code.waits import handlers_due, next_wake_ms
-from headwater.processors.runs.requests import RetryPolicy
-from headwater.processors.runs.retries import ANY_NUMBER, delay_ms, retry_at_ms
+from headwater.processors.runs.decisions import ANY_NUMBER, RetryPolicy, delay_ms, retry_at_ms
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from tests.unit.processors.replay.states import FAILURE, a_run, an_entry
 

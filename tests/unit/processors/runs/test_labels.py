@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.processors.runs.labels import labels_of, labels_problem
+from headwater.processors.runs.limits import labels_of, labels_problem
 from headwater.schemas.history import Label
 
 

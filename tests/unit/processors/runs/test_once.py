@@ -2,8 +2,7 @@
 
 import pytest
 
-from headwater.processors.runs.once import REMEMBERED_MAX, remember
-from headwater.processors.runs.state import Run
+from headwater.processors.runs.state import REMEMBERED_MAX, Run, remember
 from headwater.schemas.history import EventReceived, Once
 from tests.unit.processors.replay.states import a_run
 

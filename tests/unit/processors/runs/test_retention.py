@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.processors.runs.retention import KEEP_FOREVER, read_retention
+from headwater.processors.runs.durations import KEEP_FOREVER, read_retention
 
 DAY_MS = 86_400_000
 

@@ -1,0 +1,221 @@
+"""`headwater topics check`, `skip` and `accept-loss`: find and repair problems of topics."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Final
+
+import click
+import psycopg
+
+from headwater.gateway.cli.options import (
+    examples,
+    json_option,
+    kafka_option,
+    postgres_option,
+    settings_from,
+    topic_options,
+)
+from headwater.gateway.cli.output import counted, print_json, print_rows, say
+from headwater.gateway.settings.addresses import dsn_of
+from headwater.gateway.settings.cluster import cluster_of
+from headwater.projections.catalogue import PROJECTIONS
+from headwater.projections.errors import store_edge
+from headwater.projections.postgres.connections import own_dsn
+from headwater.projections.projector.projection import LogRecord
+from headwater.projections.projector.truncation import (
+    Applied,
+    Loss,
+    accept,
+    applied_offsets,
+    losses,
+)
+from headwater.schemas.errors import BrokerUnavailable, UndecodableRecord
+from headwater.schemas.newer import RecordPosition
+from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.readers import Offsets, read_partition
+from headwater.streams.kafka.skips import find_skippable, mark_skipped
+from headwater.streams.kafka.topics import Difference, alter_topics, compare, describe_catalog
+
+_DIFFERENCE_COLUMNS = ("topic", "what", "expected", "found", "loses_data", "mend")
+
+
+@click.command(
+    "check",
+    epilog=examples("headwater topics check", "headwater topics check --mend --replication 3"),
+)
+@click.option("--mend", is_flag=True, help="Alter the topics, where that is possible.")
+@kafka_option
+@topic_options
+@json_option
+def check(
+    mend: bool, kafka: str | None, partitions: int | None, replication: int | None, as_json: bool
+) -> None:
+    """Compare the topics in Kafka with the catalogue; exit code 1 when something differs.
+
+    Shows how to repair every difference. Processes refuse to start if a difference may lose data.
+    """
+    settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
+    cluster = cluster_of(settings)
+
+    async def find_differences() -> list[Difference]:
+        existing = await describe_catalog(cluster)
+        differences = compare(
+            existing, partitions=settings.partitions, replication=settings.replication
+        )
+        if not mend:
+            return differences
+        altered = await alter_topics(cluster, existing, differences)
+        for difference in altered:
+            say(f"Altered: {difference.line()}")
+        return [difference for difference in differences if difference not in altered]
+
+    try:
+        differences = asyncio.run(find_differences())
+    except BrokerUnavailable as error:
+        if settings.kafka:
+            raise
+        raise BrokerUnavailable(
+            f"{error.message} `headwater up` starts Kafka there by default; --kafka HOST:PORT "
+            "names another one, and HEADWATER_KAFKA_PORT another port of `headwater up`"
+        ) from error
+    _print_differences(differences, as_json=as_json)
+
+
+def _print_differences(differences: Sequence[Difference], *, as_json: bool) -> None:
+    if differences or as_json:
+        rows = [difference._asdict() for difference in differences]
+        print_rows(
+            rows,
+            _DIFFERENCE_COLUMNS,
+            as_json=as_json,
+            title=counted(len(rows), "difference"),
+            drops=("loses_data",),
+        )
+    else:
+        say("All topics are as the catalogue defines them.")
+    if differences:
+        raise click.exceptions.Exit(1)
+
+
+# -- `headwater topics skip`: marks a record that blocks its partition as skipped
+
+_WARNING: Final = (
+    "Skip it only if no release of Headwater wrote it: if one did, start that release instead."
+)
+#: Effect of skipping a readable record, by topic.
+_FORCED: Final = {
+    WORKFLOW_COMMANDS: "The command has no effect and no outcome in the log; a client that waits "
+    "for its reply is answered with INTERNAL.",
+    WORKFLOW_HISTORY: "The events of the record are lost: the next owner of the partition "
+    "quarantines its instance, if other events depend on them.",
+}
+_FORCED_DEFAULT: Final = "The record has no effect in any process."
+
+
+@click.command(
+    "skip",
+    epilog=examples(
+        "headwater topics skip webhooks 0 17",
+        "headwater topics skip workflow-commands 3 2041 --force --yes",
+    ),
+)
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("offset", type=click.IntRange(min=0))
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also skip a readable record. It has no effect then: a command has no outcome, "
+    "and a client that waits for its reply is answered with INTERNAL.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@kafka_option
+@json_option
+def skip(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
+    topic: str,
+    partition: int,
+    offset: int,
+    force: bool,
+    yes: bool,
+    kafka: str | None,
+    as_json: bool,
+) -> None:
+    """Skip a record that blocks its partition.
+
+    A process that waits for the record logs it: TOPIC/PARTITION@OFFSET has to wait. Skipping makes
+    the record a dead letter, its bytes unchanged. Restart the waiting processes: from then on all
+    processes skip it.
+    """
+    cluster = cluster_of(settings_from(kafka=kafka))
+    position = RecordPosition(topic, partition, offset)
+    try:
+        record, problem = asyncio.run(find_skippable(cluster, position, force=force))
+    except UndecodableRecord as error:
+        raise click.ClickException(error.message) from error
+    warning = _FORCED.get(topic, _FORCED_DEFAULT) if force else _WARNING
+    say(f"{topic}/{partition}@{offset}: {problem}.\n{warning}")
+    if not yes:
+        click.confirm("Skip it?", abort=True, err=True)
+    asyncio.run(mark_skipped(cluster, record, problem, now_ms))
+    if as_json:
+        print_json({"topic": topic, "partition": partition, "offset": offset, "fault": problem})
+    say("It is a dead letter now; restart the processes that wait for it.")
+
+
+# -- `headwater topics accept-loss`: lets projections continue after a broker lost its log's end
+
+
+@click.command(
+    "accept-loss",
+    epilog=examples("headwater topics accept-loss", "headwater topics accept-loss --yes"),
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@kafka_option
+@postgres_option
+@json_option
+def accept_loss(yes: bool, kafka: str | None, postgres: str | None, as_json: bool) -> None:
+    """Continue after Kafka has lost records that Postgres has.
+
+    A single broker that loses power may lose records that it had acknowledged. The projector then
+    waits, and logs why. This command lists what was lost and moves the projections to where the log
+    was cut. Rows of lost records stay in Postgres; `headwater rebuild` compares a table with Kafka.
+    It is not for a Kafka whose data was removed: start with an empty database then.
+    """
+    settings = settings_from(kafka=kafka, postgres=postgres)
+    cluster = cluster_of(settings)
+    with (
+        store_edge("read the applied offsets"),
+        psycopg.connect(own_dsn(dsn_of(settings)), autocommit=True) as connection,
+    ):
+        applied = applied_offsets(connection, PROJECTIONS)
+        lost = asyncio.run(_losses(cluster, applied))
+        for loss in lost:
+            say(f"Lost: {loss}")
+        if lost and not yes:
+            click.confirm("Accept that these records are lost?", abort=True, err=True)
+        moved = [loss for loss in lost if asyncio.run(_accept(connection, cluster, loss))]
+    if as_json:
+        print_json({"accepted": [str(loss) for loss in moved]})
+    elif not lost:
+        say("Kafka has all that Postgres has; nothing to do.")
+    else:
+        say(f"{counted(len(moved), 'partition')} accepted; the projector continues in a minute.")
+
+
+async def _losses(cluster: Cluster, applied: Iterable[Applied]) -> list[Loss]:
+    offsets = Offsets(cluster, "headwater-accept-loss")
+    try:
+        return await losses(applied, lambda position: offsets.cut_before(*position[1:]))
+    finally:
+        await offsets.stop()
+
+
+async def _accept(
+    connection: "psycopg.Connection[tuple[str, int, int, int]]", cluster: Cluster, loss: Loss
+) -> bool:
+    def read(topic: str, partition: int, end: int) -> AsyncIterator[Sequence[LogRecord]]:
+        return read_partition(cluster, [topic], partition, end=end)
+
+    return await accept(connection, loss, read, now_ms())

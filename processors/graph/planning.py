@@ -1,0 +1,322 @@
+"""Values that planners take and return: tokens and forks, decisions and traces, without effects.
+
+A token is at a node. A fork begins where a completed token continues as several branches. Each of
+its tokens knows the fork, and the fork knows the token that began it, which may be in a fork
+itself. A branch may have many tokens, one after the other or at once; a join counts it once.
+
+In plain dictionaries, decisions are named in capitals: `CreateToken` is `CREATE_TOKEN`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+#: The path of the first token of a run.
+ROOT: Final = "root"
+
+NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+class TokenStatus(StrEnum):
+    """Status of a token."""
+
+    PENDING = "pending"
+    DISPATCHED = "dispatched"
+    EXECUTING = "executing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    WAITING_FOR_SIBLINGS = "waiting_for_siblings"
+    WAITING_FOR_SUBWORKFLOW = "waiting_for_subworkflow"
+
+
+#: Statuses of tokens that have ended.
+TERMINAL: Final = frozenset(
+    {
+        TokenStatus.COMPLETED,
+        TokenStatus.FAILED,
+        TokenStatus.TIMED_OUT,
+        TokenStatus.CANCELLED,
+    }
+)
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """A token without its status and times, which planners do not need."""
+
+    id: str
+    node_ref: str
+    path_id: str = ROOT
+    parent_token_id: str | None = None
+    #: The group of the innermost fork, and which of its branches the token is in.
+    sibling_group: str | None = None
+    branch_index: int = 0
+    branch_total: int = 1
+    #: How often the token took each transition.
+    iteration_counts: Mapping[str, int] = NO_COUNTS
+    #: The innermost fork; None outside of all forks.
+    fork: str | None = None
+
+
+class Fork(msgspec.Struct, frozen=True, kw_only=True):
+    """A point in a run where branches begin."""
+
+    id: str
+    #: None for a fork without a named group.
+    group: str | None
+    total: int
+    #: The token that began the fork; its own fork is the enclosing one.
+    origin: Token
+
+
+#: Looks a fork up by its id.
+ForkOf: TypeAlias = Callable[[str], Fork]
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """The branches of a fork, as counted at one join.
+
+    The arrival that is being decided is included.
+    """
+
+    total: int
+    #: Branches with at least one token that arrived here.
+    completed: int
+    #: Branches that ended in a failure which the run survived.
+    failed: int = 0
+    #: Branches that can bring no more tokens here, arrived or not.
+    terminal: int
+
+
+def enclosing(token: Token, group: str, fork_of: ForkOf) -> tuple[Fork, int] | None:
+    """Return the nearest fork of a group around a token, and the token's branch in it.
+
+    Looks up one fork per level of nesting.
+    """
+    current = token
+    while current.fork is not None:
+        fork = fork_of(current.fork)
+        if fork.group == group:
+            return fork, current.branch_index
+        current = fork.origin
+    return None
+
+
+def branch_path(origin: Token, index: int) -> str:
+    """Return the path of a branch: the origin's path, extended by its node and the index."""
+    return f"{origin.path_id}.{origin.node_ref}.{index}"
+
+
+# -- decisions of planners, and traces of how they were reached: plain data without effects
+
+
+def _tag(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()
+
+
+class _Decided(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_tag):
+    """A decision, tagged with its name in capitals."""
+
+
+class TokenParams(msgspec.Struct, frozen=True, kw_only=True):
+    """A token to create."""
+
+    node_ref: str
+    parent_token_id: str | None
+    path_id: str
+    sibling_group: str | None = None
+    branch_index: int = 0
+    branch_total: int = 1
+    iteration_counts: Mapping[str, int] = NO_COUNTS
+    #: Its fork. A fork that is not known yet begins with this token.
+    fork: str | None = None
+    #: The transition that it took; None for the first token.
+    transition_ref: str | None = None
+    #: The branch's item in a `foreach`.
+    item_var: str | None = None
+    item: Any = None
+
+
+class CreateToken(_Decided, frozen=True, kw_only=True):
+    """Create a token."""
+
+    params: TokenParams
+
+
+class UpdateTokenStatus(_Decided, frozen=True, kw_only=True):
+    """Change the status of a token."""
+
+    token_id: str
+    status: TokenStatus
+
+
+class MarkWaiting(_Decided, frozen=True, kw_only=True):
+    """Let a token wait for others at its join."""
+
+    token_id: str
+
+
+class MarkForDispatch(_Decided, frozen=True, kw_only=True):
+    """Let a token continue at its node."""
+
+    token_id: str
+
+
+class CompleteTokens(_Decided, frozen=True, kw_only=True):
+    """Complete tokens."""
+
+    token_ids: tuple[str, ...]
+
+
+class CancelTokens(_Decided, frozen=True, kw_only=True):
+    """Cancel tokens."""
+
+    token_ids: tuple[str, ...]
+    reason: str
+
+
+class SetContext(_Decided, frozen=True, kw_only=True):
+    """Set a value in the shared context.
+
+    Attributes:
+        path: Begins with `state` or `output`. Values along it that are not objects are replaced.
+    """
+
+    path: str
+    value: Any
+
+
+class ApplyBranchOutput(_Decided, frozen=True, kw_only=True):
+    """Replace the whole output of a token's branch."""
+
+    token_id: str
+    output: Mapping[str, Any]
+
+
+class ActivateFanIn(_Decided, frozen=True, kw_only=True):
+    """Activate a join."""
+
+    node_ref: str
+    fork: str | None
+    fan_in_path: str
+    transition_ref: str
+    #: The tokens that waited, and the one that arrived last.
+    merged_token_ids: tuple[str, ...]
+    #: For a fork without branches: the transitions that would have created them.
+    came_by: tuple[str, ...] = ()
+
+
+class InitializeWorkflow(_Decided, frozen=True, kw_only=True):
+    """Start a run with an input."""
+
+    input: Any
+
+
+class CompleteWorkflow(_Decided, frozen=True, kw_only=True):
+    """End a run with an output."""
+
+    output: Mapping[str, Any]
+
+
+class FailWorkflow(_Decided, frozen=True, kw_only=True):
+    """End a run with an error."""
+
+    error: str
+    name: str
+
+
+class BatchCreateTokens(_Decided, frozen=True, kw_only=True):
+    """Create several tokens."""
+
+    all_params: tuple[TokenParams, ...]
+
+
+class BatchUpdateStatus(_Decided, frozen=True, kw_only=True):
+    """Change the status of several tokens."""
+
+    updates: tuple[tuple[str, TokenStatus], ...]
+
+
+Decision: TypeAlias = (
+    CreateToken
+    | UpdateTokenStatus
+    | MarkWaiting
+    | MarkForDispatch
+    | CompleteTokens
+    | CancelTokens
+    | SetContext
+    | ApplyBranchOutput
+    | ActivateFanIn
+    | InitializeWorkflow
+    | CompleteWorkflow
+    | FailWorkflow
+    | BatchCreateTokens
+    | BatchUpdateStatus
+)
+
+#: Error names of failed runs.
+EXPRESSION_ERROR: Final = "ExpressionError"
+TIMEOUT_ERROR: Final = "SynchronizationTimeoutError"
+UNREACHABLE_ERROR: Final = "SynchronizationUnreachableError"
+
+
+def as_dict(item: msgspec.Struct) -> dict[str, Any]:
+    """Return a decision or a trace as a plain dictionary with all fields."""
+    # Authors' values may contain text that msgspec's JSON rejects; the standard library accepts it.
+    plain: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(item, enc_hook=_as_builtin)))
+    return plain
+
+
+def _as_builtin(value: object) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError(type(value))
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One step in reaching a decision."""
+
+    type: str
+    token_id: str | None = None
+    node_ref: str | None = None
+    payload: Mapping[str, Any] = {}
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A planner's result."""
+
+    decisions: tuple[Decision, ...] = ()
+    events: tuple[Trace, ...] = ()
+
+
+def failed(message: str, name: str = EXPRESSION_ERROR, events: tuple[Trace, ...] = ()) -> Planned:
+    """Return a result that fails the run."""
+    return Planned((FailWorkflow(error=message, name=name),), events)
+
+
+# -- combine consecutive decisions of one kind, so that they become one record
+
+
+def batch(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
+    """Combine consecutive creations, and consecutive updates, without changing the order."""
+    batched: list[Decision] = []
+    for kind, group in groupby(decisions, key=type):
+        run = list(group)
+        if len(run) == 1:
+            batched.extend(run)
+        elif kind is CreateToken:
+            creates = (create.params for create in run if isinstance(create, CreateToken))
+            batched.append(BatchCreateTokens(all_params=tuple(creates)))
+        elif kind is UpdateTokenStatus:
+            updates = ((u.token_id, u.status) for u in run if isinstance(u, UpdateTokenStatus))
+            batched.append(BatchUpdateStatus(updates=tuple(updates)))
+        else:
+            batched.extend(run)
+    return tuple(batched)

@@ -1,0 +1,308 @@
+"""The audit log in Postgres: rows in a hash chain, queries, and comparison with the topic.
+
+An entry is hashed as JSON with sorted names, without spaces, in UTF-8. So the hashes can be
+recomputed from the entries, and a hash stored elsewhere shows whether anything before it was
+changed.
+
+The hash of a row depends on the previous row, which only Postgres has here: the statement computes
+it (`audit_chain`) from the canonical text of each entry.
+
+The hashes are recomputed from the first record. Findings are rows that differ from their record,
+are missing, or have no record. A hash that was stored elsewhere, an anchor, shows whether the log
+itself was changed.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from headwater.projections.postgres.connections import PooledReader, Row, bounded
+from headwater.projections.postgres.cursors import pack, unpack
+from headwater.projections.postgres.statements import statement
+from headwater.projections.projector.projection import (
+    UNREADABLE,
+    LogRecord,
+    Plan,
+    Projection,
+    RowStatement,
+    SqlRow,
+    payload,
+    refusal,
+    row_statements,
+)
+from headwater.projections.projector.store import next_offsets
+from headwater.schemas.codec import decode
+from headwater.schemas.records import OperationAudited
+from headwater.schemas.topics import AUDIT as TOPIC
+
+__all__ = [
+    "AUDIT",
+    "GENESIS",
+    "OFFSET_TOP",
+    "AuditFilter",
+    "Chained",
+    "Entry",
+    "Finding",
+    "LogEntry",
+    "Verification",
+    "between",
+    "canonical",
+    "entry_of",
+    "linked",
+    "newest",
+    "next_offset",
+    "plan_entries",
+]
+
+#: Hash before the first entry.
+GENESIS: Final = bytes(hashlib.sha256().digest_size)
+#: Postgres's text cannot hold NUL.
+_NUL: Final = "\0"
+_REPLACEMENT: Final = "\ufffd"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry as in its row; `created_at` is RFC 3339 with milliseconds, in UTC."""
+
+    id: str
+    key_id: str | None
+    project_id: str | None
+    action: str
+    resource: str
+    result: str
+    ip: str | None
+    user_agent: str | None
+    metadata_json: str | None
+    created_at: str
+    offset: int
+
+
+def entry_of(record: OperationAudited, offset: int) -> Entry:
+    """Return the entry of a record.
+
+    Raises:
+        ValueError, OverflowError, OSError: The time is out of range.
+    """
+    at = datetime.fromtimestamp(record.at_ms / 1000, UTC)
+    texts = msgspec.structs.asdict(record)
+    del texts["at_ms"]
+    texts["metadata_json"] = texts.pop("metadata")
+    return Entry(
+        **{name: text.replace(_NUL, _REPLACEMENT) for name, text in texts.items()},
+        created_at=at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        offset=offset,
+    )
+
+
+def canonical(entry: Entry) -> str:
+    """Return the text of an entry that is hashed."""
+    fields = msgspec.structs.asdict(entry)
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def linked(previous: bytes, entry: Entry) -> bytes:
+    """Return the hash of an entry, from the previous hash."""
+    return hashlib.sha256(previous + canonical(entry).encode()).digest()
+
+
+# -- plan rows from the records of `audit`, without access to Postgres
+
+
+def plan_entries(records: Iterable[LogRecord]) -> Plan:
+    """Plan records of `audit`."""
+    rows: list[SqlRow] = []
+    refused: list[RowStatement] = []
+    for record in records:
+        try:
+            entry = entry_of(decode(record.value, OperationAudited), record.offset)
+        except UNREADABLE as error:
+            refused.append(
+                RowStatement("projection_errors", payload([refusal(record, str(error))]))
+            )
+        else:
+            rows.append(msgspec.structs.asdict(entry) | {"entry": canonical(entry)})
+    return Plan(statements=(*row_statements("audit_logs", rows), *refused), unreadable=len(refused))
+
+
+#: Projects the audit log.
+AUDIT: Final = Projection(
+    name="audit",
+    group="headwater-audit-projector",
+    topics=(TOPIC,),
+    plan=plan_entries,
+)
+
+
+# -- queries of the audit log
+
+#: After all offsets.
+OFFSET_TOP: Final = 2**63 - 1
+_OFFSET: Final[Any] = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_TOP)]
+
+
+class Chained(msgspec.Struct, frozen=True):
+    """An entry with the hash of its row."""
+
+    entry: Entry
+    hash: bytes
+
+
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Filter of entries; None has no effect."""
+
+    action: str | None = None
+    result: str | None = None
+    key_id: str | None = None
+    run_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+async def newest(
+    reader: PooledReader, filters: AuditFilter, *, limit: int, cursor: str | None = None
+) -> tuple[list[Chained], str | None]:
+    """Return entries, newest first, and the cursor of the next page or None.
+
+    Raises:
+        InvalidCursor: The cursor cannot be read.
+        StoreUnavailable: Postgres does not answer.
+    """
+    limit = bounded(limit)
+    before: int = OFFSET_TOP if cursor is None else unpack(cursor, _OFFSET)
+    parameters = msgspec.structs.asdict(filters) | {"before": before, "limit": limit + 1}
+    rows = await reader.answers(statement("audit_logs"), **parameters)
+    entries = [_chained(row) for row in rows[:limit]]
+    return entries, pack(entries[-1].entry.offset) if len(rows) > limit else None
+
+
+async def between(
+    reader: PooledReader, first: int, last: int = OFFSET_TOP, *, limit: int | None = None
+) -> list[Chained]:
+    """Return entries in the order of the log, both ends included.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    parameters = {"first": first, "last": last, "limit": limit}
+    rows = await reader.answers(statement("audit_logs_between"), **parameters)
+    return [_chained(row) for row in rows]
+
+
+async def next_offset(reader: PooledReader) -> int:
+    """Return the next offset of the log to project.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    return (await next_offsets(reader, AUDIT.name, TOPIC)).get(0, 0)
+
+
+def _chained(row: Row) -> Chained:
+    digest: bytes = row.pop("hash")
+    return Chained(msgspec.convert(row, Entry), digest)
+
+
+# -- compare the audit log with its rows, and report what was changed in Postgres
+
+#: Maximum findings that are stored; further ones are only counted.
+_KEPT: Final = 100
+
+
+class LogEntry(NamedTuple):
+    """A record of the log."""
+
+    offset: int
+    value: bytes | None
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A difference between the log and its rows or anchors."""
+
+    offset: int
+    what: str
+
+
+class Verification:
+    """Progress and result of a comparison.
+
+    Attributes:
+        head: Hash of the last entry.
+        offset: Offset of the last entry; -1 before the first.
+        found: Number of findings.
+    """
+
+    def __init__(self, projected: int, anchors: Mapping[int, bytes]) -> None:
+        self.head = GENESIS
+        self.offset = -1
+        self.entries = 0
+        self.unreadable = 0
+        self.findings: list[Finding] = []
+        self.found = 0
+        #: Next offset to project when the comparison began: later rows may be missing.
+        self._projected = projected
+        self._anchors = dict(anchors)
+        self._next = 0
+        self._chain_broken = False
+
+    def compare(self, records: Iterable[LogEntry], rows: Sequence[Chained]) -> None:
+        """Compare the next records of the log with the rows at their offsets."""
+        by_offset = {row.entry.offset: row for row in rows}
+        for record in records:
+            if record.offset != self._next:
+                self._report(self._next, f"the log has no entries from here to {record.offset - 1}")
+            self._next = record.offset + 1
+            self._compare_record(record, by_offset.pop(record.offset, None))
+        self.report_unmatched(list(by_offset.values()))
+
+    def report_unmatched(self, rows: Sequence[Chained]) -> None:
+        """Report rows without a record."""
+        for row in rows:
+            self._report(row.entry.offset, f"the row {row.entry.id} is not in the log")
+
+    def finish(self) -> None:
+        """Finish the comparison: anchors that were not reached belong to a longer log."""
+        for offset in self._anchors:
+            self._report(offset, "the anchor is of an entry that the log does not have")
+
+    def _compare_record(self, record: LogEntry, row: Chained | None) -> None:
+        try:
+            entry = entry_of(decode(record.value, OperationAudited), record.offset)
+        except UNREADABLE:
+            self.unreadable += 1
+            self.report_unmatched([row] if row else [])
+            return
+        self.entries += 1
+        self.head, self.offset = linked(self.head, entry), record.offset
+        anchor = self._anchors.pop(record.offset, self.head)
+        if anchor != self.head:
+            was, now = anchor.hex(), self.head.hex()
+            self._report(
+                record.offset,
+                f"the log up to here was changed: its hash was {was} and is now {now}",
+            )
+        if row is not None:
+            self._compare_row(entry, row)
+        elif record.offset < self._projected:
+            self._report(record.offset, f"the row {entry.id} is missing")
+
+    def _compare_row(self, entry: Entry, row: Chained) -> None:
+        theirs = msgspec.structs.asdict(row.entry)
+        ours = msgspec.structs.asdict(entry)
+        for name in [name for name, value in ours.items() if theirs[name] != value]:
+            changed = f"{ours[name]!r} is now {theirs[name]!r}"
+            self._report(entry.offset, f"{name} of the row {entry.id} was changed: {changed}")
+        if row.hash != self.head and not self._chain_broken:
+            # The following rows may differ as well: report it once.
+            self._chain_broken = True
+            self._report(
+                entry.offset, "from here on the hashes of rows differ from those of the log"
+            )
+
+    def _report(self, offset: int, what: str) -> None:
+        self.found += 1
+        if len(self.findings) < _KEPT:
+            self.findings.append(Finding(offset, what))

@@ -1,1 +1,0 @@
-"""The audit log as rows, in which each row's hash covers the rows before it."""

@@ -1,0 +1,192 @@
+"""Everything about one user: connections, rows, outcomes, waiting deliveries, wipe progress."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from psycopg import sql
+
+from headwater.processors.wipes import digest
+from headwater.projections.deliveries.queries import Outcome
+from headwater.projections.postgres.connections import PooledReader
+from headwater.projections.postgres.statements import filled, names_user, statement
+from headwater.schemas.installed_tables import ALL_TABLES
+from headwater.schemas.tables import Owner, Table
+
+__all__ = [
+    "Connection",
+    "Progress",
+    "UserWhole",
+    "WaitingDelivery",
+    "connections_of",
+    "oldest_waiting",
+    "progress",
+    "subjects_of",
+    "user_whole",
+    "waiting_of",
+]
+
+
+class WaitingDelivery(msgspec.Struct, frozen=True):
+    """Position of a waiting delivery in `webhooks`, and where it was last read."""
+
+    event_id: str
+    partition: int
+    offset: int
+    position: str
+
+
+async def oldest_waiting(
+    reader: PooledReader, *, subjects: Sequence[str] | None, limit: int
+) -> list[WaitingDelivery]:
+    """Return waiting deliveries of some subjects or of all, least recently examined first.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    selected = None if subjects is None else list(subjects)
+    rows = await reader.answers(statement("parked_oldest"), subjects=selected, limit=limit)
+    return msgspec.convert(rows, list[WaitingDelivery])
+
+
+async def waiting_of(
+    reader: PooledReader, subjects: Sequence[str], *, limit: int
+) -> tuple[Outcome, ...]:
+    """Return the outcomes of waiting deliveries of some subjects, oldest first.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await reader.answers(statement("parked_of"), subjects=list(subjects), limit=limit)
+    return msgspec.convert(rows, tuple[Outcome, ...])
+
+
+# -- everything about one user: connections, row counts, latest outcomes, waiting deliveries
+
+#: Outcomes shown, both of finished and of waiting deliveries.
+_OUTCOMES_SHOWN: Final = 20
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's link to a wearable account; `connected_at` is when it was last reported open."""
+
+    terra_user_id: str
+    provider: str | None
+    active: bool | None
+    reference_id: str | None
+    scopes: str | None
+    connected_at: datetime | None
+    deactivated_at: datetime | None
+
+
+class UserWhole(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a user.
+
+    `counts` are by table, plus `raw_events`, the user's deliveries, and `dead_letters`, those of
+    them that could not be processed completely.
+    """
+
+    user_id: str
+    connections: tuple[Connection, ...]
+    counts: dict[str, int]
+    last_outcomes: tuple[Outcome, ...]
+    waiting: tuple[Outcome, ...]
+
+
+def _count_query(table: Table) -> bytes:
+    return filled("count_of_user", table=sql.Identifier(table.name))
+
+
+def _subjects_query(table: Table) -> bytes:
+    return filled(
+        "subjects_of_user",
+        table=sql.Identifier(table.name),
+        key=sql.Identifier(table.key_names[0]),
+    )
+
+
+_COUNTS: Final = {table.name: _count_query(table) for table in ALL_TABLES if names_user(table)}
+_SUBJECTS: Final = tuple(
+    _subjects_query(table)
+    for table in ALL_TABLES
+    if table.owner is Owner.SUBJECT and len(table.key) == 1 and names_user(table)
+)
+
+
+async def subjects_of(reader: PooledReader, user_id: str) -> list[str]:
+    """Return the subjects with rows that name a user; their deliveries are the user's.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = [row for query in _SUBJECTS for row in await reader.answers(query, user_id=user_id)]
+    return sorted({row["subject"] for row in rows})
+
+
+async def connections_of(reader: PooledReader, user_id: str) -> tuple[Connection, ...]:
+    """Return the connections of a user, including closed ones.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await reader.answers(statement("connections_of_user"), user_id=user_id)
+    return msgspec.convert(rows, tuple[Connection, ...])
+
+
+async def user_whole(reader: PooledReader, user_id: str) -> UserWhole:
+    """Return everything about a user; for an unknown user, all counts are 0.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+
+    async def read(query: bytes, **more: object) -> list[dict[str, object]]:
+        return await reader.answers(query, user_id=user_id, **more)
+
+    counts: dict[str, object] = {}
+    for name, query in _COUNTS.items():
+        for row in await read(query):
+            counts[name] = row["rows"]
+    for row in await read(statement("deliveries_of_user")):
+        counts |= row
+    connections = await connections_of(reader, user_id)
+    outcomes = await read(statement("outcomes_of_user"), limit=_OUTCOMES_SHOWN)
+    subjects = await subjects_of(reader, user_id)
+    return UserWhole(
+        user_id=user_id,
+        connections=connections,
+        counts=msgspec.convert(counts, dict[str, int]),
+        last_outcomes=msgspec.convert(outcomes, tuple[Outcome, ...]),
+        waiting=await waiting_of(reader, subjects, limit=_OUTCOMES_SHOWN),
+    )
+
+
+# -- progress of a wipe and what it has removed, as reported by partitions
+
+#: Counts in addition to the rows of tables.
+_COUNTED = ("raw_events", "traces", "dead_letters", "effects", "waiting")
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Number of partitions that began and finished a wipe, and what they removed."""
+
+    begun: int
+    done: int
+    deleted: dict[str, int]
+
+
+async def progress(reader: PooledReader, user_id: str, wipe_id: str) -> Progress:
+    """Return the progress of a wipe.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    query = statement("wipe")
+    rows = await reader.answers(query, user_sha256=digest(user_id), wipe_id=wipe_id)
+    names = [table.name for table in ALL_TABLES if names_user(table)]
+    deleted = dict.fromkeys([*names, *_COUNTED], 0)
+    for row in rows:
+        for name, count in row["found"].items():
+            deleted[name] = deleted.get(name, 0) + count
+    return Progress(len(rows), sum(row["done_at"] is not None for row in rows), deleted)

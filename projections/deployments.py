@@ -1,0 +1,93 @@
+"""Projections of deployed graphs and deployed code, planned without access to Postgres.
+
+Whether a record becomes a version depends on all earlier ones, which only Postgres has here. So
+each record is one statement, in order, that decides by the same rules as the fold of the topic
+(`processors.graph.catalogue`). There are few: one per deployment.
+
+Whether an activation is valid depends on all earlier records, which only Postgres has here. So each
+record is one statement, in order, that decides by the same rules as the fold of the topic
+(`processors.deployments`). There are few: one per deployment or activation.
+"""
+
+from functools import partial
+from typing import Final
+
+from headwater.projections.projector.projection import (
+    LogRecord,
+    Projection,
+    RowStatement,
+    one_by_one,
+    payload,
+)
+from headwater.schemas.codec import decode, read_deployment_record
+from headwater.schemas.deployments import DeploymentActivated, GraphDeployed
+from headwater.schemas.topics import DEPLOYMENTS as TOPIC
+from headwater.schemas.topics import GRAPH_DEFINITIONS
+
+__all__ = ["DEPLOYMENTS", "GRAPHS"]
+
+
+def _graph_statement(record: LogRecord) -> RowStatement:
+    deployed = decode(record.value, GraphDeployed)
+    row = {
+        "name": deployed.name,
+        "document": deployed.document,
+        "digest": deployed.digest,
+        "app": deployed.app,
+        "after": deployed.after,
+        "at_ms": deployed.at_ms,
+        "moves": deployed.moves,
+        "deployment": deployed.deployment,
+        "offset": record.offset,
+    }
+    return RowStatement("graph_definition", payload([row]))
+
+
+#: Deployed graphs, and the names that apps own.
+GRAPHS: Final = Projection(
+    name="graphs",
+    group="headwater-graph-projector",
+    topics=(GRAPH_DEFINITIONS,),
+    plan=partial(one_by_one, statement_of=_graph_statement),
+    is_waited_for=True,
+)
+
+
+# -- plan rows from the records of `deployments`, without access to Postgres
+
+
+def _deployment_statement(log_record: LogRecord) -> RowStatement:
+    record = read_deployment_record(log_record.value)
+    common = {
+        "id": record.id,
+        "by": record.by,
+        "at_ms": record.at_ms,
+        "offset": log_record.offset,
+    }
+    if isinstance(record, DeploymentActivated):
+        return RowStatement("activate_deployment", payload([common | {"after": record.after}]))
+    created = {
+        "app": record.app,
+        "digest": record.digest,
+        "size": record.size,
+        "workflows": [workflow.name for workflow in record.workflows],
+        "params_schemas": {
+            workflow.name: workflow.params for workflow in record.workflows if workflow.params
+        },
+        "limits": {
+            workflow.name: {"limit": workflow.limit, "key": workflow.limit_key}
+            for workflow in record.workflows
+            if workflow.limit is not None
+        },
+    }
+    return RowStatement("create_deployment", payload([common | created]))
+
+
+#: Deployments of code, and the active one.
+DEPLOYMENTS: Final = Projection(
+    name="deployments",
+    group="headwater-deployment-projector",
+    topics=(TOPIC,),
+    plan=partial(one_by_one, statement_of=_deployment_statement),
+    is_waited_for=True,
+)

@@ -1,1 +1,0 @@
-"""The deployments of code, as rows."""

@@ -1,1 +1,0 @@
-"""The deployed graphs, as rows."""

@@ -1,0 +1,191 @@
+"""Queries of instances of all workflows: counts, those past retention, those about a user.
+
+An instance is about the user that its params name in `user_id`, and so are its children.
+"""
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from headwater.processors.wipes import FORGET, ForgetResult, digest
+from headwater.projections.postgres.connections import PooledReader
+from headwater.projections.postgres.statements import statement
+from headwater.schemas.errors import PARSE_ERRORS
+from headwater.schemas.statuses import RunStatus
+
+__all__ = [
+    "FIRST",
+    "About",
+    "Expired",
+    "Expiry",
+    "InstanceCount",
+    "PruneCursor",
+    "about",
+    "expired",
+    "expired_counts",
+    "forgotten",
+    "instance_counts",
+    "wiped_partitions",
+]
+
+
+class InstanceCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Number of a workflow's instances with one status."""
+
+    workflow: str
+    status: str
+    instances: int
+
+
+async def instance_counts(reader: PooledReader) -> list[InstanceCount]:
+    """Return the number of instances by workflow and status, including built-in workflows.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    return msgspec.convert(await reader.answers(statement("instance_counts")), list[InstanceCount])
+
+
+# -- instances that are past their retention, in the order of their retention
+
+
+class Expiry(msgspec.Struct, frozen=True, kw_only=True):
+    """Selects instances: kept until `until`, RFC 3339; of one workflow, or of all."""
+
+    until: str
+    workflow: str | None = None
+
+
+class PruneCursor(msgspec.Struct, frozen=True):
+    """Position of a prune: the last instance it handled, and until when that was kept."""
+
+    until: str
+    workflow: str
+    instance_id: str
+
+
+#: Position before all instances.
+FIRST: Final = PruneCursor("-infinity", "", "")
+
+
+class Expired(msgspec.Struct, frozen=True, kw_only=True):
+    """An expired instance, as Postgres knew it."""
+
+    workflow: str
+    instance_id: str
+    retention_until: datetime
+    updated_at: datetime
+
+    @property
+    def cursor(self) -> PruneCursor:
+        """Position of a prune after this instance."""
+        return PruneCursor(self.retention_until.isoformat(), self.workflow, self.instance_id)
+
+
+async def expired_counts(reader: PooledReader, expiry: Expiry) -> dict[str, int]:
+    """Return the number of expired instances by workflow.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await reader.answers(statement("expired_counts"), **_parameters(expiry))
+    return {row["workflow"]: row["instances"] for row in rows}
+
+
+async def expired(
+    reader: PooledReader, expiry: Expiry, after: PruneCursor, limit: int
+) -> list[Expired]:
+    """Return the next expired instances after a position.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    parameters = {**_parameters(expiry), "after_until": after.until, "limit": limit}
+    parameters |= {"after_workflow": after.workflow, "after_id": after.instance_id}
+    rows = await reader.answers(statement("expired_instances"), **parameters)
+    return msgspec.convert(rows, list[Expired])
+
+
+def _parameters(expiry: Expiry) -> dict[str, Any]:
+    return {"until": expiry.until, "workflow": expiry.workflow}
+
+
+# -- find the instances about a user, for a wipe, and read the progress of the wipe
+
+#: Rows per query; params may be large.
+_PAGE: Final = 100
+_ENDED: Final = frozenset({RunStatus.COMPLETE, RunStatus.ERRORED, RunStatus.TERMINATED})
+
+
+class About(msgspec.Struct, frozen=True):
+    """An instance about a user, and whether it has ended."""
+
+    workflow: str
+    instance_id: str
+    ended: bool
+
+
+async def about(
+    reader: PooledReader, user_sha256: str, *, ordered_at: datetime, until: datetime
+) -> AsyncIterator[About]:
+    """Yield the instances about a user that a wipe covers.
+
+    Instances created up to `until` are covered, except new ones: those that a delivery started
+    after the order without being wiped.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    cursor = {"workflow_name": "", "instance_id": ""}
+    while rows := await reader.answers(statement("instances_named"), **cursor, limit=_PAGE):
+        for row in rows:
+            is_new = row["has_effect"] and row["created_at"] >= ordered_at
+            if row["created_at"] <= until and not is_new and _names(row["params"], user_sha256):
+                async for instance in _with_children(reader, row):
+                    yield instance
+        cursor = {name: rows[-1][name] for name in cursor}
+
+
+async def wiped_partitions(reader: PooledReader, user_sha256: str, ordered_at_ms: int) -> int:
+    """Return how many partitions have carried out this wipe of a user, or a later one.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    parameters = {"user_sha256": user_sha256, "ordered_at_ms": ordered_at_ms}
+    rows = await reader.answers(statement("wiped_partitions"), **parameters)
+    return int(rows[0]["done"])
+
+
+async def forgotten(reader: PooledReader, wipe_id: str) -> ForgetResult | None:
+    """Return what a wipe has removed of instances; None if it is not done.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    parameters = {"workflow_name": FORGET, "instance_id": wipe_id}
+    (row,) = await reader.answers(statement("wipe_of_instances"), **parameters)
+    if row["output"] is not None:
+        return msgspec.json.decode(row["output"], type=ForgetResult)
+    return None if row["has_workers"] else ForgetResult()
+
+
+def _names(params: str, user_sha256: str) -> bool:
+    try:
+        value = msgspec.json.decode(params)
+    except PARSE_ERRORS:
+        return False  # Postgres accepts such params; a known user is never named in them.
+    user = value.get("user_id") if isinstance(value, dict) else None
+    return isinstance(user, str) and digest(user) == user_sha256
+
+
+async def _with_children(reader: PooledReader, row: dict[str, Any]) -> AsyncIterator[About]:
+    pending = [row]
+    while pending:
+        instance = pending.pop()
+        key = {name: instance[name] for name in ("workflow_name", "instance_id")}
+        is_ended = instance["status"] in _ENDED
+        yield About(instance["workflow_name"], instance["instance_id"], is_ended)
+        pending += await reader.answers(statement("children_of_instance"), **key)

@@ -1,0 +1,123 @@
+"""Answers of `/v1`: runs, their messages and events, and deployments."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from headwater.schemas.answers import Answer, Failure, means
+from headwater.schemas.statuses import RunState
+
+
+class WorkflowDeployed(Answer, frozen=True, kw_only=True):
+    """A workflow of a deployment."""
+
+    name: str
+    kind: Annotated[Literal["code", "graph"], means("Whether it is code or a graph.")] = "code"
+    definition_digest: Annotated[
+        str | None, means("SHA-256 of the definition of a graph, in its canonical form.")
+    ] = None
+    versioning: Annotated[
+        Literal["pinned", "latest"],
+        means("Whether its runs stay on the deployment that they started on."),
+    ] = "pinned"
+    params_schema: Annotated[
+        Any, means("The JSON Schema of its params; none where it declares no type for them.")
+    ] = None
+
+
+class ScheduleDeployed(Answer, frozen=True, kw_only=True):
+    """A schedule of a deployment."""
+
+    name: str
+    workflow: Annotated[str, means("The workflow that it starts.")]
+    cron: str
+    timezone: str
+
+
+class Deployment(Answer, frozen=True, kw_only=True):
+    """Code that was deployed."""
+
+    id: Annotated[str, means("The same for the same app and artifact.")]
+    app: Annotated[str, means("The app in the artifact.")]
+    digest: Annotated[str, means("SHA-256 of the artifact.")]
+    size: Annotated[int, means("Bytes of the artifact.")]
+    workflows: Annotated[list[WorkflowDeployed], means("The workflows that new runs may have.")]
+    schedules: Annotated[list[ScheduleDeployed], means("Its schedules, while it is active.")]
+    #: Never omitted, because clients need it even if it is false.
+    active: Annotated[bool, means("Whether new runs start on it.")]
+    deployed_at: datetime
+    deployed_by: Annotated[str, means("The id of the key that deployed it.")]
+    activated_at: Annotated[datetime | None, means("Last activation; absent if never.")] = None
+
+
+class DeploymentActive(Deployment, frozen=True, kw_only=True):
+    """The deployment that was activated."""
+
+    replaces: Annotated[str | None, means("The one that was active until now.")] = None
+
+
+class DeploymentPage(Answer, frozen=True, kw_only=True):
+    """Deployments, the newest first; the next page begins at `cursor`."""
+
+    deployments: list[Deployment]
+    has_next_page: bool
+    cursor: str | None = None
+
+
+class DeploymentId(Answer, frozen=True, kw_only=True):
+    """The id of the active deployment."""
+
+    deployment_id: str
+
+
+# -- answers about runs below `/v1`: instances, in the vocabulary of programs that run elsewhere
+
+
+class RunCreated(Answer, frozen=True, kw_only=True):
+    """A run that was created."""
+
+    run_id: str
+    workflow_name: str
+    status: RunState
+    deployment_id: Annotated[str | None, means("What it runs on; none if it follows the code.")] = (
+        None
+    )
+
+
+class RunListed(RunCreated, frozen=True, kw_only=True):
+    """A run in a listing."""
+
+    created_at: datetime
+    started_at: datetime
+    updated_at: datetime
+    completed_at: datetime | None
+    error: Failure | None = None
+
+
+class Run(RunListed, frozen=True, kw_only=True):
+    """A run with all details."""
+
+    input: Annotated[Any, means("What it was started with.")]
+    output: Annotated[Any, means("What the workflow returned.")] = None
+
+
+class RunPage(Answer, frozen=True, kw_only=True):
+    """Runs, the newest first, without their inputs and outputs."""
+
+    data: list[RunListed]
+    cursor: Annotated[str | None, means("Where the next page begins.")]
+    has_more: bool
+
+
+class MessagePublished(Answer, frozen=True, kw_only=True):
+    """A message that is in its queue."""
+
+    message_id: Annotated[str, means("The id of its run.")]
+    deduped: Annotated[bool, means("Whether it was there already.")]
+
+
+class EventCreated(Answer, frozen=True, kw_only=True):
+    """An event of a run that was accepted."""
+
+    run_id: str
+    event_type: str
+    deduped: Annotated[bool, means("Whether it was accepted before.")]

@@ -1,0 +1,309 @@
+"""Reprocess dead letters and deliveries: append them to their topics again.
+
+A record that is put back is marked as a replay, so that it is not dropped as a duplicate. Once it
+is durable, a separate record marks the dead letter as replayed.
+
+Intake processes a record with that mark although it is a duplicate. Its rows do not change; a dead
+or parked delivery may be processed successfully this time.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from itertools import chain
+from typing import Final, NamedTuple
+
+import msgspec
+
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster, standalone_consumer
+from headwater.streams.kafka.dead_letters import (
+    CONNECT_PREFIX,
+    EXPIRED,
+    NO_EFFECTS,
+    REPLAY_OF,
+    REPLAYED,
+    REPLAYED_AT,
+    key_of,
+    original,
+    text_header,
+)
+from headwater.streams.kafka.readers import iter_records_at
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.topics import TopicState, describe_catalog
+
+_TOPIC: Final = CONNECT_PREFIX + "topic"
+_PARTITION: Final = CONNECT_PREFIX + "partition"
+
+#: How long a discarded producer may take to stop.
+_STOP_S: Final = 5.0
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """Result of replaying a dead letter."""
+
+    partition: int
+    offset: int
+    topic: str
+    ok: bool
+    detail: str
+
+
+class Reappended(msgspec.Struct, frozen=True):
+    """A delivery that was appended again at `new_offset`; None if it is no longer in the log."""
+
+    partition: int
+    offset: int
+    new_offset: int | None
+
+
+class _Bounds(NamedTuple):
+    """First offset and end of a partition."""
+
+    first: int
+    end: int
+
+
+class DeadLetters:
+    """Puts dead letters and deliveries back into their topics."""
+
+    def __init__(self, *, cluster: Cluster, clock: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._appender = Appender(cluster=cluster, client_id="headwater-replay")
+
+    async def start(self) -> None:
+        """Do nothing: the first replay connects."""
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await self._appender.stop()
+
+    async def replay(self, positions: Sequence[tuple[int, int]]) -> list[Replayed]:
+        """Put dead letters back into their topics, key and value unchanged.
+
+        Args:
+            positions: Partitions and offsets of the topic dead-letters.
+
+        Returns:
+            One result per position, in order.
+
+        Raises:
+            BrokerUnavailable: The call can be repeated safely.
+        """
+        # Query bounds first: dead letters that are appended later are not missing.
+        bounds = await self._bounds({partition for partition, _ in positions})
+        topics = await describe_catalog(self._cluster)
+        replayed: dict[tuple[int, int], Replayed] = {}
+        async with aclosing(iter_records_at(self._cluster, DEAD_LETTERS, positions)) as batches:
+            async for letters in batches:
+                results = await self._put_back(letters, topics)
+                replayed |= {(result.partition, result.offset): result for result in results}
+        missing = {position for position in positions if position not in replayed}
+        expired = [
+            position
+            for position in missing
+            if position[0] in bounds and position[1] < bounds[position[0]].end
+        ]
+        await self._appender.append_or_stop([_expired(position) for position in expired])
+        for position in missing:
+            reason = _why_missing(position[1], bounds.get(position[0]))
+            replayed[position] = Replayed(*position, "", ok=False, detail=reason)
+        return [replayed[position] for position in positions]
+
+    async def _bounds(self, partitions: Collection[int]) -> dict[int, _Bounds]:
+        async with standalone_consumer(self._cluster, DEAD_LETTERS) as consumer:
+            assigned = [tp for tp in consumer.assignment() if tp.partition in partitions]
+            first = await consumer.beginning_offsets(assigned)
+            end = await consumer.end_offsets(assigned)
+        return {tp.partition: _Bounds(first[tp], end[tp]) for tp in assigned}
+
+    async def _put_back(
+        self, letters: Sequence[Incoming], topics: Mapping[str, TopicState]
+    ) -> list[Replayed]:
+        """Put dead letters back, and mark them as replayed when all records are durable."""
+        results = []
+        records, marks = [], []
+        for letter in letters:
+            topic, partition = (text_header(letter, name) or "" for name in (_TOPIC, _PARTITION))
+            problem = _problem(letter, topic, partition, topics)
+            results.append(
+                Replayed(letter.partition, letter.offset, topic, ok=not problem, detail=problem)
+            )
+            if not problem:
+                records.append(_record(letter, topic, int(partition)))
+                marks.append(_replayed(letter, self._clock()))
+        await self._appender.append_or_stop(records)
+        await self._appender.append_or_stop(marks)
+        return results
+
+    async def reprocess(self, positions: Sequence[tuple[int, int]]) -> list[Reappended]:
+        """Append deliveries again, marked as replays, so that they are processed again now.
+
+        Args:
+            positions: Partitions and offsets of the topic webhooks.
+
+        Returns:
+            One result per position, in order.
+
+        Raises:
+            BrokerUnavailable: The call can be repeated safely.
+        """
+        new_offsets: dict[tuple[int, int], int] = {}
+        # In batches: all of them may not fit in memory.
+        async with aclosing(iter_records_at(self._cluster, WEBHOOKS, positions)) as batches:
+            async for records in batches:
+                present = [record for record in records if record.value is not None]
+                offsets = await self._appended([_marked(record) for record in present])
+                for record in present:
+                    new_offsets[record.partition, record.offset] = next(offsets[record.partition])
+        return [Reappended(*position, new_offsets.get(position)) for position in positions]
+
+    async def _appended(self, records: Sequence[Outgoing]) -> Mapping[int, Iterator[int]]:
+        """Append records; return their offsets in order, by partition."""
+        try:
+            sent = await self._appender.send(records)
+            firsts = await self._appender.acknowledged(sent)
+        except BrokerUnavailable:
+            await self._appender.stop(_STOP_S)
+            raise
+        offsets: dict[int, list[range]] = defaultdict(list)
+        for batch, first in zip(sent, firsts, strict=True):
+            offsets[batch.partition].append(range(first, first + batch.records))
+        return {partition: chain.from_iterable(ranges) for partition, ranges in offsets.items()}
+
+
+def _why_missing(offset: int, bounds: _Bounds | None) -> str:
+    """Return why there is no dead letter at an offset of a partition."""
+    if bounds is None:
+        return "no such partition"
+    last = bounds.end - 1
+    if offset > last:
+        return f"no such offset: the partition holds {bounds.first} to {last}"
+    if offset < bounds.first:
+        return f"expired: the topic has {bounds.first} to {last}"
+    # Compaction keeps the last of several dead letters of the same record.
+    return "expired: it was wiped, or replaced by a later one"
+
+
+def _problem(letter: Incoming, topic: str, partition: str, topics: Mapping[str, TopicState]) -> str:
+    """Return why a dead letter cannot be put back; "" if it can."""
+    if not topic or not partition or letter.value is None:
+        return "not a dead letter"
+    if topic not in topics:
+        return f"no topic {topic} of Headwater's"
+    # Compared as text: in a record of another program it may not be a number.
+    if partition not in map(str, range(topics[topic].partitions)):
+        return f"no partition {partition} of {topic}"
+    if key_of(letter) is None and "compact" in topics[topic].config["cleanup.policy"]:
+        return f"no key, without which {topic} takes no record"
+    return ""
+
+
+def _record(letter: Incoming, topic: str, partition: int) -> Outgoing:
+    """Return the record that puts a dead letter back."""
+    headers = [*original(letter), (REPLAY_OF, _position(letter.partition, letter.offset))]
+    return Outgoing(topic, partition, key_of(letter), letter.value, headers)
+
+
+def _marked(record: Incoming) -> Outgoing:
+    """Return a delivery to append again, marked as a replay."""
+    mark = (REPLAY_OF, f"{WEBHOOKS}/{record.partition}@{record.offset}".encode())
+    headers = [*original(record), mark]
+    return Outgoing(WEBHOOKS, record.partition, record.key, record.value, headers)
+
+
+def _replayed(letter: Incoming, now_ms: int) -> Outgoing:
+    """Return the record that marks a dead letter as replayed."""
+    mark = (REPLAYED, _position(letter.partition, letter.offset))
+    return _marker(letter.partition, [mark, (REPLAYED_AT, str(now_ms).encode())])
+
+
+def _expired(position: tuple[int, int]) -> Outgoing:
+    """Return the record that marks a dead letter as expired."""
+    return _marker(position[0], [(EXPIRED, _position(*position))])
+
+
+def _marker(partition: int, headers: list[tuple[str, bytes]]) -> Outgoing:
+    """Return a record of the topic `dead-letters` that marks another one.
+
+    Its key is its own, so that compaction keeps both. Its value is empty rather than a tombstone.
+
+    Args:
+        partition: Partition of both records.
+        headers: The first one is the kind of mark, with the position of the other record.
+    """
+    kind, position = headers[0]
+    return Outgoing(DEAD_LETTERS, partition, b":".join((kind.encode(), position)), b"", headers)
+
+
+def _position(partition: int, offset: int) -> bytes:
+    return f"{partition}@{offset}".encode()
+
+
+# -- replay deliveries: append them to `webhooks` again, with a mark
+
+_YES: Final = b"true"
+
+
+class DeliveryToReplay(NamedTuple):
+    """A delivery to replay.
+
+    Attributes:
+        event_id: Its id.
+        positions: Partitions and offsets where its record may be.
+        has_had_effects: Whether its effects on workflows have happened.
+    """
+
+    event_id: str
+    positions: tuple[tuple[int, int], ...]
+    has_had_effects: bool
+
+
+class DeliveryReplay:
+    """Appends deliveries again; connects at first use."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._appender = Appender(cluster=cluster, client_id="headwater-replay")
+
+    async def replay(self, deliveries: Collection[DeliveryToReplay], replay_id: str) -> int:
+        """Append deliveries again; return how many of them are still in the log.
+
+        Raises:
+            BrokerUnavailable: Some were appended; all may be appended again.
+        """
+        pending = {delivery.event_id: delivery for delivery in deliveries}
+        for turn in range(max((len(delivery.positions) for delivery in deliveries), default=0)):
+            # Compaction keeps the last record of an id: try one position after the other.
+            positions = [
+                delivery.positions[turn]
+                for delivery in pending.values()
+                if turn < len(delivery.positions)
+            ]
+            async with aclosing(iter_records_at(self._cluster, WEBHOOKS, positions)) as batches:
+                async for records in batches:
+                    appended = [
+                        _replay_record(record, pending.pop(_id(record)), replay_id)
+                        for record in records
+                        if record.value is not None and _id(record) in pending
+                    ]
+                    await self._appender.append_or_stop(appended)
+        return len(deliveries) - len(pending)
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await self._appender.stop()
+
+
+def _id(record: Incoming) -> str:
+    return (record.key or b"").decode(errors="replace")
+
+
+def _replay_record(record: Incoming, delivery: DeliveryToReplay, replay_id: str) -> Outgoing:
+    headers = [*original(record), (REPLAY_OF, replay_id.encode())]
+    if delivery.has_had_effects:
+        headers.append((NO_EFFECTS, _YES))
+    return Outgoing(WEBHOOKS, record.partition, record.key, record.value, headers)
