@@ -11,13 +11,7 @@ from functools import partial
 from typing import Final
 
 from headwater.processors.signature_schemes import Encoding, SignatureScheme
-from headwater.processors.signatures import (
-    Claim,
-    RefusalReason,
-    Refused,
-    prove,
-    read_claim,
-)
+from headwater.processors.signatures import Claim, RefusalReason, Refused, prove, read_claim
 
 #: A tolerance that accepts every signed time.
 _ANY_TIME_S: Final = 10**12

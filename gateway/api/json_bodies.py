@@ -19,14 +19,7 @@ import msgspec
 from litestar import Request
 from litestar.datastructures import Headers
 from litestar.middleware import ASGIMiddleware
-from litestar.types import (
-    ASGIApp,
-    HTTPReceiveMessage,
-    HTTPRequestEvent,
-    Receive,
-    Scope,
-    Send,
-)
+from litestar.types import ASGIApp, HTTPReceiveMessage, HTTPRequestEvent, Receive, Scope, Send
 from msgspec import inspect
 from typing_extensions import override
 

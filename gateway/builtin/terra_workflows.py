@@ -22,12 +22,7 @@ from headwater.gateway.builtin.data_requests import (
     requests_of,
 )
 from headwater.gateway.builtin.dependencies import TerraDependencies
-from headwater.gateway.builtin.instances import (
-    IMPORT,
-    RECONCILE,
-    ImportParams,
-    LabResult,
-)
+from headwater.gateway.builtin.instances import IMPORT, RECONCILE, ImportParams, LabResult
 from headwater.gateway.builtin.terra.answers import TerraFailed
 from headwater.gateway.builtin.terra.client import DATA_TYPES
 from headwater.gateway.settings.terra import TerraNotConfigured

@@ -238,10 +238,7 @@ async def _deployment(cluster: "Cluster") -> Finding:
     Raises:
         HeadwaterError: Kafka cannot be read.
     """
-    from headwater.streams.workflows.deployment_log import (  # noqa: PLC0415 (loads slowly)
-        ArtifactLost,
-        DeploymentLog,
-    )
+    from headwater.streams.workflows.deployment_log import ArtifactLost, DeploymentLog  # noqa: PLC0415 (loads slowly)
 
     log, problem = DeploymentLog(cluster=cluster, client_id="headwater-doctor"), ""
     try:

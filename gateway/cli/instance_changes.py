@@ -24,7 +24,7 @@ from headwater.streams.authoring.lifecycle import ACTIONS, CANCEL, PAUSE, RESUME
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headwater.gateway.client import Client
+    from headwater.gateway.client.client import Client
     from headwater.schemas.answers import BulkChanged, InstanceStatus
 
 

@@ -15,14 +15,8 @@ from headwater.gateway.cli.workflow_service import (
 )
 
 if TYPE_CHECKING:
-    from headwater.gateway.client import Client
-    from headwater.schemas.graph_answers import (
-        AsOf,
-        LiveToken,
-        Simulated,
-        TracedDecision,
-        WaitsFor,
-    )
+    from headwater.gateway.client.client import Client
+    from headwater.schemas.graph_answers import AsOf, LiveToken, Simulated, TracedDecision, WaitsFor
     from headwater.streams.authoring.inspection import InspectableInstance
 
 _at_option: Final = click.option(

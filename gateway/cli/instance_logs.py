@@ -18,7 +18,8 @@ from headwater.gateway.cli.workflow_service import (
 )
 
 if TYPE_CHECKING:
-    from headwater.gateway.client import Client, InstanceHandle
+    from headwater.gateway.client.client import Client
+    from headwater.gateway.client.handles import InstanceHandle
     from headwater.schemas.answers import LogLine
 
 _LEVELS: Final = ("debug", "info", "warn", "error")

@@ -30,12 +30,7 @@ from headwater.gateway.cli.options import (
     limit_option,
     say_more,
 )
-from headwater.gateway.cli.output import (
-    longest_shown,
-    print_answer,
-    print_fields,
-    print_rows,
-)
+from headwater.gateway.cli.output import longest_shown, print_answer, print_fields, print_rows
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
@@ -46,7 +41,7 @@ from headwater.gateway.cli.workflow_service import (
 )
 
 if TYPE_CHECKING:
-    from headwater.gateway.client import Client
+    from headwater.gateway.client.client import Client
     from headwater.schemas.answers import InstanceFound
 
 _LISTED: Final = ("instance", "status", "age", "updated", "what")

@@ -30,7 +30,7 @@ from headwater.processors.runs.durations import milliseconds
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from headwater.gateway.client import Client
+    from headwater.gateway.client.client import Client
     from headwater.gateway.client.jobs import TakenJob
     from headwater.schemas.answers import JobListed
 

@@ -289,10 +289,7 @@ async def _project(settings: "Settings") -> None:
 def migrate(reader: str | None, roles: bool, postgres: str | None, as_json: bool) -> None:
     """Migrate Postgres' tables to this release."""
     from headwater.projections.postgres.migrate import migrate as migrate_database  # noqa: PLC0415
-    from headwater.projections.postgres.roles import (  # noqa: PLC0415 (see above)
-        make_reader,
-        make_roles,
-    )
+    from headwater.projections.postgres.roles import make_reader, make_roles  # noqa: PLC0415 (see above)
 
     dsn = dsn_of(settings_from(postgres=postgres))
     if roles:

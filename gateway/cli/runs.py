@@ -28,7 +28,7 @@ from headwater.gateway.cli.workflow_service import ENVIRONMENT, Service, service
 from headwater.schemas.statuses import RunState
 
 if TYPE_CHECKING:
-    from headwater.gateway.client import Client
+    from headwater.gateway.client.client import Client
     from headwater.schemas.v1_answers import Run, RunListed
 
 _COLUMNS: Final = ("run", "workflow", "status", "deployment", "created", "ended", "error")

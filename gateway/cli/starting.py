@@ -13,12 +13,7 @@ from headwater.gateway.settings.privacy import make_private_folder
 from headwater.gateway.settings.settings import PREFIX, Settings
 from headwater.gateway.settings.sources import sources_of
 from headwater.processors.deployments import Deployments
-from headwater.processors.triggers.rules import (
-    Rule,
-    RulesInvalid,
-    check_workflows,
-    read_rules,
-)
+from headwater.processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
 from headwater.schemas.errors import ProcessUnavailable
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.kafka.skips import load_skips

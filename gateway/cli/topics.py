@@ -80,10 +80,7 @@ def make_topics(
     settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
     # They need the extra `server`, which listing does not.
     from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415
-    from headwater.streams.kafka.topics import (  # noqa: PLC0415
-        create_authors_topics,
-        create_topics,
-    )
+    from headwater.streams.kafka.topics import create_authors_topics, create_topics  # noqa: PLC0415
 
     create = partial(create_authors_topics, names=authors) if authors else create_topics
     made = asyncio.run(

@@ -35,10 +35,7 @@ from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.environment import environment
 from headwater.gateway.settings.privacy import close_environment
 from headwater.gateway.settings.settings import BUILTIN_APP, Settings
-from headwater.gateway.settings.sources import (
-    sources_with_secrets,
-    with_development_sources,
-)
+from headwater.gateway.settings.sources import sources_with_secrets, with_development_sources
 from headwater.projections.errors import MigrationChanged
 from headwater.projections.postgres.embedded import EmbeddedPostgres, psql_program
 from headwater.projections.postgres.migrate import migrate

@@ -40,7 +40,8 @@ from headwater.streams.clock import now_ms
 if TYPE_CHECKING:
     import httpx
 
-    from headwater.gateway.client import Client, InstanceHandle
+    from headwater.gateway.client.client import Client
+    from headwater.gateway.client.handles import InstanceHandle
 
 T = TypeVar("T")
 
@@ -117,7 +118,7 @@ class Service:
 
     @asynccontextmanager
     async def _client(self) -> "AsyncIterator[Client]":
-        from headwater.gateway.client import Client  # noqa: PLC0415 (as above)
+        from headwater.gateway.client.client import Client  # noqa: PLC0415 (as above)
 
         try:
             client = Client(

@@ -144,10 +144,7 @@ def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
 
     The same definition again is the same version. Existing instances stay on theirs.
     """
-    from headwater.processors.graph.definition import (  # noqa: PLC0415 (loads CEL)
-        DefinitionInvalid,
-        to_dict,
-    )
+    from headwater.processors.graph.definition import DefinitionInvalid, to_dict  # noqa: PLC0415 (loads CEL)
 
     try:
         document = to_dict(_read(file).definition)
@@ -227,10 +224,7 @@ def _drawn_instance(service: Service, name: str, instance_id: str, format_: str)
 
 def _drawn(document: Any, format_: str) -> str:  # noqa: ANN401 (JSON)
     from headwater.processors.graph.definition import read_definition  # noqa: PLC0415 (loads CEL)
-    from headwater.processors.graph.diagrams import (  # noqa: PLC0415 (loads CEL)
-        to_mermaid,
-        to_svg,
-    )
+    from headwater.processors.graph.diagrams import to_mermaid, to_svg  # noqa: PLC0415 (loads CEL)
 
     definition = read_definition(document)
     return to_svg(definition) if format_ == "svg" else to_mermaid(definition)

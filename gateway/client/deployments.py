@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from headwater.gateway.client.answers import value_of
 from headwater.gateway.client.requests import Query, Repeat, Request, encoded_query, json_object
-from headwater.schemas.graph_answers import (
-    GraphDefinition,
-    GraphList,
-    GraphVersion,
-    GraphVersions,
-)
+from headwater.schemas.graph_answers import GraphDefinition, GraphList, GraphVersion, GraphVersions
 from headwater.schemas.v1_answers import Deployment, DeploymentActive, DeploymentPage
 
 if TYPE_CHECKING:

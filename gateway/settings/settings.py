@@ -6,13 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 

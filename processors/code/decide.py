@@ -27,6 +27,8 @@ from headwater.processors.code.lifecycle import (
     begin,
     begin_rollback,
     cancel,
+    counted_entries,
+    counted_key,
     end_children,
     end_run,
     fail_run,
@@ -200,8 +202,8 @@ def decide_request(
         return STALE
     decision = _DECIDERS[type(request)](run, request, now_ms)
     if len(run.entries) >= entries_max and decision is not STALE:
-        key = _new_counted_key(run, request)
-        if key is not None and _counted(run) >= entries_max:
+        key = counted_key(run, request)
+        if key is not None and counted_entries(run) >= entries_max:
             failure = Failure(failures.MAX_STEPS_EXCEEDED, too_many_entries(key, entries_max))
             return fail_run(run, failure)
     return decision
@@ -300,22 +302,6 @@ def _step_raised(run: CodeRun, request: StepRaised, now_ms: int) -> Decision:
             retry_ms,
         )
     ]
-
-
-def _new_counted_key(run: CodeRun, request: Request) -> str | None:
-    """Return the key of the entry that a request would add to those that are limited, if any."""
-    match request:
-        case StepUnderWay() | StepReturned():
-            key = request.step.key
-        case Open(kind=kind) | OpenCompleted(kind=kind) if kind is not EntryKind.SLEEP:
-            key = request.key
-        case _:
-            return None
-    return None if key in run.entries else key
-
-
-def _counted(run: CodeRun) -> int:
-    return sum(entry.kind is not EntryKind.SLEEP for entry in run.entries.values())
 
 
 def _open(run: CodeRun, request: Open, now_ms: int) -> Decision:

@@ -1,17 +1,26 @@
 """Life cycle of a code workflow's run: start with its slot, cancel, roll back, end, restart.
 
-The run ends as terminated, whatever its code returns; before that, its steps are rolled back.
+A canceled run ends as terminated, whatever its code returns; before that, its steps are rolled
+back.
 """
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-from headwater.processors.code.host_messages import BeginRollback, RolledBack
+from headwater.processors.code.host_messages import BeginRollback, Open, OpenCompleted, RolledBack
 from headwater.processors.code.state import CodeRun, Entry
 from headwater.processors.code.waits import catch_up
 from headwater.processors.runs.decide import may_end
-from headwater.processors.runs.decisions import STALE, Decision, Rejection, RollbackRaised
+from headwater.processors.runs.decisions import (
+    STALE,
+    Decision,
+    Rejection,
+    Request,
+    RollbackRaised,
+    StepReturned,
+    StepUnderWay,
+)
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
 from headwater.processors.runs.outbox import ended_by, posts_to_end, queue
 from headwater.processors.runs.slots import grant_refusal
@@ -34,7 +43,7 @@ from headwater.schemas.history import (
     RunTerminated,
     SlotGranted,
 )
-from headwater.schemas.statuses import EntryStatus, RunStatus
+from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 
 #: Error name of a canceled run whose code did not handle the cancellation.
 CANCELLED_ERROR: Final = "CancelledError"
@@ -221,3 +230,20 @@ def begin(run: CodeRun, command: GrantSlot, reached_ms: int) -> Decision:
     # Sleeps of a retried run may have ended while it waited.
     later = [] if run.status is RunStatus.PAUSED else catch_up(run, reached_ms)
     return [SlotGranted(), *later]
+
+
+def counted_key(run: CodeRun, request: Request) -> str | None:
+    """Return the key of the entry that a request would add to those that are limited, if any."""
+    match request:
+        case StepUnderWay() | StepReturned():
+            key = request.step.key
+        case Open(kind=kind) | OpenCompleted(kind=kind) if kind is not EntryKind.SLEEP:
+            key = request.key
+        case _:
+            return None
+    return None if key in run.entries else key
+
+
+def counted_entries(run: CodeRun) -> int:
+    """Return the number of entries that are limited: all but sleeps."""
+    return sum(entry.kind is not EntryKind.SLEEP for entry in run.entries.values())

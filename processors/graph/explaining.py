@@ -18,12 +18,7 @@ from headwater.processors.graph.state import (
 )
 from headwater.processors.graph.validation import quorum
 from headwater.processors.runs.views import TokenView
-from headwater.schemas.graph_answers import (
-    ArrivedBranch,
-    Explanation,
-    JoinExplained,
-    MissingBranch,
-)
+from headwater.schemas.graph_answers import ArrivedBranch, Explanation, JoinExplained, MissingBranch
 from headwater.schemas.statuses import RunStatus
 
 #: Branches listed per join, joins explained, and tokens named.

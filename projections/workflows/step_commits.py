@@ -43,11 +43,7 @@ from headwater.processors.runs.step_commits import (
 from headwater.projections.errors import RecordRefused, store_edge
 from headwater.projections.postgres.connections import AUTHORS, Pooled, own_dsn, with_settings
 from headwater.projections.postgres.statements import statement
-from headwater.schemas.errors import (
-    StoreUnavailable,
-    Superseded,
-    UndecodableRecord,
-)
+from headwater.schemas.errors import StoreUnavailable, Superseded, UndecodableRecord
 from headwater.schemas.failures import DATA, STATEMENT_REFUSED, UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure, Json
 

@@ -1,12 +1,11 @@
-from .gateway.client import (
-    Client,
+from .gateway.client.answers import (
     ConnectionFailedError,
-    InstanceHandle,
     OutcomeUnknownError,
     UnauthorizedError,
     UnavailableError,
-    WorkflowHandle,
 )
+from .gateway.client.client import Client
+from .gateway.client.handles import InstanceHandle, WorkflowHandle
 from .processors.code.errors import (
     ChildWorkflowError,
     DuplicateStepError,

@@ -5,11 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from headwater.processors.code.errors import (
-    NonRetryableError,
-    StepFailedError,
-    TooManyEntriesError,
-)
+from headwater.processors.code.errors import NonRetryableError, StepFailedError, TooManyEntriesError
 from headwater.processors.runs.limits import FAILURE_NAME_MAX, bounded
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.values import decode, encode, utf8_safe

@@ -30,21 +30,10 @@ from headwater.processors.runs.views import RunView
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.schemas.codec import decode as read
 from headwater.schemas.codec import encode as write
-from headwater.schemas.history import (
-    Command,
-    CommandSent,
-    HistoryAppended,
-    Limits,
-    ReplySent,
-)
+from headwater.schemas.history import Command, CommandSent, HistoryAppended, Limits, ReplySent
 from headwater.streams.authoring.tasks import Task
 from headwater.streams.authoring.values import decode
-from headwater.streams.authoring.workflow_values import (
-    Named,
-    P_contra,
-    R_co,
-    WorkflowOf,
-)
+from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, WorkflowOf
 from headwater.streams.code_host.apps import concurrency_limits, params_schemas
 from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.hosted_run import Allowance

@@ -24,12 +24,7 @@ from headwater.processors.wipes import user_in, wipe_order_of
 from headwater.schemas.codec import decode, decode_row, encode, record_name
 from headwater.schemas.errors import NotYetReadable, UndecodableRecord
 from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_NAME
-from headwater.schemas.records import (
-    DuplicateDropped,
-    RowRebuilt,
-    WebhookAdmitted,
-    WebhookReceived,
-)
+from headwater.schemas.records import DuplicateDropped, RowRebuilt, WebhookAdmitted, WebhookReceived
 from headwater.schemas.topics import (
     ADMISSIONS,
     EVENTS,

@@ -35,12 +35,7 @@ from headwater.streams.kafka.state_store import Family, StoreCorrupted
 from headwater.streams.pipeline.partition_lease import PartitionCheckpoint, Store
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
-from headwater.streams.pipeline.rebuild_reader import (
-    Chunk,
-    NormalizedDelivery,
-    RebuildReader,
-    Span,
-)
+from headwater.streams.pipeline.rebuild_reader import Chunk, NormalizedDelivery, RebuildReader, Span
 from headwater.streams.pipeline.record_batch import RecordBatch
 from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
 

@@ -3,12 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from headwater.processors.code.errors import TooManyEntriesError
-from headwater.processors.code.state import (
-    Entry,
-    keys_at_or_under,
-    keys_of_iterations,
-    keys_under,
-)
+from headwater.processors.code.state import Entry, keys_at_or_under, keys_of_iterations, keys_under
 from headwater.processors.runs.limits import key_problem, too_many_entries
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 

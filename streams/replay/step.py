@@ -475,10 +475,7 @@ class Step(DeterministicValues):
             self.mark(key, name, EntryKind.CHECKPOINT)
 
     def removed(self, name: str, *, kind: str) -> Coroutine[Any, Any, None]:
-        """Mark where an entry was removed from the code.
-
-        `kind` is step, loop, sleep, message, join, race, child or checkpoint.
-        """
+        """Mark where an entry was removed; its kind is a key of `_KINDS`, such as `step`."""
         ticket = self.run.ticket()
         return self.track(ticket, name, self._removed(ticket, name, kind))
 

@@ -12,11 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, OffsetOutOfRangeError
 
 from headwater.schemas.codec import decode
-from headwater.schemas.errors import (
-    HeadwaterError,
-    UndecodableRecord,
-    UnknownSchema,
-)
+from headwater.schemas.errors import HeadwaterError, UndecodableRecord, UnknownSchema
 from headwater.schemas.history import NO_CAUSE, NO_LEADER_EPOCH, CommandSent, LeaderEpochNoted
 from headwater.schemas.newer import Waiting, newer_schema_message, readable
 from headwater.schemas.topics import WORKFLOW_COMMANDS

@@ -6,15 +6,7 @@ batches of a turn are appended, and released effects are sent.
 
 import asyncio
 import logging
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from headwater.processors.code.host_messages import Activate

@@ -85,7 +85,7 @@ def test_the_readme_has_a_line_for_every_command():
 
 
 def packages_in(folder: str) -> list[set[str]]:
-    """The rows of the table of a folder in architecture.md: the packages and modules of each row."""
+    """The rows of a table in architecture.md: the packages and modules of each row."""
     table = ARCHITECTURE.read_text("utf-8").partition(f"| in `{folder}/` |")[2].partition("\n\n")[0]
     cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     return [{name.rstrip("/") for name in re.findall(r"`([\w/]+)`", cell)} for cell in cells]

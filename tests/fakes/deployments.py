@@ -1,11 +1,7 @@
 """The log of deployments in memory: the fold is the real one."""
 
 from headwater.processors.deployments import DeploymentOutcome, Deployments
-from headwater.schemas.deployments import (
-    DeployedWorkflow,
-    DeploymentActivated,
-    DeploymentCreated,
-)
+from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
 from headwater.schemas.errors import BrokerUnavailable
 
 

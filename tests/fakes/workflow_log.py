@@ -16,12 +16,7 @@ import pytest
 
 from headwater.processors.runs.claims import Claims
 from headwater.schemas.errors import InvariantViolation
-from headwater.schemas.history import (
-    NO_CAUSE,
-    HistoryAppended,
-    LogWritten,
-    PartitionClaimed,
-)
+from headwater.schemas.history import NO_CAUSE, HistoryAppended, LogWritten, PartitionClaimed
 from headwater.schemas.records import SnapshotTaken
 from headwater.schemas.topics import MAX_RECORD_BYTES
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from headwater.gateway.cli.main import cli
-from headwater.gateway.client import Client
+from headwater.gateway.client.client import Client
 from headwater.processors.idempotency import (
     REMEMBERED_MS,
     IdempotencyKey,

@@ -17,9 +17,7 @@ from headwater.projections.postgres.cursors import pack
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.statements import statement
 from headwater.projections.workflows.listings import _filled
-from headwater.projections.workflows.queries import (
-    INSTANCE as INSTANCE_QUERY,
-)
+from headwater.projections.workflows.queries import INSTANCE as INSTANCE_QUERY
 from headwater.projections.workflows.queries import Order, Page, RunKey, TimeRange, Workflows
 from headwater.projections.workflows.trimmed_entries import TrimmedEntries
 from headwater.schemas import answers

@@ -16,13 +16,7 @@ from headwater.processors.graph.state import GraphRun, LiveToken
 from headwater.processors.graph.tracing import Tracing
 from headwater.processors.runs.decisions import Facts, Reached, Rejection, RetryPolicy, StepReturned
 from headwater.processors.runs.engine import fold
-from headwater.schemas.history import (
-    NO_CAUSE,
-    HistoryAppended,
-    RunEvent,
-    StartRun,
-    TokensCreated,
-)
+from headwater.schemas.history import NO_CAUSE, HistoryAppended, RunEvent, StartRun, TokensCreated
 from tests.property.test_graph_planners import INPUT, STRATEGIES, graphs
 
 NAMES = ("node_ref", "transition_ref", "fork", "path_id", "branch_index")

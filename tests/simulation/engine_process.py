@@ -32,12 +32,7 @@ from headwater.processors.runs.host_messages import AttemptStarted, CallTasks, H
 from headwater.processors.runs.state import Run
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.schemas.codec import decode, encode
-from headwater.schemas.history import (
-    CommandSent,
-    PartitionClaimed,
-    Post,
-    instance_key,
-)
+from headwater.schemas.history import CommandSent, PartitionClaimed, Post, instance_key
 from headwater.schemas.records import SnapshotTaken
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.host import Host, ToHost

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING
 
 from headwater.processors.graph.decide import LEASES_LOST_MAX
 from headwater.processors.graph.state import GraphRun
-from headwater.schemas.failures import (
-    JOB_END_REPEATED,
-    LEASE_EXPIRED,
-)
+from headwater.schemas.failures import JOB_END_REPEATED, LEASE_EXPIRED
 from headwater.schemas.history import (
     ActivateJob,
     Attempt,

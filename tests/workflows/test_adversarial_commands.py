@@ -15,14 +15,7 @@ from hypothesis import strategies as st
 
 from headwater import Concurrency, Step, WorkflowEvent, WorkflowTest, workflow
 from headwater.schemas.codec import encode
-from headwater.schemas.history import (
-    Command,
-    CommandSent,
-    Json,
-    SendEvent,
-    StartRun,
-    instance_key,
-)
+from headwater.schemas.history import Command, CommandSent, Json, SendEvent, StartRun, instance_key
 from headwater.streams.engine.quarantine import Incident
 from tests.workflows.graphing import edge, graph, node, worker
 

@@ -4,14 +4,7 @@ import asyncio
 
 import pytest
 
-from headwater import (
-    ChildWorkflowError,
-    Retry,
-    Step,
-    WorkflowEvent,
-    WorkflowTest,
-    workflow,
-)
+from headwater import ChildWorkflowError, Retry, Step, WorkflowEvent, WorkflowTest, workflow
 from tests.workflows.running import (
     Calls,
     Deployed,

@@ -4,25 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater import (
-    Break,
-    Continue,
-    Step,
-    WorkflowEvent,
-    WorkflowTest,
-    workflow,
-)
+from headwater import Break, Continue, Step, WorkflowEvent, WorkflowTest, workflow
 from headwater.schemas.failures import StepNotFoundError
 from tests.workflows.mending import retried, well
-from tests.workflows.running import (
-    Calls,
-    Deployed,
-    begin,
-    entry_at,
-    error_of,
-    output_of,
-    run,
-)
+from tests.workflows.running import Calls, Deployed, begin, entry_at, error_of, output_of, run
 
 
 def test_of_a_join_only_what_failed_is_done_again():

@@ -12,11 +12,7 @@ import pytest
 
 from headwater import Schedule, WorkflowEvent, WorkflowTest, schedule, workflow
 from headwater.processors.code.decide import KIND
-from headwater.schemas.deployments import (
-    DeployedWorkflow,
-    DeploymentActivated,
-    DeploymentCreated,
-)
+from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
 from headwater.schemas.history import DeleteInstance, ReplySent
 from headwater.streams.code_host.builtin_app import DECLARED, RUNNER, ScheduleRunner
 from headwater.streams.code_host.schedules import Declared, FromDeployment

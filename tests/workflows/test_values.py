@@ -3,15 +3,7 @@
 from datetime import UTC, timedelta
 
 from headwater import Break, Continue, Step, WorkflowEvent, WorkflowTest, workflow
-from tests.workflows.running import (
-    HOUR,
-    START,
-    Deployed,
-    begin,
-    output,
-    output_of,
-    run,
-)
+from tests.workflows.running import HOUR, START, Deployed, begin, output, output_of, run
 
 
 def test_now_is_the_time_of_the_harness_and_stays_what_it_was():

@@ -36,12 +36,7 @@ from headwater.schemas.failures import (
     NO_ACTIVE_DEPLOYMENT,
     NOTHING_TO_ROLL_BACK,
 )
-from headwater.schemas.v1_answers import (
-    Deployment,
-    DeploymentActive,
-    DeploymentId,
-    DeploymentPage,
-)
+from headwater.schemas.v1_answers import Deployment, DeploymentActive, DeploymentId, DeploymentPage
 
 BASE: Final = "/v1/deployments"
 WORLD: Final = "/v1/world"

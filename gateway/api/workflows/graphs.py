@@ -24,30 +24,14 @@ from headwater.gateway.api.workflows.openapi import deploy_spec, read_spec
 from headwater.gateway.api.workflows.parameters import WORKFLOW, PathName, workflow_name
 from headwater.gateway.api.workflows.request_guard import BodyRequest, RequestGuard
 from headwater.processors.graph.catalogue import Catalogue, Deployed, NotDeployed, Outcome, Version
-from headwater.processors.graph.definition import (
-    INVALID_DEFINITION,
-    DefinitionInvalid,
-    to_dict,
-)
-from headwater.processors.graph.definition import (
-    Problem as DefinitionError,
-)
+from headwater.processors.graph.definition import INVALID_DEFINITION, DefinitionInvalid, to_dict
+from headwater.processors.graph.definition import Problem as DefinitionError
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.runs.limits import BUILTIN_PREFIX
 from headwater.schemas.answers import Answer
 from headwater.schemas.deployments import GraphDeployed
-from headwater.schemas.failures import (
-    GRAPH_CHANGED,
-    GRAPH_INVALID,
-    GRAPH_NOT_FOUND,
-    GRAPH_OF_APP,
-)
-from headwater.schemas.graph_answers import (
-    GraphDefinition,
-    GraphList,
-    GraphVersion,
-    GraphVersions,
-)
+from headwater.schemas.failures import GRAPH_CHANGED, GRAPH_INVALID, GRAPH_NOT_FOUND, GRAPH_OF_APP
+from headwater.schemas.graph_answers import GraphDefinition, GraphList, GraphVersion, GraphVersions
 
 #: Most errors of a definition that one response lists.
 _ERRORS_SHOWN: Final = 100

@@ -35,10 +35,7 @@ from headwater.projections.workflows.queries import Changed, Changes, LocatedIns
 from headwater.schemas import answers
 from headwater.schemas.answers import STREAMED, Answer, Instance, StatusOfRun
 from headwater.schemas.errors import StoreUnavailable
-from headwater.schemas.failures import (
-    INSTANCE_NOT_FOUND,
-    WORKFLOW_NOT_FOUND,
-)
+from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
 
 #: Seconds without a message after which a comment is sent: many proxies close a connection that is
 #: idle for 30 to 60 s.

@@ -13,10 +13,7 @@ from litestar.types import ControllerRouterHandler
 from headwater.gateway.api.authentication import programs_only
 from headwater.gateway.api.json_bodies import LimitedBodies
 from headwater.gateway.api.request_parameters import checked_parameters
-from headwater.gateway.api.workflows.authorization import (
-    Authorizer,
-    WorkflowHooks,
-)
+from headwater.gateway.api.workflows.authorization import Authorizer, WorkflowHooks
 from headwater.gateway.api.workflows.command_outcomes import Statuses
 from headwater.gateway.api.workflows.command_service import BulkService, CommandService
 from headwater.gateway.api.workflows.folding import RunFolds, RunLog
@@ -45,10 +42,7 @@ from headwater.gateway.api.workflows.read_routes import (
     listing_routes,
     tail_route,
 )
-from headwater.gateway.api.workflows.request_guard import (
-    RequestGuard,
-    requests_within,
-)
+from headwater.gateway.api.workflows.request_guard import RequestGuard, requests_within
 from headwater.gateway.api.workflows.runs import routes as runs
 from headwater.gateway.api.workflows.runs.run_service import RunPorts, RunService
 from headwater.gateway.api.workflows.runs.world import BASE as WORLD_BASE

@@ -15,10 +15,7 @@ from headwater.gateway.api.json_bodies import BodySize
 from headwater.gateway.api.openapi import OptionalBody
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows import examples
-from headwater.gateway.api.workflows.authorization import (
-    Policy,
-    RequestContext,
-)
+from headwater.gateway.api.workflows.authorization import Policy, RequestContext
 from headwater.gateway.api.workflows.bodies import (
     BulkChange,
     Ending,
@@ -43,10 +40,7 @@ from headwater.gateway.api.workflows.parameters import (
     refuse_derived_id,
 )
 from headwater.gateway.api.workflows.query_service import response_of
-from headwater.gateway.api.workflows.request_guard import (
-    AnyConnection,
-    RequestGuard,
-)
+from headwater.gateway.api.workflows.request_guard import AnyConnection, RequestGuard
 from headwater.gateway.api.workflows.ticks import Ticks
 from headwater.schemas import answers
 from headwater.schemas.failures import (

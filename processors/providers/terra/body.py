@@ -10,12 +10,7 @@ from typing import Final, NamedTuple
 
 from headwater.processors.columns import RowUpdate
 from headwater.processors.input_texts import read_date
-from headwater.processors.providers.results import (
-    NormalizeResult,
-    Rejected,
-    Skipped,
-    normalized,
-)
+from headwater.processors.providers.results import NormalizeResult, Rejected, Skipped, normalized
 from headwater.processors.providers.terra import limits
 from headwater.processors.providers.terra.limits import Limit, outside
 from headwater.processors.providers.terra.records import Records, read_day, read_records, utc_ms

@@ -4,11 +4,7 @@ from typing import Final
 
 from headwater.processors.providers.results import NormalizeResult, Rejected
 from headwater.processors.providers.terra import limits
-from headwater.processors.providers.terra.records import (
-    minutes,
-    read_day,
-    rows_of_records,
-)
+from headwater.processors.providers.terra.records import minutes, read_day, rows_of_records
 from headwater.schemas.providers.terra import (
     ActiveDurations,
     Daily,

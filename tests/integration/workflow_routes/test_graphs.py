@@ -9,15 +9,7 @@ import httpx
 
 from headwater import Client
 from tests.e2e.system import System
-from tests.integration.workflow_routes.asking import (
-    KEY,
-    base,
-    create,
-    follow,
-    of,
-    problem,
-    until,
-)
+from tests.integration.workflow_routes.asking import KEY, base, create, follow, of, problem, until
 
 
 def tokens_of(api: httpx.Client, name: str, **asked: object) -> list[dict[str, Any]]:

@@ -12,14 +12,7 @@ import pytest
 from headwater import Client
 from headwater.schemas.answers import InstanceStatus
 from tests.e2e.system import System
-from tests.integration.workflow_routes.asking import (
-    KEY,
-    base,
-    create,
-    of,
-    problem,
-    status,
-)
+from tests.integration.workflow_routes.asking import KEY, base, create, of, problem, status
 from tests.integration.workflow_routes.workers import (
     NODE,
     activate,

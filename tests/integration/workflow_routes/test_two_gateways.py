@@ -6,13 +6,7 @@ from typing import Any
 import httpx
 
 from tests.e2e.system import System
-from tests.integration.workflow_routes.asking import (
-    ASYNC,
-    at_once,
-    fresh,
-    of,
-    problem,
-)
+from tests.integration.workflow_routes.asking import ASYNC, at_once, fresh, of, problem
 
 
 def test_what_was_written_is_read_also_from_another_gateway(system: System) -> None:

@@ -13,17 +13,22 @@ import msgspec
 import pytest
 
 import headwater
-from headwater.gateway.client import (
-    Client,
+from headwater.gateway.client.answers import (
     ConnectionFailedError,
-    InstanceFailedError,
-    InstanceHandle,
     OutcomeUnknownError,
     UnauthorizedError,
     UnavailableError,
     UnexpectedAnswerError,
 )
-from headwater.schemas.failures import REFUSALS, ClientError, CommandRefusedError, refused
+from headwater.gateway.client.client import Client
+from headwater.gateway.client.handles import InstanceHandle
+from headwater.schemas.failures import (
+    REFUSALS,
+    ClientError,
+    CommandRefusedError,
+    InstanceFailedError,
+    refused,
+)
 from headwater.schemas.statuses import RunStatus
 from tests.unit.gateway.workflow_network import (
     Network,

@@ -7,12 +7,8 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.client import (
-    Client,
-    ClientDependencies,
-    ConnectionFailedError,
-    OutcomeUnknownError,
-)
+from headwater.gateway.client.answers import ConnectionFailedError, OutcomeUnknownError
+from headwater.gateway.client.client import Client, ClientDependencies
 from tests.unit.gateway.workflow_network import described, message, stands
 
 DESCRIBED = json.dumps(described()).encode()

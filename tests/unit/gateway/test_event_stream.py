@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.gateway.client import UnexpectedAnswerError
+from headwater.gateway.client.answers import UnexpectedAnswerError
 from headwater.gateway.client.session import EventStream, Message
 
 CASES = [

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from headwater import GraphWorkflow
-from headwater.gateway.client import Client
+from headwater.gateway.client.client import Client
 from headwater.schemas.failures import CommandRefusedError
 from tests.unit.gateway.test_workflow_commands import headwater
 from tests.unit.gateway.workflow_network import BASE_URL, Network, answer, problem

@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from headwater.gateway.client import Client, JobHandle, OutcomeUnknownError
+from headwater.gateway.client.answers import OutcomeUnknownError
+from headwater.gateway.client.client import Client
+from headwater.gateway.client.jobs import JobHandle
 from headwater.schemas.failures import (
     ClientError,
     JobAlreadyEndedError,

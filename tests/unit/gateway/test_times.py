@@ -4,13 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from headwater.gateway.cli.output import (
-    absolute_and_relative,
-    from_unix_ms,
-    moment,
-    relative,
-    span,
-)
+from headwater.gateway.cli.output import absolute_and_relative, from_unix_ms, moment, relative, span
 
 NOW = from_unix_ms(1_795_269_600_000)
 

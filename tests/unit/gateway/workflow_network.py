@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import httpx
 
-from headwater.gateway.client import Client, ClientDependencies
+from headwater.gateway.client.client import Client, ClientDependencies
 
 BASE_URL = "http://127.0.0.1:8080/api/workflows"
 AT = "2026-11-21T14:00:00Z"

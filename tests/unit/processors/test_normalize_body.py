@@ -4,12 +4,7 @@ from typing import Any
 
 import pytest
 
-from headwater.processors.providers.results import (
-    Failed,
-    Normalized,
-    NormalizeResult,
-    Skipped,
-)
+from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.errors import MalformedPayload
 from tests.unit.processors.deliveries import admitted, records, rejected

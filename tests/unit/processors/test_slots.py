@@ -9,13 +9,7 @@ from headwater.processors.runs.slot_keys import slot_scope
 from headwater.processors.runs.slots import Concurrency
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.processors.slots.queue import WAITING_MAX
-from headwater.schemas.history import (
-    AskSlot,
-    GrantSlot,
-    PostsQueued,
-    ReturnSlot,
-    RunCommand,
-)
+from headwater.schemas.history import AskSlot, GrantSlot, PostsQueued, ReturnSlot, RunCommand
 from tests.fakes.engines import fold
 from tests.fakes.records import appended
 

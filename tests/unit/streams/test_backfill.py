@@ -10,16 +10,7 @@ from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
 from headwater.streams.kafka.dead_letters import REPLAY_OF
 from headwater.streams.kafka.records import Incoming
-from tests.unit.streams.test_intake import (
-    NOW,
-    Owner,
-    intake_of,
-    on,
-    raw,
-    read_back,
-    received,
-    step,
-)
+from tests.unit.streams.test_intake import NOW, Owner, intake_of, on, raw, read_back, received, step
 
 MINUTE = 60_000
 USER = {"user_id": "t1", "provider": "GARMIN", "reference_id": "user_1"}

@@ -14,11 +14,7 @@ from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import Rejection, Request
 from headwater.processors.runs.host_messages import Requested
 from headwater.processors.runs.state import Run
-from headwater.schemas.deployments import (
-    DeployedWorkflow,
-    DeploymentActivated,
-    DeploymentCreated,
-)
+from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
 from headwater.schemas.history import (
     Artifact,
     Command,

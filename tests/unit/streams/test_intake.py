@@ -31,13 +31,7 @@ from headwater.schemas.topics import (
     WAITING,
     WEBHOOKS,
 )
-from headwater.streams.kafka.dead_letters import (
-    KEY,
-    NO_EFFECTS,
-    REPLAY_OF,
-    RULE,
-    text_header,
-)
+from headwater.streams.kafka.dead_letters import KEY, NO_EFFECTS, REPLAY_OF, RULE, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_lease import PartitionCheckpoint

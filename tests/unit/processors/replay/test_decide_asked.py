@@ -3,10 +3,7 @@
 import msgspec
 import pytest
 
-from headwater.processors.code.decide import (
-    HOSTS_LOST_MAX,
-    decide_request,
-)
+from headwater.processors.code.decide import HOSTS_LOST_MAX, decide_request
 from headwater.processors.code.host_messages import (
     Advance,
     BeginRollback,
