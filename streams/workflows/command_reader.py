@@ -32,7 +32,8 @@ from headwater.streams.kafka.truncation import (
 log = logging.getLogger(__name__)
 
 #: How often the reader looks for timers that are due, which is how late a timer may be.
-_POLL_MS: Final = 25
+_TIMERS_S: Final = 0.025
+_POLL_MS: Final = 250
 #: Longest time that the broker holds a fetch if there are no commands.
 _FETCH_WAIT_MS: Final = 500
 _COMMANDS_MAX: Final = 2_000
@@ -231,11 +232,8 @@ class CommandReader:
         """Fetch commands until it is cancelled."""
         reading = Retrying(log, "commands cannot be read")
         while True:
-            self._hold_back()
             try:
-                fetched = await self._consumer.getmany(
-                    timeout_ms=_POLL_MS, max_records=_COMMANDS_MAX
-                )
+                fetched = await self._fetch()
             except OffsetOutOfRangeError as error:
                 for partition in error.args[0]:
                     self.pause(partition.partition)
@@ -249,8 +247,26 @@ class CommandReader:
             for line in self._waiting.due(self._clock.now_ms()):
                 log.warning("%s", line)
             await self._note_positions()
-            await self._look_ahead()
+            await self._look_ahead(self._due())
             self._driver.wake_up()
+
+    async def _fetch(self) -> Mapping[TopicPartition, Sequence[Incoming]]:
+        """Return the next commands, or none after a while. Timers advance meanwhile."""
+        self._hold_back()
+        fetching = asyncio.ensure_future(
+            self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_COMMANDS_MAX)
+        )
+        try:
+            while not (await asyncio.wait([fetching], timeout=_TIMERS_S))[0]:
+                self._hold_back()
+                if due := self._due():
+                    # With the positions before this fetch: later ones may include commands that it
+                    # returned, and that the driver does not have yet.
+                    await self._look_ahead(due)
+                    self._driver.wake_up()
+            return await fetching
+        finally:
+            fetching.cancel()
 
     async def _read(self, fetched: Mapping[TopicPartition, Sequence[Incoming]]) -> None:
         read = [
@@ -334,7 +350,17 @@ class CommandReader:
                 partition.reach(progress.ahead[0])
                 progress.ahead = None
 
-    async def _look_ahead(self) -> None:
+    def _due(self) -> list[Partition]:
+        """Return the partitions in which a timer is due that are not being read up to an end."""
+        now_ms = self._clock.now_ms()
+        return [
+            partition
+            for number, partition in self._driver.partitions.items()
+            if self._progress[number].ahead is None
+            and (partition.owner.next_due_ms() or now_ms + 1) <= now_ms
+        ]
+
+    async def _look_ahead(self, due: Sequence[Partition]) -> None:
         """Fetch the end offsets of partitions in which a timer is due.
 
         Timers do not fire beyond `reached_ms`: an event that was sent before the end of a wait, and
@@ -342,15 +368,9 @@ class CommandReader:
         not prove that there is none: its response may be as old as its request, if this process was
         suspended in between.
         """
-        now_ms = self._clock.now_ms()
-        due = [
-            partition
-            for number, partition in self._driver.partitions.items()
-            if self._progress[number].ahead is None
-            and (partition.owner.next_due_ms() or now_ms + 1) <= now_ms
-        ]
         if not due:
             return
+        now_ms = self._clock.now_ms()
         try:
             async with asyncio.timeout(_END_S):
                 ends = await self._lookup.end_offsets(
