@@ -350,9 +350,13 @@ class Driver:
             first: Offset of its first record. None if the append was abandoned or its outcome is
                 unknown; it then has no effects.
         """
-        flight.partition.landed[flight.batch.number] = first
-        self._release_landed(flight.partition)
-        self.wake_up()
+        partition = flight.partition
+        was_full = not partition.may_turn()
+        partition.landed[flight.batch.number] = first
+        self._release_landed(partition)
+        # Most appends leave nothing to decide until their effects have answers.
+        if was_full or partition.has_work():
+            self.wake_up()
 
     def release_confirmed(self) -> None:
         """Release effects of batches that waited for the ownership of their partition."""

@@ -85,6 +85,10 @@ class Partition:
         """Whether input has arrived since its last turn."""
         return bool(self.commands or self.messages or self.posts_sent or self.step_outcomes)
 
+    def has_work(self) -> bool:
+        """Whether a turn would decide, stage or restore something, timers and hosts aside."""
+        return self.has_input() or self.owner.has_work() or self.owner.has_damaged
+
     def move_to(self, now_ms: int) -> None:
         """Set the time of a turn, but not slightly before that of the previous turn."""
         if not now_ms < self.now_ms <= now_ms + _HELD_MAX_MS:

@@ -1,6 +1,5 @@
 """`step.log`: durable log lines of a run."""
 
-import asyncio
 from collections.abc import Coroutine, Generator
 from typing import Any, Final, NoReturn
 
@@ -97,7 +96,7 @@ class StepLog:
     ) -> Coroutine[Any, Any, None]:
         run = self._scope.run
         self._scope.check_run(f"log.{level}")
-        if asyncio._get_running_loop() is not run.loop:  # noqa: SLF001
+        if not run.loop.is_executing():
             # In a step's callback, which may be a plain function that cannot await.
             self._write(level, message, data, category)
             return _WRITTEN
