@@ -67,9 +67,9 @@ __all__ = [
 _ACTIVE, _WAITING, _PAUSED = RunStatus.ACTIVE, RunStatus.WAITING, RunStatus.PAUSED
 
 #: In this status, this event leads to that status. Any other transition cannot happen: `decide`
-#: rejects it, and an applier that meets it in a history raises InvariantViolation. Events without a
-#: row leave the status as it is, and none of them follows the end of a run. Code that has passed its
-#: last step boundary may end while the run is paused.
+#: rejects it, and an applier that meets it in a history raises InvariantViolation. Events without
+#: a row leave the status as it is, and none of them follows the end of a run. Code that has passed
+#: its last step boundary may end while the run is paused.
 TRANSITIONS: Final[dict[type, dict[RunStatus, RunStatus]]] = {
     RunStarted: dict.fromkeys(RunStatus, _ACTIVE),
     SlotAsked: {_ACTIVE: _WAITING},
