@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class TerraRequests(Protocol):
     """Requests to Terra. All methods raise TerraNotConfigured, TerraFailed, TerraRefused.
 
-    See `gateway.terra.client`.
+    See `gateway.builtin.terra.client`.
     """
 
     async def request_data(self, kind: str, user_id: str, start: date, end: date) -> str:

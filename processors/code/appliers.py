@@ -48,8 +48,8 @@ _PENDING, _WAITING = EntryStatus.PENDING, EntryStatus.WAITING
 
 #: Every transition of an entry: in this status, this event leads to one of those statuses; fields
 #: of the event decide which. None is the status before the first record: a short step has no entry
-#: until its first attempt has ended. A timed-out attempt may still complete while the step waits for
-#: the next one.
+#: until its first attempt has ended. A timed-out attempt may still complete while the step waits
+#: for the next one.
 TRANSITIONS: Final[dict[type, dict[EntryStatus | None, frozenset[EntryStatus]]]] = {
     EntryOpened: {None: frozenset({_PENDING, _WAITING})},
     StepStarted: {None: frozenset({_PENDING})},

@@ -25,7 +25,7 @@ from headwater.streams.workflows.client import Addressed, Commands
 class TerraApi(Protocol):
     """Terra's API. All methods except `close` raise TerraNotConfigured, TerraFailed, TerraRefused.
 
-    See `gateway.terra.client`.
+    See `gateway.builtin.terra.client`.
     """
 
     def require(self) -> None:
