@@ -107,7 +107,7 @@ class UserPorts:
         return self.services.blobs
 
 
-# -- start built-in workflows for a user, and wait for their results
+# -- built-in workflows
 
 _POLL_EVERY_S: Final = 0.2
 

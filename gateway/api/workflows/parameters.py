@@ -297,7 +297,7 @@ def prefers_async(prefer: str) -> bool:
     )
 
 
-# -- the header Idempotency-Key: converts it to what the owner of an instance deduplicates by
+# -- Idempotency-Key
 
 #: Sizes of the digest of a request, and of the digest from which an id is derived.
 _DIGEST_BYTES: Final = 8
