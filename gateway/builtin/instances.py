@@ -41,7 +41,7 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
 #: The workflow whose instances are replays.
 REPLAY: Final = "headwater-replay"
-#: The step that replays a page: its result is a `Progress`.
+#: The step that replays a page: its result is a `ReplayProgress`.
 REPLAY_PAGE: Final = "page"
 
 
