@@ -83,7 +83,7 @@ def run(sizes: Sizes) -> Comparison:
         first = 0
         for number in range(sizes.rounds):
             for server in turns(servers, number):
-                measured = _measure(system, server, sizes, first)
+                measured = measure(system, server, sizes, first)
                 first += _APART
                 rounds[server.name].append(measured)
                 rate = measured.values["requests_s"]
@@ -112,7 +112,8 @@ def _servers(system: System, stack: ExitStack) -> list[Server]:
     ]
 
 
-def _measure(system: System, server: Server, sizes: Sizes, first: int) -> Round:
+def measure(system: System, server: Server, sizes: Sizes, first: int) -> Round:
+    """Post to a server for a while. `first` is the number of the first delivery."""
     secret = DEVELOPMENT_SECRETS["terra_secrets"]
     numbers = (server.port, CONNECTIONS, first, sizes.seconds, sizes.warm_s)
     with system.child("load", "benchmarks.load", *map(str, numbers), secret) as load:

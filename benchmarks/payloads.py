@@ -36,6 +36,11 @@ def rows_of(count: int) -> int:
     return count // WHOLE * USERS + min(count % WHOLE, USERS)
 
 
+def distinct(number: int) -> int:
+    """Return the number of a delivery that has a row of its own, from 0, and is the row's first."""
+    return number // USERS * WHOLE + number % USERS
+
+
 def delivery(number: int) -> Delivery:
     """Return the delivery with a number, from 0."""
     user, day, version = number % USERS, number // WHOLE, number // USERS % VERSIONS
