@@ -3,7 +3,7 @@
 A `Retry-After` of Terra blocks only the user or connection of the request.
 
 Repeating a request has no effect in Terra except further deliveries, which are idempotent. So a
-request whose response was lost may be sent again.
+request may be sent again if its response was lost.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class Terra:
         self._speedup = speedup
         self._queue = FairQueue(access.rate)
         self._scheduler = RequestScheduler(self._queue, self._steady_s, speedup)
-        # One connection for each concurrent request, so that none waits within httpx.
+        # One connection per concurrent request, so that none waits within httpx.
         self._http = {
             lane: httpx.AsyncClient(
                 base_url=access.api.rstrip("/") + "/",
