@@ -91,7 +91,7 @@ def set_path_within_depth(
     path: str,
     value: Any,  # noqa: ANN401
 ) -> dict[str, Any] | EvaluationProblem:
-    """Return a copy as `set_path` does, or a fault if the result has too many levels."""
+    """Return a copy as `set_path` does, or a `Fault` if the result has too many levels."""
     return depth_problem(path, value) or set_path(values, path, value)
 
 

@@ -99,7 +99,7 @@ def merge_arrivals(
     """Merge the outputs of the branches at a join.
 
     `merges` are by the transition that a token took. Merges into the same target are one merge, in
-    which each branch counts once, whichever of its tokens arrived first.
+    which a branch counts once, whichever of its tokens arrived first.
 
     Returns:
         The changes, or a Fault as in `merge_branches`.
@@ -223,10 +223,10 @@ def map_output(graph: Graph, token: Token, scope: Scope, result: Any) -> Planned
             where = f"outputMapping of {token.node_ref!r}, {target}"
             return failed(f"{value.message} ({where})", events=tuple(events))
         section, path = section_of(target)
-        depth_fault = depth_problem(path, value)
-        if depth_fault is not None:
+        too_deep = depth_problem(path, value)
+        if too_deep is not None:
             where = f"outputMapping of {token.node_ref!r}"
-            return failed(f"{depth_fault.message} ({where})", events=tuple(events))
+            return failed(f"{too_deep.message} ({where})", events=tuple(events))
         payload = {"path": target, "branch": section == "output" and token.fork is not None}
         events.append(Trace("operation.context.field_set", token.id, token.node_ref, payload))
         if payload["branch"]:

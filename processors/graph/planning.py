@@ -59,7 +59,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     sibling_group: str | None = None
     branch_index: int = 0
     branch_total: int = 1
-    #: How often the token took each transition.
+    #: How often the token took every transition.
     iteration_counts: Mapping[str, int] = NO_COUNTS
     #: The innermost fork; None outside of all forks.
     fork: str | None = None

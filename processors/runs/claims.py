@@ -3,7 +3,7 @@
 A partition of `workflow-history` has one writer at a time, its owner, but Kafka does not enforce
 that: a process that was suspended may wake up and append what it still holds in memory. So a new
 owner first appends a claim. The offset of the latest claim is the epoch, every record carries its
-writer's epoch, and a record whose epoch is not that of the latest claim before it is void: for the
+writer's epoch, and a record with another epoch than the latest claim before it is void: for the
 owner, for the projector, for every reader alike, because all of them fold the same bytes in the
 same order. A new owner reads up to its own claim before it appends, so no record that it has not
 seen can count. ADR 0006 has the full argument.

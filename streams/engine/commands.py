@@ -71,7 +71,7 @@ class RunSizeLimit:
     def enforce(
         self, live: LiveInstance | None, engine: Engine[Any], decision: Decision, now_ms: int
     ) -> Decision:
-        """Return the decision, or one in place of a decision that is too large."""
+        """Return the decision, or a replacement for a decision that is too large."""
         decision = fitting(engine, live.run if live else None, decision)
         # Instances that count slots have their own limit.
         if live is None or isinstance(decision, Rejection) or live.run.kind == SLOTS:
@@ -134,7 +134,7 @@ def _growth(events: list[RunEvent], before: int) -> int:
             continue  # Log lines are not part of the state.
         event_size = bytes_max((event,))
         if isinstance(event, FanInActivated):
-            # Each merge sets a value composed of the outputs of branches.
+            # A merge sets a value composed of the outputs of branches.
             event_size += before * len(event.merges)
         elif isinstance(event, TokensCreated):
             event_size += event.count * (_TOKEN_BYTES + 4 * len(event.path))

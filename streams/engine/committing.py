@@ -130,7 +130,7 @@ class Committer:
         self._activations.make_ready(live, Priority.BEGIN, record.at_ms)
         return live
 
-    def _follow(  # noqa: C901, PLR0912, PLR0915, one branch for each event
+    def _follow(  # noqa: C901, PLR0912, PLR0915, one branch per event
         self, live: LiveInstance, event: RunEvent, sequence: int
     ) -> None:
         """Stage the effects of an event on the code and on other instances."""
@@ -204,7 +204,7 @@ def _failed_attempt(event: RunEvent) -> str | None:
 
 # -- containment
 
-#: How often an owner restores the state of one instance. The partition waits for each of these.
+#: How often an owner restores the state of one instance. The partition waits meanwhile.
 #: Three attempts are enough for transient errors such as a lack of memory.
 DAMAGES_MAX: Final = 3
 
@@ -307,6 +307,6 @@ class Containment:
 
 
 def failure_of(what: str, error: Exception) -> Failure:
-    """Return the failure of a run whose decision failed."""
+    """Return the failure of a run with a failed decision."""
     message = f"{what} failed: {describe_error(error)}; the log of the worker has the traceback"
     return Failure(INTERNAL, bounded(message))
