@@ -25,7 +25,7 @@ class RowUpdate(msgspec.Struct, frozen=True):
     """Column values that one delivery sets in one row.
 
     Attributes:
-        values: Values by column name; None sets nothing. Columns whose rank differs from that of
+        values: Values by column name; None sets nothing. Columns with another rank than
             the rest of the delivery are in an update of their own.
     """
 

@@ -42,7 +42,7 @@ class WrongKeys:
     The first wrong keys of an address are answered 401. After that the address is blocked for a
     time that doubles with every further wrong key, and all its keys are answered 429, right or
     wrong, so that guesses reveal nothing. A kind of key that was right from that address before is
-    not blocked, so clients that share an address cannot lock each other out. Requests never wait,
+    not blocked, so a client cannot lock out others that share its address. Requests never wait,
     and memory is bounded.
 
     Args:

@@ -88,7 +88,7 @@ class BodyKind(NamedTuple):
     Attributes:
         media_type: Name of the type.
         accepts: Returns whether a Content-Type names it.
-        empty: Used in place of an empty body.
+        empty: Used instead of an empty body.
     """
 
     media_type: str

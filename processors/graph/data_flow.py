@@ -68,7 +68,7 @@ def merge_branches(
     last_wins           the value of the highest index that has one; {} without any
 
     Returns:
-        The change of the context. A Fault if merge_object merges anything but objects and null.
+        The change of the context. A problem if merge_object merges anything but objects and null.
     """
     values = {branch.branch_index: source_value(merge.source, branch.output) for branch in branches}
     return merge_values(merge, values)
@@ -102,7 +102,7 @@ def merge_arrivals(
     which a branch counts once, whichever of its tokens arrived first.
 
     Returns:
-        The changes, or a Fault as in `merge_branches`.
+        The changes, or a problem as in `merge_branches`.
     """
     by_target: dict[str, tuple[Merge, dict[int, Any]]] = {}
     for arrival in sorted(arrivals, key=attrgetter("transition")):
@@ -186,7 +186,7 @@ def mapped(mapping: Mapped, scope: Scope, what: str) -> dict[str, Any] | Evaluat
     """Return the object that a mapping produces; a dot in a target creates a nested object.
 
     Returns:
-        The object, or a Fault that quotes the failed expression and names `what` was mapped.
+        The object, or a problem that quotes the failed expression and names `what` was mapped.
     """
     values: dict[str, Any] = {}
     for target, expression in mapping:

@@ -1,7 +1,7 @@
 """Values that planners take and return: tokens and forks, decisions and traces, without effects.
 
-A token is at a node. A fork begins where a completed token continues as several branches. Each of
-its tokens knows the fork, and the fork knows the token that began it, which may be in a fork
+A token is at a node. A fork begins where a completed token continues as several branches. All
+its tokens refer to the fork, and the fork to the token that began it, which may be in a fork
 itself. A branch may have many tokens, one after the other or at once; a join counts it once.
 
 In plain dictionaries, decisions are named in capitals: `CreateToken` is `CREATE_TOKEN`.

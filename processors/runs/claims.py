@@ -8,7 +8,7 @@ owner, for the projector, for every reader alike, because all of them fold the s
 same order. A new owner reads up to its own claim before it appends, so no record that it has not
 seen can count. ADR 0006 has the full argument.
 
-An owner of compacted topics claims its partition in each of them, too. But compaction may remove a
+An owner of compacted topics claims its partition in all of them, too. But compaction may remove a
 claim, so the greatest epoch that was seen replaces the latest claim: a record with a lower epoch
 than an earlier record is from a superseded owner.
 """

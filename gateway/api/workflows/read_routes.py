@@ -40,7 +40,7 @@ STREAMS_MAX: Final = 200
 _GAP_S: Final = 0.05
 #: Seconds before a stream queries Postgres again when it is unavailable.
 _RETRY_S: Final = 1.0
-#: Tells the client how many milliseconds to wait before it reconnects.
+#: Milliseconds for the client to wait before it reconnects.
 _BEGIN: Final = b"retry: 1000\n\n"
 _HEARTBEAT: Final = b": still here\n\n"
 

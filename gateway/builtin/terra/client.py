@@ -53,7 +53,7 @@ _TIMEOUTS: Final = {
     Lane.DATA: httpx.Timeout(15.0, connect=5.0),
     Lane.LABS: httpx.Timeout(60.0, connect=5.0),
 }
-#: Seconds from the end of the request to the end of the response; the timeouts above apply to each
+#: Seconds from the end of the request to the end of the response; the timeouts above apply to every
 #: piece of it.
 _WHOLE_S: Final = 60.0
 #: Attempts of a request; after these, the caller must retry later.

@@ -206,7 +206,7 @@ class FairQueue:
         return soonest_s
 
     def _forget(self, now_s: float) -> None:
-        """Remove parties without waiting or active requests whose rate limit has recovered."""
+        """Remove parties with a recovered rate limit and without waiting or active requests."""
         while self._blocked and next(iter(self._blocked.values())) <= now_s:
             self._blocked.popitem(last=False)
         for party in [*self._queues]:
