@@ -140,7 +140,7 @@ class Waiting:
         self._logged_ms.clear()
 
     def due(self, now_ms: int) -> list[str]:
-        """Return the messages to log now: the first immediately, then one a minute."""
+        """Return the messages to log now: a new one immediately, and then once a minute."""
         due = [
             where
             for where in self._messages

@@ -57,7 +57,7 @@ def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
 _PAGE_DEFAULT: Final = 50
 _PROBLEMS: Final = problem_responses("store_unavailable")
 
-#: Dead letters of one replay. They are read and appended one by one, which takes some milliseconds.
+#: Dead letters of one replay. They are read and appended one by one, at some milliseconds a letter.
 REPLAYS_MAX: Final = 1000
 
 #: Characters of a dead letter's reason; those of Headwater have about thirty.

@@ -1,4 +1,4 @@
-"""The audit log: every operation is recorded before it is answered, and routes that read it.
+"""The audit log: one entry per operation, written before the response, and read routes.
 
 A route that changes something names its action: `opt={"audit": "world.queue.publish"}`. Its entry
 is appended after the operation and before the response is sent. If a successful operation cannot be

@@ -294,7 +294,7 @@ async def _impact(
                 columns_still_set=tuple(name for row_ in still for name in row_.columns),
             )
         )
-    # Columns that the current normalizers would not set, or that a delivery set which the log no
+    # Columns that the current normalizers would not set, or set by a delivery that the log no
     # longer has.
     rows += [
         ImpactRow(

@@ -238,7 +238,7 @@ def health_routes(log: DeliveryLog, reader: PooledReader, metrics: Metrics) -> R
 
 
 class CachedQuery(Generic[T]):
-    """A query with a result that is cached for `for_s` seconds and shared by all callers.
+    """A query with a cached result, valid for `for_s` seconds and shared by all callers.
 
     The routes need no key, so frequent requests must not cause frequent queries.
     """

@@ -159,7 +159,7 @@ class Wipes(Protocol):
 
 
 async def send_all(commands: Commands, addressed: Sequence[Addressed]) -> list[ReplySent]:
-    """Send commands; return their replies in order.
+    """Send commands; return one reply per command.
 
     Raises:
         Problem: Kafka is not connected, or did not acknowledge.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _PAGE_TIMEOUT: Final = "10 minutes"
-#: Latest pages with history that is kept for inspection.
+#: Latest pages that are kept in the history for inspection.
 _KEPT: Final = 10
 UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="10 seconds", backoff="constant")
 

@@ -52,7 +52,7 @@ _LAB_WITHIN_S: Final = 25.0
 _LAB_RETRY: Final = Retry(limit=2, delay="1 second", backoff="constant")
 _SOON: Final = Retry(limit=inf, delay="1 second", backoff="constant")
 _GIVEN_UP: Final = "a request was given up"
-#: Latest pages with history that is kept for inspection.
+#: Latest pages that are kept in the history for inspection.
 _KEPT: Final = 10
 
 RECONCILES: Final = schedule(RECONCILE, cron="0 3 * * *", workflow=RECONCILE)

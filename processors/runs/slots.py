@@ -4,7 +4,7 @@ A run of a limited workflow first requests a slot, waits until it is granted, an
 the run ends for any reason. All of that is in its own history: the request in the record that
 starts it, the return in the record that ends it, both in its outbox. So no slot can be lost in
 between. One instance per limit counts the slots; it belongs to the same workflow and is decided by
-an engine of its own (`processors.slots`). Tickets identify requests on both sides.
+an engine of its own (`processors.slots`). Runs and that instance identify each other by tickets.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Steps with SQL that takes effect: their commit rows, and which SQL a step may not contain."""
+"""Commit rows of steps with SQL, and the SQL that a step may not contain."""
 
 import re
 from typing import Final, NamedTuple
@@ -54,7 +54,7 @@ class StepCommit(msgspec.Struct, frozen=True, array_like=True):
 
 
 def settled(stored: StepReturned, request: StepReturned) -> StepReturned:
-    """Return what to record for a returned step with SQL that took effect as `stored`.
+    """Return what to record for a returned step after its SQL took effect as `stored`.
 
     An earlier attempt may have been counted as failed although its SQL took effect. The result is
     that of the earlier attempt; the attempt number is that of the current one.

@@ -26,7 +26,7 @@ from headwater.streams.deadlines import anonymous_file
 _HEADER: Final = 4
 #: Largest read: some thousand small messages, a few milliseconds of work.
 _READ_BYTES: Final = 256 * 1024
-#: Messages in a frame, which may contain a result of 1 MiB. Bounds what is encoded at once,
+#: Messages in a frame. A message may hold a result of 1 MiB. Bounds what is encoded at once,
 #: and what a host handles before it responds. A lower limit would cost more appends.
 _MESSAGES_MAX: Final = 256
 #: Bytes of a frame with several messages.
@@ -248,10 +248,10 @@ EXIT_BROKEN: Final = 70
 #: Abandoned callbacks hold every thread.
 EXIT_NO_THREADS: Final = 71
 
-#: Offsets of the current activation, pulse, data length, and held threads, of 8 bytes.
+#: Offsets of the current activation, pulse, data length, and held threads: 8 bytes long.
 _TURN, _PULSE, _LENGTH, _HELD = range(4)
 _HEAD: Final = 32
-#: Space for the attempts that start in one iteration of the loop, of some 100 bytes.
+#: Space for the attempts that start in one iteration of the loop: some 100 bytes an attempt.
 _NOTE_MAX: Final = 1024 * 1024
 _SIZE: Final = _HEAD + _NOTE_MAX
 _NONE: Final = -1
@@ -350,7 +350,7 @@ class CrashRecord:
         return self._head[_HELD]
 
     def turn(self) -> int | None:
-        """Return the activation with executing code, if any."""
+        """Return the activation that was executing code, if any."""
         turn = self._head[_TURN]
         return None if turn == _NONE else turn
 

@@ -4,7 +4,7 @@ Between turns, input arrives: commands, messages of hosts, sent posts, outcomes 
 all of it, has every owner decide, and returns the batches to append. The effects of a batch
 (messages for hosts, replies, posts) are released in order when its append has returned. A second
 turn may run while the first append is in flight, so hosts, broker and owners work concurrently. A
-partition with pending appends takes part in no turn, and the others continue.
+partition with appends that do not return takes part in no turn, and the others continue.
 
 Worker, harness and simulation do the I/O: they append, send, and pass the time.
 """
@@ -130,7 +130,7 @@ class Driver:
 
         Args:
             reason: Why it was lost.
-            turn: The activation with running code of its own, if any.
+            turn: Activation of the run that was executing its own code, if any.
             host: Number of the host.
         """
         sent = {number: partition.messages for number, partition in self.partitions.items()}

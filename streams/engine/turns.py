@@ -164,7 +164,7 @@ class Answers(NamedTuple):
 
     Attributes:
         replies: Replies, with the partition that their receiver consumes.
-        notices: Commands for workflows after their commands were refused.
+        notices: Commands that notify workflows of their refused commands.
     """
 
     partition: Partition
