@@ -1,8 +1,8 @@
 """Daily deliveries of 2 KB, all different and plausible.
 
 A delivery is a function of its number, so that all processes generate the same ones. Wearables send
-a day again each time they sync, so five deliveries make a row: numbers iterate over the users, then
-over the versions of their day, and then over the days.
+a day again every time they sync, so five deliveries make a row: numbers iterate over the users,
+then over the versions of their day, and then over the days.
 """
 
 import json

@@ -2,12 +2,12 @@
 
 Method. `headwater worker --app` runs with its code host, as in production. A generator in a process
 of its own starts workflows of ten steps that do nothing, as many at once as `concurrency`, and
-considers each as ended when it reads so in `workflow-history`: acknowledged, durable. In the same
-round another process appends the very records that resulted, one by one, with as many appends in
-flight as there were workflows: a system that makes every step durable by a record of its own cannot
-be faster. They are appended until a second has passed, first without a reader, then with the
-generator reading them as it reads the history: a reader that waits at the end of a topic makes each
-single append more expensive, ours too.
+considers a workflow as ended when it reads so in `workflow-history`: acknowledged, durable. In the
+same round another process appends the very records that resulted, one by one, with as many appends
+in flight as there were workflows: a system that makes every step durable by a record of its own
+cannot be faster. They are appended until a second has passed, first without a reader, then with the
+generator reading them as it reads the history: a reader that waits at the end of a topic makes
+every single append more expensive, ours too.
 
 The generator shares the machine with what it measures: `busy` is the share of a core it used.
 """
@@ -55,7 +55,7 @@ class Sizes:
 
     rounds: int
     workflows: dict[int, int]
-    #: Steps of each measurement in memory.
+    #: Steps per measurement in memory.
     steps: int
     sleepers: sleepers.Sizes
 
@@ -76,7 +76,7 @@ QUICK: Final = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A workflow with params, the number of its steps, and whether each has a record of its own."""
+    """A workflow with params, the number of its steps, and whether every step has a record."""
 
     workflow: str
     params: str

@@ -37,7 +37,7 @@ from headwater.streams.workflows.client import Addressed, WorkflowClient
 from headwater.streams.workflows.history_topic import erase_deleted
 
 _POSITION: Final = re.compile(rf"{WEBHOOKS}/([0-9]+)@([0-9]+)")
-#: Outcomes of deliveries whose effects on workflows were decided.
+#: Outcomes of deliveries with decided effects on workflows.
 _HAD_EFFECTS: Final = ("processed", "skipped")
 
 
@@ -74,7 +74,7 @@ _POLL_EVERY_S: Final = 0.2
 _OUTCOME_WITHIN_S: Final = 15.0
 #: Commands of one batch.
 _BATCH: Final = 100
-#: Key for a count of partitions, in place of a partition.
+#: Key for a count of partitions, instead of a partition.
 _ALL: Final = -1
 
 #: Progress of a reader: next offset by partition.

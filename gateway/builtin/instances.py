@@ -14,7 +14,7 @@ from headwater.projections.deliveries.replaying import ReplayCursor, Selection
 from headwater.projections.workflows.instances import FIRST as FIRST_INSTANCE
 from headwater.projections.workflows.instances import Expiry, PruneCursor
 
-#: The workflow whose instances are prunes.
+#: The workflow of prunes.
 PRUNE: Final = "headwater-prune"
 #: The step that deletes a page: its result is a `Pruned`.
 PRUNE_PAGE: Final = "page"
@@ -39,7 +39,7 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
 # -- replays
 
-#: The workflow whose instances are replays.
+#: The workflow of replays.
 REPLAY: Final = "headwater-replay"
 #: The step that replays a page: its result is a `ReplayProgress`.
 REPLAY_PAGE: Final = "page"
@@ -100,7 +100,7 @@ class LabResult(msgspec.Struct, frozen=True, kw_only=True):
     It is available within about half a minute, even if Terra does not respond.
 
     Attributes:
-        at_ms: When Terra responded or the upload was given up, in Unix milliseconds.
+        at_ms: When Terra responded or the upload was abandoned, in Unix milliseconds.
         terra_status: `submitted`, `failed:<status>` or `failed:network`.
         terra_upload_id: Terra's id, if the report was submitted.
         terra_response: Terra's response as text, or the error.

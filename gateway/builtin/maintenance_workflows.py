@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _PAGE_TIMEOUT: Final = "10 minutes"
-#: Latest pages whose history is kept for inspection.
+#: Latest pages that are kept in the history for inspection.
 _KEPT: Final = 10
 UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="10 seconds", backoff="constant")
 
@@ -53,7 +53,7 @@ F = TypeVar("F", bound=PageProgress)
 async def process_pages(
     step: Step, name: str, progress: F, page: Callable[[F], Awaitable[F]], pause_ms: int = 0
 ) -> F:
-    """Process pages, each in a step.
+    """Process pages, one step per page.
 
     Args:
         step: The workflow's step API.
@@ -124,7 +124,7 @@ def replay_workflow(deliveries: "Callable[[], Awaitable[DeliveryReplays]]") -> W
 
 # -- prune
 
-#: Instances of a page, whose commands are sent as one batch.
+#: Instances of a page; their commands are sent as one batch.
 _PRUNE_PAGE_MAX: Final = 100
 #: This step reads the whole history topic.
 _PRUNE_ERASE_TIMEOUT: Final = "6 hours"

@@ -202,7 +202,7 @@ class Host:
 
     Args:
         workflows: Workflows by name.
-        emit: Called with each message for owners. The caller batches them into frames.
+        emit: Called with every message for owners. The caller batches them into frames.
         now_ms: Returns the current time in Unix milliseconds.
         call_sync: Calls functions that are not async.
         tasks: Tasks by name.
@@ -295,7 +295,7 @@ class Host:
     def _refuse(self, message: Activate, failure: Failure) -> None:
         self._emit(Requested(message.activation, Raise(failure)))
 
-    def _handle_run(  # noqa: C901, one branch for each message
+    def _handle_run(  # noqa: C901, one branch per message
         self, run: HostedRun, message: ToHost
     ) -> None:
         activation = run.activation

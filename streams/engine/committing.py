@@ -228,7 +228,7 @@ def _failed_attempt(event: RunEvent) -> str | None:
 
 # -- containment
 
-#: How often an owner restores the state of one instance. The partition waits for each of these.
+#: How often an owner restores the state of one instance. The partition waits meanwhile.
 #: Three attempts are enough for transient errors such as a lack of memory.
 DAMAGES_MAX: Final = 3
 
@@ -331,6 +331,6 @@ class Containment:
 
 
 def failure_of(what: str, error: Exception) -> Failure:
-    """Return the failure of a run whose decision failed."""
+    """Return the failure of a run with a failed decision."""
     message = f"{what} failed: {describe_error(error)}; the log of the worker has the traceback"
     return Failure(INTERNAL, bounded(message))

@@ -208,8 +208,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             key: Key of the loop.
 
         Returns:
-            The failed tasks of these iterations whose exceptions no code has retrieved. Tasks that
-            still run become `past`: see `take_failed`.
+            The failed tasks of these iterations with exceptions that no code has retrieved. Tasks
+            that still run become `past`: see `take_failed`.
         """
         prefix = f"{key}/"
         for task, scope in self._tasks.items():
@@ -218,7 +218,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return self._take_matching(lambda scope: scope.startswith(prefix))
 
     def take_failed(self, *, past: bool) -> list[asyncio.Task[Any]]:
-        """Remove and return failed tasks whose exceptions no code has retrieved.
+        """Remove and return failed tasks with exceptions that no code has retrieved.
 
         Args:
             past: Only tasks of iterations that no replay reaches again; otherwise all tasks.
@@ -317,7 +317,7 @@ def _with_ordered_tasks(
 ) -> Callable[..., Coroutine[Any, Any, asyncio.TaskGroup]]:
     """Wrap `TaskGroup.__aenter__` so that the group cancels its tasks in order of creation.
 
-    By default it has a set, whose order is that of memory addresses: a replay would differ.
+    By default it has a set, ordered by memory addresses: a replay would differ.
     """
 
     @functools.wraps(enter)

@@ -241,7 +241,7 @@ class Scope:
     # -- the end of the scope
 
     def end(self, error: Exception | None) -> Exception | None:
-        """End a scope whose code has returned or raised, and return its error.
+        """End a scope after its code returned or raised, and return its error.
 
         Entries that it has left running are abandoned: a gather of which one fails leaves the
         others. Entries that were never awaited are an error if the code returns.

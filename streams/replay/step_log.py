@@ -14,7 +14,7 @@ from headwater.streams.replay.scope import Scope
 
 
 class _Written(Coroutine[Any, Any, None]):
-    """Result of a call whose line is already written. It may be awaited, run, or ignored."""
+    """Result of a call with a line that is already written. It may be awaited, run, or ignored."""
 
     @override
     def send(self, value: object) -> NoReturn:
