@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from headwater.gateway.api.body_limits import Refusal
-from headwater.gateway.api.ports import DeliveryLog
 from headwater.processors.providers.envelope import (
     UNREADABLE,
     Malformed,
@@ -24,7 +23,7 @@ from headwater.processors.signatures import Claim, Refused, Verified, prove
 from headwater.processors.sources import Source
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import WebhookReceived
-from headwater.streams.pipeline.webhook_log import Appended
+from headwater.streams.pipeline.webhook_log import Appended, WebhookLog
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -65,7 +64,7 @@ Answer: TypeAlias = Appended | HandshakeResponse | Refused | Refusal
 class DeliveryBatcher:
     """Batches the deliveries of one source that arrive at about the same time."""
 
-    def __init__(self, source: Source, log: DeliveryLog) -> None:
+    def __init__(self, source: Source, log: WebhookLog) -> None:
         self._source = source
         self._log = log
         self._waiting: list[IncomingDelivery] = []
@@ -74,7 +73,7 @@ class DeliveryBatcher:
         """Process a delivery together with those that arrive meanwhile; return when it is durable.
 
         Raises:
-            HeadwaterError: As `DeliveryLog.append`.
+            HeadwaterError: As `WebhookLog.append`.
         """
         if not self._waiting:
             self._log.at_next_append(self._handle_all)

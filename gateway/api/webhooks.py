@@ -25,7 +25,6 @@ from headwater.gateway.api.delivery_batcher import (
     IncomingDelivery,
 )
 from headwater.gateway.api.monitoring import Metrics
-from headwater.gateway.api.ports import DeliveryLog
 from headwater.gateway.api.problems import MEDIA_TYPE, document, retry_headers
 from headwater.gateway.api.refusals import Refusals
 from headwater.gateway.api.request_scope import keep_request_id
@@ -34,7 +33,7 @@ from headwater.processors.signatures import Claim, Refused, read_claim
 from headwater.processors.sources import GITHUB_EVENT, Source
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded
 from headwater.schemas.records import RequestAnswered
-from headwater.streams.pipeline.webhook_log import Appended
+from headwater.streams.pipeline.webhook_log import Appended, WebhookLog
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -80,7 +79,7 @@ class Receiver:
         self,
         source: Source,
         *,
-        log: DeliveryLog,
+        log: WebhookLog,
         bodies: BodyReader,
         peer_of: Callable[[Scope], str],
         refusals: Refusals,

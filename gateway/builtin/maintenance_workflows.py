@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from headwater.gateway.builtin.dependencies import InstancePruner
 from headwater.gateway.builtin.instances import (
     ERASE,
     PRUNE,
@@ -137,7 +136,7 @@ _PRUNE_PAGE_MAX: Final = 100
 _PRUNE_ERASE_TIMEOUT: Final = "6 hours"
 
 
-def prune_workflow(instances: Callable[[], Awaitable[InstancePruner]]) -> Workflow:
+def prune_workflow(instances: "Callable[[], Awaitable[InstanceDeletion]]") -> Workflow:
     """Return the workflow; it deletes instances past their retention and erases their history."""
 
     async def prune(event: WorkflowEvent[PruneParams], step: Step) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import secrets
 import signal
 import sys
 from collections import ChainMap
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import click
 import uvloop
@@ -72,23 +72,10 @@ _QUARANTINED: Final = "headwater_workflow_instances_quarantined"
 _QUARANTINED_MEANING: Final = "Instances that the worker cannot decide anything for."
 
 
-class WorkerCounts(Protocol):
-    """Counts of a worker."""
-
-    def threads_held(self) -> Mapping[str, int]:
-        """Return the threads that are held, by app."""
-
-    def errors_contained(self) -> Mapping[str, int]:
-        """Return the contained errors, which affected only one command or run, by their kind."""
-
-    def quarantined(self) -> int:
-        """Return the number of quarantined instances."""
-
-
 class _Families(Collector):
     """Collects a worker's counts as metrics."""
 
-    def __init__(self, counts: WorkerCounts) -> None:
+    def __init__(self, counts: WorkflowWorker) -> None:
         self._counts = counts
 
     @override
@@ -104,7 +91,7 @@ class _Families(Collector):
 
 
 @contextmanager
-def metrics_server(port: int, counts: WorkerCounts) -> Iterator[int]:
+def metrics_server(port: int, counts: WorkflowWorker) -> Iterator[int]:
     """Serve GET /metrics on loopback while the context is open.
 
     Args:

@@ -28,7 +28,7 @@ from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import WebhookReceived, WebhooksClaimed
 from headwater.schemas.topics import ADMISSIONS, WEBHOOKS
-from headwater.streams.kafka.append_queues import GroupCommit, PartitionProducers
+from headwater.streams.kafka.append_queues import GroupCommit
 from headwater.streams.kafka.appender import Appender, Producers
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.readers import Offsets, read_records_at
@@ -103,7 +103,7 @@ class WebhookLog:
         append_timeout_s: float,
         placement: Placement,
         clock: Callable[[], int],
-        producers: PartitionProducers[Any] | None = None,
+        producers: Producers | None = None,
     ) -> None:
         self._cluster = cluster
         self._timeout_s = append_timeout_s

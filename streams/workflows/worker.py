@@ -174,12 +174,11 @@ class WorkflowWorker:
         self,
         max_instances: int | None = None,
         max_steps: int | None = None,
-        *,
         continuing: bool = False,
     ) -> TickResult:
         """Run a tick of a ticked worker; see `Ticks.tick`."""
         assert self._ticks is not None  # noqa: S101, only for ticked workers
-        return await self._ticks.tick(max_instances, max_steps, continuing=continuing)
+        return await self._ticks.tick(max_instances, max_steps, continuing)
 
     def _make_hosts(self, apps: Sequence[str], builtin: Program | None, *, named: bool) -> Hosts:
         return Hosts(

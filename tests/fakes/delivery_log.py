@@ -7,16 +7,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from headwater.gateway.api.ports import DeliveryLog
 from headwater.processors.providers.headwater import delivery_of
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import RequestAnswered, WebhookReceived
 from headwater.streams.pipeline.reprocessing import Reappended, Replayed
-from headwater.streams.pipeline.webhook_log import Answer, Appended, Stored
+from headwater.streams.pipeline.webhook_log import Answer, Appended, Stored, WebhookLog
 
-Scenario: TypeAlias = Callable[[DeliveryLog], Awaitable[None]]
+Scenario: TypeAlias = Callable[[WebhookLog], Awaitable[None]]
 
 
 class MemoryLog:
@@ -178,14 +177,14 @@ def an_answer(request_id: str, **changes: str) -> RequestAnswered:
     return msgspec.structs.replace(answer, **changes)
 
 
-class DeliveryLogContract:
+class WebhookLogContract:
     """What the gateway relies on; a subclass says how to make a log that is connected."""
 
     def run(self, scenario: Scenario) -> None:
         raise NotImplementedError
 
     def test_a_first_delivery_is_no_duplicate_and_a_second_is_one(self) -> None:
-        async def scenario(log: DeliveryLog) -> None:
+        async def scenario(log: WebhookLog) -> None:
             assert not (await log.append(a_delivery("contract-1"))).duplicate
             assert (await log.append(a_delivery("contract-1"))).duplicate
             assert not (await log.append(a_delivery("contract-2"))).duplicate
@@ -193,7 +192,7 @@ class DeliveryLogContract:
         self.run(scenario)
 
     def test_of_copies_that_arrive_together_exactly_one_is_no_duplicate(self) -> None:
-        async def scenario(log: DeliveryLog) -> None:
+        async def scenario(log: WebhookLog) -> None:
             copies = (log.append(a_delivery("contract-3")) for _ in range(20))
             answers = await asyncio.gather(*copies)
             assert sorted(one.duplicate for one in answers) == [False, *[True] * 19]
@@ -201,7 +200,7 @@ class DeliveryLogContract:
         self.run(scenario)
 
     def test_what_is_begun_together_is_answered_one_by_one(self) -> None:
-        async def scenario(log: DeliveryLog) -> None:
+        async def scenario(log: WebhookLog) -> None:
             await log.append(a_delivery("contract-4"))
             loop = asyncio.get_running_loop()
             named = ["contract-5", "contract-4", "contract-6", "contract-5"]
@@ -214,9 +213,9 @@ class DeliveryLogContract:
         self.run(scenario)
 
     def test_a_log_that_was_started_is_ready_and_one_that_was_stopped_is_not(self) -> None:
-        logs: list[DeliveryLog] = []
+        logs: list[WebhookLog] = []
 
-        async def scenario(log: DeliveryLog) -> None:
+        async def scenario(log: WebhookLog) -> None:
             assert log.ready
             logs.append(log)
 
