@@ -19,8 +19,8 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from headwater.gateway.api.body_limits import BodyReader, Hold, Refusal
-from headwater.gateway.api.delivery_batcher import (
-    DeliveryBatcher,
+from headwater.gateway.api.delivery_reader import (
+    DeliveryReader,
     HandshakeResponse,
     IncomingDelivery,
 )
@@ -89,7 +89,7 @@ class Receiver:
     ) -> None:
         self._source = source.name
         self._scheme = source.scheme
-        self._batcher = DeliveryBatcher(source, log)
+        self._reader = DeliveryReader(source, log)
         self._bodies = bodies
         self._peer_of = peer_of
         self._refusals = refusals
@@ -206,7 +206,7 @@ class Receiver:
     async def _append(self, incoming: IncomingDelivery) -> Accepted | HandshakeResponse | Refusal:
         started = perf_counter()  # a duration for a metric, not part of the delivery
         try:
-            answer = await self._batcher.process(incoming)
+            answer = await self._reader.process(incoming)
         except (BrokerUnavailable, Overloaded, NotYetReadable) as error:
             return Refusal(error.code, error.message)
         if isinstance(answer, Refused):

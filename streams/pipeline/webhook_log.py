@@ -10,11 +10,11 @@ Copies that other gateways accepted, or this one before a restart, are known fro
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 from aiokafka import AIOKafkaConsumer
@@ -64,8 +64,13 @@ class Stored(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...]
 
 
-#: Resolved with an `Appended`, or with an exception.
-Answer: TypeAlias = "asyncio.Future[Any]"
+#: Resolved with an `Appended` or another result of `prepare`, or with an exception.
+_Answer: TypeAlias = "asyncio.Future[Any]"
+
+RawT = TypeVar("RawT")
+OtherT = TypeVar("OtherT")
+#: Makes deliveries of raw requests, or other results for those that are not appended.
+Prepare: TypeAlias = Callable[[Sequence[RawT]], Sequence[WebhookReceived | OtherT]]
 
 _APPENDED: Final = Appended(duplicate=False)
 _DUPLICATE: Final = Appended(duplicate=True)
@@ -85,12 +90,23 @@ class _Delivery:
 
     __slots__ = ("answers", "event_id", "first", "record")
 
-    def __init__(self, event_id: str, record: Outgoing, first: Answer) -> None:
+    def __init__(self, event_id: str, record: Outgoing, first: _Answer) -> None:
         self.event_id = event_id
         self.record = record
         #: Answer of the first copy; `answers` has those of duplicates, too.
         self.first = first
-        self.answers: list[Answer] = []
+        self.answers: list[_Answer] = []
+
+
+class _Waiting:
+    """A raw request that waits for the next append; `delivery` is what was made of it."""
+
+    __slots__ = ("answer", "delivery", "raw")
+
+    def __init__(self, raw: Any) -> None:  # noqa: ANN401 (the caller's)
+        self.raw = raw
+        self.answer: _Answer = asyncio.get_running_loop().create_future()
+        self.delivery: WebhookReceived | None = None
 
 
 class WebhookLog:
@@ -117,9 +133,9 @@ class WebhookLog:
         self._in_flight: dict[str, _Delivery] = {}
         #: Deadlines of answers, oldest first: checking them at intervals costs less than a timer
         #: for each (4 µs).
-        self._deadlines: deque[tuple[float, Sequence[Answer]]] = deque()
-        #: Work to do at the next append, and its latest time.
-        self._next: list[Callable[[], None]] = []
+        self._deadlines: deque[tuple[float, Sequence[_Answer]]] = deque()
+        #: Requests to prepare at the next append, and its latest time.
+        self._next: defaultdict[Prepare[Any, Any], list[_Waiting]] = defaultdict(list)
         self._next_timer: asyncio.TimerHandle | None = None
         self._background: list[asyncio.Task[None]] = []
         #: Whether a deadline passed, and nothing was acknowledged since.
@@ -164,47 +180,74 @@ class WebhookLog:
             BrokerUnavailable: The delivery may be in the log all the same; the sender's retry is
                 then a duplicate.
         """
-        answer: Answer = asyncio.get_running_loop().create_future()
-        self.begin([delivery], [answer])
-        try:
-            appended: Appended = await answer
-        except BaseException:
-            self.leave(delivery, answer)
-            raise
-        return appended
+        return await self.append_prepared(delivery, _as_it_is)
 
-    def at_next_append(self, work: Callable[[], None]) -> None:
-        """Call `work` when the append in flight ends; soon, if there is none or it is slow."""
+    async def append_prepared(self, raw: RawT, prepare: Prepare[RawT, OtherT]) -> Appended | OtherT:
+        """Append what `prepare` makes of a raw request, together with those that arrive meanwhile.
+
+        `prepare` is called when the append in flight ends; soon, if there is none or it is slow.
+
+        Returns:
+            As `append`, or another result of `prepare`.
+
+        Raises:
+            HeadwaterError: As `append`.
+            Exception: As `prepare` for this request alone.
+        """
         if self._next_timer is None:
             within_s = _BUSY_S if self._in_flight else _LINGER_S
             loop = asyncio.get_running_loop()
             self._next_timer = loop.call_later(within_s, self._do_next)
-        self._next.append(work)
+        waiting = _Waiting(raw)
+        self._next[prepare].append(waiting)
+        try:
+            result: Appended | OtherT = await waiting.answer
+        except BaseException:
+            if waiting.delivery is not None:
+                self._leave(waiting.delivery, waiting.answer)
+            raise
+        return result
 
     def _do_next(self) -> None:
         if self._next_timer is not None:
             self._next_timer.cancel()
             self._next_timer = None
-        works, self._next = self._next, []
-        for work in works:
-            work()
+        batches = list(self._next.items())
+        self._next.clear()
+        for prepare, batch in batches:
+            self._prepare(prepare, [waiting for waiting in batch if not waiting.answer.done()])
 
-    def begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
+    def _prepare(self, prepare: Prepare[Any, Any], batch: Sequence[_Waiting]) -> None:
+        results = prepare_each(prepare, [waiting.raw for waiting in batch])
+        deliveries: list[WebhookReceived] = []
+        answers: list[_Answer] = []
+        for waiting, result in zip(batch, results, strict=True):
+            if isinstance(result, WebhookReceived):
+                waiting.delivery = result
+                deliveries.append(result)
+                answers.append(waiting.answer)
+            elif isinstance(result, Exception):
+                waiting.answer.set_exception(result)
+            else:
+                waiting.answer.set_result(result)
+        self._begin(deliveries, answers)
+
+    def _begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[_Answer]) -> None:
         """Queue deliveries; their answers are resolved as `append` returns or fails."""
         try:
-            self._begin(deliveries, answers)
+            self._queue(deliveries, answers)
         except Exception as error:  # noqa: BLE001 (it reaches the callers that await the answers)
             if len(deliveries) == 1:
                 answers[0].set_exception(error)
                 return
             for delivery, answer in zip(deliveries, answers, strict=True):
-                self.begin([delivery], [answer])
+                self._begin([delivery], [answer])
 
-    def _begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
+    def _queue(self, deliveries: Sequence[WebhookReceived], answers: Sequence[_Answer]) -> None:
         """Queue all deliveries or none."""
         if not self._commit.partitions:
             raise BrokerUnavailable(f"expected Kafka at {self._cluster}, found no connection yet")
-        fresh: dict[str, tuple[WebhookReceived, Answer]] = {}
+        fresh: dict[str, tuple[WebhookReceived, _Answer]] = {}
         for delivery, answer in zip(deliveries, answers, strict=True):
             if delivery.event_id not in self._known and delivery.event_id not in self._in_flight:
                 fresh.setdefault(delivery.event_id, (delivery, answer))
@@ -236,7 +279,7 @@ class WebhookLog:
             partition = partition_of(owner.encode(), count)
             yield Outgoing(WEBHOOKS, partition, delivery.event_id.encode(), value, _cloud(delivery))
 
-    def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
+    def _leave(self, delivery: WebhookReceived, answer: _Answer) -> None:
         """Record that a caller no longer waits; withdraw a delivery without any callers."""
         pending = self._in_flight.get(delivery.event_id)
         if pending is not None and answer in pending.answers:
@@ -345,6 +388,22 @@ class WebhookLog:
                     with contextlib.suppress(HeadwaterError):
                         for event_id in decode(record.value, WebhooksClaimed).event_ids:
                             self._known.add(event_id)
+
+
+def _as_it_is(batch: Sequence[WebhookReceived]) -> Sequence[WebhookReceived]:
+    return batch
+
+
+def prepare_each(
+    prepare: Prepare[RawT, OtherT], batch: Sequence[RawT]
+) -> Sequence[WebhookReceived | OtherT | Exception]:
+    """Prepare a batch; an exception is the result of the request that causes it, and no other."""
+    try:
+        return prepare(batch)
+    except Exception as error:  # noqa: BLE001 (it reaches the caller that awaits the answer)
+        if len(batch) == 1:
+            return [error]
+        return [result for raw in batch for result in prepare_each(prepare, [raw])]
 
 
 async def _kept_up(work: Callable[[], Awaitable[None]]) -> NoReturn:
