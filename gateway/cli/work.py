@@ -58,7 +58,7 @@ from headwater.streams.process_tuning import collect_seldom, run_as_batch
 from headwater.streams.watchdog import StandstillWatch
 from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.deployment_log import DefinitionLog, DeploymentLog
-from headwater.streams.workflows.host_process import HostKilled, Program, declarations_of
+from headwater.streams.workflows.host_process import HostKilled, HostOptions, declarations_of
 from headwater.streams.workflows.hosts import AppChanged
 from headwater.streams.workflows.housekeeping import Bounds
 from headwater.streams.workflows.runnable_code import DeployedGraphs
@@ -238,7 +238,9 @@ async def _work(
             ticked=ticked,
             joined=joined,
             stores=stores_of(settings, clock),
-            builtin=Program("headwater.gateway.builtin", {**os.environ, **environment(settings)}),
+            builtin=HostOptions(
+                "headwater.gateway.builtin", {**os.environ, **environment(settings)}
+            ),
             graphs=DeployedGraphs(definitions, graphs.deploy, clock=clock),
             deployed=code,
             bounds=_bounds(settings),

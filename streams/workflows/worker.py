@@ -28,9 +28,10 @@ from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_stores import StateStores
+from headwater.streams.workflows.app_environment import environment_of_apps
 from headwater.streams.workflows.deployed_code import DeployedCode
-from headwater.streams.workflows.host_process import Program
-from headwater.streams.workflows.hosts import Hosts, Reloading
+from headwater.streams.workflows.host_process import HostOptions
+from headwater.streams.workflows.hosts import NAMED_OUTPUT, Hosts, Reloading
 from headwater.streams.workflows.housekeeping import Bounds, Checkpoints, Housekeeping, Pace
 from headwater.streams.workflows.incidents import Incidents, Restoring
 from headwater.streams.workflows.instance_stores import InstanceStores
@@ -81,7 +82,7 @@ class WorkflowWorker:
         ticked: bool = False,
         joined: Callable[[], Awaitable[None]] | None = None,
         stores: StateStores | None = None,
-        builtin: Program | None = None,
+        builtin: HostOptions = HostOptions(),  # noqa: B008 (a constant)
         graphs: DeployedGraphs | None = None,
         deployed: DeployedCode | None = None,
         bounds: Bounds | None = None,
@@ -180,16 +181,16 @@ class WorkflowWorker:
         assert self._ticks is not None  # noqa: S101, only for ticked workers
         return await self._ticks.tick(max_instances, max_steps, continuing)
 
-    def _make_hosts(self, apps: Sequence[str], builtin: Program | None, *, named: bool) -> Hosts:
-        return Hosts(
-            apps,
-            self._driver,
-            builtin,
-            named=named,
-            threads_max=self._bounds.threads_max,
-            passed=self._bounds.passed,
-            deadlines=self._deadlines,
+    def _make_hosts(self, apps: Sequence[str], builtin: HostOptions, *, named: bool) -> Hosts:
+        threads_max, deadlines = self._bounds.threads_max, self._deadlines
+        options = HostOptions(NAMED_OUTPUT) if named else HostOptions()
+        options = options._replace(
+            environment=environment_of_apps(self._bounds.passed),
+            threads_max=threads_max,
+            deadlines=deadlines,
         )
+        builtin = builtin._replace(threads_max=threads_max, deadlines=deadlines)
+        return Hosts(apps, self._driver, options, builtin)
 
     def _make_log(self, cluster: Cluster) -> WorkflowLog:
         return WorkflowLog(cluster=cluster, client_id=f"{self._name}-log", clock=self._clock)
