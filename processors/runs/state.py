@@ -58,22 +58,6 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 
-__all__ = [
-    "BEGINNING",
-    "REMEMBERED_MAX",
-    "REMEMBERED_MS",
-    "TRANSITIONS",
-    "UNRESOLVED",
-    "Entry",
-    "Received",
-    "Run",
-    "Slot",
-    "StoredKey",
-    "created_before",
-    "received_before",
-    "remember",
-]
-
 _ACTIVE, _WAITING, _PAUSED = RunStatus.ACTIVE, RunStatus.WAITING, RunStatus.PAUSED
 
 TRANSITIONS: Final[dict[type, dict[RunStatus, RunStatus]]] = {

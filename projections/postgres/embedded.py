@@ -43,8 +43,6 @@ from headwater.server_process import (
     wait_until,
 )
 
-__all__ = ["EmbeddedPostgres", "psql_program"]
-
 _VERSION = 18
 #: The only role and database. The role owns everything, so it may also create test databases.
 _ROLE = "headwater"

@@ -40,8 +40,6 @@ from headwater.server_process import (
 )
 from headwater.streams.kafka.jars import KAFKA_VERSION, aot_cache, fetch_jars, jars_directory
 
-__all__ = ["Access", "EmbeddedKafka", "Listener"]
-
 #: With the AOT cache written: 10 s on a slow machine.
 _TRAINED_TIMEOUT_S = 120.0
 #: A record may carry a payload of 10 MB and its envelope.
