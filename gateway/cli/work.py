@@ -60,9 +60,9 @@ from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.deployment_log import DefinitionLog, DeploymentLog
 from headwater.streams.workflows.host_process import HostKilled, HostOptions, declarations_of
 from headwater.streams.workflows.hosts import AppChanged
-from headwater.streams.workflows.housekeeping import Bounds
 from headwater.streams.workflows.runnable_code import DeployedGraphs
 from headwater.streams.workflows.worker import WorkflowWorker
+from headwater.streams.workflows.worker_options import Bounds, WorkerCode, WorkerServices
 
 _HELD: Final = "headwater_step_threads_held"
 _MEANING: Final = "Threads that callbacks of abandoned steps still occupy."
@@ -228,24 +228,28 @@ async def _work(
         membership = exits.enter_context(system_membership(cluster, f"workflows {name}"))
         worker = WorkflowWorker(
             cluster=cluster,
-            apps=settings.apps,
-            engines=_engines(settings, graphs, slots),
-            clock=clock,
-            draw_seed=lambda: secrets.token_hex(_SEED_BYTES),
             name=name,
-            database=database,
-            member=settings.member or None,
-            ticked=ticked,
-            joined=joined,
-            stores=stores_of(settings, clock),
-            builtin=HostOptions(
-                "headwater.gateway.builtin", {**os.environ, **environment(settings)}
+            engines=_engines(settings, graphs, slots),
+            code=WorkerCode(
+                apps=settings.apps,
+                builtin=HostOptions(
+                    "headwater.gateway.builtin", {**os.environ, **environment(settings)}
+                ),
+                graphs=DeployedGraphs(definitions, graphs.deploy, clock=clock),
+                deployed=code,
+                ticked=ticked,
+                reload=reload,
             ),
-            graphs=DeployedGraphs(definitions, graphs.deploy, clock=clock),
-            deployed=code,
+            services=WorkerServices(
+                clock=clock,
+                draw_seed=lambda: secrets.token_hex(_SEED_BYTES),
+                database=database,
+                stores=stores_of(settings, clock),
+                evaluator=evaluator,
+                joined=joined,
+            ),
+            member=settings.member or None,
             bounds=_bounds(settings),
-            reload=reload,
-            evaluator=evaluator,
         )
         if ticked:
             await exits.enter_async_context(_tick_connections(settings, worker, new_id))

@@ -160,25 +160,24 @@ class Appender:
             ) from error
         return len(partitions)
 
-    async def append(self, records: Sequence[Outgoing]) -> None:
-        """Append records and return when the broker has acknowledged all of them.
+    async def append(self, records: Sequence[Outgoing]) -> list[int]:
+        """Append records; return the first offsets of their batches when all are acknowledged.
 
         Records keep their order within a partition.
 
         Raises:
             BrokerUnavailable: Some of the records may be in the log all the same.
         """
-        if records:
-            await self.acknowledged(await self.send(records))
+        return await self.acknowledged(await self.send(records)) if records else []
 
-    async def append_or_stop(self, records: Sequence[Outgoing]) -> None:
+    async def append_or_stop(self, records: Sequence[Outgoing]) -> list[int]:
         """Append records; disconnect on failure, so that the next append may succeed.
 
         Raises:
             BrokerUnavailable: Some of the records may be in the log all the same.
         """
         try:
-            await self.append(records)
+            return await self.append(records)
         except BrokerUnavailable:
             await self.stop(_STOP_S)
             raise
