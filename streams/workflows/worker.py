@@ -419,7 +419,6 @@ class WorkflowWorker:
             number,
             restored.claims,
             restored.instances,
-            restored.wakes,
             code=self._code.code(),
             number_activations=lambda host: self._driver.number_activation(number, host),
             draw_seed=self._services.draw_seed,
