@@ -17,7 +17,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 from urllib.parse import quote
 
 import psycopg
@@ -74,7 +74,7 @@ class EmbeddedPostgres(ServerProcess):
     """A Postgres server as a child process of this one, with its data in `data_dir`."""
 
     #: Postgres's fast shutdown. SIGTERM would wait for clients to disconnect.
-    stop_signal = signal.SIGINT
+    stop_signal: ClassVar[signal.Signals] = signal.SIGINT
 
     def __init__(self, data_dir: Path, *, port: int = 0, report: Callable[[str], None]) -> None:
         self._dir = data_dir.absolute()

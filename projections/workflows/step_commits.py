@@ -92,7 +92,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(StepReturned)
 class StepCommits(Pooled[_Connection]):
     """Runs the SQL of steps with a small pool of connections.
 
-    Implements `StepDatabase` of `streams.engine.step_database`. All methods except `open` and
+    Implements `StepDatabase` of `streams.engine.steps_with_sql`. All methods except `open` and
     `close` raise StoreUnavailable.
     """
 

@@ -160,17 +160,20 @@ class Appender:
             ) from error
         return len(partitions)
 
-    async def append(self, records: Sequence[Outgoing]) -> list[int]:
-        """Append records; return the first offsets of their batches when all are acknowledged.
+    async def append(self, records: Sequence[Outgoing]) -> list[tuple[Sent, int]]:
+        """Append records; return their batches with the first offsets when all are acknowledged.
 
         Records keep their order within a partition.
 
         Raises:
             BrokerUnavailable: Some of the records may be in the log all the same.
         """
-        return await self.acknowledged(await self.send(records)) if records else []
+        if not records:
+            return []
+        sent = await self.send(records)
+        return list(zip(sent, await self.acknowledged(sent), strict=True))
 
-    async def append_or_stop(self, records: Sequence[Outgoing]) -> list[int]:
+    async def append_or_stop(self, records: Sequence[Outgoing]) -> list[tuple[Sent, int]]:
         """Append records; disconnect on failure, so that the next append may succeed.
 
         Raises:

@@ -146,5 +146,6 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
             BrokerUnavailable: No broker answered.
         """
         key = f"{name}#{os.urandom(_KEY_BYTES).hex()}".encode()
-        (offset,) = await self._appender.append_or_stop([Outgoing(topic, PARTITION, key, value)])
+        record = Outgoing(topic, PARTITION, key, value)
+        ((_, offset),) = await self._appender.append_or_stop([record])
         return offset
