@@ -294,9 +294,11 @@ async def _running(
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as exits:
         exits.enter_context(watch.watching())
-        for log in (ports.log, ports.answers, ports.audit, ports.replays, ports.wiping.log):
+        for log in (ports.log, ports.answers, ports.audit):
             await log.start()
             exits.push_async_callback(log.stop)
+        exits.push_async_callback(ports.replays.stop)
+        exits.push_async_callback(ports.wiping.log.stop)
         for reader in (ports.reader, watching):
             await reader.open()
             exits.push_async_callback(reader.close)

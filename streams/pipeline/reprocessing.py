@@ -70,9 +70,6 @@ class DeadLetters:
         self._clock = clock
         self._appender = Appender(cluster=cluster, client_id="headwater-replay")
 
-    async def start(self) -> None:
-        """Do nothing: the first replay connects."""
-
     async def stop(self) -> None:
         """Disconnect."""
         await self._appender.stop()

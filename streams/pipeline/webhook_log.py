@@ -458,9 +458,6 @@ class WipeLog:
         self._appender = Appender(cluster=cluster, client_id="headwater-wipes")
         self._offsets = Offsets(cluster, "headwater-wipes")
 
-    async def start(self) -> None:
-        """Do nothing: the first order connects."""
-
     async def stop(self) -> None:
         """Disconnect."""
         await self._offsets.stop()

@@ -238,10 +238,6 @@ class HostProcess:
         """Whether the child reads too slowly, so that it should not be assigned new runs."""
         return self._pipe.full
 
-    async def wait_for_capacity(self) -> None:
-        """Wait until it is no longer full, or has exited."""
-        await self._pipe.wait_for_capacity()
-
     def pause_reading(self) -> None:
         """Stop reading until `resume_reading`. The child soon stops reading, too."""
         self._pipe.pause_reading()

@@ -118,8 +118,6 @@ class MemoryReplays:
         self.replayed: list[tuple[int, int]] = []
         self.appended_again: list[tuple[int, int]] = []
 
-    async def start(self) -> None: ...
-
     async def stop(self) -> None: ...
 
     async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[Replayed]:
@@ -140,8 +138,6 @@ class MemoryWipes:
 
     def __init__(self, *, away: bool = False) -> None:
         self._away = away
-
-    async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
 
