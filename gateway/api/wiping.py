@@ -19,7 +19,7 @@ from headwater.gateway.builtin.blobs.store import Blobs, InvalidBlobKey, reports
 from headwater.projections.deliveries.users import progress
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import forgotten
-from headwater.streams.pipeline.webhook_log import WipeLog
+from headwater.streams.pipeline.wiping import WipeLog
 
 _POLL_EVERY_S: Final = 0.2
 #: A response waits up to 20 s for the partitions; commands wait somewhat longer.

@@ -177,6 +177,11 @@ def _bounds(settings: Settings) -> Bounds:
     )
 
 
+def _worker_code(settings: Settings) -> WorkerCode:
+    builtin = HostOptions("headwater.gateway.builtin", {**os.environ, **environment(settings)})
+    return WorkerCode(apps=settings.apps, builtin=builtin)
+
+
 def _deployed_code(settings: Settings, deployments: DeploymentLog) -> DeployedCode:
     folder = settings.state_dir / "deployments"
     return DeployedCode(deployments, folder, hosts_max=settings.deployment_hosts)
@@ -230,11 +235,7 @@ async def _work(
             cluster=cluster,
             name=name,
             engines=_engines(settings, graphs, slots),
-            code=WorkerCode(
-                apps=settings.apps,
-                builtin=HostOptions(
-                    "headwater.gateway.builtin", {**os.environ, **environment(settings)}
-                ),
+            code=_worker_code(settings)._replace(
                 graphs=DeployedGraphs(definitions, graphs.deploy, clock=clock),
                 deployed=code,
                 ticked=ticked,

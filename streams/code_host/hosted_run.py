@@ -9,7 +9,7 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -69,6 +69,13 @@ _FAILED: Final = (StepRaised, RollbackRaised, BeginRollback, Raise)
 _NO_RETRY: Final = RetryPolicy(0, 0, "constant")
 
 
+class AttemptOwner(Protocol):
+    """The run of an activation, which has running attempts."""
+
+    number: int
+    attempts: dict[str, "Attempt"]
+
+
 class Attempt:
     """A running attempt. The run's `attempts` contains it until it ends or is cancelled."""
 
@@ -76,7 +83,7 @@ class Attempt:
 
     def __init__(
         self,
-        run: "HostedRun",
+        run: AttemptOwner,
         key: str,
         number: int,
         call: Call | None = None,

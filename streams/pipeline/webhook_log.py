@@ -1,4 +1,4 @@
-"""The topic `webhooks` for the gateway: append deliveries and wipe orders, read deliveries.
+"""The topic `webhooks` for the gateway: append and read deliveries.
 
 Duplicates: if two copies of a delivery reach one gateway, the second waits for the first and is
 answered as its duplicate. So is the retry of a delivery whose sender gave up while the first
@@ -13,7 +13,6 @@ import logging
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from hashlib import sha256
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
@@ -22,16 +21,15 @@ from aiokafka.errors import KafkaError
 
 from headwater.processors.providers.headwater import delivery_of
 from headwater.processors.providers.provider import Placement
-from headwater.processors.wipes import SOURCE, TYPE, WipeOrder
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import WebhookReceived, WebhooksClaimed
 from headwater.schemas.topics import ADMISSIONS, WEBHOOKS
 from headwater.streams.kafka.append_queues import GroupCommit
-from headwater.streams.kafka.appender import Appender, Producers
+from headwater.streams.kafka.appender import Producers
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.readers import Offsets, read_records_at
+from headwater.streams.kafka.readers import read_records_at
 from headwater.streams.kafka.records import Outgoing, partition_of, text_of
 from headwater.streams.kafka.retrying import Retrying
 
@@ -441,64 +439,3 @@ def _ce_source(source: str) -> bytes:
 @lru_cache(maxsize=1024)
 def _ce_type(source: str, kind: str) -> bytes:
     return f"{source}.{kind}".encode()
-
-
-# -- order wipes: append a delivery `user_wiped` to every partition of `webhooks`, after its
-# fence
-
-#: The hexadecimal digits of an event id.
-_ID_CHARS = 32
-
-
-class WipeLog:
-    """Orders wipes. A wipe that has been ordered is carried out, whichever processes crash."""
-
-    def __init__(self, *, cluster: Cluster, clock: Callable[[], int]) -> None:
-        self._clock = clock
-        self._appender = Appender(cluster=cluster, client_id="headwater-wipes")
-        self._offsets = Offsets(cluster, "headwater-wipes")
-
-    async def stop(self) -> None:
-        """Disconnect."""
-        await self._offsets.stop()
-        await self._appender.stop()
-
-    async def order(self, user_id: str, wipe_id: str) -> int:
-        """Order a wipe; return, when it is durable, how many partitions carry it out.
-
-        Raises:
-            BrokerUnavailable: Some partitions may have it; the call can be repeated safely.
-        """
-        partitions = range(await self.partitions())
-        ends = [await self._offsets.ends([WEBHOOKS], partition) for partition in partitions]
-        fence = tuple(end[WEBHOOKS] for end in ends)
-        body = msgspec.json.encode(WipeOrder(wipe_id, user_id, fence))
-        now_ms = self._clock()
-        await self._appender.append_or_stop(
-            [_record(wipe_id, user_id, body, partition, now_ms) for partition in partitions]
-        )
-        return len(partitions)
-
-    async def partitions(self) -> int:
-        """Return how many partitions carry out each wipe.
-
-        Raises:
-            BrokerUnavailable: No broker answered.
-        """
-        return await self._appender.partitions(WEBHOOKS)
-
-
-def _record(wipe_id: str, user_id: str, body: bytes, partition: int, now_ms: int) -> Outgoing:
-    event_id = sha256(f"{TYPE}\0{wipe_id}\0{partition}".encode()).hexdigest()[:_ID_CHARS]
-    delivery = WebhookReceived(
-        event_id=event_id,
-        request_id=wipe_id,
-        source=SOURCE,
-        type=TYPE,
-        subject=user_id,
-        sent_at_ms=now_ms,
-        updated_at_ms=0,
-        received_at_ms=now_ms,
-        body=body,
-    )
-    return Outgoing(WEBHOOKS, partition, event_id.encode(), encode(delivery))
