@@ -177,9 +177,9 @@ def _bounds(settings: Settings) -> Bounds:
     )
 
 
-def _worker_code(settings: Settings) -> WorkerCode:
+def _worker_code(settings: Settings, *, ticked: bool, reload: bool) -> WorkerCode:
     builtin = HostOptions("headwater.gateway.builtin", {**os.environ, **environment(settings)})
-    return WorkerCode(apps=settings.apps, builtin=builtin)
+    return WorkerCode(apps=settings.apps, builtin=builtin, ticked=ticked, reload=reload)
 
 
 def _deployed_code(settings: Settings, deployments: DeploymentLog) -> DeployedCode:
@@ -235,11 +235,8 @@ async def _work(
             cluster=cluster,
             name=name,
             engines=_engines(settings, graphs, slots),
-            code=_worker_code(settings)._replace(
-                graphs=DeployedGraphs(definitions, graphs.deploy, clock=clock),
-                deployed=code,
-                ticked=ticked,
-                reload=reload,
+            code=_worker_code(settings, ticked=ticked, reload=reload)._replace(
+                graphs=DeployedGraphs(definitions, graphs.deploy, clock=clock), deployed=code
             ),
             services=WorkerServices(
                 clock=clock,
