@@ -10,8 +10,6 @@ from headwater.projections.postgres.connections import PooledReader, Row
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.errors import StoreUnavailable
 
-__all__ = ["Hits", "IdempotencyKeys", "hits_of", "record_hits"]
-
 
 class Hits(msgspec.Struct, frozen=True):
     """Number of hits ever and in the last 15 whole minutes, and the time of the last."""

@@ -15,7 +15,6 @@ from headwater.gateway.api.deliveries import delivery_routes, raw_event_routes
 from headwater.gateway.api.json_bodies import BodySize, LimitedBodies, OperatorRequest, check_texts
 from headwater.gateway.api.lineage import lineage_routes
 from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses
-from headwater.gateway.api.ports import DeliveryLog, Replays
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import checked_parameters, moment_of
 from headwater.gateway.api.request_scope import AnyRequest
@@ -34,6 +33,8 @@ from headwater.projections.deliveries.queries import (
 from headwater.projections.deliveries.users import UserWhole, user_whole
 from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
 from headwater.projections.workflows.instances import InstanceCount, instance_counts
+from headwater.streams.pipeline.reprocessing import DeadLetters
+from headwater.streams.pipeline.webhook_log import WebhookLog
 
 
 def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
@@ -158,8 +159,8 @@ class Projections(msgspec.Struct, frozen=True):
 
 def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
     reader: Reader,
-    log: DeliveryLog,
-    replays: Replays,
+    log: WebhookLog,
+    replays: DeadLetters,
     providers: Providers,
     *,
     key: str,
@@ -171,7 +172,7 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
     Args:
         reader: Postgres reader.
         log: Topic `webhooks`.
-        replays: Replays dead letters and deliveries.
+        replays: DeadLetters dead letters and deliveries.
         providers: Installed providers.
         key: Operators' key.
         limited: Middleware that limits request bodies.
@@ -198,7 +199,7 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
     )
 
 
-def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandler]:
+def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteHandler]:
     @get(
         "/dlq",
         summary="Dead letters, newest first",
@@ -304,7 +305,7 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
     return [traces, outcomes, outcome, instances, projections]
 
 
-async def _replay(reader: Reader, replays: Replays, request: ReplayRequest) -> ReplayAnswer:
+async def _replay(reader: Reader, replays: DeadLetters, request: ReplayRequest) -> ReplayAnswer:
     if request.all == bool(request.positions):
         raise Problem("invalid_parameter", "expected either positions or all", field="positions")
     check_texts(_REASON_CHARS, reason=request.reason)

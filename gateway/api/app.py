@@ -35,7 +35,6 @@ from headwater.gateway.api.monitoring import Metrics, health_routes
 from headwater.gateway.api.openapi import SECURITY as KEYS
 from headwater.gateway.api.openapi import responses_of
 from headwater.gateway.api.ownership import UnexpectedHits, ownership_routers
-from headwater.gateway.api.ports import AnswerLog, AuditLog, DeliveryLog, Replays
 from headwater.gateway.api.problems import HANDLERS, Problem
 from headwater.gateway.api.reads import read_routes
 from headwater.gateway.api.rebuilds import rebuild_routes
@@ -60,6 +59,9 @@ from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
+from headwater.streams.pipeline.reprocessing import DeadLetters
+from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
+from headwater.streams.pipeline.webhook_log import WebhookLog
 
 _VERSION: Final = version("headwater")
 _ROOT: Final = "/"
@@ -96,10 +98,10 @@ class Ports:
         clock: Unix milliseconds.
     """
 
-    log: DeliveryLog
+    log: WebhookLog
     answers: AnswerLog
     audit: AuditLog
-    replays: Replays
+    replays: DeadLetters
     reader: Reader
     workflows: WorkflowPorts
     users: UserServices
@@ -292,9 +294,11 @@ async def _running(
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as exits:
         exits.enter_context(watch.watching())
-        for log in (ports.log, ports.answers, ports.audit, ports.replays, ports.wiping.log):
+        for log in (ports.log, ports.answers, ports.audit):
             await log.start()
             exits.push_async_callback(log.stop)
+        exits.push_async_callback(ports.replays.stop)
+        exits.push_async_callback(ports.wiping.log.stop)
         for reader in (ports.reader, watching):
             await reader.open()
             exits.push_async_callback(reader.close)

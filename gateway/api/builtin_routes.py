@@ -16,10 +16,10 @@ from litestar.params import FromPath, JSONBody
 from headwater.gateway.api.audit import note
 from headwater.gateway.api.json_bodies import BodySize, check_texts
 from headwater.gateway.api.openapi import problem_responses
-from headwater.gateway.api.ports import send_all
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import moment_of
 from headwater.gateway.api.request_scope import AnyRequest
+from headwater.gateway.api.workflows.command_outcomes import send_all
 from headwater.gateway.builtin.instances import (
     ERASE,
     PRUNE,
@@ -39,7 +39,7 @@ from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.answers import Instance, Step
 from headwater.schemas.history import StartRun
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
+from headwater.streams.workflows.client import Addressed, OutcomeUnknown, WorkflowClient
 
 P = TypeVar("P", bound=msgspec.Struct)
 
@@ -61,7 +61,7 @@ class BuiltinInstances:
         clock: Returns Unix milliseconds.
     """
 
-    commands: Commands
+    commands: WorkflowClient
     workflows: Workflows
     new_id: Callable[[], str]
     clock: Callable[[], int]

@@ -13,7 +13,6 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import OptionalBody, problem_responses
-from headwater.gateway.api.ports import DeliveryLog, Replays
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import moment_of
 from headwater.projections.deliveries.lineage import (
@@ -31,7 +30,8 @@ from headwater.projections.deliveries.users import WaitingDelivery, oldest_waiti
 from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
 from headwater.schemas.errors import PARSE_ERRORS, UndecodableRecord, UnknownSchema
 from headwater.schemas.topics import WEBHOOKS
-from headwater.streams.pipeline.webhook_log import Stored
+from headwater.streams.pipeline.reprocessing import DeadLetters
+from headwater.streams.pipeline.webhook_log import Stored, WebhookLog
 
 _PAGE_DEFAULT: Final = 50
 #: Partition and offset in the topic webhooks.
@@ -53,7 +53,7 @@ class DeliveryAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     body: str | None = None
 
 
-def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHandler]:
+def delivery_routes(reader: PooledReader, log: WebhookLog) -> list[HTTPRouteHandler]:
     """Return the routes under /admin/deliveries."""
 
     @get(
@@ -116,7 +116,7 @@ def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHan
     return [listing, one]
 
 
-async def _body(log: DeliveryLog, details: DeliveryWhole) -> str | None:
+async def _body(log: WebhookLog, details: DeliveryWhole) -> str | None:
     try:
         received = await log.read(details.outcome.partition, details.outcome.offset)
     except (UndecodableRecord, UnknownSchema):
@@ -183,7 +183,7 @@ class Drained(msgspec.Struct, frozen=True):
 
 
 def raw_event_routes(
-    reader: PooledReader, log: DeliveryLog, replays: Replays
+    reader: PooledReader, log: WebhookLog, replays: DeadLetters
 ) -> list[HTTPRouteHandler]:
     """Return the routes under /admin/raw-events, and /admin/drain."""
 
@@ -245,7 +245,7 @@ _GONE: Final = (
 )
 
 
-async def _find(reader: PooledReader, log: DeliveryLog, named: str) -> DeliveryWhole:
+async def _find(reader: PooledReader, log: WebhookLog, named: str) -> DeliveryWhole:
     """Return the details of a delivery by event id, request id or position."""
     event_id = named
     at = _TOPIC_POSITION.fullmatch(named)
@@ -288,7 +288,7 @@ def _last_read(waiting: WaitingDelivery) -> tuple[int, int]:
     return (waiting.partition, waiting.offset) if at is None else (int(at[1]), int(at[2]))
 
 
-async def _stored(log: DeliveryLog, details: DeliveryWhole) -> AsyncIterator[tuple[str, Stored]]:
+async def _stored(log: WebhookLog, details: DeliveryWhole) -> AsyncIterator[tuple[str, Stored]]:
     for partition, offset in _positions(details):
         stored = await log.read(partition, offset)
         if stored is not None and stored.delivery.event_id == details.outcome.event_id:

@@ -11,7 +11,6 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, QueryParameter
 
 from headwater.gateway.api.openapi import problem_responses
-from headwater.gateway.api.ports import DeliveryLog
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import sent_segments
 from headwater.processors.columns import RowUpdate
@@ -37,6 +36,7 @@ from headwater.projections.errors import RecordRefused
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import Table, begins_with_user
+from headwater.streams.pipeline.webhook_log import WebhookLog
 
 #: Deliveries that are normalized again for one row; reading them takes a few seconds.
 _DELIVERIES_MAX: Final = 1_000
@@ -103,9 +103,7 @@ class Impact(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[StartedInstance, ...]
 
 
-def lineage_routes(
-    reader: Reader, log: DeliveryLog, providers: Providers
-) -> list[HTTPRouteHandler]:
+def lineage_routes(reader: Reader, log: WebhookLog, providers: Providers) -> list[HTTPRouteHandler]:
     """Return the routes under /admin/why and /admin/impact."""
 
     @get(
@@ -165,7 +163,7 @@ def _key(table: Table, segments: Sequence[str]) -> tuple[str, ...]:
 
 async def _why(
     reader: Reader,
-    log: DeliveryLog,
+    log: WebhookLog,
     providers: Providers,
     table: Table,
     key: tuple[str, ...],
@@ -231,7 +229,7 @@ async def _deliveries(
 
 
 async def _normalized(
-    reader: Reader, log: DeliveryLog, providers: Providers, placed: Sequence[LocatedDelivery]
+    reader: Reader, log: WebhookLog, providers: Providers, placed: Sequence[LocatedDelivery]
 ) -> list[RowUpdate]:
     """Normalize deliveries with the current normalizers."""
     received = await log.read_all([(entry.partition, entry.offset) for entry in placed])
@@ -268,7 +266,7 @@ def _overridden(value: ColumnValue) -> Overridden:
 
 
 async def _impact(
-    reader: Reader, log: DeliveryLog, providers: Providers, raw_event_id: str
+    reader: Reader, log: WebhookLog, providers: Providers, raw_event_id: str
 ) -> Impact:
     details = await delivery(reader, raw_event_id)
     if details is None or details.outcome.event_id != raw_event_id:

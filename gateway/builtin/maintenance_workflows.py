@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from headwater.gateway.builtin.dependencies import InstancePruner
 from headwater.gateway.builtin.instances import (
     ERASE,
     PRUNE,
@@ -130,12 +129,8 @@ _PRUNE_PAGE_MAX: Final = 100
 _PRUNE_ERASE_TIMEOUT: Final = "6 hours"
 
 
-def prune_workflow(instances: Callable[[], Awaitable[InstancePruner]]) -> Workflow:
-    """Return the workflow; it deletes instances past their retention and erases their history.
-
-    An instance that starts under one of the ids of a repeated page is newer than the row in
-    Postgres, and is kept.
-    """
+def prune_workflow(instances: "Callable[[], Awaitable[InstanceDeletion]]") -> Workflow:
+    """Return the workflow; it deletes instances past their retention and erases their history."""
 
     async def prune(event: WorkflowEvent[PruneParams], step: Step) -> dict[str, Any]:
         async def page(so_far: Pruned) -> Pruned:

@@ -31,8 +31,6 @@ from headwater.schemas.records import EffectDecided, UserForgotten
 from headwater.schemas.tables import Table
 from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WIPES
 
-__all__ = ["DELIVERIES", "READERS", "TOPICS", "Rows", "plan", "refuse_unknown"]
-
 #: Topics of this projection.
 TOPICS: Final = (*TABLE_BY_TOPIC, OUTCOMES, EFFECTS, TRACES, DEAD_LETTERS, WIPES)
 

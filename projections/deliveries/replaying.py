@@ -8,8 +8,6 @@ import msgspec
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.postgres.statements import filled, template
 
-__all__ = ["FIRST", "Matched", "ReplayCursor", "Selection", "matched", "page"]
-
 _OFFSET_MAX: Final = 2**63 - 1
 _SELECTED: Final = template("replay_selected")
 _MATCHED: Final = filled("replay_matched", selected=_SELECTED)

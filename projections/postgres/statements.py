@@ -16,24 +16,6 @@ from psycopg import sql
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.tables import Column, Table, begins_with_user
 
-__all__ = [
-    "DELETES",
-    "OF_INSTANCES",
-    "OF_WORKFLOWS",
-    "UPSERTS",
-    "SqlColumn",
-    "filled",
-    "key_columns",
-    "listed",
-    "names_user",
-    "read_columns",
-    "statement",
-    "template",
-    "upsert_of",
-    "value_columns",
-    "wiped_rows",
-]
-
 _QUERIES: Final = files("headwater.projections").joinpath("queries")
 
 

@@ -22,27 +22,6 @@ from headwater.projections.postgres.binary_rows import RowType
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.newer import Logged
 
-__all__ = [
-    "ROWS_MAX",
-    "UNREADABLE",
-    "Admitted",
-    "Batch",
-    "LogRecord",
-    "Partition",
-    "Plan",
-    "Planner",
-    "Projection",
-    "RowStatement",
-    "Span",
-    "SqlRow",
-    "admit",
-    "base64_text",
-    "one_by_one",
-    "payload",
-    "refusal",
-    "row_statements",
-]
-
 #: A row with the field names of its statement. All rows of a table have the same type.
 SqlRow: TypeAlias = dict[str, Any] | msgspec.Struct
 

@@ -39,8 +39,6 @@ from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.history import NO_CAUSE, NO_LEADER_EPOCH
 from headwater.schemas.topics import DEAD_LETTERS, TRACES, retention_of
 
-__all__ = ["SYNC_KEPT_DAYS", "AppliedPosition", "Store", "next_offsets"]
-
 
 async def next_offsets(reader: PooledReader, projection: str, topic: str) -> dict[int, int]:
     """Return the next offset to apply of each partition of a topic.

@@ -12,22 +12,6 @@ from headwater.projections.errors import store_edge
 from headwater.projections.postgres.connections import PooledReader, Row, own_dsn
 from headwater.projections.postgres.statements import statement
 
-__all__ = [
-    "PENDING_STATES",
-    "ChangedRow",
-    "Example",
-    "Rebuild",
-    "RebuildWork",
-    "RowRecord",
-    "Wipes",
-    "begin",
-    "find",
-    "latest",
-    "request_state",
-    "under_way",
-    "wipes_known",
-]
-
 #: States in which work is pending.
 PENDING_STATES = ("building", "switching", "switching_back")
 

@@ -21,8 +21,6 @@ from headwater.projections.postgres.statements import OF_WORKFLOWS, filled, list
 from headwater.projections.rebuilds.rebuilds import Example
 from headwater.projections.workflows.history import PROJECTION
 
-__all__ = ["SCHEMA", "ShadowTables"]
-
 #: Schema of the rebuilt tables.
 SCHEMA: Final = "headwater_rebuilt"
 _EXAMPLES: Final = 10

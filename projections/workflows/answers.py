@@ -30,30 +30,6 @@ from headwater.schemas.answers import (
 )
 from headwater.schemas.history import Json
 
-__all__ = [
-    "BY_RANK",
-    "Changed",
-    "Changes",
-    "LocatedInstance",
-    "OpenJob",
-    "Page",
-    "Row",
-    "RunKey",
-    "concurrency_of",
-    "event_of",
-    "failure_of",
-    "instance_of",
-    "job_of",
-    "listed_of",
-    "log_line_of",
-    "made",
-    "paged_instance_of",
-    "raw",
-    "status_of",
-    "step_of",
-    "token_of",
-]
-
 A = TypeVar("A", bound=Answer)
 S = TypeVar("S", bound=InstanceStatus)
 R = TypeVar("R", bound=msgspec.Struct)

@@ -15,21 +15,6 @@ from headwater.projections.postgres.statements import statement
 from headwater.schemas.errors import PARSE_ERRORS
 from headwater.schemas.statuses import RunStatus
 
-__all__ = [
-    "FIRST",
-    "About",
-    "Expired",
-    "Expiry",
-    "InstanceCount",
-    "PruneCursor",
-    "about",
-    "expired",
-    "expired_counts",
-    "forgotten",
-    "instance_counts",
-    "wiped_partitions",
-]
-
 
 class InstanceCount(msgspec.Struct, frozen=True, kw_only=True):
     """Number of a workflow's instances with one status."""

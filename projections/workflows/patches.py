@@ -49,8 +49,6 @@ from headwater.schemas.history import (
     SlotsGiven,
 )
 
-__all__ = ["EventContext", "Patches", "SlotPatches", "is_slots_instance"]
-
 
 class SlotRow(msgspec.Struct, kw_only=True, gc=False):
     """A run that holds a slot or waits for one."""

@@ -78,8 +78,6 @@ from headwater.schemas.history import (
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
-__all__ = ["WORKFLOWS", "plan_history", "plan_record", "workflows_kept"]
-
 #: Kinds that wait for something outside the code; the others wait for entries inside them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
 #: Events that change no existing instance: a run begins, or they belong to no instance.

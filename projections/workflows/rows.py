@@ -17,22 +17,6 @@ from headwater.processors.runs.state import TRANSITIONS
 from headwater.schemas.history import Failure, Json, Parent
 from headwater.schemas.statuses import OPEN, EntryStatus, RunStatus
 
-__all__ = [
-    "AUTHORS_JSON",
-    "Deleted",
-    "Delivery",
-    "EventRow",
-    "InstanceChange",
-    "InstanceRow",
-    "LogRow",
-    "OwnerRow",
-    "Retry",
-    "StepChange",
-    "StepRow",
-    "Trim",
-    "WithError",
-]
-
 #: The status after an event; None if it depends on the status before.
 _LEADS_TO: Final[dict[type, RunStatus | None]] = {
     event: targets.pop() if len(targets) == 1 else None

@@ -19,8 +19,6 @@ from headwater.projections.workflows.listings import (
 from headwater.schemas.statuses import RunState, RunStatus
 from headwater.schemas.v1_answers import Run, RunListed
 
-__all__ = ["FoundRun", "Runs", "state_of"]
-
 R = TypeVar("R", bound=RunListed)
 
 _STATES: Final[Mapping[str, RunState]] = {

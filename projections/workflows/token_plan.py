@@ -24,8 +24,6 @@ from headwater.schemas.history import (
     TokensTimedOut,
 )
 
-__all__ = ["TOKEN_PLANNERS"]
-
 
 def _created(patches: Patches, context: EventContext, event: TokensCreated) -> None:
     counts = {transition.ref: transition.times for transition in event.taken}

@@ -13,8 +13,6 @@ from headwater.processors.graph.planning import TERMINAL, TokenStatus
 from headwater.projections.workflows.rows import WithError
 from headwater.schemas.history import Child, Failure, Json
 
-__all__ = ["TokenChange", "TokenRow"]
-
 _WAITING: Final = TokenStatus.WAITING_FOR_SIBLINGS
 
 

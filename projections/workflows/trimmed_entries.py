@@ -20,8 +20,6 @@ from headwater.projections.workflows.plan import plan_record
 from headwater.projections.workflows.rows import EventRow, LogRow, StepRow, Trim
 from headwater.schemas.history import HistoryAppended, InstanceDeleted
 
-__all__ = ["TrimmedEntries"]
-
 #: Sort key of an entry within its run: ordinal and sequence.
 EntryKey: TypeAlias = tuple[int, int]
 _Row: TypeAlias = dict[str, Any]

@@ -9,8 +9,8 @@ takes. It does the same for void records that it reads when it acquires the part
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 from typing_extensions import override
@@ -23,7 +23,7 @@ from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.newer import Waiting
 from headwater.schemas.topics import OUTCOMES, WAITING, WIPES
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
-from headwater.streams.kafka.state_store import Changes, Family
+from headwater.streams.kafka.state_store import Family, StateStore
 
 _PAGE = 500
 
@@ -42,27 +42,6 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True):
     unseen: tuple[int, int] = (0, NO_EPOCH)
 
 
-class Store(Protocol):
-    """Store of a partition's state; see `StateStore`."""
-
-    def positions(self) -> dict[str, int]: ...  # noqa: D102
-    def get(self, family: Family, key: bytes) -> bytes | None: ...  # noqa: D102
-    def multi_get(  # noqa: D102
-        self, family: Family, keys: Sequence[bytes]
-    ) -> list[bytes | None]: ...
-    def scan(  # noqa: D102
-        self, family: Family, prefix: bytes = b"", *, after: bytes | None = None, limit: int = 1_000
-    ) -> list[tuple[bytes, bytes]]: ...
-    def families(self) -> list[Family]: ...  # noqa: D102
-    def write(self, changes: Changes, positions: Mapping[str, int]) -> None: ...  # noqa: D102
-    def drop(self, family: Family) -> None: ...  # noqa: D102
-    def clear(self) -> None: ...  # noqa: D102
-    def purge(  # noqa: D102
-        self, family: Family, prefixes: Iterable[bytes] = (b"",)
-    ) -> None: ...
-    def close(self) -> None: ...  # noqa: D102
-
-
 class Staged:
     """A store and the changes to be written to it.
 
@@ -71,7 +50,7 @@ class Staged:
     durable.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: StateStore) -> None:
         self.store = store
         self._changes: defaultdict[Family, dict[bytes, bytes | None]] = defaultdict(dict)
 

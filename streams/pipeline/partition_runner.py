@@ -35,6 +35,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.readers import Offsets, read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, position_of
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.kafka.state_store import StateStore
 from headwater.streams.pipeline._faust import TP, Batch
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_lease import (
@@ -47,7 +48,6 @@ from headwater.streams.pipeline.partition_lease import (
     PartitionCheckpoint,
     PartitionLease,
     PartitionLost,
-    Store,
     claim,
     last_values,
 )
@@ -78,7 +78,7 @@ class PartitionRunner:
         offsets: Offsets,
         check_session: Callable[[], None],
         watchdog: Watchdog,
-        open_store: Callable[[int], Awaitable[Store]],
+        open_store: Callable[[int], Awaitable[StateStore]],
         clock: BrokerClock,
         owner: str,
     ) -> None:

@@ -22,8 +22,8 @@ from headwater.schemas.records import UserForgotten, WebhookAdmitted, WebhooksCl
 from headwater.schemas.tables import Owner, Row, Table, begins_with_user
 from headwater.schemas.topics import ADMISSIONS, TOPICS, WAITING, WIPES
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, position_of
-from headwater.streams.kafka.state_store import Family
-from headwater.streams.pipeline.partition_lease import PartitionCheckpoint, Staged, Store
+from headwater.streams.kafka.state_store import Family, StateStore
+from headwater.streams.pipeline.partition_lease import PartitionCheckpoint, Staged
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Forgotten(NamedTuple):
 class PartitionState:
     """State of one partition. All methods may raise StoreCorrupted."""
 
-    def __init__(self, partition: int, store: Store) -> None:
+    def __init__(self, partition: int, store: StateStore) -> None:
         self.partition = partition
         #: Headers of records that carry their writer's epoch; set once there is an epoch.
         self.headers: Headers = []

@@ -31,8 +31,8 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.state_store import Family, StoreCorrupted
-from headwater.streams.pipeline.partition_lease import PartitionCheckpoint, Store
+from headwater.streams.kafka.state_store import Family, StateStore, StoreCorrupted
+from headwater.streams.pipeline.partition_lease import PartitionCheckpoint
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.rebuild_reader import Chunk, NormalizedDelivery, RebuildReader, Span
@@ -119,7 +119,7 @@ class Rebuild:
     def __init__(
         self,
         placement: Placement,
-        stores: Sequence[Store],
+        stores: Sequence[StateStore],
         park_for_ms: int,
         table: Table | None = None,
     ) -> None:
@@ -337,7 +337,7 @@ def _values(row: Row | None) -> Sequence[Value] | None:
     return None if row is None else row.values
 
 
-def _scan(store: Store, family: Family, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _scan(store: StateStore, family: Family, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     after: bytes | None = None
     while page := store.scan(family, prefix, after=after, limit=_PAGE):
         yield from page

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster, standalone_consumer
@@ -33,9 +32,6 @@ from headwater.streams.kafka.topics import TopicState, describe_catalog
 
 _TOPIC: Final = CONNECT_PREFIX + "topic"
 _PARTITION: Final = CONNECT_PREFIX + "partition"
-
-#: How long a discarded producer may take to stop.
-_STOP_S: Final = 5.0
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -74,9 +70,6 @@ class DeadLetters:
         self._cluster = cluster
         self._clock = clock
         self._appender = Appender(cluster=cluster, client_id="headwater-replay")
-
-    async def start(self) -> None:
-        """Do nothing: the first replay connects."""
 
     async def stop(self) -> None:
         """Disconnect."""
@@ -164,14 +157,8 @@ class DeadLetters:
 
     async def _appended(self, records: Sequence[Outgoing]) -> Mapping[int, Iterator[int]]:
         """Append records; return their offsets in order, by partition."""
-        try:
-            sent = await self._appender.send(records)
-            firsts = await self._appender.acknowledged(sent)
-        except BrokerUnavailable:
-            await self._appender.stop(_STOP_S)
-            raise
         offsets: dict[int, list[range]] = defaultdict(list)
-        for batch, first in zip(sent, firsts, strict=True):
+        for batch, first in await self._appender.append_or_stop(records):
             offsets[batch.partition].append(range(first, first + batch.records))
         return {partition: chain.from_iterable(ranges) for partition, ranges in offsets.items()}
 

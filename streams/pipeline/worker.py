@@ -9,15 +9,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NoReturn, ParamSpec, TypeVar
 
 import uvloop
 
-from headwater.processors.evaluations import Evaluator
-from headwater.processors.providers.provider import Placement
-from headwater.processors.triggers.rules import Rule
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WEBHOOKS
 from headwater.streams.clock import monotonic
@@ -286,12 +283,9 @@ def run_worker(  # noqa: PLR0913 (its collaborators)
     *,
     cluster: Cluster,
     app_id: str,
-    placement: Placement,
-    park_for_ms: int,
+    make_intake: Callable[[int], Intake],
     stores: StateStores,
     joined: Callable[[], Awaitable[None]],
-    rules: Sequence[Rule],
-    evaluator: Evaluator,
     member: str | None,
     clock: Callable[[], int],
 ) -> None:
@@ -302,25 +296,15 @@ def run_worker(  # noqa: PLR0913 (its collaborators)
     Args:
         cluster: The cluster.
         app_id: Consumer group of the workers.
-        placement: The providers.
-        park_for_ms: How long a delivery waits for its user, in milliseconds.
+        make_intake: Returns the intake, for the number of partitions.
         stores: The stores on disk.
         joined: Returns once this process knows which schema versions to write.
-        rules: Which deliveries start and signal workflows.
-        evaluator: Evaluates the expressions of rules.
         member: A name that the worker keeps over restarts, unique among workers.
         clock: Returns Unix milliseconds.
     """
     uvloop.install()
-    partitions = uvloop.run(_partitions(cluster))
+    intake = make_intake(uvloop.run(_partitions(cluster)))
     app = batch_app(app_id=app_id, cluster=cluster, member=member)
-    intake = Intake(
-        placement=placement,
-        partitions=partitions,
-        park_for_ms=park_for_ms,
-        rules=rules,
-        evaluator=evaluator,
-    )
     deadline = SessionDeadline(valid_for_s=LEASE_S, monotonic=monotonic)
     watchdog = Watchdog(patience_s=_PATIENCE_S, monotonic=monotonic)
     _build(app, intake, deadline, watchdog, stores, cluster, clock, joined)

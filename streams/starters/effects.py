@@ -42,7 +42,7 @@ from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.truncation import leader_epoch_of, seek_with_epoch
-from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
+from headwater.streams.workflows.client import Addressed, OutcomeUnknown, WorkflowClient
 
 #: Effects that are remembered of a partition; some 10 MB.
 REMEMBERED_MAX: Final = 50_000
@@ -131,7 +131,7 @@ class Starter:
 
     def __init__(
         self,
-        client: Commands,
+        client: WorkflowClient,
         *,
         cluster: Cluster,
         group: str,
