@@ -36,6 +36,7 @@ from headwater.projections.deliveries.users import WaitingDelivery, oldest_waiti
 from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
 from headwater.schemas.errors import PARSE_ERRORS, UndecodableRecord, UnknownSchema
 from headwater.schemas.topics import WEBHOOKS
+from headwater.streams.pipeline.reprocessing import DeliveryToReplay
 from headwater.streams.pipeline.webhook_log import Stored
 
 _PAGE_DEFAULT: Final = 50
@@ -217,12 +218,13 @@ def raw_event_routes(
     async def replay(named: FromPath[str]) -> RawEventReplayed:
         details = await _find(reader, log, named)
         event_id = details.outcome.event_id
-        for partition, offset in _positions(details):
-            for appended in await replays.reprocess([(partition, offset)]):
-                if appended.new_offset is not None:
-                    position = f"{WEBHOOKS}/{partition}@{appended.new_offset}"
-                    return RawEventReplayed(ok=True, raw_event_id=event_id, position=position)
-        raise Problem("gone", _GONE.format(details.outcome.partition, details.outcome.offset))
+        delivery = DeliveryToReplay(event_id, tuple(_positions(details)))
+        appended = await replays.reprocess([delivery])
+        if event_id not in appended:
+            raise Problem("gone", _GONE.format(details.outcome.partition, details.outcome.offset))
+        partition, offset = appended[event_id]
+        position = f"{WEBHOOKS}/{partition}@{offset}"
+        return RawEventReplayed(ok=True, raw_event_id=event_id, position=position)
 
     @post(
         "/drain",
@@ -238,8 +240,10 @@ def raw_event_routes(
         check_texts(_USER_CHARS, user_id=data.user_id)
         subjects = None if data.user_id is None else await subjects_of(reader, data.user_id)
         waiting = await oldest_waiting(reader, subjects=subjects, limit=data.limit)
-        appended = await replays.reprocess([_last_read(parked) for parked in waiting])
-        return Drained(ok=True, enqueued=sum(record.new_offset is not None for record in appended))
+        appended = await replays.reprocess(
+            [DeliveryToReplay(parked.event_id, (_last_read(parked),)) for parked in waiting]
+        )
+        return Drained(ok=True, enqueued=len(appended))
 
     return [raw_event, replay, drain]
 

@@ -16,7 +16,7 @@ from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import ReplySent
 from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import OperationAudited, RequestAnswered, WebhookReceived
-from headwater.streams.pipeline.reprocessing import Reappended, Replayed
+from headwater.streams.pipeline.reprocessing import DeliveryToReplay, ReplayResult
 from headwater.streams.pipeline.webhook_log import Answer, Appended, Stored
 from headwater.streams.workflows.client import Addressed, Commands
 
@@ -118,7 +118,7 @@ class Replays(Protocol):
     async def stop(self) -> None:
         """Disconnect."""
 
-    async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[Replayed]:
+    async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[ReplayResult]:
         """Append dead letters to their original topics.
 
         Args:
@@ -128,15 +128,10 @@ class Replays(Protocol):
             A result for each position, in order.
         """
 
-    async def reprocess(self, places: Sequence[tuple[int, int]]) -> Sequence[Reappended]:
-        """Append deliveries again.
-
-        Args:
-            places: Partitions and offsets in `webhooks`.
-
-        Returns:
-            A result for each position, in order.
-        """
+    async def reprocess(
+        self, deliveries: Collection[DeliveryToReplay]
+    ) -> Mapping[str, tuple[int, int]]:
+        """Append deliveries again; return the new positions by event id."""
 
 
 class Wipes(Protocol):

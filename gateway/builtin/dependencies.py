@@ -14,7 +14,6 @@ from headwater.gateway.builtin.blobs.store import Blobs
 from headwater.gateway.builtin.terra.client import Terra
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.settings import Settings
-from headwater.projections.workflows.instances import Expired, Expiry, PruneCursor
 from headwater.schemas.providers.headwater import SystemEvent
 from headwater.streams.clock import now_ms
 
@@ -47,22 +46,6 @@ class ConnectionQueries(Protocol):
 
     async def active_connections_of(self, digests: Collection[str]) -> Sequence[str]:
         """Return Terra's ids of the active connections with these digests."""
-
-
-class InstancePruner(Protocol):
-    """Deletes instances past their retention.
-
-    All methods raise StoreUnavailable, BrokerUnavailable, OutcomeUnknown, Overloaded.
-    """
-
-    async def expired(self, expiry: Expiry, after: PruneCursor, limit: int) -> Sequence[Expired]:
-        """Return instances past their retention, after a cursor."""
-
-    async def delete_unchanged(self, page: Sequence[Expired]) -> int:
-        """Delete the instances that have not changed since; return how many were deleted."""
-
-    async def erase(self) -> int:
-        """Erase the history of deleted instances; return the number of records."""
 
 
 class FactLog(Protocol):
@@ -129,7 +112,7 @@ class Dependencies:
         if self._replays is None:
             from headwater.gateway.builtin.bulk_operations import DeliveryReplays  # noqa: PLC0415 (see above)
 
-            self._replays = DeliveryReplays(await self.connections(), self._settings)
+            self._replays = DeliveryReplays(await self.connections(), self._settings, now_ms)
         return self._replays
 
     async def instance_deletion(self) -> "InstanceDeletion":
