@@ -1,11 +1,12 @@
 """Validate values against JSON Schemas, at a cost that is bounded by the size of the schema.
 
 A schema of 3 kB in which each level refers twice to the next has a trillion subschemas, and
-checking a number with it takes days. So the expanded size is computed before a schema is compiled.
+checking a number with it takes days. So the expanded size is computed, and limited, before a schema
+is compiled. References to anything outside a schema are not followed.
 
-The size of a schema is limited when it is compiled. A check is done in this process only if an
-upper bound of its cost is small, otherwise by `evaluations`. The library collects all errors of a
-value before it returns the first, 40 µs per error, so they are listed for small values only.
+A check is done in this process only if an upper bound of its cost is small, otherwise by
+`evaluations`. The library collects all errors of a value before it returns the first, 40 µs per
+error, so they are listed for small values only.
 """
 
 import json
@@ -200,8 +201,7 @@ def _count_values(value: object) -> int:
     return count
 
 
-# -- validate values against JSON Schemas. References to anything outside a schema are not
-# followed
+# -- validation
 
 #: Characters of a schema as JSON.
 SCHEMA_MAX: Final = 256 * 1024

@@ -2,9 +2,6 @@
 
 `make schemas` generates the files from the structs (`write`). Once released, an id never changes:
 records name the id that they were written with.
-
-A record's doc is the first paragraph of the struct's docstring, a field's doc the `#:` comment
-above it.
 """
 
 import ast
@@ -41,13 +38,16 @@ def schema_text(version: str) -> str:
     return _AVRO.joinpath(f"{version}.avsc").read_text(encoding="utf-8")
 
 
-# -- generate the Avro schema of a struct: names, types and defaults of its fields, in order
+# -- generation
 
 _NAMES: Final[dict[object, str]] = {kind: name for name, kind in PRIMITIVES.items()}
 
 
 def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the Avro schema of a record.
+
+    A record's doc is the first paragraph of the struct's docstring, a field's doc the `#:` comment
+    above it.
 
     Raises:
         TypeError: A field has no doc, or a type that Avro does not have.

@@ -21,7 +21,7 @@ def collect_seldom() -> None:
     gc.set_threshold(_THRESHOLD)
 
 
-# -- scheduling of our processes by the operating system
+# -- scheduling by the operating system
 
 
 def run_as_batch() -> None:

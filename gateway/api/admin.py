@@ -53,7 +53,7 @@ def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
     return [user]
 
 
-# -- operator routes: dead letters and their replay, traces, outcomes, projection positions
+# -- the router and its routes
 
 _PAGE_DEFAULT: Final = 50
 _PROBLEMS: Final = problem_responses("store_unavailable")

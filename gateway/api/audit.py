@@ -233,7 +233,7 @@ def _json(metadata: Mapping[str, Any]) -> str:
     return json.dumps(metadata, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-# -- operator routes for the audit log
+# -- routes
 
 _PAGE_DEFAULT: Final = 50
 _PAGE_MAX: Final = 1000

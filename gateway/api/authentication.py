@@ -1,10 +1,6 @@
 """Authenticate requests by API key or a user's token, with a rate limit for wrong keys.
 
-The first wrong keys of an address are answered 401. After that the address is blocked for a time
-that doubles with each further wrong key, and all its keys are answered 429, right or wrong, so that
-guesses reveal nothing. A kind of key that was right from that address before is not blocked, so
-clients that share an address cannot lock each other out. Requests never wait, and memory is
-bounded.
+Keys are compared in constant time. A user with a token sees their own data, a reader sees all data.
 """
 
 from collections import OrderedDict
@@ -41,6 +37,12 @@ class _Wrong(NamedTuple):
 
 class WrongKeys:
     """Counts wrong keys by client address.
+
+    The first wrong keys of an address are answered 401. After that the address is blocked for a
+    time that doubles with each further wrong key, and all its keys are answered 429, right or
+    wrong, so that guesses reveal nothing. A kind of key that was right from that address before is
+    not blocked, so clients that share an address cannot lock each other out. Requests never wait,
+    and memory is bounded.
 
     Args:
         peer_of: Returns the client address of a request.
@@ -121,7 +123,7 @@ def check_key(
         wrong_keys.check(connection.scope, kind, right=right)
 
 
-# -- guards for API keys, which are compared in constant time
+# -- API keys
 
 _Connection = ASGIConnection[Any, Any, Any, Any]
 
@@ -233,7 +235,7 @@ def programs_only(key: str) -> Guard:
     return guard
 
 
-# -- authentication of callers: a user with a token sees their own data, a reader sees all data
+# -- users and readers
 
 _AnyConnection = ASGIConnection[Any, Any, Any, Any]
 

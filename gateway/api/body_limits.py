@@ -1,11 +1,4 @@
-"""Limits of bodies: requests share a budget, and responses end if a client stops reading.
-
-Before anything is verified, a client can occupy connections (headers without a body) and memory
-(bodies that grow). Three limits bound that: the number of requests that are being read, the bytes
-of their bodies, and the time for each body. When one of the first two is reached, the gateway
-refuses the oldest unfinished request of the address that uses most. So clients with few requests
-are not affected by those with many, and behind a shared proxy fast senders win over slow ones.
-"""
+"""Limits of bodies: requests share a budget, and responses end if a client stops reading."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -49,7 +42,15 @@ class _Share:
 
 
 class Budget:
-    """Limits, and their current use."""
+    """Limits, and their current use.
+
+    Before anything is verified, a client can occupy connections (headers without a body) and memory
+    (bodies that grow). Three limits bound that: the number of requests that are being read, the
+    bytes of their bodies, and the time for each body. When one of the first two is reached, the
+    gateway refuses the oldest unfinished request of the address that uses most. So clients with few
+    requests are not affected by those with many, and with a shared proxy fast senders win over slow
+    ones.
+    """
 
     def __init__(
         self,
@@ -200,7 +201,7 @@ class Hold:
         self._budget.released(self)
 
 
-# -- read request bodies of unauthenticated clients within limits
+# -- reading
 
 #: Bytes and seconds for which a refused body is still read.
 _DRAIN_BYTES: Final = 32 * 1024 * 1024
@@ -313,7 +314,7 @@ class BodyReader:
         )
 
 
-# -- streaming responses with a timeout for clients that stop reading
+# -- streaming
 
 #: Seconds for a client to read a piece before the response ends. The client can reconnect.
 _SEND_WITHIN_S: Final = 30.0

@@ -30,7 +30,7 @@ from headwater.projections.workflows.instances import Expiry, expired_counts
 
 _BEGIN_PROBLEMS: Final = problem_responses("broker_unavailable", "overloaded", "store_unavailable")
 
-# -- prunes: count or delete instances past their retention
+# -- prunes
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=WORKFLOW_NAME_MAX)]
 
@@ -103,7 +103,7 @@ def prune_routes(reader: PooledReader, operations: Operations) -> list[HTTPRoute
     )
 
 
-# -- replays of processed deliveries
+# -- replays
 
 
 class InstanceNamed(msgspec.Struct, frozen=True):

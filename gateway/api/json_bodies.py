@@ -1,10 +1,8 @@
 """Read JSON bodies within the limit of their route, and decode them into structs.
 
 A route declares the kind of its body (`body=BodySize.PARAMS` in its decorator); the default is
-`BodySize.SMALL`. A larger body is refused before it is parsed.
-
-Duplicate names, NaN, numbers that no float can hold, invalid Unicode and too deep nesting are
-rejected for all callers: the code that processes the value runs far from the sender.
+`BodySize.SMALL`. A larger body is refused before it is parsed. Every error of decoding becomes a
+problem with its path.
 """
 
 import asyncio
@@ -222,7 +220,7 @@ def length_of(text: str) -> int | None:
     return int(text) if _LENGTH.fullmatch(text) else None
 
 
-# -- decode JSON request bodies into structs; every error becomes a problem with its path
+# -- decoding
 
 #: An error message of msgspec, with its path.
 _ERROR: Final = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
@@ -329,6 +327,9 @@ def _struct(type_: inspect.Type) -> inspect.StructType:
 
 def check_json(body: bytes, code: str = INVALID_BODY) -> None:
     """Reject what is not JSON, or what parsers read differently.
+
+    Duplicate names, NaN, numbers that no float can hold, invalid Unicode and too deep nesting are
+    rejected for all callers: the code that processes the value runs far from the sender.
 
     Raises:
         Problem: The body is not acceptable; its code is `code`.

@@ -1,8 +1,4 @@
-"""Monitoring of the gateway: metrics for Prometheus, and routes for liveness and readiness.
-
-Deliveries are counted in plain integers on the event loop, and copied into Prometheus metrics on
-each scrape. The counters of the Prometheus client take locks, which costs ten times as much.
-"""
+"""Monitoring of the gateway: metrics for Prometheus, and routes for liveness and readiness."""
 
 import asyncio
 from bisect import bisect_left
@@ -63,7 +59,11 @@ class _Seconds(Collector):
 
 
 class Metrics:
-    """Metrics of one gateway since it started."""
+    """Metrics of one gateway since it started.
+
+    Deliveries are counted in plain integers on the event loop, and copied into Prometheus metrics
+    on each scrape. The counters of the Prometheus client take locks, which costs ten times as much.
+    """
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -176,7 +176,7 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-# -- routes for monitoring: liveness, readiness and metrics
+# -- routes
 
 #: Timeout of a check: a component that needs longer is reported as not connected.
 _ANSWER_WITHIN_S: Final = 1.0

@@ -1,6 +1,6 @@
 """Kafka ports of the HTTP routes, and sending of commands on behalf of a request.
 
-The adapters are `webhook_log`, `answer_log` and `audit_log` in `streams.pipeline`, and
+The adapters are `webhook_log` and `request_logs` in `streams.pipeline`, and
 `streams.workflows.deployment_log`. The port for commands is in `streams.workflows.client`, with its
 adapter. Postgres is read through `projections.deliveries.queries` and
 `projections.workflows.queries` directly.
@@ -150,7 +150,7 @@ class Wipes(Protocol):
         """Return how many partitions carry out a wipe."""
 
 
-# -- send commands to workflows on behalf of a request
+# -- sending
 
 
 async def send_all(commands: Commands, addressed: Sequence[Addressed]) -> list[ReplySent]:

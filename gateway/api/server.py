@@ -25,7 +25,7 @@ _HEAD_BYTES_MAX = 64 * 1024
 #: senders occupy a connection and nothing else.
 _HEAD_TIMEOUT_MS = 10_000
 #: Concurrent connections, about 10 KiB each; more wait in the backlog of the socket. Requests with
-#: complete headers are limited by `budget`, so this bounds clients that send nothing at all.
+#: complete headers are limited by `body_limits`, so this bounds clients that send nothing at all.
 _CONNECTIONS_MAX = 8_192
 #: Connections that wait to be accepted; on Linux at most net.core.somaxconn.
 _BACKLOG = 1024

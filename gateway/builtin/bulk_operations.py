@@ -1,7 +1,4 @@
-"""Replay deliveries and delete instances: select them in Postgres, and append to Kafka.
-
-Deletes all instances about a wiped user, running or not, and instances past their retention.
-"""
+"""Replay deliveries and delete instances: select them in Postgres, and append to Kafka."""
 
 import asyncio
 import os
@@ -67,7 +64,7 @@ def _replay_of(row: Matched) -> DeliveryToReplay:
     return DeliveryToReplay(row.event_id, tuple(positions), row.status in _HAD_EFFECTS)
 
 
-# -- delete instances: select them in Postgres, and send commands to their owners
+# -- deletion
 
 #: Seconds between checks of another process's progress.
 _POLL_EVERY_S: Final = 0.2
@@ -82,7 +79,10 @@ _Offsets: TypeAlias = Mapping[int, int]
 
 
 class InstanceDeletion:
-    """Terminates and deletes instances, and erases their history."""
+    """Terminates and deletes instances, and erases their history.
+
+    The instances are all those about a wiped user, running or not, or those past their retention.
+    """
 
     def __init__(self, reader: PooledReader, settings: Settings, clock: Callable[[], int]) -> None:
         cluster = cluster_of(settings)

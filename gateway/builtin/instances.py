@@ -1,8 +1,9 @@
 """Built-in workflows as their clients see them: names, params, progress and results.
 
-The workflows are in `gateway.builtin`. Those that deliveries start are named in
-`processors.providers.terra.backfill`, `processors.providers.headwater.labs` and `processors.wipes`.
-Dates are YYYY-MM-DD; ranges include the last day.
+The workflows are in `gateway.builtin.maintenance_workflows` and `gateway.builtin.terra_workflows`.
+Those that deliveries start are named in `processors.providers.terra.backfill`,
+`processors.providers.headwater` and `processors.wipes`. Dates are YYYY-MM-DD; ranges include the
+last day.
 """
 
 from typing import Annotated, Final
@@ -12,7 +13,7 @@ import msgspec
 from headwater.projections.deliveries.replaying import Selection
 from headwater.projections.workflows.instances import Expiry
 
-# -- operations, which handle page by page what an operator selected
+# -- prunes and replays
 
 #: The workflow that deletes instances past their retention.
 PRUNE: Final = "headwater-prune"
@@ -63,7 +64,7 @@ class PageProgress(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[str, ...] | None = ()
 
 
-# -- names and params of the workflows that request data from Terra
+# -- requests to Terra
 
 #: The last 7 days of every active connection; started by the schedule of the same name.
 RECONCILE: Final = "terra-reconcile"

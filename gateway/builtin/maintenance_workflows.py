@@ -80,7 +80,7 @@ async def process_pages(
     return msgspec.convert(plain, PageProgress)
 
 
-# -- the workflow that replays deliveries page by page; each replay is an instance
+# -- replay
 
 _REPLAY_PAGE_MAX: Final = 500
 
@@ -103,7 +103,7 @@ def replay_workflow(deliveries: "Callable[[], Awaitable[DeliveryReplays]]") -> W
     return Workflow(REPLAY, replay, strict=False)
 
 
-# -- the workflow that deletes instances past their retention, page by page
+# -- prune
 
 #: Instances of a page, whose commands are sent as one batch.
 _PRUNE_PAGE_MAX: Final = 100
@@ -130,7 +130,7 @@ def prune_workflow(instances: "Callable[[], Awaitable[InstanceDeletion]]") -> Wo
     return Workflow(PRUNE, prune, strict=False)
 
 
-# -- the workflow that deletes instances about a user, after a wipe has deleted their deliveries
+# -- forget
 
 _FORGET_RETRY: Final = Retry(limit=inf, delay="5 seconds", backoff="constant")
 #: Longer than all readers of a busy system need to catch up; then the step is retried.
@@ -138,10 +138,14 @@ _FORGET_TIMEOUT: Final = "10 minutes"
 
 
 def forget_workflow(instances: "Callable[[], Awaitable[InstanceDeletion]]") -> Workflow:
-    """Return the workflow.
+    """Return the workflow that deletes instances about a user, after a wipe of their deliveries.
 
     It waits until no more instances about the user can start, deletes them, and erases their
     history.
+
+    Its params have only a digest of the user's id, and its steps return numbers, so its history
+    does not name the user. Its steps are idempotent: an interrupted step runs again and does what
+    is left.
     """
 
     async def forget(event: WorkflowEvent[ForgetParams], step: Step) -> dict[str, Any]:

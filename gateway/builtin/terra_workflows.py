@@ -1,4 +1,4 @@
-"""The workflows that request data from Terra; `gateway.terra.instances` has names and params.
+"""The workflows that request data from Terra; `gateway.builtin.instances` has names and params.
 
 Terra answers a request immediately, and sends the data later as deliveries. Requesting the same
 data twice is idempotent, so a step simply repeats a request that it may have made before.

@@ -209,7 +209,7 @@ def replay(**filters: Any) -> Operation:  # noqa: ANN401 (fields of the route)
     return {name: value for name, value in fields.items() if value is not None and value != ()}
 
 
-# -- `headwater instances prune`: delete instances that ended longer ago than their retention
+# -- `headwater instances prune`
 
 
 def _prune_progress(operation: Operation) -> str:
@@ -247,7 +247,7 @@ def prune(workflow: str | None) -> Operation:
     return {"workflow": workflow} if workflow else {}
 
 
-# -- `headwater rebuild`: build a projection again in new tables, compare, and switch to it
+# -- `headwater rebuild`
 
 _DIFFERENCE_COLUMNS: Final = ("change", "key", "column", "before", "after")
 

@@ -75,7 +75,7 @@ def _is_local(name: str) -> bool:
     return is_loopback(name.strip("[]"))
 
 
-# -- start of a long-running process: its name, log and privacy
+# -- start
 
 #: Files of our processes are private.
 _UMASK: Final = 0o077

@@ -92,7 +92,7 @@ class KafkaSettings(BaseSettings):
         return ",".join(servers)
 
 
-# -- settings of users' tokens: their issuer, keys and audience
+# -- tokens of users
 
 
 class UserSettings(BaseSettings):
@@ -115,7 +115,7 @@ class UserSettings(BaseSettings):
     )
 
 
-# -- all settings of Headwater, with their descriptions; `environment` reads and shows them
+# -- all settings
 
 PREFIX: Final = "HEADWATER_"
 #: The app of the built-in workflows.

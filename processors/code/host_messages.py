@@ -215,7 +215,7 @@ CodeCommand: TypeAlias = (
 )
 
 
-# -- messages between the owner of a run and its code host
+# -- messages
 
 
 class Activate(HostMessage, frozen=True):

@@ -113,7 +113,7 @@ def end_children(
     return posts_to_end(run, children, reason, cancelled=cancelled)
 
 
-# -- decide how a run is rolled back: which steps, and what happens when handlers fail
+# -- rollback
 
 #: Retries of a rollback handler, and the delay before the first in ms; it doubles.
 ROLLBACK_RETRIES: Final = 5
@@ -174,7 +174,7 @@ def rollback_raised(run: CodeRun, request: RollbackRaised, now_ms: int) -> Decis
     ]
 
 
-# -- cancel a run: its code is notified, may clean up, and is terminated if it takes too long
+# -- cancellation
 
 
 def cancel(run: CodeRun, command: CancelRun, reached_ms: int, until_ms: int) -> Decision:
@@ -217,7 +217,7 @@ def terminate_cancelled(run: CodeRun, why: str) -> list[RunEvent]:
     return [*code_ended(run, cancelled=True), RollbackStarted(failure, cut_off=True)]
 
 
-# -- start a run that has waited for its slot
+# -- start
 
 
 def begin(run: CodeRun, command: GrantSlot, reached_ms: int) -> Decision:

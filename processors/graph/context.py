@@ -1,5 +1,7 @@
 """Values of a run: the context and branch that expressions read, and the paths that set values.
 
+Expressions read these names:
+
 input, state, output    of the run, shared by all tokens
 _branch                 index, total and output of the branch; empty outside of all forks
 an item variable        the item of the branch; the innermost fork with this name wins
@@ -125,7 +127,7 @@ def section_of(path: str) -> tuple[str, str]:
     return section, rest
 
 
-# -- values that expressions of a graph can read: the shared context and the branch
+# -- context and branch
 
 SHARED: Final = Names("input", "state", "output")
 BRANCH: Final = "_branch"

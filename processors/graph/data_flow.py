@@ -1,10 +1,10 @@
 """Flow of values: a node's input and result, the merged outputs of branches, a run's output.
 
-Branches are merged in the order of their indexes, whatever the order of arrival. The source is
-`_branch.output` or a field of it; a branch without the field contributes null.
-
 Branches have separate outputs: in a fork, `output.x` belongs to the branch, and only `state.x`
 changes the shared context. Outside of all forks, `output.x` is the output section of the run.
+
+Branches are merged in the order of their indexes, whatever the order of arrival. A merge reads
+`_branch.output` or a field of it; a branch without the field contributes null.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -179,7 +179,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-# -- mappings: the input of a node, and where its result is stored
+# -- mappings
 
 
 def mapped(mapping: Mapped, scope: Scope, what: str) -> dict[str, Any] | EvaluationProblem:
@@ -238,7 +238,7 @@ def map_output(graph: Graph, token: Token, scope: Scope, result: Any) -> Planned
     return Planned(tuple(decisions), tuple(events))
 
 
-# -- the end of a run: its output, by the output mapping of its definition
+# -- output of a run
 
 
 def decide_completion(graph: Graph, scope: Scope) -> Planned:

@@ -193,7 +193,7 @@ def _trace(what: str, token: Token, transition: Transition, counts: Counts | Non
     return Trace(f"decision.sync.{what}", token.id or None, token.node_ref, payload)
 
 
-# -- decide what follows when a join is activated: one token continues, others are cancelled
+# -- continuation after a join
 
 #: Reason for cancelling tokens that have not arrived when a join is activated.
 ACTIVATED: Final = "fan-in activated before completion"

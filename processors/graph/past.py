@@ -180,7 +180,7 @@ def moment_or_none(ms: int | None) -> datetime | None:
     return None if ms is None else moment(ms)
 
 
-# -- draw a graph run: its definition with the tokens on it
+# -- drawing
 
 #: Format of a drawing.
 Format: TypeAlias = Literal["svg", "mermaid"]

@@ -114,7 +114,7 @@ def branch_path(origin: Token, index: int) -> str:
     return f"{origin.path_id}.{origin.node_ref}.{index}"
 
 
-# -- decisions of planners, and traces of how they were reached: plain data without effects
+# -- decisions
 
 
 def _tag(name: str) -> str:
@@ -301,7 +301,7 @@ def failed(message: str, name: str = EXPRESSION_ERROR, events: tuple[Trace, ...]
     return Planned((FailWorkflow(error=message, name=name),), events)
 
 
-# -- combine consecutive decisions of one kind, so that they become one record
+# -- batching
 
 
 def batch(decisions: Iterable[Decision]) -> tuple[Decision, ...]:

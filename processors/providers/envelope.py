@@ -1,7 +1,7 @@
 """What the gateway has to know of a verified body: its type, and the person it is about.
 
 The envelope only decides where a delivery is routed. Names and ids become Kafka keys and Postgres
-columns, so code that parses an envelope checks them against the limits of those (`texts`).
+columns, so code that parses an envelope checks them against the limits of those (`input_texts`).
 """
 
 from hashlib import sha256

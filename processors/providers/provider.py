@@ -5,14 +5,6 @@ they are signed, what a body means and whom it is about, which types of deliveri
 they become rows. Gateway and pipeline know only names of providers, so a new one is a package with
 a declaration, and nothing else changes. Installed packages add providers through the entry point
 group `headwater.providers`.
-
-The owner of the rows decides where a delivery is processed, because one worker owns all rows of
-one key. Most types fill rows of a user. The delivery names that user itself (its reference is a
-user id), or a lookup returns it: a table, filled by other deliveries, whose key is the subject.
-
-One worker owns all rows of one key. A delivery that is appended to its owner's partition is
-processed in one step, by the worker that reads it, so the gateway calls this function before it
-appends. Copies of a delivery have the same owner, and end up in one partition.
 """
 
 import re
@@ -333,7 +325,7 @@ def _refuse_duplicates(what: str, names: list[str]) -> None:
         raise ValueError(f"expected each {what} of a provider once, found {', '.join(twice)} twice")
 
 
-# -- lookups of the users of subjects: tables that several providers fill or read
+# -- lookups
 
 #: The user of a Terra connection.
 CONNECTION: Final = Lookup(
@@ -353,11 +345,19 @@ LAB_UPLOAD: Final = Lookup(
 )
 
 
-# -- which partition a delivery belongs to: that of the owner of the rows that it changes
+# -- owners
 
 
 class Placement(NamedTuple):
-    """What determines the owner of a delivery: equal in all gateways and workers of a system."""
+    """What determines the owner of a delivery: equal in all gateways and workers of a system.
+
+    One worker owns all rows of one key. A delivery that is appended to its owner's partition is
+    processed in one step, by the worker that reads it, so the gateway determines the owner before
+    it appends. Copies of a delivery have the same owner, and end up in one partition.
+
+    Most types fill rows of a user. The delivery names that user itself (its reference is a user
+    id), or a lookup returns it: a table, filled by other deliveries, whose key is the subject.
+    """
 
     providers: Providers
     user_prefix: str

@@ -149,7 +149,7 @@ def engine_of(engines: Engines, kind: str) -> Engine[Any]:
     return engine
 
 
-# -- fold a history, whichever engines decide its runs
+# -- folding
 
 #: Events of runs; claims and rejections are not among them.
 _RUN_EVENTS: Final = frozenset(get_args(RunEvent))

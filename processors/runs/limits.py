@@ -164,8 +164,7 @@ def too_many_entries(key: str, entries_max: int) -> str:
     )
 
 
-# -- labels of instances: a few names with texts, set at creation, by which instances are
-# queried
+# -- labels
 
 LABELS_MAX: Final = 16
 LABEL_NAME_MAX: Final = 64

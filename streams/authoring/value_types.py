@@ -160,7 +160,7 @@ def _whole(value: Any) -> Any:  # noqa: ANN401, any JSON value
     return value
 
 
-# -- types that a workflow's function declares for its params and its result
+# -- params and results of workflows
 
 #: Annotations of results that do not describe a value.
 _NO_TYPES: Final = (Any, object, None, typing.NoReturn, typing.Never, type(None))
@@ -261,7 +261,7 @@ def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-# -- types of step results, from the annotations of the steps' functions
+# -- results of steps
 
 
 def step_result_type(function: Callable[..., Any]) -> ValueType | None:

@@ -1,5 +1,8 @@
 """The built-in app: the workflow that runs the schedules of apps.
 
+Every worker serves it in a separate host, in addition to its configured apps. Authors do not need
+to include it, and their code cannot bring it down.
+
 A schedule is an instance of the workflow RUNNER; its id is the schedule's name. The instance sleeps
 until the next tick and starts the workflows that are due. Ticks therefore start exactly once,
 whichever worker owns the instance, and missed ticks are known after any downtime. The id of a
@@ -15,9 +18,6 @@ a schedule of the same name. Each event states which activation it belongs to, s
 lags changes nothing, and when that was activated, so that a tick belongs to the deployment that was
 active when it was due. If the active deployment has no such schedule, the instance waits for one
 that has: it must remember the latest activation.
-
-Every worker serves it in a separate host, in addition to its configured apps. Authors do not need
-to include it, and their code cannot bring it down.
 """
 
 from collections.abc import Iterable
@@ -355,7 +355,7 @@ def _unix_ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1_000)
 
 
-# -- the built-in app: the workflows that are part of Headwater
+# -- the app
 
 #: Its name in lists of apps.
 BUILTIN_APP: Final = "headwater"

@@ -1,8 +1,8 @@
 """Main program of a code host: a child process at the other end of a pipe.
 
-Started by `host_process.py`. Authors' code may do anything here: block, crash, print, exit. What
-the parent must know about such ends is written to the crash record in advance. The process exits
-when the pipe is closed, and on Linux the kernel kills it when its parent exits.
+Started by `streams.workflows.host_process`. Authors' code may do anything here: block, crash,
+print, exit. What the parent must know about such ends is written to the crash record in advance.
+The process exits when the pipe is closed, and on Linux the kernel kills it when its parent exits.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """A code host: runs authors' code and tasks of graphs, and exchanges messages with owners.
 
-It makes no decisions about runs and holds nothing that is not recorded, so its state may be lost at
-any time. Workflow code runs synchronously, with its own loop for every run. Steps run on the
-process's event loop.
+A host makes no decisions about runs and holds nothing that is not recorded, so its state may be
+lost at any time. Workflow code runs synchronously, with its own loop for every run. Steps run on
+the process's event loop.
 """
 
 import asyncio
@@ -185,7 +185,7 @@ def _unknown(call: TaskCall, tasks: Mapping[str, Task]) -> StepRaised:
     return StepRaised(call.reached, call.attempt, failure, call.policy, retryable=False)
 
 
-# -- A code host: runs authors' code, and exchanges messages with owners
+# -- the host
 
 NO_TASKS: Final[Mapping[str, Task]] = {}
 #: Messages from owners to hosts.

@@ -3,11 +3,6 @@
 A frame is its length in 4 bytes followed by a list of messages in MessagePack. A raw socket is used
 rather than an asyncio stream, so that sent data is passed to the kernel at once: it arrives even if
 the next line of an author's code kills the sender.
-
-A child that is killed, crashes, or is stuck in C code cannot report which run was executing. It
-therefore records that in advance, at no cost, in shared memory. The pulse shows the parent whether
-the child makes progress; a thread of the child could not do this while C code holds the
-interpreter. After the recorded data, Python's fault handler writes the stacks of all threads.
 """
 
 import asyncio
@@ -246,7 +241,7 @@ class Pipe:
         self._has_capacity.set()
 
 
-# -- crash record of a child process: memory shared with its parent, which survives the child
+# -- crash record
 
 #: EX_SOFTWARE of sysexits.h: an error in Headwater, whose traceback is in the log.
 EXIT_BROKEN: Final = 70
@@ -276,7 +271,13 @@ _OTHERS: Final = (
 
 
 class CrashRecord:
-    """The shared memory, mapped by either process."""
+    """The shared memory, mapped by either process.
+
+    A child that is killed, crashes, or is stuck in C code cannot report which run was executing. It
+    therefore records that in advance, at no cost, in shared memory. The pulse shows the parent
+    whether the child makes progress; a thread of the child could not do this while C code holds the
+    interpreter. After the recorded data, Python's fault handler writes the stacks of all threads.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor

@@ -1,6 +1,6 @@
 """Declaration of schedules: cron expressions that start workflows.
 
-A schedule is validated where it is declared, and is data from then on. `schedule_runner` runs it.
+A schedule is validated where it is declared, and is data from then on. `builtin_app` runs it.
 """
 
 import sys

@@ -1,8 +1,4 @@
-"""Activations of a partition: instances ready for a host, held runs, and running attempts.
-
-Messages to hosts are staged, and sent when the events that caused them are durable. A run that is
-paused, or whose code rests, is sent nothing: messages for it are held until it continues.
-"""
+"""Activations of a partition: instances ready for a host, held runs, and running attempts."""
 
 import heapq
 from collections import defaultdict
@@ -70,12 +66,14 @@ class ReadyInstances:
         return min(waiting, key=lambda queue: queue[0], default=[])
 
 
-# -- activations of a partition: the runs that hosts hold, and the running attempts of their
-# steps
+# -- activations
 
 
 class Activations:
     """The activations of one owner.
+
+    Messages to hosts are staged, and sent when the events that caused them are durable. A run that
+    is paused, or whose code rests, is sent nothing: messages for it are held until it continues.
 
     Args:
         timers: Timers of the owner.

@@ -1,10 +1,4 @@
-"""Decides the commands of one owner. Every command gets an outcome, even if an error occurs.
-
-The state of a run is in memory, in snapshots, and is sent to its host at every activation. All of
-it counts towards the limit: results, errors, events in the mailbox, and posts to be sent. Decisions
-are checked before they are applied, because the log must be able to store them. A state is measured
-exactly only when an estimate comes near the limit.
-"""
+"""Decide the commands of one owner. Every command gets an outcome, even if an error occurs."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -63,7 +57,13 @@ _TOKEN_BYTES: Final = 256
 
 
 class RunSizeLimit:
-    """The size limit of the runs of one owner."""
+    """The size limit of the runs of one owner.
+
+    The state of a run is in memory, in snapshots, and is sent to its host at every activation. All
+    of it counts towards the limit: results, errors, events in the mailbox, and posts to be sent.
+    Decisions are checked before they are applied, because the log must be able to store them. A
+    state is measured exactly only when an estimate comes near the limit.
+    """
 
     def __init__(self, run_bytes_max: int = RUN_BYTES_MAX) -> None:
         self._most = run_bytes_max
@@ -157,7 +157,7 @@ def _waiting(run: Run, events: list[RunEvent]) -> int:
     return sum(len(text) if text.isascii() else len(text.encode()) for text in payloads)
 
 
-# -- chooses the engine that decides a command, and its input
+# -- engine and facts of a command
 
 
 class CommandDecider:
@@ -275,7 +275,7 @@ def _params_refusal(
     return Rejection(INVALID_PARAMS, bounded(message))
 
 
-# -- decides the commands of one owner. Every command gets an outcome, even if an error occurs
+# -- outcomes
 
 
 class Commands:

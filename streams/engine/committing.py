@@ -1,10 +1,4 @@
-"""Commits decisions to memory and staged records, and contains errors to one instance.
-
-Deciding is pure, so an error there changes nothing. An error while events are applied leaves an
-inconsistent state: what was staged is rolled back, and the instance is *damaged* until its state is
-restored from the log. An instance that is damaged repeatedly, or that cannot even be ended, is
-quarantined.
-"""
+"""Commit decisions to memory and staged records, and contain errors to one instance."""
 
 from typing import Final, NamedTuple
 
@@ -208,7 +202,7 @@ def _failed_attempt(event: RunEvent) -> str | None:
             return None
 
 
-# -- error containment, so that a partition survives a failing command, message, timer or instance
+# -- containment
 
 #: How often an owner restores the state of one instance. The partition waits for each of these.
 #: Three attempts are enough for transient errors such as a lack of memory.
@@ -223,7 +217,13 @@ class Ending(NamedTuple):
 
 
 class Containment:
-    """Contains the errors of one owner."""
+    """Contains the errors of one owner.
+
+    Deciding is pure, so an error there changes nothing. An error while events are applied leaves an
+    inconsistent state: what was staged is rolled back, and the instance is *damaged* until its
+    state is restored from the log. An instance that is damaged repeatedly, or that cannot even be
+    ended, is quarantined.
+    """
 
     def __init__(
         self,

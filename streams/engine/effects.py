@@ -151,7 +151,7 @@ def command_of(key: str, post: Post, now_ms: int) -> CommandSent:
     )
 
 
-# -- notices for workflows whose commands were refused
+# -- notices of refusals
 
 
 def refusal_notice(
@@ -209,7 +209,7 @@ def refusal_notice(
     )
 
 
-# -- batches of decided but not yet appended records of an owner
+# -- staging
 
 #: Numbers of records and effects of a batch at some time.
 StagingMark: TypeAlias = tuple[int, int]

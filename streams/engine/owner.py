@@ -6,7 +6,7 @@ posts) are held back until they are durable. Memory may thus be ahead of the log
 visible outside: if an append fails, this object is discarded.
 
 No exception is raised to the caller. An error in the decision of a command rejects that command;
-any other error ends its run. `containment` describes the handling of states.
+any other error ends its run. `committing` describes the handling of states.
 """
 
 from collections.abc import Callable, Collection, Iterable

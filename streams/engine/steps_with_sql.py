@@ -1,14 +1,10 @@
-"""Steps with SQL: its commit, from the return of an attempt to the record of its outcome.
+"""Steps with SQL: their commit, from the return of an attempt to the record of its outcome.
 
 The statements of a step run in one Postgres transaction with a commit row that has the step and its
 result. The record in the log follows. After a crash between the two, the new owner finds the row
 and completes the step from it; the callback does not run again. Owners also claim their partition
 in Postgres, which refuses transactions of older epochs. A superseded owner thus cannot commit a
 transaction after the new owner has read the rows.
-
-The owner continues while Postgres executes the SQL. Requests that would undo such a step meanwhile
-are held back: if the step were cancelled, or its run ended, before the outcome is known, the log
-would not record an effect that exists, and it would not be rolled back.
 """
 
 from collections.abc import Callable, Collection
@@ -80,12 +76,16 @@ def failed(returned: StepReturned, failure: Failure) -> StepRaised:
     return StepRaised(returned.step, returned.attempt, truncated, returned.policy, retryable)
 
 
-# -- steps whose SQL is being committed, from the return of an attempt to the record of its
-# outcome
+# -- steps
 
 
 class StepsWithSql:
-    """The steps with SQL of one owner, which decides their requests."""
+    """The steps with SQL of one owner, which decides their requests.
+
+    The owner continues while Postgres executes the SQL. Requests that would undo such a step
+    meanwhile are held back: if the step were cancelled, or its run ended, before the outcome is
+    known, the log would not record an effect that exists, and it would not be rolled back.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Timers of an owner: wake-up times, timeouts of attempts, and since when instances rest."""
+"""Timers of an owner: wake-up times, timeouts of attempts, and since when instances are idle."""
 
 import heapq
 from collections import OrderedDict, deque
@@ -66,7 +66,7 @@ class Timers(Generic[K]):
         heapq.heapify(self._heap)
 
 
-# -- requests for attempts that take long, time out, or are lost with their host
+# -- attempts
 
 
 def report_running(started: AttemptStarted) -> StepUnderWay:
@@ -101,7 +101,7 @@ def lost(started: AttemptStarted, reason: str) -> StepRaised | RollbackRaised:
     return StepRaised(started.step, started.attempt, failure, started.policy)
 
 
-# -- timers of an owner: wake-up times, timeouts of attempts, and since when instances rest
+# -- timers of an owner
 
 #: A running attempt: its activation, the key of its step, its number.
 AttemptId: TypeAlias = tuple[int, str, int]

@@ -2,7 +2,7 @@
 
 Every process has one member in the group `headwater-members`, which is assigned no partition. With
 its request to join, a member announces the schema versions it reads. The group's leader computes
-the versions common to all (`schemas.forms`), and members get them with their assignment. So
+the versions common to all (`schemas.codec`), and members get them with their assignment. So
 whenever a member joins, leaves or is lost, all learn the versions in one rebalance, which
 interrupts nothing else. There is no topic and no heartbeat of our own.
 
@@ -222,7 +222,7 @@ def system_membership(cluster: Cluster, member: str) -> Iterator[Membership]:
         membership.stop()
 
 
-# -- state of the cluster as Kafka knows it: members, end offsets, and lag of consumer groups
+# -- state of the cluster
 
 _OURS: Final = frozenset(topic.name for topic in TOPICS)
 

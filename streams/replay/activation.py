@@ -1,8 +1,5 @@
 """Activation of a run in a host: its execution and its rollback.
 
-The author's code is replayed first, without starting anything new: entries without a result stay
-pending. When it rests, every handler that belongs to a completed step is known.
-
 The code is executed until it rests. If nothing is running then, the run suspends: it notifies the
 owner, once for every event that it has seen, and may be evicted. When the code has returned, the
 run returns. When the code has failed, steps that have returned may have to be rolled back, so the
@@ -48,6 +45,9 @@ def to_roll_back(entries: Mapping[str, Entry]) -> list[str]:
 
 class Rollback:
     """The rollback of a run.
+
+    The author's code is replayed first, without starting anything new: entries without a result
+    stay pending. When it rests, every handler that belongs to a completed step is known.
 
     Args:
         entries: Entries of the run, by key.
@@ -121,7 +121,7 @@ class Rollback:
 _NO_LONGER_IN_THE_CODE: Final = Handler(lambda _: None, 0)
 
 
-# -- activation of a run in a host, from the owner's first message about it to the last
+# -- activation
 
 #: Failure of a canceled run whose code does not raise another error.
 _CANCELED: Final = Failure(CANCELLED_ERROR, "the run was cancelled")

@@ -1,10 +1,4 @@
-"""State that all entries of one run share while its code runs.
-
-A recorded result is not delivered as soon as the code awaits it. When the code rests, the recorded
-result with the lowest sequence among those awaited is delivered, and so on. The code thus sees
-results in the order of the log, now as before a crash, and gather, races and branches execute in
-the same order.
-"""
+"""State that all entries of one run share while its code runs."""
 
 import asyncio
 import heapq
@@ -74,11 +68,14 @@ class LoggedLines:
         return seen
 
 
-# -- delivery of entries' results to the code that awaits them
-
-
 class Results:
-    """The results that the code of one run awaits."""
+    """The results that the code of one run awaits.
+
+    A recorded result is not delivered as soon as the code awaits it. When the code rests, the
+    recorded result with the lowest sequence among those awaited is delivered, and so on. The code
+    thus sees results in the order of the log, now as before a crash, and gather, races and branches
+    execute in the same order.
+    """
 
     def __init__(self, loop: WorkflowLoop) -> None:
         self._loop = loop
@@ -139,9 +136,6 @@ class Results:
         self._awaited.clear()
         self._recorded.clear()
         self._commits.clear()
-
-
-# -- step calls of a run's code, from their first attempt to their result
 
 
 class StepCalls:
@@ -216,8 +210,6 @@ class StepCalls:
             self._host.cancel(call.reached.key)
         return discarded
 
-
-# -- state that all entries of one run share while its code runs
 
 #: Calls of `step` without waiting: more than any run has entries, and than log lines that a host
 #: should buffer.

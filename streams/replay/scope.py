@@ -279,7 +279,7 @@ class Scope:
         return f'"{self.scope}"' if self.scope else "the workflow"
 
 
-# -- time and randomness that are the same on every replay
+# -- time and randomness
 
 
 class DeterministicValues(Scope):

@@ -90,7 +90,7 @@ class UploadLimits:
         return used
 
 
-# -- parse uploaded lab reports within limits, and validate them before they are stored
+# -- files
 
 FILE_BYTES_MAX: Final = 10 * 1024 * 1024
 #: Bytes of a form in addition to the file: boundaries, headers, other fields.

@@ -1,9 +1,6 @@
 """Positions in the history: stated by responses, and awaited by later reads from Postgres.
 
 Format: `workflow-history/3@123`, for all records of partition 3 up to offset 123.
-
-It polls only while requests wait: often for requests that wait for their own write, less often
-for streams of changes.
 """
 
 import asyncio
@@ -69,8 +66,7 @@ def furthest(positions: Iterable[tuple[int, int]]) -> dict[int, int]:
     return offsets
 
 
-# -- progress of the workflow projection in Postgres: one poller for all requests that wait for
-# it
+# -- progress of the projection
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -103,7 +99,11 @@ class _Waiter:
 
 
 class Freshness:
-    """Tracks the applied offsets of the projection, and waits for them."""
+    """Tracks the applied offsets of the projection, and waits for them.
+
+    One poller serves all requests that wait, and polls only while requests wait: often for requests
+    that wait for their own write, less often for streams of changes.
+    """
 
     def __init__(self, next_offsets: Callable[[], Awaitable[Mapping[int, int]]]) -> None:
         self._fetch_next_offsets = next_offsets

@@ -1,9 +1,4 @@
-"""Routes that read workflows and instances, and stream live changes of an instance.
-
-A message is a step, a token, an event, a log line or the instance's status, encoded as in a
-history. One record may cause several messages. Only the last of them has its offset as `id`, so a
-client that resumes after an id gets every message once.
-"""
+"""Routes that read workflows and instances, and stream live changes of an instance."""
 
 import asyncio
 import re
@@ -56,7 +51,12 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
 class Tails:
-    """Streams of changes, for one gateway."""
+    """Streams of changes, for one gateway.
+
+    A message is a step, a token, an event, a log line or the instance's status, encoded as in a
+    history. One record may cause several messages. Only the last of them has its offset as `id`, so
+    a client that resumes after an id gets every message once.
+    """
 
     def __init__(
         self, workflows: Workflows, freshness: Freshness, *, heartbeat_s: float = HEARTBEAT_S
@@ -194,7 +194,7 @@ def _status(instance: Instance) -> StatusOfRun:
     )
 
 
-# -- routes that read workflows and instances
+# -- routes
 
 
 def listing_routes(query_service: QueryService) -> list[HTTPRouteHandler]:

@@ -127,7 +127,7 @@ def _unavailable(url: str, error: str) -> Problem:
     )
 
 
-# -- HTTP server in a worker started with --tick: one route, on loopback, that receives ticks
+# -- server in a worker, on loopback
 
 
 class ExecuteTick(Protocol):

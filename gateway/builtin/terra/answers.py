@@ -39,7 +39,7 @@ class TerraRefused(TerraFailed):
         return self.status == 404
 
 
-# -- the fields of Terra's responses that Headwater reads; other fields are ignored
+# -- responses
 
 
 class WidgetSession(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ class LabAccepted(msgspec.Struct, frozen=True):
     upload_id: str
 
 
-# -- Terra's list of the connections of all users, read at most once a minute for all callers
+# -- connections of all users
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 

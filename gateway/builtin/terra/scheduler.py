@@ -1,10 +1,4 @@
-"""Schedule requests to Terra: fair order, rate, and delays before repeats.
-
-Every request belongs to a party: a user, a connection of Terra, or the account as a whole. Parties
-take turns (round-robin) and have their own rate, and a Retry-After of Terra for one party does not
-delay others. Lab reports go first, because a user waits for them. A waiting request has no state
-besides its entry in the queue, so it can be cancelled at any time.
-"""
+"""Schedule requests to Terra: fair order, rate, and delays before repeats."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -71,6 +65,11 @@ class _Queue:
 
 class FairQueue:
     """Grants turns to requests, fairly among parties and within the rates.
+
+    Every request belongs to a party: a user, a connection of Terra, or the account as a whole.
+    Parties take turns (round-robin) and have their own rate, and a Retry-After of Terra for one
+    party does not delay others. Lab reports go first, because a user waits for them. A waiting
+    request has no state besides its entry in the queue, so it can be cancelled at any time.
 
     All times are seconds of any monotonic clock.
 
@@ -217,7 +216,7 @@ class FairQueue:
                 del self._queues[party]
 
 
-# -- decide whether and when to repeat a request to Terra; pure functions
+# -- repeats
 
 #: Retryable statuses: timeouts, rate limits, and temporary errors of a server or a proxy.
 _RETRYABLE: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -254,7 +253,7 @@ def retry_after_s(header: str, now_s: float) -> float | None:
     return max(0.0, (moment - datetime.fromtimestamp(now_s, UTC)).total_seconds())
 
 
-# -- schedule requests to Terra: one future for each waiting request, and one timer for all
+# -- waiting requests
 
 
 class RequestScheduler:
