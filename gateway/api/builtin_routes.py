@@ -18,6 +18,7 @@ from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.builtin.instances import (
     PRUNE,
     REPLAY,
+    InstanceNamed,
     PageProgress,
     PruneParams,
     ReplayOrder,
@@ -104,13 +105,6 @@ def prune_routes(reader: PooledReader, operations: Operations) -> list[HTTPRoute
 
 
 # -- replays
-
-
-class InstanceNamed(msgspec.Struct, frozen=True):
-    """An instance of a workflow."""
-
-    workflow: str
-    id: str
 
 
 class ReplayState(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -28,14 +27,13 @@ from headwater.projections.workflows.instances import (
 )
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import Command, DeleteInstance, TerminateRun
-from headwater.schemas.topics import EFFECTS, WEBHOOKS, WORKFLOW_HISTORY
+from headwater.schemas.topics import EFFECTS, WORKFLOW_HISTORY
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.readers import Offsets
-from headwater.streams.pipeline.reprocessing import DeadLetters, DeliveryToReplay
+from headwater.streams.pipeline.reprocessing import DeadLetters, DeliveryToReplay, known_positions
 from headwater.streams.workflows.client import Addressed, WorkflowClient
 from headwater.streams.workflows.history_topic import erase_deleted
 
-_POSITION: Final = re.compile(rf"{WEBHOOKS}/([0-9]+)@([0-9]+)")
 #: Outcomes of deliveries whose effects on workflows were decided.
 _HAD_EFFECTS: Final = ("processed", "skipped")
 
@@ -57,11 +55,8 @@ class DeliveryReplays:
 
 
 def _replay_of(row: Matched) -> DeliveryToReplay:
-    positions = [(row.partition, row.offset)]
-    read_at = _POSITION.fullmatch(row.position)
-    if read_at is not None:
-        positions.append((int(read_at[1]), int(read_at[2])))
-    return DeliveryToReplay(row.event_id, tuple(positions), row.status in _HAD_EFFECTS)
+    positions = known_positions(row.partition, row.offset, row.position)
+    return DeliveryToReplay(row.event_id, positions, row.status in _HAD_EFFECTS)
 
 
 # -- deletion

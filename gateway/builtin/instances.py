@@ -13,6 +13,14 @@ import msgspec
 from headwater.projections.deliveries.replaying import Selection
 from headwater.projections.workflows.instances import Expiry
 
+
+class InstanceNamed(msgspec.Struct, frozen=True):
+    """An instance of a workflow."""
+
+    workflow: str
+    id: str
+
+
 # -- prunes and replays
 
 #: The workflow that deletes instances past their retention.

@@ -4,6 +4,7 @@ Intake processes a record with that mark although it is a duplicate. Its rows do
 or parked delivery may be processed successfully this time.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -34,6 +35,9 @@ from headwater.streams.kafka.topics import TopicState, describe_catalog
 _TOPIC: Final = CONNECT_PREFIX + "topic"
 _PARTITION: Final = CONNECT_PREFIX + "partition"
 
+#: Partition and offset in `webhooks`; traces include the topic.
+WEBHOOKS_POSITION: Final = re.compile(rf"(?:{WEBHOOKS}/)?([0-9]{{1,9}})@([0-9]{{1,18}})")
+
 #: How long a discarded producer may take to stop.
 _STOP_S: Final = 5.0
 
@@ -60,6 +64,22 @@ class DeliveryToReplay(NamedTuple):
     event_id: str
     positions: tuple[tuple[int, int], ...]
     has_had_effects: bool = False
+
+
+def known_positions(partition: int, offset: int, *others: str) -> tuple[tuple[int, int], ...]:
+    """Return the positions where a delivery may be stored, the likeliest first.
+
+    A delivery is stored at the offset that its outcome names, until a replay or a gateway appends
+    another record with the same id; then compaction keeps only the later record.
+
+    Args:
+        partition: Partition that the outcome names.
+        offset: Offset that the outcome names.
+        others: Positions where it was read later, as in traces; other texts are ignored.
+    """
+    matches = [WEBHOOKS_POSITION.fullmatch(other) for other in others]
+    later = [(int(match[1]), int(match[2])) for match in matches if match is not None]
+    return tuple(dict.fromkeys([(partition, offset), *later]))
 
 
 class _Bounds(NamedTuple):
