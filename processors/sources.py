@@ -160,7 +160,7 @@ class Source:
     """A configured sender of webhooks.
 
     Attributes:
-        provider: Parses the deliveries; one without types stands for none.
+        provider: Parses the deliveries; one without types means no provider.
         secrets: The secrets that the gateway read from `secret_locations`.
     """
 
@@ -189,7 +189,7 @@ def source_of(provider: Provider) -> Source:
 
 
 def webhook_providers(providers: Providers) -> list[Provider]:
-    """Return the providers whose deliveries are received as webhooks."""
+    """Return the providers that send their deliveries as webhooks."""
     return [provider for provider in providers.values() if provider.scheme is not None]
 
 

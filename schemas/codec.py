@@ -343,7 +343,7 @@ def _read(
 
 
 def _unknown(data: bytes) -> UndecodableRecord | UnknownSchema:
-    """Return the error for bytes whose prefix no reader has."""
+    """Return the error for bytes with a prefix that no reader has."""
     if len(data) < _PREFIX_BYTES or data[:1] != _MAGIC:
         return UndecodableRecord(
             f"expected the Confluent wire format (a zero byte and a schema id), "

@@ -1,4 +1,4 @@
-"""Watchdogs: report a worker whose progress or event loop has stopped, and end it."""
+"""Watchdogs: report a worker with stopped progress or a stopped event loop, and end it."""
 
 import asyncio
 import contextlib

@@ -25,7 +25,8 @@ _FREE: Final = 10
 _LONGEST_S: Final = 60.0
 #: Seconds without a wrong key after which an address starts over.
 _FORGOTTEN_S: Final = 900.0
-#: Addresses with wrong keys, and addresses with right ones, that are kept; about 200 bytes each.
+#: Addresses with wrong keys, and addresses with right ones, that are kept; an address takes about
+#: 200 bytes.
 _ADDRESSES_MAX: Final = 10_000
 
 
@@ -39,9 +40,9 @@ class WrongKeys:
     """Counts wrong keys by client address.
 
     The first wrong keys of an address are answered 401. After that the address is blocked for a
-    time that doubles with each further wrong key, and all its keys are answered 429, right or
+    time that doubles with every further wrong key, and all its keys are answered 429, right or
     wrong, so that guesses reveal nothing. A kind of key that was right from that address before is
-    not blocked, so clients that share an address cannot lock each other out. Requests never wait,
+    not blocked, so a client cannot lock out others that share its address. Requests never wait,
     and memory is bounded.
 
     Args:
@@ -218,7 +219,7 @@ def presented_key(headers: Mapping[str, str]) -> str:
 
 
 def programs_only(key: str) -> Guard:
-    """Return a guard that requires the key of app hosts whose runs Headwater stores."""
+    """Return a guard that requires the key of app hosts with runs that Headwater stores."""
     world = key_id("world", key)
 
     def guard(connection: _Connection, _handler: BaseRouteHandler) -> None:

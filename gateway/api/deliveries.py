@@ -128,7 +128,7 @@ async def _body(log: DeliveryLog, details: DeliveryWhole) -> str | None:
 
 # -- raw deliveries
 
-#: Deliveries of one drain. They are read and appended one by one, some milliseconds each.
+#: Deliveries of one drain. They are read and appended one by one, at some milliseconds a delivery.
 DRAIN_MAX: Final = 1_000
 _DRAIN_DEFAULT: Final = 100
 _USER_CHARS: Final = 512

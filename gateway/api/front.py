@@ -63,9 +63,10 @@ def allow_head(header: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
 def hosts_known(listening: str, allowed: Iterable[str]) -> Callable[[Scope], bool]:
     """Return a predicate: does the Host header of a request name this gateway?
 
-    A web page whose name resolves to a loopback address (DNS rebinding) could call this gateway as
-    its own server, and the keys of development are public. Its requests still carry its name in the
-    Host header. Deliveries are exempt: they are signed, and arrive through tunnels of any name.
+    A web page with a name that resolves to a loopback address (DNS rebinding) could call this
+    gateway as its own server, and the keys of development are public. Its requests still carry its
+    name in the Host header. Deliveries are exempt: they are signed, and arrive through tunnels of
+    any name.
 
     Args:
         listening: Host that the gateway listens on.

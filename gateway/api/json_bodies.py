@@ -88,7 +88,7 @@ class BodyKind(NamedTuple):
     Attributes:
         media_type: Name of the type.
         accepts: Returns whether a Content-Type names it.
-        empty: Used in place of an empty body.
+        empty: Used instead of an empty body.
     """
 
     media_type: str
@@ -177,7 +177,7 @@ class LimitedBodies(ASGIMiddleware):
 
 
 class JsonRequest(Request[Any, Any, Any]):
-    """A request whose body is decoded into the struct that the handler declares."""
+    """A request that decodes its body into the struct that the handler declares."""
 
     def read_body(self, kind: type[Any], body: bytes) -> Any:  # noqa: ANN401 (of that kind)
         """Decode a body into a struct; may run in another thread.

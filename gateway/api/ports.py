@@ -62,7 +62,7 @@ class DeliveryLog(Protocol):
         """Call `work` within milliseconds, when the next batch may `begin`."""
 
     def begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
-        """Begin to append deliveries; resolve the future of each as `append` returns or raises."""
+        """Begin to append deliveries; resolve their futures as `append` returns or raises."""
 
     def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
         """Note that the future of a delivery is no longer awaited."""
@@ -125,7 +125,7 @@ class Replays(Protocol):
             positions: Partitions and offsets in `dead-letters`.
 
         Returns:
-            A result for each position, in order.
+            One result per position, in order.
         """
 
     async def reprocess(
@@ -154,7 +154,7 @@ class Wipes(Protocol):
 
 
 async def send_all(commands: Commands, addressed: Sequence[Addressed]) -> list[ReplySent]:
-    """Send commands; return a reply for each.
+    """Send commands; return one reply per command.
 
     Raises:
         Problem: Kafka is not connected, or did not acknowledge.

@@ -26,7 +26,7 @@ _PROBLEMS: Final = responses_of("invalid_parameter", "unknown_schema")
 
 @get("/subjects", summary="List the subjects", sync_to_thread=False)
 def list_subjects() -> list[str]:
-    """Return all subjects: one for each topic with Avro values."""
+    """Return all subjects: one per topic with Avro values."""
     return sorted(_SUBJECTS)
 
 

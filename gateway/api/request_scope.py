@@ -78,7 +78,7 @@ _ESCAPED: Final = "%2F"
 
 
 def split_as_sent(scope: Scope) -> Scope:
-    """Return the scope with a path whose segments are those of the raw path.
+    """Return the scope with the segments of the raw path as its path.
 
     `/admin/user/a%2Fb` is about the user `a/b`. Servers decode the whole path, so that this slash
     looks like a separator. So the raw path is split first, and then decoded.

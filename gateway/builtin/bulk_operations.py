@@ -34,7 +34,7 @@ from headwater.streams.pipeline.reprocessing import DeadLetters, DeliveryToRepla
 from headwater.streams.workflows.client import Addressed, WorkflowClient
 from headwater.streams.workflows.history_topic import erase_deleted
 
-#: Outcomes of deliveries whose effects on workflows were decided.
+#: Outcomes of deliveries with decided effects on workflows.
 _HAD_EFFECTS: Final = ("processed", "skipped")
 
 
@@ -66,7 +66,7 @@ _POLL_EVERY_S: Final = 0.2
 _OUTCOME_WITHIN_S: Final = 15.0
 #: Commands of one batch.
 _BATCH: Final = 100
-#: Key for a count of partitions, in place of a partition.
+#: Key for a count of partitions, instead of a partition.
 _ALL: Final = -1
 
 #: Progress of a reader: next offset by partition.

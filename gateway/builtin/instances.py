@@ -23,9 +23,9 @@ class InstanceNamed(msgspec.Struct, frozen=True):
 
 # -- prunes and replays
 
-#: The workflow that deletes instances past their retention.
+#: The workflow of prunes.
 PRUNE: Final = "headwater-prune"
-#: The workflow that replays deliveries.
+#: The workflow of replays.
 REPLAY: Final = "headwater-replay"
 _RATE_MAX: Final = 100_000
 #: The step of an operation that handles a page: its result is a `PageProgress`.
@@ -102,7 +102,7 @@ class LabResult(msgspec.Struct, frozen=True, kw_only=True):
     It is available within about half a minute, even if Terra does not respond.
 
     Attributes:
-        at_ms: When Terra responded or the upload was given up, in Unix milliseconds.
+        at_ms: When Terra responded or the upload was abandoned, in Unix milliseconds.
         terra_status: `submitted`, `failed:<status>` or `failed:network`.
         terra_upload_id: Terra's id, if the report was submitted.
         terra_response: Terra's response as text, or the error.

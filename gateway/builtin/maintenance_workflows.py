@@ -40,7 +40,7 @@ HandlePage: TypeAlias = Callable[
 ]
 
 _PAGE_TIMEOUT: Final = "10 minutes"
-#: Latest pages whose history is kept for inspection.
+#: Latest pages that are kept in the history for inspection.
 _KEPT: Final = 10
 _UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="10 seconds", backoff="constant")
 
@@ -105,7 +105,7 @@ def replay_workflow(deliveries: "Callable[[], Awaitable[DeliveryReplays]]") -> W
 
 # -- prune
 
-#: Instances of a page, whose commands are sent as one batch.
+#: Instances of a page; their commands are sent as one batch.
 _PRUNE_PAGE_MAX: Final = 100
 #: This step reads the whole history topic.
 _ERASE_TIMEOUT: Final = "6 hours"

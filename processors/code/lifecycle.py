@@ -45,7 +45,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 
-#: Error name of a canceled run whose code did not handle the cancellation.
+#: Error name of a canceled run if its code did not handle the cancellation.
 CANCELLED_ERROR: Final = "CancelledError"
 #: Reason with which children end.
 _ENDED: Final = "its parent has ended"
@@ -138,7 +138,7 @@ def unfinished_rollback_log(run: CodeRun) -> list[RunEvent]:
 
 
 def begin_rollback(run: CodeRun, request: BeginRollback, _: int) -> Decision:
-    """Begin the rollback of a run whose code failed."""
+    """Begin the rollback of a run after its code failed."""
     if run.rollback:
         return STALE
     ended = code_ended(run, cancelled=run.cancelling is not None)

@@ -77,7 +77,7 @@ def iteration_of(part: str) -> int | None:
 
 
 def scopes_above(key: str) -> Iterator[tuple[str, str]]:
-    """Yield the scopes that contain a key, outermost first, each with the key part after it."""
+    """Yield the scopes that contain a key, outermost first, with the part of the key after them."""
     parts = key.split(_SEPARATOR)
     for depth in range(1, len(parts)):
         yield _SEPARATOR.join(parts[:depth]), parts[depth]
@@ -96,7 +96,7 @@ def keys_at_or_under(keys: Iterable[str], scopes: Collection[str]) -> list[str]:
 
 
 def keys_of_iterations(keys: Iterable[str], loop: str) -> Iterator[tuple[str, int]]:
-    """Yield the keys that are in iterations of a loop, each with the iteration's number."""
+    """Yield the keys that are in iterations of a loop, with the numbers of the iterations."""
     prefix = f"{loop}{_SEPARATOR}{_ITERATION}"
     for key in keys:
         if key.startswith(prefix):
@@ -108,7 +108,7 @@ def keys_of_iterations(keys: Iterable[str], loop: str) -> Iterator[tuple[str, in
 
 # -- state
 
-#: Kinds that contain other entries, whose keys begin with the key of the container.
+#: Kinds that contain other entries. Their keys begin with the key of the container.
 CONTAINERS = frozenset({EntryKind.JOIN, EntryKind.RACE, EntryKind.LOOP})
 
 

@@ -61,7 +61,7 @@ LEASES_LOST_MAX: Final = 10
 def expire_lease(draft: Draft, token: LiveToken, lease: Lease, policy: RetryPolicy) -> None:
     """Take a job from its worker when its time is over.
 
-    An expired lease says nothing about the job: its worker may have been stopped or disconnected.
+    An expired lease states nothing about the job: its worker may have been stopped or disconnected.
     So the next attempt is available at once, and does not use up the node's retries. But a job can
     also crash its workers one after the other; after a number of expired leases its run fails.
 
@@ -263,7 +263,7 @@ def _time_out_token(draft: Draft, token: LiveToken) -> None:
 
 
 def meeting_timed_out(draft: Draft, key: str) -> None:
-    """Decide for the tokens whose wait at a join has timed out."""
+    """Decide for the tokens with a timed-out wait at a join."""
     fork, node = parse_meeting_key(key)
     waiting = waiting_at(draft, fork, node)
     transition = draft.graph.transition(draft.run.meetings[key].transition)

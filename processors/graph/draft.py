@@ -76,8 +76,8 @@ class Overlay(MutableMapping[K, V]):
 class Draft:
     """A decision about a graph run, with the events so far applied.
 
-    One result causes many events, and each depends on the previous ones: branches join, a token
-    continues, its task is dispatched. So a draft applies each event at once to an overlay and
+    One result causes many events, and an event depends on the previous ones: branches join, a token
+    continues, its task is dispatched. So a draft applies every event at once to an overlay and
     leaves the run itself unchanged. The caller that appends the events applies them to the run.
     """
 
@@ -213,7 +213,7 @@ def fail(draft: Draft, failure: Failure, settled: Iterable[int] = ()) -> NoRetur
     Args:
         draft: Draft of the run.
         failure: Error of the run.
-        settled: Tokens whose end the draft has recorded already.
+        settled: Tokens with an end that the draft has recorded already.
 
     Raises:
         RunOver: Always.

@@ -1,7 +1,7 @@
 """Values that planners take and return: tokens and forks, decisions and traces, without effects.
 
-A token is at a node. A fork begins where a completed token continues as several branches. Each of
-its tokens knows the fork, and the fork knows the token that began it, which may be in a fork
+A token is at a node. A fork begins where a completed token continues as several branches. All
+its tokens refer to the fork, and the fork to the token that began it, which may be in a fork
 itself. A branch may have many tokens, one after the other or at once; a join counts it once.
 
 In plain dictionaries, decisions are named in capitals: `CreateToken` is `CREATE_TOKEN`.
@@ -59,7 +59,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     sibling_group: str | None = None
     branch_index: int = 0
     branch_total: int = 1
-    #: How often the token took each transition.
+    #: How often the token took every transition.
     iteration_counts: Mapping[str, int] = NO_COUNTS
     #: The innermost fork; None outside of all forks.
     fork: str | None = None

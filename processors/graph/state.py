@@ -52,7 +52,7 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
         node: `node` to `taken` are as in `tokens.Token`.
         transition: Transition by which the token arrived.
         attempts: Failed attempts.
-        lost: Failed attempts whose lease expired.
+        lost: Failed attempts with an expired lease.
         at_ms: When its task is retried, or its child times out.
         job: Idempotency token of a task for external workers, from its first dispatch.
         lease: Lease of the worker that executes the job.
@@ -225,7 +225,7 @@ def encode(run: GraphRun) -> bytes:
 
 
 def _extended(value: Any) -> Any:  # noqa: ANN401, any value
-    """Return a value with an extension in place of each large integer."""
+    """Return a value with extensions instead of large integers."""
     if isinstance(value, dict):
         return {key: _extended(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -15,7 +15,7 @@ _EVENT_ID_CHARS: Final = 32
 _length: Final = Struct(">I").pack
 _RETRIED_FOR_MS: Final = 24 * 60 * 60 * 1000
 
-#: Type of a signed delivery whose body could not be read. It is kept and becomes a dead letter.
+#: Type of a signed delivery with an unreadable body. It is kept and becomes a dead letter.
 UNREADABLE: Final = "unreadable"
 #: Error code of a body that its provider cannot parse.
 MALFORMED: Final = "malformed_payload"

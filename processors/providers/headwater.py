@@ -71,7 +71,7 @@ def normalize_closed(
 # -- lab reports
 
 #: The workflow that submits a report to Terra, and the effect that starts it. The instance id is
-#: that of the upload, so a report whose event is repeated is submitted once.
+#: that of the upload, so a report is submitted once even if its event is repeated.
 LAB: Final = "terra-lab"
 
 

@@ -108,7 +108,7 @@ class Engine(Protocol[R]):
         """Return when, after `after_ms`, a timer next changes the run, or None."""
 
     def expected_attempt(self, run: R, key: str) -> int | None:
-        """Return the number of the attempt of a step whose result is still expected, or None."""
+        """Return the number of the attempt of a step with a pending result, or None."""
 
     # -- stored state
 

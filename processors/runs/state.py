@@ -251,7 +251,7 @@ REMEMBERED_MAX: Final = MAILBOX_MAX
 
 
 def created_before(run: Run, once: Once | None) -> Rejection | None:
-    """Return the response to a creation whose key created the instance already, else None."""
+    """Return the response to a creation with a key that created the instance already, else None."""
     if once is None or run.once is None or run.once.key != once.key:
         return None
     if run.once.digest != once.digest:
@@ -262,7 +262,7 @@ def created_before(run: Run, once: Once | None) -> Rejection | None:
 
 
 def received_before(run: Run, once: Once | None) -> Rejection | None:
-    """Return the response to an event whose key is stored in the instance, else None."""
+    """Return the response to an event with a key that is stored in the instance, else None."""
     known = run.keys.get(once.key) if once else None
     if once is None or known is None:
         return None

@@ -100,7 +100,7 @@ class ValueType:
 
         Undeclared fields are refused, unless the type's schema permits more
         (`additionalProperties`), as that of a mapping does. Null is accepted for a dict or a list
-        whose content is not constrained.
+        with unconstrained content.
 
         Raises:
             TypeError: JSON cannot be read as this type.
@@ -136,7 +136,7 @@ def _read_custom(cls: type, value: Any) -> Any:  # noqa: ANN401
 
 
 def _closed(schema: Any) -> Any:  # noqa: ANN401, a part of a schema
-    """Return a schema whose objects refuse undeclared fields."""
+    """Return a schema that refuses undeclared fields in objects."""
     if isinstance(schema, list):
         return [_closed(item) for item in schema]
     if not isinstance(schema, dict):

@@ -91,6 +91,7 @@ class Child:
             call_sync=threads.call,
             tasks=app.tasks,
             may_begin=may_begin,
+            loop=self._loop,
         )
         self._pipe = Pipe(connection, received=self._receive, ended=self._end, waits=True)
         self._beat()

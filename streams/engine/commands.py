@@ -10,9 +10,15 @@ from headwater.processors.json_schemas import SchemaInvalid
 from headwater.processors.runs.decide import names_refusal, not_found
 from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.engine import Engine, Engines, engine_of
-from headwater.processors.runs.limits import RUN_BYTES_MAX, VALUE_BYTES_TOP, bounded, value_problem
+from headwater.processors.runs.limits import (
+    DECISION_BYTES_MAX,
+    RUN_BYTES_MAX,
+    VALUE_BYTES_TOP,
+    bounded,
+    value_problem,
+)
 from headwater.processors.runs.params import params_problem
-from headwater.processors.runs.sizes import bytes_max, fitting
+from headwater.processors.runs.sizes import bytes_max, fitting, replacement
 from headwater.processors.runs.slot_keys import slot_scope
 from headwater.processors.runs.slots import SLOTS, with_slot_request
 from headwater.processors.runs.state import Run
@@ -72,18 +78,35 @@ class RunSizeLimit:
         self, live: LiveInstance | None, engine: Engine[Any], decision: Decision, now_ms: int
     ) -> Decision:
         """Return the decision, or one in place of a decision that is too large."""
-        decision = fitting(engine, live.run if live else None, decision)
+        run = live.run if live else None
+        if isinstance(decision, Rejection):
+            return fitting(engine, run, decision)
+        sizes = [bytes_max((event,)) for event in decision]
+        if sum(sizes) > DECISION_BYTES_MAX:
+            decision = replacement(engine, run, decision)
+            if isinstance(decision, Rejection):
+                return decision
+            sizes = [bytes_max((event,)) for event in decision]
         # Instances that count slots have their own limit.
-        if live is None or isinstance(decision, Rejection) or live.run.kind == SLOTS:
+        if live is None or live.run.kind == SLOTS or live.run.ended:
             return decision
-        if live.run.ended:
-            return decision
+        return self._within(live, engine, decision, sizes, now_ms)
+
+    def _within(
+        self,
+        live: LiveInstance,
+        engine: Engine[Any],
+        decision: list[RunEvent],
+        sizes: list[int],
+        now_ms: int,
+    ) -> Decision:
+        """Keep track of the size of a run, and limit it."""
         if isinstance(decision[0], RunStarted) or isinstance(decision[-1], _ENDS):
             live.bytes_most = None
             return decision
         before = live.bytes_most
         if before is not None:
-            live.bytes_most = before + _growth(decision, before)
+            live.bytes_most = before + _growth(decision, sizes, before)
             if live.bytes_most <= self._most // 2:
                 return decision
         measured = self._measured(live, engine, decision, now_ms)
@@ -126,19 +149,24 @@ class RunSizeLimit:
         )
 
 
-def _growth(events: list[RunEvent], before: int) -> int:
-    """Return an upper bound of how much events enlarge a state, in bytes."""
+def _growth(events: list[RunEvent], sizes: list[int], before: int) -> int:
+    """Return an upper bound of how much events enlarge a state, in bytes.
+
+    Args:
+        events: The events.
+        sizes: Upper bounds of their own sizes.
+        before: Upper bound of the size of the state.
+    """
     size = 0
-    for event in events:
+    for event, event_size in zip(events, sizes, strict=True):
         if isinstance(event, LogWritten):
             continue  # Log lines are not part of the state.
-        event_size = bytes_max((event,))
+        size += event_size
         if isinstance(event, FanInActivated):
             # Each merge sets a value composed of the outputs of branches.
-            event_size += before * len(event.merges)
+            size += before * len(event.merges)
         elif isinstance(event, TokensCreated):
-            event_size += event.count * (_TOKEN_BYTES + 4 * len(event.path))
-        size += event_size
+            size += event.count * (_TOKEN_BYTES + 4 * len(event.path))
     return size
 
 

@@ -61,7 +61,7 @@ class StepDatabase(Protocol):
         """
 
     async def forget(self, partition: int, steps: Collection[StepId]) -> None:
-        """Delete the rows of steps whose results are durable in the log.
+        """Delete the rows of steps with results that are durable in the log.
 
         Raises:
             StoreUnavailable: Postgres is not available.
@@ -69,7 +69,7 @@ class StepDatabase(Protocol):
 
 
 def failed(returned: StepReturned, failure: Failure) -> StepRaised:
-    """Return the failure of a step whose SQL failed. Permanent errors are not retried."""
+    """Return the failure of a step with failed SQL. Permanent errors are not retried."""
     retryable = failure.name not in _FINAL
     # A database may include the whole of a value that it rejects.
     truncated = Failure(failure.name, bounded(failure.message))
@@ -150,7 +150,7 @@ class StepsWithSql:
         return _release(live, commit)
 
     def recover(self, commit: StepCommit, now_ms: int) -> None:
-        """Complete a step whose SQL took effect, if the log does not have the result yet."""
+        """Complete a step after its SQL took effect, if the log does not have the result yet."""
         if (awaited := self._attempt_awaited(commit)) is not None:
             live, attempt = awaited
             self._request(live, msgspec.structs.replace(commit.returned, attempt=attempt), now_ms)

@@ -17,9 +17,9 @@ Partitions without a leader: while a producer has records for one, it refreshes 
 pause, and sends nothing to any partition until it has the answer. That takes half a minute if it
 queries a broker that is suspended. The patch refreshes at intervals and keeps sending.
 
-Fetches of idle partitions: a consumer has one fetch in flight per broker. A partition whose records
-were being processed waits for the end of a fetch that began without it. The patch limits how long
-the broker may hold such a fetch. A fetch of all partitions may take as long as the consumer is
+Fetches of idle partitions: a consumer has one fetch in flight per broker. A partition with records
+that were being processed waits for the end of a fetch that began without it. The patch limits how
+long the broker may hold such a fetch. A fetch of all partitions may take as long as the consumer is
 configured to: a record in any of them ends it.
 
 Size of a fetch result: aiokafka limits the number of records and their compressed bytes. Repetitive
@@ -28,7 +28,7 @@ together, a gigabyte. With the patch a call returns a limited number of unpacked
 partition, or one record; the next call returns the rest.
 
 Connecting: a client makes one connection at a time. While it waits for a suspended broker, it
-connects to no other. The patch makes one at a time to each broker. A connection that is made after
+connects to no other. The patch makes one at a time to every broker. A connection that is made after
 its client was closed is closed, too.
 
 Errors when no broker is reachable: aiokafka names only the addresses and logs the reason, so that a

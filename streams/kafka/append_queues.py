@@ -1,4 +1,4 @@
-"""Queues of records to append: group commit of many callers, and one queue for each partition.
+"""Queues of records to append: group commit of many callers, and one queue per partition.
 
 A partition that accepts nothing, because it has no leader, delays only its own entries. Entries are
 in the memory of this process, and are lost if it ends.
@@ -59,7 +59,7 @@ P = TypeVar("P", bound=Producer)
 
 
 class PartitionProducers(Protocol[P]):
-    """Provides a producer for each partition; see `Producers`."""
+    """Provides a producer per partition; see `Producers`."""
 
     def producer_for(self, partition: int) -> P:
         """Return the producer of a partition: the same until it fails."""
@@ -119,7 +119,7 @@ class GroupCommit(Generic[E]):
     Args:
         producers: The producers.
         topic: The topic.
-        settled: Called once for each entry that was added and not withdrawn, with entries that are
+        settled: Called once for every entry that was added and not withdrawn, with entries that are
             durable or, with an error, may or may not be in the log. It must not raise.
         held_bytes_max: Limit of queued and in-flight bytes.
         linger_s: Seconds to wait for more records before an append.
@@ -265,7 +265,7 @@ def _size(record: Outgoing) -> int:
     return _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
 
 
-# -- one queue for each partition
+# -- one queue per partition
 
 #: How often entries are checked for readiness.
 _LOOK_S: Final = 0.05

@@ -182,7 +182,7 @@ class Appender:
     async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
         """Pass records to the producer, in order; `acknowledged` waits until they are durable.
 
-        Concurrent calls are not ordered among each other.
+        Concurrent calls are not ordered.
 
         Returns:
             One Kafka batch per partition, or several if there are many records; those of a

@@ -62,7 +62,7 @@ _STOP_S: Final = 5.0
 
 
 class _Assignor(AbstractPartitionAssignor):
-    """Assigns schema versions in place of partitions."""
+    """Assigns schema versions instead of partitions."""
 
     name: Final = "headwater-forms"
 
@@ -240,7 +240,7 @@ class ClusterState(NamedTuple):
     Attributes:
         members: The running processes.
         ends: End offsets, by topic and partition.
-        behind: Number of records that each consumer group has yet to read of our topics.
+        behind: Number of records of our topics that consumer groups have yet to read, by group.
     """
 
     members: tuple[Member, ...]

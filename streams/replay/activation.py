@@ -38,7 +38,7 @@ from headwater.streams.replay.workflow import Workflow
 
 
 def to_roll_back(entries: Mapping[str, Entry]) -> list[str]:
-    """Return the steps whose handlers have not run yet, in the order of completion."""
+    """Return the steps with handlers that have not run yet, in the order of completion."""
     done = [(entry.sequence, key) for key, entry in entries.items() if is_to_roll_back(entry)]
     return [key for _, key in sorted(done)]
 
@@ -117,13 +117,13 @@ class Rollback:
         self._host.call_handler(key, entry.rollback_attempts + 1, handler, output)
 
 
-#: For a step whose handler the code no longer has.
+#: For a step with a handler that the code no longer has.
 _NO_LONGER_IN_THE_CODE: Final = Handler(lambda _: None, 0)
 
 
 # -- activation
 
-#: Failure of a canceled run whose code does not raise another error.
+#: Failure of a canceled run if its code raises no other error.
 _CANCELED: Final = Failure(CANCELLED_ERROR, "the run was cancelled")
 #: Warning about a run that cannot continue. It is stored as a key, so it must not change.
 _STUCK: Final = (

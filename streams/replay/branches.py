@@ -24,7 +24,7 @@ Branch: TypeAlias = Callable[[S], Awaitable[Any]]
 
 
 class Branches(Generic[S]):
-    """Branches, each in its own task and scope.
+    """Branches, with a task and a scope per branch.
 
     Attributes:
         settled: Value and error by branch, in the order in which they settled.

@@ -157,7 +157,7 @@ class StepCalls:
         return self._calls.get(key)
 
     def add(self, call: Call) -> None:
-        """Add a call whose next attempt is started by the owner."""
+        """Add a call; the owner starts its next attempt."""
         self._calls[call.reached.key] = call
 
     def start(self, call: Call) -> None:
@@ -223,7 +223,7 @@ class RunContext:
 
     Attributes:
         rolling_back: Whether the code only runs to collect rollback handlers.
-        pending: Keys of entries whose results arrive when a command that was sent is durable.
+        pending: Keys of entries with results that arrive when a command that was sent is durable.
         cancelled_at: Sequence of the run's cancellation, if any. The code receives it after it has
             seen all events before it.
         cancel_delivered: Whether the code has received the cancellation.
@@ -259,7 +259,7 @@ class RunContext:
         self.lines = LoggedLines(begin.entries.values(), begin.logged_at, begin.lines)
         self.handlers: dict[str, Handler] = {}
         self.pending: set[str] = set()
-        #: Calls of entries that are not awaited yet: the object whose method was called, the name
+        #: Calls of entries that are not awaited yet: the object of the called method, the name
         #: of the call for messages, and its coroutine.
         self.unawaited: dict[int, tuple[object, str, Coroutine[Any, Any, Any]]] = {}
         self._ticket = 0
@@ -291,10 +291,10 @@ class RunContext:
 
         Args:
             command: The command.
-            awaits: Key of the entry whose result arrives when this command is durable. If the entry
-                was cancelled, the command is not sent: code in an inner scope runs once more after
-                an outer scope has cancelled its entries, and the owner would neither accept the
-                command nor answer it.
+            awaits: Key of the entry with the result that arrives when this command is durable. If
+                the entry was cancelled, the command is not sent: code in an inner scope runs once
+                more after an outer scope has cancelled its entries, and the owner would neither
+                accept the command nor answer it.
         """
         if self.closed:
             return
@@ -319,7 +319,7 @@ class RunContext:
             self.send(Log("warn", SYSTEM, line, None, None, None, is_replay=False, once=key))
 
     def log_failed(self, tasks: "Iterable[asyncio.Task[Any]]") -> None:
-        """Log failures of tasks that no code has retrieved, once in a run for each text.
+        """Log failures of tasks that no code has retrieved, once per run and text.
 
         They are logged when the code has returned. Tasks of a loop's iterations do not fail again
         in a replay that begins after these: they are logged when the loop commits, or, if they

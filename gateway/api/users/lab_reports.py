@@ -16,7 +16,7 @@ from headwater.gateway.api.problems import Problem
 from headwater.gateway.builtin.blobs.store import reports_of
 
 _HOUR_S: Final = 3_600.0
-#: Users in memory, about 200 bytes each. A user without uploads for an hour starts over.
+#: Users in memory; one takes about 200 bytes. A user without uploads for an hour starts over.
 _USERS_MAX: Final = 100_000
 
 

@@ -68,7 +68,7 @@ from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnkno
 #: Seconds that a write waits for Postgres. A projection that lags by more will take longer than
 #: clients wait.
 _APPLIED_TIMEOUT_S: Final = 5.0
-#: Reply codes of a command whose idempotency key was used before.
+#: Reply codes of a command with an idempotency key that was used before.
 _REPLAYED_CODES: Final = frozenset({EVENT_ALREADY_RECEIVED, INSTANCE_CREATED_BEFORE})
 
 

@@ -28,7 +28,7 @@ from headwater.schemas.history import Once
 from headwater.schemas.statuses import RunStatus
 
 PAGE_DEFAULT: Final = 50
-#: Rows of a page; each may carry a value of 1 MiB.
+#: Rows of a page; a row may contain a value of 1 MiB.
 PAGE_MAX: Final = 100
 #: Steps of a page that is read from the log. Every page reads the log of the run from the start, so
 #: pages are large. `projections.workflows.trimmed_entries` bounds their size in bytes.

@@ -35,12 +35,12 @@ from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
 #: Seconds without a message after which a comment is sent: many proxies close a connection that is
 #: idle for 30 to 60 s.
 HEARTBEAT_S: Final = 15.0
-#: Streams at a time. Each queries Postgres when its partition advances, at most every _GAP_S.
+#: Streams at a time. A stream queries Postgres when its partition advances, at most every _GAP_S.
 STREAMS_MAX: Final = 200
 _GAP_S: Final = 0.05
 #: Seconds before a stream queries Postgres again when it is unavailable.
 _RETRY_S: Final = 1.0
-#: Tells the client how many milliseconds to wait before it reconnects.
+#: Milliseconds for the client to wait before it reconnects.
 _BEGIN: Final = b"retry: 1000\n\n"
 _HEARTBEAT: Final = b": still here\n\n"
 

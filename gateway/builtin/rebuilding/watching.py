@@ -22,7 +22,7 @@ _BEGUN: Final = "begun-after"
 
 
 def folder_of(settings: Settings) -> Path:
-    """Return the folder of all rebuilds, with one folder for each."""
+    """Return the folder of all rebuilds, with one folder per rebuild."""
     return settings.state_dir / "rebuilds"
 
 

@@ -277,8 +277,9 @@ class RunService:
             new: The run.
             run_id: Its id, if the key is new.
             on_run_id: Called with the id of the run before its command is sent.
-            request_hash: Hash of what the key stands for. Without one, requests with the same key
-                are equal if they have the same workflow, which is half of a run's identity.
+            request_hash: Hash of the request that the key identifies. Without one, requests with
+                the same key are equal if they have the same workflow, which is half of a run's
+                identity.
         """
         request_hash = request_hash or canonical_hash([new.workflow_name])
         request = IdempotentRequest(
