@@ -23,7 +23,7 @@ from headwater.gateway.api.audit import Auditing, audit_router
 from headwater.gateway.api.authentication import STATE as WRONG_KEYS
 from headwater.gateway.api.authentication import Callers, WrongKeys, key_id
 from headwater.gateway.api.body_limits import READ_S, BodyReader, Budget
-from headwater.gateway.api.builtin_routes import BuiltinInstances, prune_routes, replay_routes
+from headwater.gateway.api.builtin_routes import prune_routes, replay_routes
 from headwater.gateway.api.console.api_client import ConsoleKeys
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
@@ -34,6 +34,7 @@ from headwater.gateway.api.json_bodies import ANY_JSON, BodyKind, LimitedBodies
 from headwater.gateway.api.monitoring import Metrics, health_routes
 from headwater.gateway.api.openapi import SECURITY as KEYS
 from headwater.gateway.api.openapi import responses_of
+from headwater.gateway.api.operations import Operations
 from headwater.gateway.api.ownership import UnexpectedHits, ownership_routers
 from headwater.gateway.api.problems import HANDLERS, Problem
 from headwater.gateway.api.reads import read_routes
@@ -196,7 +197,7 @@ def _operators_routes(
     settings: Settings, ports: Ports, providers: Providers, limited: LimitedBodies
 ) -> list[Router]:
     key, reader, workflows = settings.admin_key.get_secret_value(), ports.reader, ports.workflows
-    builtin = BuiltinInstances(
+    operations = Operations(
         commands=workflows.commands,
         workflows=workflows.workflows,
         new_id=workflows.new_id,
@@ -205,8 +206,8 @@ def _operators_routes(
     further = [
         *wipe_routes(reader, ports.wiping),
         *rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id),
-        *replay_routes(reader, builtin),
-        *prune_routes(reader, builtin),
+        *replay_routes(reader, operations),
+        *prune_routes(reader, operations),
     ]
     hits = UnexpectedHits(reader, settings.project, ports.clock)
     return [

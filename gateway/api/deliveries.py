@@ -1,6 +1,5 @@
 """Operator routes for deliveries: list them, get one with its bytes, and process some again."""
 
-import re
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -30,12 +29,15 @@ from headwater.projections.deliveries.users import WaitingDelivery, oldest_waiti
 from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
 from headwater.schemas.errors import PARSE_ERRORS, UndecodableRecord, UnknownSchema
 from headwater.schemas.topics import WEBHOOKS
-from headwater.streams.pipeline.reprocessing import DeadLetters
+from headwater.streams.pipeline.reprocessing import (
+    WEBHOOKS_POSITION,
+    DeadLetters,
+    DeliveryToReplay,
+    known_positions,
+)
 from headwater.streams.pipeline.webhook_log import Stored, WebhookLog
 
 _PAGE_DEFAULT: Final = 50
-#: Partition and offset in the topic webhooks.
-_POSITION: Final = re.compile(r"([0-9]{1,9})@([0-9]{1,18})")
 
 Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
 Moment = Annotated[str | None, QueryParameter(description="RFC 3339.")]
@@ -100,7 +102,7 @@ def delivery_routes(reader: PooledReader, log: WebhookLog) -> list[HTTPRouteHand
             bool, QueryParameter(name="body", description="Include the body.")
         ] = False,
     ) -> DeliveryAnswer:
-        at = _POSITION.fullmatch(named)
+        at = WEBHOOKS_POSITION.fullmatch(named)
         if at is not None:
             received = await log.read(int(at[1]), int(at[2]))
             named = named if received is None else received.delivery.event_id
@@ -130,8 +132,6 @@ async def _body(log: WebhookLog, details: DeliveryWhole) -> str | None:
 DRAIN_MAX: Final = 1_000
 _DRAIN_DEFAULT: Final = 100
 _USER_CHARS: Final = 512
-#: Partition and offset in the topic webhooks.
-_TOPIC_POSITION: Final = re.compile(rf"(?:{WEBHOOKS}/)?([0-9]{{1,9}})@([0-9]{{1,18}})")
 
 
 class RawEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -212,12 +212,13 @@ def raw_event_routes(
     async def replay(named: FromPath[str]) -> RawEventReplayed:
         details = await _find(reader, log, named)
         event_id = details.outcome.event_id
-        for partition, offset in _positions(details):
-            for appended in await replays.reprocess([(partition, offset)]):
-                if appended.new_offset is not None:
-                    position = f"{WEBHOOKS}/{partition}@{appended.new_offset}"
-                    return RawEventReplayed(ok=True, raw_event_id=event_id, position=position)
-        raise Problem("gone", _GONE.format(details.outcome.partition, details.outcome.offset))
+        delivery = DeliveryToReplay(event_id, _positions(details))
+        appended = await replays.reprocess([delivery])
+        if event_id not in appended:
+            raise Problem("gone", _GONE.format(details.outcome.partition, details.outcome.offset))
+        partition, offset = appended[event_id]
+        position = f"{WEBHOOKS}/{partition}@{offset}"
+        return RawEventReplayed(ok=True, raw_event_id=event_id, position=position)
 
     @post(
         "/drain",
@@ -234,7 +235,7 @@ def raw_event_routes(
         subjects = None if data.user_id is None else await subjects_of(reader, data.user_id)
         waiting = await oldest_waiting(reader, subjects=subjects, limit=data.limit)
         appended = await replays.reprocess([_last_read(parked) for parked in waiting])
-        return Drained(ok=True, enqueued=sum(record.new_offset is not None for record in appended))
+        return Drained(ok=True, enqueued=len(appended))
 
     return [raw_event, replay, drain]
 
@@ -248,7 +249,7 @@ _GONE: Final = (
 async def _find(reader: PooledReader, log: WebhookLog, named: str) -> DeliveryWhole:
     """Return the details of a delivery by event id, request id or position."""
     event_id = named
-    at = _TOPIC_POSITION.fullmatch(named)
+    at = WEBHOOKS_POSITION.fullmatch(named)
     if at is not None:
         stored = await log.read(int(at[1]), int(at[2]))
         if stored is None:
@@ -268,24 +269,16 @@ async def _find(reader: PooledReader, log: WebhookLog, named: str) -> DeliveryWh
     return details
 
 
-def _positions(details: DeliveryWhole) -> list[tuple[int, int]]:
-    """Return the known positions of a delivery, the likeliest first.
-
-    A delivery is stored at the offset that its outcome names, until a replay or a gateway appends
-    another record with the same id; then compaction keeps only the later record. So a delivery is
-    searched for at all its known positions.
-    """
+def _positions(details: DeliveryWhole) -> tuple[tuple[int, int], ...]:
     outcome = details.outcome
-    positions = [outcome.position, *(journey.position for journey in reversed(details.journeys))]
-    matches = [_TOPIC_POSITION.fullmatch(position) for position in positions]
-    parsed = [(int(match[1]), int(match[2])) for match in matches if match is not None]
-    return list(dict.fromkeys([(outcome.partition, outcome.offset), *parsed]))
+    later = [journey.position for journey in reversed(details.journeys)]
+    return known_positions(outcome.partition, outcome.offset, outcome.position, *later)
 
 
-def _last_read(waiting: WaitingDelivery) -> tuple[int, int]:
-    """Return where a parked delivery was last read; compaction may have removed older records."""
-    at = _TOPIC_POSITION.fullmatch(waiting.position)
-    return (waiting.partition, waiting.offset) if at is None else (int(at[1]), int(at[2]))
+def _last_read(parked: WaitingDelivery) -> DeliveryToReplay:
+    """Return a parked delivery, first where it was last read."""
+    positions = known_positions(parked.partition, parked.offset, parked.position)
+    return DeliveryToReplay(parked.event_id, positions[::-1])
 
 
 async def _stored(log: WebhookLog, details: DeliveryWhole) -> AsyncIterator[tuple[str, Stored]]:

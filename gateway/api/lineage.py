@@ -13,6 +13,7 @@ from litestar.params import FromPath, QueryParameter
 from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import sent_segments
+from headwater.gateway.builtin.instances import InstanceNamed
 from headwater.processors.columns import RowUpdate
 from headwater.processors.lineage import (
     ColumnValue,
@@ -88,19 +89,12 @@ class ImpactRow(msgspec.Struct, frozen=True, kw_only=True):
     columns_still_set: tuple[str, ...]
 
 
-class StartedInstance(msgspec.Struct, frozen=True):
-    """An instance of a workflow that a delivery started."""
-
-    workflow: str
-    id: str
-
-
 class Impact(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that a delivery set, and workflow instances that it started."""
 
     raw_event_id: str
     rows: tuple[ImpactRow, ...]
-    instances: tuple[StartedInstance, ...]
+    instances: tuple[InstanceNamed, ...]
 
 
 def lineage_routes(reader: Reader, log: WebhookLog, providers: Providers) -> list[HTTPRouteHandler]:
@@ -300,7 +294,7 @@ async def _impact(
         )
         for row_ in remaining
     ]
-    instances = tuple(StartedInstance(effect.workflow, effect.instance_id) for effect in started)
+    instances = tuple(InstanceNamed(effect.workflow, effect.instance_id) for effect in started)
     return Impact(raw_event_id=raw_event_id, rows=tuple(rows), instances=instances)
 
 

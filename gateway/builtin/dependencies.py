@@ -54,7 +54,7 @@ class Dependencies:
         if self._replays is None:
             from headwater.gateway.builtin.bulk_operations import DeliveryReplays  # noqa: PLC0415 (see above)
 
-            self._replays = DeliveryReplays(await self.connections(), self._settings)
+            self._replays = DeliveryReplays(await self.connections(), self._settings, now_ms)
         return self._replays
 
     async def instance_deletion(self) -> "InstanceDeletion":

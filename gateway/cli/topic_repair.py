@@ -8,12 +8,14 @@ import click
 import psycopg
 
 from headwater.gateway.cli.options import (
+    confirm,
     examples,
     json_option,
     kafka_option,
     postgres_option,
     settings_from,
     topic_options,
+    yes_option,
 )
 from headwater.gateway.cli.output import counted, print_json, print_rows, say
 from headwater.gateway.settings.addresses import dsn_of
@@ -130,7 +132,7 @@ _FORCED_DEFAULT: Final = "The record has no effect in any process."
     help="Also skip a readable record. It has no effect then: a command has no outcome, "
     "and a client that waits for its reply is answered with INTERNAL.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @kafka_option
 @json_option
 def skip(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
@@ -155,9 +157,7 @@ def skip(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     except UndecodableRecord as error:
         raise click.ClickException(error.message) from error
     warning = _FORCED.get(topic, _FORCED_DEFAULT) if force else _WARNING
-    say(f"{topic}/{partition}@{offset}: {problem}.\n{warning}")
-    if not yes:
-        click.confirm("Skip it?", abort=True, err=True)
+    confirm(f"{topic}/{partition}@{offset}: {problem}.\n{warning}", "Skip it?", yes=yes)
     asyncio.run(mark_skipped(cluster, record, problem, now_ms))
     if as_json:
         print_json({"topic": topic, "partition": partition, "offset": offset, "fault": problem})
@@ -171,7 +171,7 @@ def skip(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     "accept-loss",
     epilog=examples("headwater topics accept-loss", "headwater topics accept-loss --yes"),
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @kafka_option
 @postgres_option
 @json_option
@@ -191,10 +191,9 @@ def accept_loss(yes: bool, kafka: str | None, postgres: str | None, as_json: boo
     ):
         applied = applied_offsets(connection, PROJECTIONS)
         lost = asyncio.run(_losses(cluster, applied))
-        for loss in lost:
-            say(f"Lost: {loss}")
-        if lost and not yes:
-            click.confirm("Accept that these records are lost?", abort=True, err=True)
+        if lost:
+            effect = "\n".join(f"Lost: {loss}" for loss in lost)
+            confirm(effect, "Accept that these records are lost?", yes=yes)
         moved = [loss for loss in lost if asyncio.run(_accept(connection, cluster, loss))]
     if as_json:
         print_json({"accepted": [str(loss) for loss in moved]})

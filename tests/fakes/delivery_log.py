@@ -11,7 +11,7 @@ from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.streams.pipeline.reprocessing import Reappended, Replayed
+from headwater.streams.pipeline.reprocessing import DeliveryToReplay, ReplayResult
 from headwater.streams.pipeline.webhook_log import (
     Appended,
     Prepare,
@@ -120,17 +120,19 @@ class MemoryReplays:
 
     async def stop(self) -> None: ...
 
-    async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[Replayed]:
+    async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[ReplayResult]:
         if self._away:
             raise _nothing_heard()
         self.replayed += positions
-        return [Replayed(p, o, "webhooks", ok=True, detail="") for p, o in positions]
+        return [ReplayResult(p, o, "webhooks", ok=True, detail="") for p, o in positions]
 
-    async def reprocess(self, positions: Sequence[tuple[int, int]]) -> Sequence[Reappended]:
+    async def reprocess(
+        self, deliveries: Collection[DeliveryToReplay]
+    ) -> Mapping[str, tuple[int, int]]:
         if self._away:
             raise _nothing_heard()
-        self.appended_again += positions
-        return [Reappended(p, o, 1_000 + o) for p, o in positions]
+        self.appended_again += [delivery.positions[0] for delivery in deliveries]
+        return {one.event_id: (one.positions[0][0], 1_000) for one in deliveries}
 
 
 class MemoryWipes:
