@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import SystemRandom
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, overload
@@ -25,6 +25,7 @@ from headwater.streams.clock import now_ms
 if TYPE_CHECKING:
     import httpx
 
+    from headwater.gateway.client.requests import HttpAnswer, Request
     from headwater.gateway.client.session import Session
     from headwater.schemas.answers import JobPage
 
@@ -251,6 +252,18 @@ class Client:
     def job(self, key: str) -> JobHandle:
         """Return a handle of a job, by the key it was activated with; sends no request."""
         return JobHandle(self._entered, key)
+
+    async def exchange(self, request: "Request") -> "HttpAnswer":
+        """Send a request to any route of the gateway, once; return the answer of any status.
+
+        Args:
+            request: Request, with a path below the URL of the gateway.
+
+        Raises:
+            ClientError: There was no answer.
+        """
+        whole = replace(request, path=f"{self._entered.gateway}{request.path}")
+        return await self._entered.transport.exchange(whole)
 
     @property
     def _listing(self) -> Listing:

@@ -91,8 +91,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 T = TypeVar("T")
 
-#: Seconds that a server may take to import a deployment.
-_IMPORT_TIMEOUT_S: Final = 60.0
+#: Seconds that a server may take to import a deployment, on top of the usual timeout.
+_IMPORT_TIMEOUT_S: Final = 90.0
 
 
 class Deployments:

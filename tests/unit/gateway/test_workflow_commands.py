@@ -523,7 +523,7 @@ def test_misuse_is_said_before_anything_is_asked(arguments: list[str], words: st
          "HEADWATER_WORKFLOW_KEY, or give a key or a header of your own"),
         (
             httpx.ConnectError("refused"),
-            f"expected the workflows API at {BASE_URL}, found no answer (refused); start it with "
+            f"expected Headwater at {BASE_URL}, found no answer (refused); start it with "
             "`headwater up`, or set its URL with --url or HEADWATER_URL",
         ),
     ],
