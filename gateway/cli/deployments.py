@@ -1,25 +1,26 @@
 """`headwater deployments`: deploy workflow code, activate it, roll it back, show it."""
 
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec import structs
 
-from headwater.gateway.cli.api import Api, admin_options, path_of
+from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import examples, json_option
-from headwater.gateway.cli.output import moment, print_json, print_rows, say
+from headwater.gateway.cli.options import collect_pages, examples, json_option
+from headwater.gateway.cli.output import moment, print_answer, print_rows, say
 
-_BASE: Final = "/v1/deployments"
+if TYPE_CHECKING:
+    from headwater.schemas.v1_answers import Deployment, DeploymentActive
+
 _COLUMNS: Final = ("id", "active", "app", "workflows", "deployed", "by", "activated")
 _DROPS: Final = ("by", "activated", "deployed")
 _PAGE: Final = 100
-#: Seconds for uploading an artifact and importing it.
-_DEPLOY_TIMEOUT_S: Final = 120.0
 
 _replaces = click.option(
     "--replaces",
+    default="",
     metavar="ID",
     help="Only if this deployment is active until then; `none` if none is.",
 )
@@ -73,13 +74,13 @@ def deploy(
     10 MiB. The gateway refuses an app that it cannot import. The same content is the same
     deployment. Nothing changes before it is activated.
     """
-    content = _content_of(artifact)
-    deployed = api.upload(_BASE, content, "application/zip", within_s=_DEPLOY_TIMEOUT_S, app=app)
+    deployments = api.client.deployments
+    deployed = api.client.run(deployments.deploy(_content_of(artifact), app=app))
     if at_once:
-        deployed = api.post(f"{_BASE}/{deployed['id']}/activate", {})
+        deployed = api.client.run(deployments.activate(deployed.id))
     _print(deployed, as_json=as_json)
-    if not deployed["active"]:
-        say(f"New runs begin on it after `headwater deployments activate {deployed['id']}`.")
+    if not deployed.active:
+        say(f"New runs begin on it after `headwater deployments activate {deployed.id}`.")
 
 
 @deployments.command(
@@ -95,21 +96,19 @@ def deploy(
 @json_option
 def list_deployments(limit: int, api: Api, as_json: bool) -> None:
     """List deployments, newest first."""
-    listed: list[dict[str, Any]] = []
-    cursor = None
-    while len(listed) < limit:
-        page = api.get(_BASE, limit=min(_PAGE, limit - len(listed)), cursor=cursor)
-        listed += page["deployments"]
-        cursor = page.get("cursor")
-        if cursor is None:
-            break
+
+    def page(limit: int, after: str | None) -> "tuple[list[Deployment], str | None]":
+        answer = api.client.run(api.client.deployments.page(limit=limit, cursor=after))
+        return answer.deployments, answer.cursor
+
+    listed, more = collect_pages(page, limit=limit, page_size=_PAGE, cursor=None)
     if as_json:
-        print_json(listed)
+        print_answer(listed)
         return
     print_rows([_row(deployment) for deployment in listed], _COLUMNS, drops=_DROPS)
     if not listed:
         say("Nothing is deployed: `headwater deployments deploy FOLDER --app …` deploys an app.")
-    if cursor is not None:
+    if more is not None:
         say("There are older ones: --limit shows more.")
 
 
@@ -124,18 +123,16 @@ def list_deployments(limit: int, api: Api, as_json: bool) -> None:
 @json_option
 def show(deployment_id: str, api: Api, as_json: bool) -> None:
     """Show a deployment, its workflows and schedules; without an id, the active one."""
-    deployment = api.get(_path(deployment_id))
+    deployment = api.client.run(api.client.deployments.get(deployment_id))
     _print(deployment, as_json=as_json)
     if not as_json:
-        rows = [
-            {"kind": "code", "versioning": "pinned", **workflow}
-            for workflow in deployment["workflows"]
-        ]
-        print_rows(rows, ("name", "versioning", "kind"), title="workflows")
-        if deployment.get("schedules"):
+        workflows = [structs.asdict(workflow) for workflow in deployment.workflows]
+        print_rows(workflows, ("name", "versioning", "kind"), title="workflows")
+        if deployment.schedules:
+            schedules = [structs.asdict(schedule) for schedule in deployment.schedules]
             columns = ("name", "workflow", "cron", "timezone")
-            print_rows(deployment["schedules"], columns, title="schedules")
-        say(f"{deployment['size']} bytes, SHA-256 {deployment['digest']}")
+            print_rows(schedules, columns, title="schedules")
+        say(f"{deployment.size} bytes, SHA-256 {deployment.digest}")
 
 
 @deployments.command(
@@ -150,12 +147,12 @@ def show(deployment_id: str, api: Api, as_json: bool) -> None:
 @json_option
 def activate(
     deployment_id: str,
-    replaces: str | None,
+    replaces: str,
     api: Api,
     as_json: bool,
 ) -> None:
     """Start new runs on a deployment; existing runs stay on theirs."""
-    activated = api.post(f"{_path(deployment_id)}/activate", {}, **_tag(replaces))
+    activated = api.client.run(api.client.deployments.activate(deployment_id, replaces=replaces))
     _print(activated, as_json=as_json)
     _say_previous(activated)
 
@@ -172,7 +169,7 @@ def activate(
 @json_option
 def rollback(
     deployment_id: str | None,
-    replaces: str | None,
+    replaces: str,
     api: Api,
     as_json: bool,
 ) -> None:
@@ -180,8 +177,7 @@ def rollback(
 
     Runs of the present one stay on it. Another rollback goes back by one more.
     """
-    body = {} if deployment_id is None else {"deploymentId": deployment_id}
-    activated = api.post(f"{_BASE}/rollback", body, **_tag(replaces))
+    activated = api.client.run(api.client.deployments.rollback(deployment_id, replaces=replaces))
     _print(activated, as_json=as_json)
     _say_previous(activated)
 
@@ -195,37 +191,25 @@ def _content_of(artifact: Path) -> bytes:
         raise click.UsageError(str(error)) from error
 
 
-def _path(deployment_id: str) -> str:
-    return _BASE + path_of(deployment_id)
-
-
-def _tag(replaces: str | None) -> dict[str, str]:
-    return {} if replaces is None else {"if-match": f'"{replaces}"'}
-
-
-def _print(deployment: dict[str, Any], *, as_json: bool) -> None:
+def _print(deployment: "Deployment", *, as_json: bool) -> None:
     if as_json:
-        print_json(deployment)
+        print_answer(deployment)
     else:
         print_rows([_row(deployment)], _COLUMNS, drops=_DROPS)
 
 
-def _row(deployment: dict[str, Any]) -> dict[str, Any]:
-    names = [workflow["name"] for workflow in deployment["workflows"]]
+def _row(deployment: "Deployment") -> dict[str, Any]:
     return {
-        **deployment,
-        "workflows": ", ".join(names),
-        "deployed": _moment(deployment["deployedAt"]),
-        "by": deployment["deployedBy"],
-        "activated": _moment(deployment["activatedAt"]) if "activatedAt" in deployment else None,
+        "id": deployment.id,
+        "active": deployment.active,
+        "app": deployment.app,
+        "workflows": ", ".join(workflow.name for workflow in deployment.workflows),
+        "deployed": moment(deployment.deployed_at),
+        "by": deployment.deployed_by,
+        "activated": moment(deployment.activated_at) if deployment.activated_at else None,
     }
 
 
-def _moment(text: str) -> str:
-    return moment(datetime.fromisoformat(text))
-
-
-def _say_previous(activated: dict[str, Any]) -> None:
-    before = activated.get("replaces")
-    if before:
-        say(f"Runs that began on {before} stay on it.")
+def _say_previous(activated: "DeploymentActive") -> None:
+    if activated.replaces:
+        say(f"Runs that began on {activated.replaces} stay on it.")

@@ -1,6 +1,7 @@
 """`headwater doctor` and `validate-ownership`: checks of the system, or of one user's data."""
 
 import asyncio
+import json
 import shutil
 import ssl
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 import click
 
 from headwater.gateway.cli import findings
-from headwater.gateway.cli.api import Api, admin_api, admin_options, path_of, unexpected_answer
+from headwater.gateway.cli.api import Api, admin_api, admin_options, path_of
 from headwater.gateway.cli.findings import Finding
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import (
@@ -115,7 +116,7 @@ def doctor_user(user_id: str, token: str | None, api: Api, as_json: bool) -> Non
     end with an error; and if nothing is wrong, import the days again. Every step prints its finding
     and the next command. Exit code 1 if there is one.
     """
-    address = str(api.client.base_url).rstrip("/")
+    address = api.url
     known = api.get(path_of("admin", "user", user_id))
     me = None if token is None else _me(address, token)
     errors = api.get("/admin/traces", user_id=user_id, level="error", limit=_ERRORS_SHOWN)
@@ -179,14 +180,16 @@ class _Gateway:
         Raises:
             ClickException: The gateway did not answer as expected.
         """
-        client = self._api.client
         self._api.get("/health/live")
-        ready = client.get("/health/ready")
+        ready = self._api.exchange("/health/ready")
         try:
             self.version = str(self._api.get("/schema/openapi.json")["info"]["version"])
-            parts = dict(ready.json()["parts"])
+            parts = dict(json.loads(ready.body)["parts"])
         except (ValueError, LookupError, TypeError) as error:
-            raise click.ClickException(unexpected_answer(ready)) from error
+            raise click.ClickException(
+                f"expected Headwater at {self._api.url}, found something else there; set its URL "
+                "with --url or HEADWATER_URL"
+            ) from error
         date = ready.headers.get("date")
         if date:
             server_time = parsedate_to_datetime(date)
@@ -196,7 +199,7 @@ class _Gateway:
             return Finding("gateway", "problem", summary, "start what is not connected")
         projections = self._api.get("/admin/projections")
         self.positions, self.errors = projections["positions"], len(projections["errors"])
-        return Finding("gateway", "ok", f"{client.base_url}: {summary}")
+        return Finding("gateway", "ok", f"{self._api.url}: {summary}")
 
 
 def _kafka_checks(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
@@ -284,7 +287,7 @@ def _certificates(settings: "Settings", api: Api) -> Finding:
             ends[settings.kafka_tls_certificate] = _certificate_end(
                 Path(settings.kafka_tls_certificate).read_bytes()
             )
-    address = urlsplit(str(api.client.base_url))
+    address = urlsplit(api.url)
     if address.scheme == "https" and address.hostname:
         ends[f"gateway {address.hostname}"] = _server_certificate_end(
             address.hostname, address.port or 443

@@ -12,7 +12,6 @@ from headwater.gateway.cli.output import counted, print_answer, print_json, prin
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
-    Service,
     instance_named,
     label_option,
     service_options,
@@ -24,7 +23,7 @@ from headwater.streams.authoring.lifecycle import ACTIONS, CANCEL, PAUSE, RESUME
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headwater.gateway.client.client import Client
+    from headwater.gateway.client.sync_client import SyncClient
     from headwater.schemas.answers import BulkChanged, InstanceStatus
 
 
@@ -34,7 +33,7 @@ STATUSES: Final = [status.value for status in RunStatus]
 def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add options for one instance, as `instance_named`, or all with a status or labels.
 
-    Apply it below `service_options`, whose service the command receives.
+    Apply it below `service_options`, whose client the command receives.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,7 +57,7 @@ def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
                 one(**values)
                 return
             workflow = values.pop("workflow")
-            service = values.pop("service")
+            client = values.pop("client")
             as_json = values.pop("as_json")
             reason = values.pop("reason", "")
             if workflow is None or any(values.values()):
@@ -67,7 +66,7 @@ def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
                     "instance"
                 )
             changes = {"status": status, "labels": labels, "dry_run": dry_run, "reason": reason}
-            _change(service, action, workflow, changes, as_json=as_json)
+            _change(client, action, workflow, changes, as_json=as_json)
 
         return chosen
 
@@ -75,20 +74,14 @@ def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 def _change(
-    service: Service, action: str, workflow: str, changes: dict[str, Any], *, as_json: bool
+    client: "SyncClient", action: str, workflow: str, changes: dict[str, Any], *, as_json: bool
 ) -> None:
     """Change the instances, printing progress by page, and show those that refused."""
-
-    async def change(client: "Client") -> "list[BulkChanged]":
-        changed: list[BulkChanged] = []
-        pages = client.workflow(workflow).change_all(action, **changes)
-        async for page in pages:
-            changed += page.instances
-            if page.has_next_page:
-                say(f"{action}: {_count(changed)} so far")
-        return changed
-
-    results = service.ask(change)
+    results: list[BulkChanged] = []
+    for page in client.iterate(client.workflow(workflow).change_all(action, **changes)):
+        results += page.instances
+        if page.has_next_page:
+            say(f"{action}: {_count(results)} so far")
     if as_json:
         print_answer(results)
     if changes["dry_run"]:
@@ -142,7 +135,7 @@ _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
 @json_option
 @service_options
 def create(
-    service: Service,
+    client: "SyncClient",
     *,
     workflow: str,
     instance_id: str | None,
@@ -155,9 +148,7 @@ def create(
     Ids are unique in a workflow: `headwater instances restart` runs an existing instance again.
     """
     value = params.value if params else None
-    created_id = service.ask(
-        lambda client: client.workflow(workflow).create(instance_id, value, labels=labels)
-    ).id
+    created_id = client.run(client.workflow(workflow).create(instance_id, value, labels=labels)).id
     if as_json:
         print_json({"workflowName": workflow, "id": created_id})
     else:
@@ -176,8 +167,10 @@ def _lifecycle_command(verb: Action) -> click.Command:
     @service_options
     @(one_or_all(verb.name) if verb.repeatable else instance_named)
     @json_option
-    def steer(service: Service, *, instance: InstanceName, as_json: bool, reason: str = "") -> None:
-        status = service.ask(lambda client: instance.handle(client).perform(verb, reason))
+    def steer(
+        client: "SyncClient", *, instance: InstanceName, as_json: bool, reason: str = ""
+    ) -> None:
+        status = client.run(instance.handle(client).perform(verb, reason))
         if as_json:
             print_answer(status)
         say(f"{instance} {_status_text(verb, status)}.")
@@ -227,7 +220,7 @@ def _status_text(verb: Action, status: "InstanceStatus") -> str:
 )
 @json_option
 def retry(
-    service: Service, *, instance: InstanceName, from_step: str | None, as_json: bool
+    client: "SyncClient", *, instance: InstanceName, from_step: str | None, as_json: bool
 ) -> None:
     """Retry an errored instance in a new run.
 
@@ -235,7 +228,7 @@ def retry(
 
     `headwater instances history` shows the keys of steps. To execute everything again: `restart`.
     """
-    status = service.ask(lambda client: instance.handle(client).retry(from_step))
+    status = client.run(instance.handle(client).retry(from_step))
     if as_json:
         print_answer(status)
     where = f"from {from_step}" if from_step else "from where it failed"
@@ -265,7 +258,7 @@ def retry(
 @json_option
 @service_options
 def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
-    service: Service,
+    client: "SyncClient",
     *,
     instance: InstanceName,
     event_type: str,
@@ -283,8 +276,8 @@ def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     start: bool | Mapping[str, Any] = {"params": params.value} if params else start_if_missing
 
     value = payload.value if payload else None
-    status = service.ask(
-        lambda client: instance.handle(client).send_event(event_type, value, start_if_missing=start)
+    status = client.run(
+        instance.handle(client).send_event(event_type, value, start_if_missing=start)
     )
     if as_json:
         print_answer(status)

@@ -9,13 +9,12 @@ from headwater.gateway.cli.output import moment, print_answer, print_fields, pri
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
-    Service,
     instance_named,
     service_options,
 )
 
 if TYPE_CHECKING:
-    from headwater.gateway.client.client import Client
+    from headwater.gateway.client.sync_client import SyncClient
     from headwater.schemas.graph_answers import AsOf, LiveToken, Simulated, TracedDecision, WaitsFor
     from headwater.streams.authoring.inspection import InspectableInstance
 
@@ -47,7 +46,7 @@ _TRACE_COLUMNS: Final = ("sequence", "at", "what", "token", "node", "payload")
 @json_option
 @service_options
 def tokens(
-    service: Service,
+    client: "SyncClient",
     *,
     instance: InstanceName,
     at: int | None,
@@ -55,7 +54,7 @@ def tokens(
     as_json: bool,
 ) -> None:
     """Show the live tokens of a graph, and what they wait for."""
-    state = service.ask(lambda client: _inspected(client, instance, run).introspect_tokens(at))
+    state = client.run(_inspected(client, instance, run).introspect_tokens(at))
     if as_json:
         print_answer(state)
         return
@@ -77,7 +76,7 @@ def tokens(
 @json_option
 @service_options
 def explain(
-    service: Service,
+    client: "SyncClient",
     *,
     instance: InstanceName,
     at: int | None,
@@ -89,7 +88,7 @@ def explain(
     For every join that waits: which branches have arrived, which have not and why, when it times
     out and what happens then.
     """
-    explanation = service.ask(lambda client: _inspected(client, instance, run).explain(at))
+    explanation = client.run(_inspected(client, instance, run).explain(at))
     if as_json:
         print_answer(explanation)
         return
@@ -113,7 +112,7 @@ def explain(
 @_run_option
 @service_options
 def draw(
-    service: Service,
+    client: "SyncClient",
     instance: InstanceName,
     format_: Literal["svg", "mermaid"],
     at: int | None,
@@ -121,7 +120,7 @@ def draw(
 ) -> None:
     """Draw the graph of an instance with the tokens of its run."""
     click.echo(
-        service.ask(lambda client: _inspected(client, instance, run).draw(format_, at=at)),
+        client.run(_inspected(client, instance, run).draw(format_, at=at)),
         nl=False,
     )
 
@@ -144,7 +143,7 @@ def draw(
 @json_option
 @service_options
 def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
-    service: Service,
+    client: "SyncClient",
     *,
     instance: InstanceName,
     token: str | None,
@@ -162,10 +161,8 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
         raise click.UsageError("expected --token or --node, found both or neither")
 
     keywords = {} if output is None else {"output": output.value}
-    simulated = service.ask(
-        lambda client: _inspected(client, instance, run).simulate_routing(
-            token, node=node, at=at, **keywords
-        )
+    simulated = client.run(
+        _inspected(client, instance, run).simulate_routing(token, node=node, at=at, **keywords)
     )
     if as_json:
         print_answer(simulated)
@@ -196,7 +193,7 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
 @json_option
 @service_options
 def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
-    service: Service,
+    client: "SyncClient",
     *,
     instance: InstanceName,
     token: str,
@@ -206,10 +203,8 @@ def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
     as_json: bool,
 ) -> None:
     """Show what a join would decide if a token arrived. Nothing is changed."""
-    simulated = service.ask(
-        lambda client: _inspected(client, instance, run).simulate_synchronization(
-            token, transition, at=at
-        )
+    simulated = client.run(
+        _inspected(client, instance, run).simulate_synchronization(token, transition, at=at)
     )
     if as_json:
         print_answer(simulated)
@@ -239,7 +234,7 @@ def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
 @json_option
 @service_options
 def trace(
-    service: Service,
+    client: "SyncClient",
     *,
     instance: InstanceName,
     first: int,
@@ -248,12 +243,7 @@ def trace(
     as_json: bool,
 ) -> None:
     """Show how a graph's decisions were made, by deciding again from the history."""
-
-    async def ask(client: "Client") -> "list[TracedDecision]":
-        trace = _inspected(client, instance, run).trace(first, last)
-        return [decision async for decision in trace]
-
-    decisions = service.ask(ask)
+    decisions = list(client.iterate(_inspected(client, instance, run).trace(first, last)))
     if as_json:
         print_answer(decisions)
         return
@@ -268,7 +258,9 @@ def trace(
             )
 
 
-def _inspected(client: "Client", instance: InstanceName, run: int | None) -> "InspectableInstance":
+def _inspected(
+    client: "SyncClient", instance: InstanceName, run: int | None
+) -> "InspectableInstance":
     handle = instance.handle(client)
     return handle if run is None else handle.in_run(run)
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from headwater.gateway.cli.api import now
 from headwater.gateway.cli.instance_changes import CHANGE_COMMANDS, STATUSES
 from headwater.gateway.cli.instance_formatting import (
     LEVEL_STYLES,
@@ -34,14 +35,13 @@ from headwater.gateway.cli.output import longest_shown, print_answer, print_fiel
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
-    Service,
     instance_named,
     label_option,
     service_options,
 )
 
 if TYPE_CHECKING:
-    from headwater.gateway.client.client import Client
+    from headwater.gateway.client.sync_client import SyncClient
     from headwater.schemas.answers import InstanceFound
 
 _LISTED: Final = ("instance", "status", "age", "updated", "what")
@@ -102,7 +102,7 @@ def instances() -> None:
 @json_option
 @service_options
 def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
-    service: Service,
+    client: "SyncClient",
     *,
     workflow: str | None,
     status: str | None,
@@ -120,9 +120,9 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     error or output if it has ended.
     """
 
-    async def ask(client: "Client") -> "tuple[list[InstanceFound], str | None]":
-        async def page(size: int, after: str | None) -> "tuple[list[InstanceFound], str | None]":
-            answer = await (client.workflow(workflow) if workflow else client).page(
+    def page(size: int, after: str | None) -> "tuple[list[InstanceFound], str | None]":
+        answer = client.run(
+            (client.workflow(workflow) if workflow else client).page(
                 status,
                 labels=labels,
                 updated_since=updated_since,
@@ -130,15 +130,14 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
                 page_size=size,
                 cursor=after,
             )
-            return answer.instances, answer.cursor if answer.has_next_page else None
+        )
+        return answer.instances, answer.cursor if answer.has_next_page else None
 
-        return await collect_pages(page, limit=limit, page_size=page_size, cursor=cursor)
-
-    listed, more = service.ask(ask)
+    listed, more = collect_pages(page, limit=limit, page_size=page_size, cursor=cursor)
     if as_json:
         print_answer(listed)
     else:
-        rows = listed_rows(listed, service.now(), longest_shown())
+        rows = listed_rows(listed, now(), longest_shown())
         print_rows(rows, _LISTED, styles={"status": STATUS_STYLES}, drops=("updated", "age"))
     of_workflow = f" of {workflow}" if workflow else ""
     with_status = f" that are {status}" if status else ""
@@ -157,16 +156,18 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
 @click.option("--full", is_flag=True, help="Show all fields, also params and output.")
 @json_option
 @service_options
-def get_instance(service: Service, *, instance: InstanceName, full: bool, as_json: bool) -> None:
+def get_instance(
+    client: "SyncClient", *, instance: InstanceName, full: bool, as_json: bool
+) -> None:
     """Show the current state of an instance.
 
     Its status, its current step and what that waits for, its error, and its last update.
     """
-    described = service.ask(lambda client: instance.handle(client).describe())
+    described = client.run(instance.handle(client).describe())
     if as_json:
         print_answer(described)
         return
-    print_fields(summary(described, service.now(), full=full).items(), styles=STATUS_STYLES)
+    print_fields(summary(described, now(), full=full).items(), styles=STATUS_STYLES)
 
 
 @instances.command(
@@ -189,7 +190,7 @@ def get_instance(service: Service, *, instance: InstanceName, full: bool, as_jso
 @json_option
 @service_options
 def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
-    service: Service,
+    client: "SyncClient",
     *,
     instance: InstanceName,
     run: int | None,
@@ -209,8 +210,7 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     if (log_level or log_category) and not include_logs:
         raise click.UsageError("--log-level and --log-category need --include-logs")
 
-    history, longest = service.ask(
-        lambda client: instance.handle(client).history(
+    history, longest = client.run(instance.handle(client).history(
             run, include_trimmed=include_trimmed, include_logs=include_logs,
             log_level=log_level, log_category=log_category,
         )
@@ -220,11 +220,11 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
         return
     title = f"{instance}, run {history.run_number}"
     if history.tokens:
-        rows = token_rows(history.tokens, service.now(), longest, frames=full)
+        rows = token_rows(history.tokens, now(), longest, frames=full)
         print_rows(rows, TOKEN_COLUMNS, title=title, styles={"state": TOKEN_STYLES},
                    drops=TOKEN_DROPS)  # fmt: skip
     else:
-        rows = step_rows(history.steps, service.now(), longest, frames=full)
+        rows = step_rows(history.steps, now(), longest, frames=full)
         print_rows(rows, _STEP_COLUMNS, title=title, styles={"state": STATE_STYLES},
                    drops=_STEP_DROPS)  # fmt: skip
     if history.events:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from typing_extensions import override
 
+from headwater.gateway.cli.api import now
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import (
     JsonArgument,
@@ -24,14 +25,14 @@ from headwater.gateway.cli.output import (
     print_rows,
     say,
 )
-from headwater.gateway.cli.workflow_service import ENVIRONMENT, Service, service_options
+from headwater.gateway.cli.workflow_service import ENVIRONMENT, service_options
 from headwater.processors.runs.durations import milliseconds
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from headwater.gateway.client.client import Client
     from headwater.gateway.client.jobs import TakenJob
+    from headwater.gateway.client.sync_client import SyncClient
     from headwater.schemas.answers import JobListed
 
 _COLUMNS: Final = ("key", "type", "instance", "node", "attempt", "lease until", "input")
@@ -105,7 +106,7 @@ def jobs() -> None:
 @json_option
 @service_options
 def list_jobs(
-    service: Service, task: str | None, limit: int, cursor: str | None, as_json: bool
+    client: "SyncClient", task: str | None, limit: int, cursor: str | None, as_json: bool
 ) -> None:
     """List open jobs and the workers that hold them.
 
@@ -113,18 +114,15 @@ def list_jobs(
     attempt is not due yet. Listing activates no job.
     """
 
-    async def ask(client: "Client") -> "tuple[list[JobListed], str | None]":
-        async def page(size: int, after: str | None) -> "tuple[list[JobListed], str | None]":
-            answer = await client.jobs(task, page_size=size, cursor=after)
-            return answer.jobs, answer.cursor
+    def page(size: int, after: str | None) -> "tuple[list[JobListed], str | None]":
+        answer = client.run(client.jobs(task, page_size=size, cursor=after))
+        return answer.jobs, answer.cursor
 
-        return await collect_pages(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
-
-    listed, more = service.ask(ask)
+    listed, more = collect_pages(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
     if as_json:
         print_answer(listed)
     else:
-        print_rows([_listed(job, service.now()) for job in listed], _LISTED, drops=_LISTED_DROPS)
+        print_rows([_listed(job, now()) for job in listed], _LISTED, drops=_LISTED_DROPS)
     say_more(listed, more, none=f"There are no open jobs{f' of {task}' if task else ''}.")
 
 
@@ -147,7 +145,7 @@ def list_jobs(
 @json_option
 @service_options
 def activate(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
-    service: Service,
+    client: "SyncClient",
     types: tuple[str, ...],
     worker: str | None,
     most: int,
@@ -161,13 +159,13 @@ def activate(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     worker can activate it, which costs none of its retries.
     """
     name = worker or socket.gethostname()
-    activated = service.ask(
-        lambda client: client.activate_jobs(types, worker=name, max=most, lease=lease, wait=wait)
+    activated = client.run(
+        client.activate_jobs(types, worker=name, max=most, lease=lease, wait=wait)
     )
     if as_json:
         print_answer([job.details for job in activated])
         return
-    print_rows([_row(job, service.now()) for job in activated], _COLUMNS, drops=_DROPS)
+    print_rows([_row(job, now()) for job in activated], _COLUMNS, drops=_DROPS)
     if not activated:
         say(f"No job of {', '.join(types)} waits for a worker.")
 
@@ -186,10 +184,10 @@ def activate(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
 )
 @json_option
 @service_options
-def complete(service: Service, job: str, output: JsonValue | None, as_json: bool) -> None:
+def complete(client: "SyncClient", job: str, output: JsonValue | None, as_json: bool) -> None:
     """Complete a job with its output. Repeating it has no further effect."""
     value = output.value if output else None
-    service.ask(lambda client: client.job(job).complete(value))
+    client.run(client.job(job).complete(value))
     _report(job, "is complete", as_json=as_json)
 
 
@@ -211,7 +209,7 @@ def complete(service: Service, job: str, output: JsonValue | None, as_json: bool
 @json_option
 @service_options
 def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
-    service: Service,
+    client: "SyncClient",
     job: str,
     message: str,
     name: str,
@@ -226,10 +224,8 @@ def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     if no_retry and retry_after is not None:
         raise click.UsageError("expected --no-retry or --retry-after, found both")
 
-    service.ask(
-        lambda client: client.job(job).fail(
-            message, name=name, retryable=not no_retry, retry_after=retry_after
-        )
+    client.run(
+        client.job(job).fail(message, name=name, retryable=not no_retry, retry_after=retry_after)
     )
     _report(job, "has failed", as_json=as_json)
 
@@ -241,13 +237,13 @@ def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
 @_LEASE
 @json_option
 @service_options
-def extend(service: Service, job: str, lease: int, as_json: bool) -> None:
+def extend(client: "SyncClient", job: str, lease: int, as_json: bool) -> None:
     """Extend the lease of a job, counted from now. It never gets shorter."""
-    until = service.ask(lambda client: client.job(job).extend(lease))
+    until = client.run(client.job(job).extend(lease))
     if as_json:
         print_answer({"key": job, "leaseUntil": until})
     else:
-        say(f"You hold {job} until {absolute_and_relative(until, service.now())}.")
+        say(f"You hold {job} until {absolute_and_relative(until, now())}.")
 
 
 def _report(key: str, what: str, *, as_json: bool) -> None:

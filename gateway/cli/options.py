@@ -5,7 +5,7 @@ Settings are imported where they are used: importing them is slower than printin
 
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from headwater.gateway.cli.output import print_rows, say
 from headwater.gateway.settings.addresses import SettingsUnusable
-from headwater.schemas.failures import DEPLOYMENT_NOT_FOUND, NO_ACTIVE_DEPLOYMENT
 
 if TYPE_CHECKING:
     from headwater.gateway.settings.settings import Settings
@@ -73,7 +72,7 @@ class JsonValue:
 T = TypeVar("T")
 
 #: Fetches a page of a size after a cursor: rows, and the cursor of the next page if there is one.
-Page: TypeAlias = Callable[[int, str | None], Awaitable[tuple[Sequence[T], str | None]]]
+Page: TypeAlias = Callable[[int, str | None], tuple[Sequence[T], str | None]]
 
 cursor_option = click.option("--cursor", help="Continue after an earlier listing's cursor.")
 
@@ -99,13 +98,13 @@ def say_more(rows: Sequence[object], more: str | None, *, none: str, by: str = "
         say(f"There are more: {by} {more}")
 
 
-async def collect_pages(
+def collect_pages(
     page: Page[T], *, limit: int, page_size: int, cursor: str | None
 ) -> tuple[list[T], str | None]:
     """Return rows of as many pages as needed, and the cursor after them if there are more."""
     collected: list[T] = []
     while True:
-        rows, cursor = await page(min(page_size, limit - len(collected)), cursor)
+        rows, cursor = page(min(page_size, limit - len(collected)), cursor)
         collected += rows
         if cursor is None or len(collected) >= limit:
             return collected, cursor
@@ -119,11 +118,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 URL_VARIABLE: Final = "HEADWATER_URL"
 #: Path of a gateway's workflow service.
 WORKFLOWS_PATH: Final = "/api/workflows"
-#: The next step after an error that concerns deployments, by its code.
-DEPLOYMENT_HINTS: Final[Mapping[str, str]] = {
-    NO_ACTIVE_DEPLOYMENT: "`headwater deployments activate` activates one",
-    DEPLOYMENT_NOT_FOUND: "`headwater deployments list` shows those that exist",
-}
 
 
 def settings_from(**flags: object) -> "Settings":

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from headwater.gateway.cli.api import now
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import (
     JsonArgument,
@@ -24,11 +25,11 @@ from headwater.gateway.cli.output import (
     print_rows,
     say,
 )
-from headwater.gateway.cli.workflow_service import ENVIRONMENT, Service, service_options
+from headwater.gateway.cli.workflow_service import ENVIRONMENT, service_options
 from headwater.schemas.statuses import RunState
 
 if TYPE_CHECKING:
-    from headwater.gateway.client.client import Client
+    from headwater.gateway.client.sync_client import SyncClient
     from headwater.schemas.v1_answers import Run, RunListed
 
 _COLUMNS: Final = ("run", "workflow", "status", "deployment", "created", "ended", "error")
@@ -101,7 +102,7 @@ def runs() -> None:
 @json_option
 @service_options
 def create(
-    service: Service,
+    client: "SyncClient",
     workflow: str,
     input_: JsonValue | None,
     deployment: str | None,
@@ -110,10 +111,8 @@ def create(
 ) -> None:
     """Create a run, and print its id."""
     value = input_.value if input_ else None
-    run = service.ask(
-        lambda client: client.runs.create(
-            workflow, value, deployment=deployment, key=idempotency_key
-        )
+    run = client.run(
+        client.runs.create(workflow, value, deployment=deployment, key=idempotency_key)
     )
     if as_json:
         print_answer(run)
@@ -140,7 +139,7 @@ def create(
 @json_option
 @service_options
 def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
-    service: Service,
+    client: "SyncClient",
     *,
     workflow: str | None,
     status: str | None,
@@ -151,16 +150,15 @@ def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
 ) -> None:
     """List runs, newest first."""
 
-    async def ask(client: "Client") -> "tuple[list[RunListed], str | None]":
-        async def page(limit: int, after: str | None) -> "tuple[list[RunListed], str | None]":
-            answer = await client.runs.page(
+    def page(limit: int, after: str | None) -> "tuple[list[RunListed], str | None]":
+        answer = client.run(
+            client.runs.page(
                 status=status, workflow=workflow, deployment=deployment, limit=limit, cursor=after
             )
-            return answer.data, answer.cursor
+        )
+        return answer.data, answer.cursor
 
-        return await collect_pages(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
-
-    listed, more = service.ask(ask)
+    listed, more = collect_pages(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
     if as_json:
         print_answer(listed)
     else:
@@ -173,9 +171,9 @@ def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
 @_WORKFLOW
 @json_option
 @service_options
-def show(service: Service, run_id: str, workflow: str | None, as_json: bool) -> None:
+def show(client: "SyncClient", run_id: str, workflow: str | None, as_json: bool) -> None:
     """Show a run."""
-    _print(service, service.ask(lambda client: client.runs.get(run_id, workflow=workflow)), as_json)
+    _print(client.run(client.runs.get(run_id, workflow=workflow)), as_json)
 
 
 @runs.command(
@@ -186,10 +184,12 @@ def show(service: Service, run_id: str, workflow: str | None, as_json: bool) -> 
 @click.option("--reason", default="", help="Reason, for people; it is in the run's error.")
 @json_option
 @service_options
-def cancel(service: Service, run_id: str, workflow: str | None, reason: str, as_json: bool) -> None:
+def cancel(
+    client: "SyncClient", run_id: str, workflow: str | None, reason: str, as_json: bool
+) -> None:
     """Cancel a run. Its code may clean up, so its status may change later."""
-    run = service.ask(lambda client: client.runs.cancel(run_id, reason, workflow=workflow))
-    _print(service, run, as_json)
+    run = client.run(client.runs.cancel(run_id, reason, workflow=workflow))
+    _print(run, as_json)
 
 
 def _row(run: "RunListed") -> dict[str, object]:
@@ -204,15 +204,14 @@ def _row(run: "RunListed") -> dict[str, object]:
     }
 
 
-def _print(service: Service, run: "Run", as_json: bool) -> None:
+def _print(run: "Run", as_json: bool) -> None:
     if as_json:
         print_answer(run)
         return
-    now = service.now()
     fields = _row(run) | {
-        "created": absolute_and_relative(run.created_at, now),
-        "started": absolute_and_relative(run.started_at, now),
-        "ended": absolute_and_relative(run.completed_at, now) if run.completed_at else None,
+        "created": absolute_and_relative(run.created_at, now()),
+        "started": absolute_and_relative(run.started_at, now()),
+        "ended": absolute_and_relative(run.completed_at, now()) if run.completed_at else None,
         "input": run.input,
         "output": run.output,
     }

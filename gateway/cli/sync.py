@@ -13,14 +13,16 @@ from collections.abc import Set as AbstractSet
 from contextlib import closing
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
-import httpx
 
-from headwater.gateway.cli.api import Api, unexpected_answer
+from headwater.gateway.cli.api import Api, readable_errors
 from headwater.gateway.cli.options import examples, json_option, settings_from, url_option
 from headwater.gateway.cli.output import print_rows, say
+from headwater.gateway.client.answers import value_of
+from headwater.gateway.client.requests import HttpAnswer
+from headwater.gateway.client.transport import retry_after
 from headwater.gateway.settings.addresses import url_of
 from headwater.processors.wipes import digest
 from headwater.projections.postgres import wide_view
@@ -53,10 +55,12 @@ _SQLITE_TYPES: Final[Mapping[type, str]] = {
 }
 #: Column of a row that represents all rows of a wiped user: the digest of the user id.
 _WIPED: Final = "user_sha256"
+#: Sends a GET request to a path, with query parameters; raises ClickException without an answer.
+Fetch: TypeAlias = Callable[..., HttpAnswer]
 _CURSOR_TABLE: Final = "headwater_cursor"
 
 
-class SyncFailed(Exception):
+class SyncFailed(click.ClickException):
     """The copy could not be brought up to date; the message is one line."""
 
 
@@ -70,14 +74,14 @@ class Mirror:
     def __init__(
         self,
         database: Path,
-        client: httpx.Client,
+        fetch: Fetch,
         *,
         report: Callable[[str], None],
         sleep: Callable[[float], None],
         table: str | None = None,
     ) -> None:
         self._path = database
-        self._client = client
+        self._fetch = fetch
         self._report = report
         self._sleep = sleep
         #: The only table that is copied; None for all.
@@ -152,36 +156,37 @@ class Mirror:
         elif since is not None:
             parameters["since"] = since
         answer = self._get(parameters)
-        if answer.status_code == HTTPStatus.OK:
-            return _page_of(answer)
-        problem = _problem(answer)
+        if answer.ok:
+            page: dict[str, Any] = value_of(answer, dict)
+            return page
+        problem = answer.problem
         if problem.get("code") == "cursor_expired":
             raise CursorExpired
         raise SyncFailed(
-            f"{answer.url} answered {answer.status_code} {problem.get('code', '')}: "
-            f"{problem.get('detail') or answer.text[:200]}"
+            f"{answer.url} answered {answer.status} {problem.get('code', '')}: "
+            f"{problem.get('detail') or answer.body[:200].decode(errors='replace')}"
         )
 
-    def _get(self, parameters: Mapping[str, str | int]) -> httpx.Response:
+    def _get(self, parameters: Mapping[str, str | int]) -> HttpAnswer:
         """Request until the answer is no temporary failure, or all attempts are used up."""
         wait_s, problem = _FIRST_WAIT_S, "nothing"
         for attempt in range(1, ATTEMPTS_MAX + 1):
             retry_after_s = 0.0
             try:
-                answer = self._client.get("/v1/sync", params=dict(parameters))
-            except httpx.TransportError as error:
-                problem = f"no answer ({str(error) or type(error).__name__})"
+                answer = self._fetch("/v1/sync", **parameters)
+            except click.ClickException as error:
+                problem = error.message
             else:
-                if answer.status_code not in _TRANSIENT or attempt == ATTEMPTS_MAX:
+                if answer.status not in _TRANSIENT or attempt == ATTEMPTS_MAX:
                     return answer
-                problem = f"{answer.status_code} {_problem(answer).get('code', '')}"
-                retry_after_s = _retry_after_s(answer)
+                problem = f"{answer.url} answered {answer.status} {answer.problem.get('code', '')}"
+                retry_after_s = retry_after(answer) or 0.0
             if attempt < ATTEMPTS_MAX:
                 pause_s = min(max(wait_s, retry_after_s), _LONGEST_WAIT_S)
-                self._report(f"{self._client.base_url}: {problem}; trying again in {pause_s:g} s")
+                self._report(f"{problem}; trying again in {pause_s:g} s")
                 self._sleep(pause_s)
                 wait_s *= 2
-        raise SyncFailed(f"expected Headwater at {self._client.base_url}, found {problem}")
+        raise SyncFailed(problem)
 
     def _write(
         self, database: sqlite3.Connection, name: str, rows: Sequence[Mapping[str, Any]]
@@ -271,28 +276,6 @@ def _stored(value: object) -> object:
     return value
 
 
-def _page_of(answer: httpx.Response) -> dict[str, Any]:
-    try:
-        page: dict[str, Any] = answer.json()
-    except ValueError as error:
-        raise SyncFailed(unexpected_answer(answer)) from error
-    return page
-
-
-def _problem(answer: httpx.Response) -> dict[str, Any]:
-    try:
-        document = answer.json()
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _retry_after_s(answer: httpx.Response) -> float:
-    """Return the seconds of a Retry-After header; 0 without one, or if it is a date."""
-    text = answer.headers.get("retry-after", "")
-    return float(text) if text.isdigit() else 0.0
-
-
 # -- `headwater sync`: a local copy of the rows
 
 
@@ -336,11 +319,9 @@ def sync(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     settings = settings_from(read_key=key)
     bearer = f"Bearer {token or settings.read_key.get_secret_value()}"
     api = Api(url or url_of(settings), {"authorization": bearer})
-    mirror = Mirror(database, api.client, report=say, sleep=time.sleep, table=table)
-    try:
+    mirror = Mirror(database, api.exchange, report=say, sleep=time.sleep, table=table)
+    with readable_errors():
         written = mirror.sync(since)
-    except SyncFailed as error:
-        raise click.ClickException(str(error)) from error
     rows = [{"table": name, "rows": count} for name, count in written.items()]
     print_rows(rows, ("table", "rows"), as_json=as_json)
     if not as_json:

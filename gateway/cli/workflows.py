@@ -12,11 +12,11 @@ from headwater.gateway.cli.output import moment, print_answer, print_json, print
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
-    Service,
     service_options,
 )
 
 if TYPE_CHECKING:
+    from headwater.gateway.client.sync_client import SyncClient
     from headwater.processors.graph.definition import DefinitionInvalid
     from headwater.processors.graph.graph import Graph
     from headwater.schemas.answers import WorkflowListed
@@ -46,14 +46,14 @@ def workflows() -> None:
 )
 @json_option
 @service_options
-def list_workflows(service: Service, *, as_json: bool) -> None:
+def list_workflows(client: "SyncClient", *, as_json: bool) -> None:
     """List the workflows that workers have or had, and those that are deployed.
 
     Shows for a workflow with a concurrency limit how many runs have a slot, and how many wait for
     one. JSON has also the JSON Schema of its params, if it declares one, and the longest queues of
     its limit.
     """
-    listed = service.ask(lambda client: client.workflows())
+    listed = client.run(client.workflows())
     if as_json:
         print_answer(listed)
         return
@@ -139,7 +139,7 @@ def validate(files: tuple[Path, ...], as_json: bool) -> None:
 @click.option("--after", default="", metavar="DIGEST", help="Only if this is the newest version.")
 @json_option
 @service_options
-def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
+def deploy(client: "SyncClient", file: Path, after: str, as_json: bool) -> None:
     """Deploy a definition: later instances run this version.
 
     The same definition again is the same version. Existing instances stay on theirs.
@@ -152,9 +152,7 @@ def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
         print_rows(_problem_rows(file, error), _PROBLEM_COLUMNS, as_json=as_json)
         raise click.exceptions.Exit(1) from error
 
-    _print_versions(
-        [service.ask(lambda client: client.deploy(document, after=after))], as_json=as_json
-    )
+    _print_versions([client.run(client.deploy(document, after=after))], as_json=as_json)
 
 
 @graph.command(
@@ -165,11 +163,9 @@ def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
 @click.argument("name", required=False)
 @json_option
 @service_options
-def list_graphs(service: Service, name: str | None, as_json: bool) -> None:
+def list_graphs(client: "SyncClient", name: str | None, as_json: bool) -> None:
     """List the deployed graphs with their newest versions, or the versions of one."""
-    versions = service.ask(
-        lambda client: client.graphs() if name is None else client.graph_versions(name)
-    )
+    versions = client.run(client.graphs() if name is None else client.graph_versions(name))
     _print_versions(versions, as_json=as_json)
     if not versions:
         say("No graph is deployed: `headwater graph deploy FILE` deploys one.")
@@ -197,7 +193,11 @@ def list_graphs(service: Service, name: str | None, as_json: bool) -> None:
 )
 @service_options
 def show(
-    service: Service, name: str, version: int | None, format_: str | None, instance_id: str | None
+    client: "SyncClient",
+    name: str,
+    version: int | None,
+    format_: str | None,
+    instance_id: str | None,
 ) -> None:
     """Print or draw a deployed graph.
 
@@ -207,19 +207,19 @@ def show(
     if instance_id is not None:
         if version is not None or format_ == "json":
             raise click.UsageError("expected --instance without --version and --format json")
-        sys.stdout.write(_drawn_instance(service, name, instance_id, format_ or "mermaid"))
+        sys.stdout.write(_drawn_instance(client, name, instance_id, format_ or "mermaid"))
         return
 
-    document = service.ask(lambda client: client.graph(name, version)).definition
+    document = client.run(client.graph(name, version)).definition
     if format_ is None or format_ == "json":
         print_json(document)
     else:
         sys.stdout.write(_drawn(document, format_).rstrip("\n") + "\n")
 
 
-def _drawn_instance(service: Service, name: str, instance_id: str, format_: str) -> str:
+def _drawn_instance(client: "SyncClient", name: str, instance_id: str, format_: str) -> str:
     drawn_as: Literal["svg", "mermaid"] = "svg" if format_ == "svg" else "mermaid"
-    return service.ask(lambda client: InstanceName(name, instance_id).handle(client).draw(drawn_as))
+    return client.run(InstanceName(name, instance_id).handle(client).draw(drawn_as))
 
 
 def _drawn(document: Any, format_: str) -> str:  # noqa: ANN401 (JSON)

@@ -253,17 +253,24 @@ class Client:
         """Return a handle of a job, by the key it was activated with; sends no request."""
         return JobHandle(self._entered, key)
 
-    async def exchange(self, request: "Request") -> "HttpAnswer":
-        """Send a request to any route of the gateway, once; return the answer of any status.
+    async def send(self, request: "Request") -> "HttpAnswer":
+        """Send a request to any route of the gateway, below its URL; repeat it as it allows.
 
-        Args:
-            request: Request, with a path below the URL of the gateway.
+        Raises:
+            ClientError: The request failed.
+        """
+        return await self._entered.transport.send(self._of_gateway(request))
+
+    async def exchange(self, request: "Request") -> "HttpAnswer":
+        """Send a request as `send`, but once; return the answer of any status.
 
         Raises:
             ClientError: There was no answer.
         """
-        whole = replace(request, path=f"{self._entered.gateway}{request.path}")
-        return await self._entered.transport.exchange(whole)
+        return await self._entered.transport.exchange(self._of_gateway(request))
+
+    def _of_gateway(self, request: "Request") -> "Request":
+        return replace(request, path=f"{self._entered.gateway}{request.path}")
 
     @property
     def _listing(self) -> Listing:

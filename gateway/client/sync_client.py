@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Generator
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -62,7 +62,7 @@ class SyncClient(Client):
             future.cancel()  # For example after Ctrl-C; a result is not affected.
             raise
 
-    def iterate(self, items: AsyncGenerator[T, Any]) -> Iterator[T]:
+    def iterate(self, items: AsyncGenerator[T, Any]) -> Generator[T, None, None]:
         """Yield the items of one of the client's methods that return many."""
         try:
             with suppress(StopAsyncIteration):

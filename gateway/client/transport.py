@@ -175,7 +175,9 @@ class Transport:
         status, problem = answer.status, answer.problem
         code, detail = problem.get("code", ""), problem.get("detail", "")
         known: dict[str, Any] = {"code": code, "status": status}
-        if not code or code == "not_found":
+        # The workflow service has no such code: the base URL is wrong.
+        wrong_url = code == "not_found" and request.path.startswith("/")
+        if not code or wrong_url:
             later = status >= HTTPStatus.INTERNAL_SERVER_ERROR
             if not later and status != HTTPStatus.TOO_MANY_REQUESTS:
                 return self._unexpected(answer)
@@ -184,10 +186,7 @@ class Transport:
             # The server knows the key: another header would not help.
             return UnauthorizedError(detail, **known)
         if status == HTTPStatus.UNAUTHORIZED:
-            return UnauthorizedError(
-                f"{detail}; set HEADWATER_WORKFLOW_KEY, or give a key or a header of your own",
-                **known,
-            )
+            return UnauthorizedError(f"{detail}{self._key_hint(request)}", **known)
         failure = failure_of(status, code)
         if failure is Failure.NOT_TAKEN or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             if request.repeat is Repeat.READ or (failure is Failure.NOT_TAKEN and not repeated):
@@ -195,6 +194,14 @@ class Transport:
             return self._unknown(request, detail, **known)
         known |= {"field": problem.get("field"), "position": answer.position}
         return refused(detail=detail, repeated=repeated, **known)
+
+    def _key_hint(self, request: Request) -> str:
+        """Return which setting has the key that a request lacks."""
+        if "x-admin-key" in {**self._http.headers, **request.headers}:
+            return "; set HEADWATER_ADMIN_KEY, or use --admin-key"
+        if request.path.startswith("/"):
+            return "; set HEADWATER_WORKFLOW_KEY, or give a key or a header of your own"
+        return ""  # The answer names the key or token of other routes.
 
     def _unexpected(self, answer: HttpAnswer) -> ClientError:
         moved = answer.headers.get("location")
