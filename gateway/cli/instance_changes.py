@@ -17,8 +17,8 @@ from headwater.gateway.cli.workflow_service import (
     service_options,
     workflow_option,
 )
+from headwater.processors.runs.lifecycle import ACTIONS, CANCEL, PAUSE, RESUME, RETRY, Action
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.authoring.lifecycle import ACTIONS, CANCEL, PAUSE, RESUME, Action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 STATUSES: Final = [status.value for status in RunStatus]
 
 
-def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def one_or_all(action: Action) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add options for one instance, as `instance_named`, or all with a status or labels.
 
     Apply it below `service_options`, whose client the command receives.
@@ -59,14 +59,15 @@ def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
             workflow = values.pop("workflow")
             client = values.pop("client")
             as_json = values.pop("as_json")
-            reason = values.pop("reason", "")
+            changes = {"status": status, "labels": labels, "dry_run": dry_run}
+            if action.argument == "reason":
+                changes["reason"] = values.pop("argument") or ""
             if workflow is None or any(values.values()):
                 raise click.UsageError(
                     "expected -w WORKFLOW with --status or --label, and no option of a single "
                     "instance"
                 )
-            changes = {"status": status, "labels": labels, "dry_run": dry_run, "reason": reason}
-            _change(client, action, workflow, changes, as_json=as_json)
+            _change(client, action.name, workflow, changes, as_json=as_json)
 
         return chosen
 
@@ -156,83 +157,65 @@ def create(
     say(f"Created; `headwater instances get {workflow}/{created_id}` shows its status.")
 
 
-def _lifecycle_command(verb: Action) -> click.Command:
+_ARGUMENTS: Final = {
+    "reason": click.option(
+        "--reason", "argument", help="Reason, for people; it is in the instance's error."
+    ),
+    "fromStep": click.option(
+        "--from-step",
+        "argument",
+        metavar="KEY",
+        help="The first step that is executed again, as `headwater instances history` shows it. "
+        "Default: the one that failed.",
+    ),
+}
+
+
+def _lifecycle_command(action: Action) -> click.Command:
     """Return the command of a lifecycle action on an instance."""
 
     @click.command(
-        verb.name,
-        help=f"{verb.summary}.\n\n{verb.effect}",
-        epilog=examples(*_action_examples(verb)) + ENVIRONMENT,
+        action.name,
+        help=f"{action.summary}.\n\n{action.effect}",
+        epilog=examples(*_action_examples(action)) + ENVIRONMENT,
     )
     @service_options
-    @(one_or_all(verb.name) if verb.repeatable else instance_named)
+    @(one_or_all(action) if action.bulk else instance_named)
     @json_option
-    def steer(
-        client: "SyncClient", *, instance: InstanceName, as_json: bool, reason: str = ""
+    def perform(
+        client: "SyncClient", *, instance: InstanceName, as_json: bool, argument: str | None = None
     ) -> None:
-        status = client.run(instance.handle(client).perform(verb, reason))
+        status = client.run(instance.handle(client).perform(action, argument))
         if as_json:
             print_answer(status)
-        say(f"{instance} {_status_text(verb, status)}.")
+        say(f"{instance} {_status_text(action, status, argument)}.")
 
-    if verb.takes_reason:
-        why = "Reason, for people; it is in the instance's error."
-        return click.option("--reason", default="", help=why)(steer)
-    return steer
+    return _ARGUMENTS[action.argument](perform) if action.argument else perform
 
 
-def _action_examples(verb: Action) -> list[str]:
-    single = f"headwater instances {verb.name} order/order-1"
-    several = f"headwater instances {verb.name} -w order --label team=blue --dry-run"
-    return [single, several] if verb.repeatable else [single]
+def _action_examples(action: Action) -> list[str]:
+    single = f"headwater instances {action.name} order/order-1"
+    several = f"headwater instances {action.name} -w order --label team=blue --dry-run"
+    from_step = f"{single} --from-step charge"
+    return [single, *([from_step] if action is RETRY else []), *([several] if action.bulk else [])]
 
 
-def _status_text(verb: Action, status: "InstanceStatus") -> str:
+def _status_text(action: Action, status: "InstanceStatus", argument: str | None) -> str:
     """Return the status after an action as text, with what may be unexpected about it."""
-    if verb.begins_run:
+    if action is RETRY:
+        where = f"from {argument}" if argument else "from where it failed"
+        return f"continues in a new run, {where}"
+    if action.begins_run:
         return "begins a new run"
-    if verb is RESUME and status.ended:
+    if action is RESUME and status.ended:
         # Resuming an instance that is not paused changes nothing; the text must not imply it did.
         again = "`headwater instances restart` begins a new run of it"
         return f"is {status.status}: nothing to resume; {again}"
-    stopped = verb is PAUSE and status.status is RunStatus.PAUSED
+    stopped = action is PAUSE and status.status is RunStatus.PAUSED
     ends = "; a step that is running still completes" if stopped else ""
-    if verb is CANCEL and not status.ended:
+    if action is CANCEL and not status.ended:
         ends = "; its code may clean up"
     return f"is {status.status}{ends}"
-
-
-@click.command(
-    "retry",
-    epilog=examples(
-        "headwater instances retry order/order-1",
-        "headwater instances retry order/order-1 --from-step charge",
-        "headwater instances retry -w order --status errored       all of them",
-    )
-    + ENVIRONMENT,
-)
-@service_options
-@one_or_all("retry")
-@click.option(
-    "--from-step",
-    metavar="KEY",
-    help="The first step that is executed again. Default: the one that failed.",
-)
-@json_option
-def retry(
-    client: "SyncClient", *, instance: InstanceName, from_step: str | None, as_json: bool
-) -> None:
-    """Retry an errored instance in a new run.
-
-    The run keeps completed steps and received events.
-
-    `headwater instances history` shows the keys of steps. To execute everything again: `restart`.
-    """
-    status = client.run(instance.handle(client).retry(from_step))
-    if as_json:
-        print_answer(status)
-    where = f"from {from_step}" if from_step else "from where it failed"
-    say(f"{instance} continues in a new run, {where}.")
 
 
 @click.command(
@@ -284,4 +267,4 @@ def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     say(f"{instance} has received the event {event_type}.")
 
 
-CHANGE_COMMANDS: Final = (create, *map(_lifecycle_command, ACTIONS), retry, send_event)
+CHANGE_COMMANDS: Final = (create, *map(_lifecycle_command, ACTIONS), send_event)

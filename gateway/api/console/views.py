@@ -17,6 +17,7 @@ from headwater.gateway.api.console.rendering import (
     redirect,
 )
 from headwater.gateway.client.requests import path
+from headwater.processors.runs.lifecycle import ACTIONS
 
 #: Length of the axis in units, whatever its duration.
 WIDTH: Final = 1000
@@ -80,13 +81,6 @@ _COUNT_MAX: Final = 100
 _NEWEST: Final = 8
 #: Rows on a page of a history.
 _HISTORY_ROWS: Final = 100
-#: Actions by status of an instance; restart is always possible.
-_ACTIONS: Final[Mapping[str, Sequence[str]]] = {
-    "active": ("pause", "cancel", "terminate"),
-    "waiting": ("pause", "cancel", "terminate"),
-    "paused": ("resume", "cancel", "terminate"),
-    "errored": ("retry",),
-}
 
 
 async def overview(context: PageContext) -> Response[bytes]:
@@ -253,7 +247,7 @@ async def instance(context: PageContext) -> Response[bytes]:
         entries=list(zip(entries, bars(entries, context.now), strict=True)),
         live=live,
         explained=explained,
-        actions=_ACTIONS.get(status, ()),
+        actions=[action for action in ACTIONS if status in action.statuses],
         workflow=context.path_value("workflow"),
         instance=context.path_value("instance"),
     )

@@ -28,6 +28,7 @@ from headwater.processors.idempotency import (
     key_result,
     reservation,
 )
+from headwater.processors.runs.lifecycle import CANCEL
 from headwater.projections.workflows.runs import FoundRun, Runs, state_of
 from headwater.schemas.deployments import DeploymentCreated
 from headwater.schemas.errors import StoreUnavailable
@@ -42,7 +43,6 @@ from headwater.schemas.failures import (
 from headwater.schemas.history import Artifact, Once, StartRun
 from headwater.schemas.statuses import RunState
 from headwater.schemas.v1_answers import RunCreated
-from headwater.streams.authoring.lifecycle import CANCEL
 
 _NONE_ACTIVE = "No active deployment. Activate a deployment before triggering runs."
 
@@ -380,5 +380,5 @@ class RunService:
         if run.status is RunState.CANCELLED:
             return None
         return await self._command_service.send_command(
-            run.workflow_name, run.run_id, CANCEL.with_reason(reason)
+            run.workflow_name, run.run_id, CANCEL.command_with(reason)
         )
