@@ -34,6 +34,41 @@ _SILENCE_S: Final = 60.0
 _NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
+async def send_once(http: httpx.AsyncClient, request: Request) -> HttpAnswer:
+    """Send a request; return the answer, also that of a failure.
+
+    Raises:
+        httpx.RequestError: There was no answer.
+    """
+    kind = {"content-type": "application/json"} if request.body else {}
+    answer = await http.request(
+        request.method,
+        request.path,
+        # Without parameters, those of the path are kept.
+        params=dict(request.query) or None,
+        content=request.body,
+        headers={**kind, **request.headers},
+        timeout=_timeout(http.timeout, request),
+    )
+    return _read(http, answer)
+
+
+def _read(http: httpx.AsyncClient, answer: httpx.Response) -> HttpAnswer:
+    return HttpAnswer(_base_url(http), answer.status_code, answer.headers, answer.content)
+
+
+def _base_url(http: httpx.AsyncClient) -> str:
+    return str(http.base_url).rstrip("/")
+
+
+def _timeout(usual: httpx.Timeout, request: Request) -> httpx.Timeout:
+    """Return the timeout of an attempt: longer if the server may wait before it answers."""
+    if not request.waits_s or usual.read is None:
+        return usual
+    longer = usual.read + request.waits_s
+    return httpx.Timeout(connect=usual.connect, read=longer, write=usual.write, pool=usual.pool)
+
+
 class Transport:
     """Sends requests to one server, with the client's headers."""
 
@@ -52,7 +87,7 @@ class Transport:
     @property
     def url(self) -> str:
         """Base URL of the server."""
-        return str(self._http.base_url).rstrip("/")
+        return _base_url(self._http)
 
     async def send(self, request: Request) -> HttpAnswer:
         """Send a request, repeating it as far as the policy allows.
@@ -63,7 +98,7 @@ class Transport:
         repeats, repeated = 0, False
         while True:
             try:
-                answer = await self._attempt(request)
+                answer = await send_once(self._http, request)
             except httpx.RequestError as error:
                 never = isinstance(error, _NEVER_SENT)
                 failure = Failure.NOT_TAKEN if never else Failure.UNKNOWN
@@ -88,32 +123,9 @@ class Transport:
             ClientError: There was no answer.
         """
         try:
-            return await self._attempt(request)
+            return await send_once(self._http, request)
         except httpx.RequestError as error:
             raise self._unanswered(request, error, repeated=False) from error
-
-    async def _attempt(self, request: Request) -> HttpAnswer:
-        kind = {"content-type": "application/json"} if request.body else {}
-        answer = await self._http.request(
-            request.method,
-            request.path,
-            params=dict(request.query),
-            content=request.body,
-            headers={**kind, **request.headers},
-            timeout=self._timeout(request),
-        )
-        return self._answer(answer)
-
-    def _answer(self, answer: httpx.Response) -> HttpAnswer:
-        return HttpAnswer(self.url, answer.status_code, answer.headers, answer.content)
-
-    def _timeout(self, request: Request) -> httpx.Timeout:
-        """Return the timeout of an attempt: longer if the server may wait before it answers."""
-        usual = self._http.timeout
-        if not request.waits_s or usual.read is None:
-            return usual
-        longer = usual.read + request.waits_s
-        return httpx.Timeout(connect=usual.connect, read=longer, write=usual.write, pool=usual.pool)
 
     def pause(self, repeats: int, retry_after_s: float | None = None) -> float | None:
         """Return the delay before the next attempt in seconds; None for no further attempt."""
@@ -145,11 +157,11 @@ class Transport:
         async with opened as answer:
             if not answer.is_success:
                 await answer.aread()
-                raise self._error_of(request, self._answer(answer), repeated=False)
+                raise self._error_of(request, _read(self._http, answer), repeated=False)
             kind = answer.headers.get("content-type", "")
             if not kind.startswith("text/event-stream"):
                 await answer.aread()
-                raise self._unexpected(self._answer(answer))
+                raise self._unexpected(_read(self._http, answer))
             yield answer.aiter_bytes()
 
     def _unanswered(

@@ -223,7 +223,7 @@ class PageContext:
         }
         main = values.get("response")
         if isinstance(main, ApiResponse) and not main.ok:
-            status = main.status
+            status = main.answer.status
         rendered = page(
             template,
             status,

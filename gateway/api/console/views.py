@@ -258,7 +258,7 @@ async def picture(context: PageContext) -> Response[bytes]:
     response = await context.api.get(f"{instance_path(context)}/graph/svg", context.filters())
     if not response.ok:
         return context.render("problem.html", "workflows", response=response)
-    return Response(response.content, media_type="image/svg+xml", headers=PICTURE_HEADERS)
+    return Response(response.answer.body, media_type="image/svg+xml", headers=PICTURE_HEADERS)
 
 
 async def deployments(context: PageContext) -> Response[bytes]:
