@@ -101,12 +101,12 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
             return status
 
     @override
-    async def inspect(self, question: InspectionQuery[A]) -> A:
+    async def inspect(self, query: InspectionQuery[A]) -> A:
         return await self._session.read(
-            f"{self._path}/graph/{question.path}",
-            question.answer,
-            dict(question.numbers),
-            body=None if question.texts is None else json_object(**question.texts),
+            self._path + query.question.path,
+            query.question.answer,
+            dict(query.numbers),
+            body=None if query.texts is None else json_object(**query.texts),
             instance=self._key,
         )
 

@@ -15,6 +15,15 @@ from headwater.processors.graph.introspection import (
 from headwater.processors.graph.past import Past, draw
 from headwater.processors.graph.tracing import Tracing
 from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.inspection import (
+    EXPLAIN,
+    SIMULATE_ROUTING,
+    SIMULATE_SYNCHRONIZATION,
+    SVG,
+    TOKENS,
+    TRACE,
+    TRACED_MAX,
+)
 from headwater.processors.runs.lifecycle import Action
 from headwater.processors.runs.limits import (
     BATCH_MAX,
@@ -44,7 +53,7 @@ from headwater.schemas.history import (
     StartRun,
 )
 from headwater.schemas.statuses import OPEN, RunStatus
-from headwater.streams.authoring.inspection import TRACED_MAX, InspectableInstance, InspectionQuery
+from headwater.streams.authoring.inspection import InspectableInstance, InspectionQuery
 from headwater.streams.authoring.lifecycle import Controllable
 from headwater.streams.authoring.request_arguments import (
     checked_event_type,
@@ -111,9 +120,9 @@ def answer_query(
     Raises:
         CommandRefusedError: As for `InspectableInstance`.
     """
-    past.until = query.numbers.get("to" if query.path == "trace" else "at")
-    first = query.numbers.get("from") or 0
-    folded = Tracing(past, first, TRACED_MAX) if query.path == "trace" else past
+    traced = query.question is TRACE
+    past.until = query.numbers.get("to" if traced else "at")
+    folded = Tracing(past, query.numbers.get("from") or 0, TRACED_MAX) if traced else past
     for record in records:
         if folded.is_done():
             break
@@ -127,22 +136,20 @@ def answer_query(
 def _answer(past: Past, folded: Past | Tracing, query: InspectionQuery[Any]) -> Any:  # noqa: ANN401, depends on the query
     numbers, texts = query.numbers, query.texts or {}
     names = {name: json.loads(text) for name, text in texts.items() if text and name != "output"}
-    match query.path:
-        case "tokens":
-            after = numbers.get("after")
-            limit = numbers.get("pageSize")
-            return introspect_tokens(past, after=-1 if after is None else after, limit=limit)
-        case "simulate-routing":
-            return simulate_routing(past, **names, output=texts.get("output"))
-        case "simulate-synchronization":
-            return simulate_synchronization(past, **names)
-        case "svg" | "mermaid" as written:
-            return draw(past, written)
-        case "explain":
-            return explain(past)
-        case _:
-            assert isinstance(folded, Tracing)  # noqa: S101, the only remaining path
-            return folded.page()
+    question = query.question
+    if question is TOKENS:
+        after = numbers.get("after")
+        limit = numbers.get("pageSize")
+        return introspect_tokens(past, after=-1 if after is None else after, limit=limit)
+    if question is SIMULATE_ROUTING:
+        return simulate_routing(past, **names, output=texts.get("output"))
+    if question is SIMULATE_SYNCHRONIZATION:
+        return simulate_synchronization(past, **names)
+    if question is EXPLAIN:
+        return explain(past)
+    if isinstance(folded, Tracing):
+        return folded.page()
+    return draw(past, "svg" if question is SVG else "mermaid")
 
 
 # -- handles of instances in tests: actions, status and history

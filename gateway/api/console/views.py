@@ -17,6 +17,7 @@ from headwater.gateway.api.console.rendering import (
     redirect,
 )
 from headwater.gateway.client.requests import path
+from headwater.processors.runs.inspection import EXPLAIN, SVG, TOKENS
 from headwater.processors.runs.lifecycle import ACTIONS
 
 #: Length of the axis in units, whatever its duration.
@@ -235,8 +236,8 @@ async def instance(context: PageContext) -> Response[bytes]:
         if history.data["tokens"]:
             run = [("runNumber", history.data["runNumber"])]
             live, explained = await gather(
-                context.api.get(f"{base}/graph/tokens", run),
-                context.api.get(f"{base}/graph/explain", run),
+                context.api.get(base + TOKENS.path, run),
+                context.api.get(base + EXPLAIN.path, run),
             )
     status = response.data["details"]["status"] if response.ok else ""
     return context.render(
@@ -255,7 +256,7 @@ async def instance(context: PageContext) -> Response[bytes]:
 
 async def picture(context: PageContext) -> Response[bytes]:
     """Picture of a run of a graph."""
-    response = await context.api.get(f"{instance_path(context)}/graph/svg", context.filters())
+    response = await context.api.get(instance_path(context) + SVG.path, context.filters())
     if not response.ok:
         return context.render("problem.html", "workflows", response=response)
     return Response(response.answer.body, media_type="image/svg+xml", headers=PICTURE_HEADERS)
