@@ -8,14 +8,19 @@ from msgspec import structs
 
 from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import collect_pages, examples, json_option
-from headwater.gateway.cli.output import moment, print_answer, print_rows, say
+from headwater.gateway.cli.options import collect_pages, examples
+from headwater.gateway.cli.output import moment
+from headwater.gateway.cli.results import Columns, Result, prints
 
 if TYPE_CHECKING:
     from headwater.schemas.v1_answers import Deployment, DeploymentActive
 
-_COLUMNS: Final = ("id", "active", "app", "workflows", "deployed", "by", "activated")
-_DROPS: Final = ("by", "activated", "deployed")
+_LISTED: Final = Columns(
+    ("id", "active", "app", "workflows", "deployed", "by", "activated"),
+    drops=("by", "activated", "deployed"),
+)
+_WORKFLOWS: Final = Columns(("name", "versioning", "kind"))
+_SCHEDULES: Final = Columns(("name", "workflow", "cron", "timezone"))
 _PAGE: Final = 100
 
 _replaces = click.option(
@@ -60,14 +65,8 @@ def deployments() -> None:
 )
 @click.option("--activate", "at_once", is_flag=True, help="Also activate it.")
 @admin_options
-@json_option
-def deploy(
-    artifact: Path,
-    app: str,
-    at_once: bool,
-    api: Api,
-    as_json: bool,
-) -> None:
+@prints
+def deploy(artifact: Path, app: str, at_once: bool, api: Api) -> Result:
     """Deploy an app: a folder, or a zip or wheel of one.
 
     A folder is sent without hidden files, Python's caches and virtual environments: at most
@@ -78,9 +77,9 @@ def deploy(
     deployed = api.client.run(deployments.deploy(_content_of(artifact), app=app))
     if at_once:
         deployed = api.client.run(deployments.activate(deployed.id))
-    _print(deployed, as_json=as_json)
-    if not deployed.active:
-        say(f"New runs begin on it after `headwater deployments activate {deployed.id}`.")
+    activation = f"`headwater deployments activate {deployed.id}`"
+    notes = [] if deployed.active else [f"New runs begin on it after {activation}."]
+    return Result(answer=deployed, tables=[_LISTED.table([_row(deployed)])], notes=notes)
 
 
 @deployments.command(
@@ -93,8 +92,8 @@ def deploy(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many, at most."
 )
 @admin_options
-@json_option
-def list_deployments(limit: int, api: Api, as_json: bool) -> None:
+@prints
+def list_deployments(limit: int, api: Api) -> Result:
     """List deployments, newest first."""
 
     def page(limit: int, after: str | None) -> "tuple[list[Deployment], str | None]":
@@ -102,14 +101,12 @@ def list_deployments(limit: int, api: Api, as_json: bool) -> None:
         return answer.deployments, answer.cursor
 
     listed, more = collect_pages(page, limit=limit, page_size=_PAGE, cursor=None)
-    if as_json:
-        print_answer(listed)
-        return
-    print_rows([_row(deployment) for deployment in listed], _COLUMNS, drops=_DROPS)
+    hints = ["There are older ones: --limit shows more."] if more else []
     if not listed:
-        say("Nothing is deployed: `headwater deployments deploy FOLDER --app …` deploys an app.")
-    if more is not None:
-        say("There are older ones: --limit shows more.")
+        hints = [
+            "Nothing is deployed: `headwater deployments deploy FOLDER --app …` deploys an app."
+        ]
+    return Result(answer=listed, tables=[_LISTED.table(map(_row, listed))], hints=hints)
 
 
 @deployments.command(
@@ -120,19 +117,18 @@ def list_deployments(limit: int, api: Api, as_json: bool) -> None:
 )
 @click.argument("deployment_id", metavar="[ID]", default="active")
 @admin_options
-@json_option
-def show(deployment_id: str, api: Api, as_json: bool) -> None:
+@prints
+def show(deployment_id: str, api: Api) -> Result:
     """Show a deployment, its workflows and schedules; without an id, the active one."""
     deployment = api.client.run(api.client.deployments.get(deployment_id))
-    _print(deployment, as_json=as_json)
-    if not as_json:
-        workflows = [structs.asdict(workflow) for workflow in deployment.workflows]
-        print_rows(workflows, ("name", "versioning", "kind"), title="workflows")
-        if deployment.schedules:
-            schedules = [structs.asdict(schedule) for schedule in deployment.schedules]
-            columns = ("name", "workflow", "cron", "timezone")
-            print_rows(schedules, columns, title="schedules")
-        say(f"{deployment.size} bytes, SHA-256 {deployment.digest}")
+    tables = [
+        _LISTED.table([_row(deployment)]),
+        _WORKFLOWS.table(map(structs.asdict, deployment.workflows), "workflows"),
+    ]
+    if deployment.schedules:
+        tables.append(_SCHEDULES.table(map(structs.asdict, deployment.schedules), "schedules"))
+    hint = f"{deployment.size} bytes, SHA-256 {deployment.digest}"
+    return Result(answer=deployment, tables=tables, hints=[hint])
 
 
 @deployments.command(
@@ -144,17 +140,11 @@ def show(deployment_id: str, api: Api, as_json: bool) -> None:
 @click.argument("deployment_id", metavar="ID")
 @_replaces
 @admin_options
-@json_option
-def activate(
-    deployment_id: str,
-    replaces: str,
-    api: Api,
-    as_json: bool,
-) -> None:
+@prints
+def activate(deployment_id: str, replaces: str, api: Api) -> Result:
     """Start new runs on a deployment; existing runs stay on theirs."""
     activated = api.client.run(api.client.deployments.activate(deployment_id, replaces=replaces))
-    _print(activated, as_json=as_json)
-    _say_previous(activated)
+    return _activated(activated)
 
 
 @deployments.command(
@@ -166,20 +156,14 @@ def activate(
 @click.argument("deployment_id", metavar="[ID]", required=False)
 @_replaces
 @admin_options
-@json_option
-def rollback(
-    deployment_id: str | None,
-    replaces: str,
-    api: Api,
-    as_json: bool,
-) -> None:
+@prints
+def rollback(deployment_id: str | None, replaces: str, api: Api) -> Result:
     """Go back to the deployment that was active before, or to an earlier one.
 
     Runs of the present one stay on it. Another rollback goes back by one more.
     """
     activated = api.client.run(api.client.deployments.rollback(deployment_id, replaces=replaces))
-    _print(activated, as_json=as_json)
-    _say_previous(activated)
+    return _activated(activated)
 
 
 def _content_of(artifact: Path) -> bytes:
@@ -191,11 +175,10 @@ def _content_of(artifact: Path) -> bytes:
         raise click.UsageError(str(error)) from error
 
 
-def _print(deployment: "Deployment", *, as_json: bool) -> None:
-    if as_json:
-        print_answer(deployment)
-    else:
-        print_rows([_row(deployment)], _COLUMNS, drops=_DROPS)
+def _activated(deployment: "DeploymentActive") -> Result:
+    former = deployment.replaces
+    notes = [f"Runs that began on {former} stay on it."] if former else []
+    return Result(answer=deployment, tables=[_LISTED.table([_row(deployment)])], notes=notes)
 
 
 def _row(deployment: "Deployment") -> dict[str, Any]:
@@ -208,8 +191,3 @@ def _row(deployment: "Deployment") -> dict[str, Any]:
         "by": deployment.deployed_by,
         "activated": moment(deployment.activated_at) if deployment.activated_at else None,
     }
-
-
-def _say_previous(activated: "DeploymentActive") -> None:
-    if activated.replaces:
-        say(f"Runs that began on {activated.replaces} stay on it.")

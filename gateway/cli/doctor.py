@@ -21,12 +21,11 @@ from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import (
     admin_flags,
     examples,
-    json_option,
     kafka_option,
     postgres_option,
     settings_from,
 )
-from headwater.gateway.cli.output import print_json, print_rows, say
+from headwater.gateway.cli.results import Columns, Result, json_option, print_result, prints
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.clock import now_ms
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
 _PASS = "pass"  # noqa: S105 (no password)
 _FAIL = "fail"
+_OWNERSHIP: Final = Columns(("what", "found"))
 
 
 @click.command(
@@ -48,28 +48,30 @@ _FAIL = "fail"
 )
 @click.option("--strict", is_flag=True, help="Exit 1 also on a warning.")
 @admin_options
-@json_option
-def validate_ownership(strict: bool, api: Api, as_json: bool) -> None:
+@prints
+def validate_ownership(strict: bool, api: Api) -> Result:
     """Check that only workers are requested to execute runs.
 
     Exits 1 if not. The gateway counts callbacks of queues for 15 minutes.
     HEADWATER_STRICT_OWNERSHIP sets whether they are a failure or a warning.
     """
     report = api.get("/v1/diagnostics/ownership")
-    if as_json:
-        print_json(report)
-    else:
-        print_rows([{"what": name, "found": value} for name, value in report.items()],
-                   ("what", "found"))  # fmt: skip
-        if report["status"] != _PASS:
-            say("A queue or webhook posts to the gateway, or an app host has another World.")
-    if report["status"] == _FAIL or (strict and report["status"] != _PASS):
-        raise click.exceptions.Exit(1)
+    table = _OWNERSHIP.table({"what": name, "found": value} for name, value in report.items())
+    foreign = "A queue or webhook posts to the gateway, or an app host has another World."
+    return Result(
+        answer=report,
+        tables=[table],
+        hints=[] if report["status"] == _PASS else [foreign],
+        failed=report["status"] == _FAIL or (strict and report["status"] != _PASS),
+    )
 
 
 # -- `headwater doctor`: checks of the whole system, or of one user's data
 
-_STYLES: Final = {"state": {"problem": "red", "warning": "yellow", "unknown": "yellow"}}
+_FINDINGS: Final = Columns(
+    Finding._fields,
+    styles={"state": {"problem": "red", "warning": "yellow", "unknown": "yellow"}},
+)
 _TIMEOUT_S: Final = 5.0
 _ERRORS_SHOWN: Final = 20
 
@@ -101,15 +103,15 @@ def doctor(
     if context.invoked_subcommand is None:
         settings = settings_from(admin_key=admin_key, kafka=kafka, postgres=postgres)
         api = admin_api(url, admin_key)
-        _report(list(_system_checks(settings, api)), as_json=as_json)
+        print_result(_report(list(_system_checks(settings, api))), as_json=as_json)
 
 
 @doctor.command("user", epilog=examples("headwater doctor user user_amara"))
 @click.argument("user_id", metavar="ID")
 @click.option("--token", help="The user's token, to query Terra through /v1/me as well.")
 @admin_options
-@json_option
-def doctor_user(user_id: str, token: str | None, api: Api, as_json: bool) -> None:
+@prints
+def doctor_user(user_id: str, token: str | None, api: Api) -> Result:
     """Find out why data of a user is missing, in five steps.
 
     Is there an active connection; does Terra know one; do deliveries wait or are they dead; did any
@@ -129,21 +131,17 @@ def doctor_user(user_id: str, token: str | None, api: Api, as_json: bool) -> Non
     steps.append(findings.to_import(user_id, address, known, steps))
     if steps[0].state == "problem" and steps[1].next:
         steps[0] = steps[0]._replace(next=steps[1].next)
-    _report(steps, as_json=as_json)
+    return _report(steps)
 
 
 def _me(address: str, token: str) -> Any:  # noqa: ANN401 (JSON)
     return Api(address, {"authorization": f"Bearer {token}"}).get("/v1/me")
 
 
-def _report(results: Sequence[Finding], *, as_json: bool) -> None:
-    well = findings.is_well(results)
-    if as_json:
-        print_json({"well": well, "findings": [finding._asdict() for finding in results]})
-    else:
-        print_rows([finding._asdict() for finding in results], Finding._fields, styles=_STYLES)
-    if not well:
-        raise click.exceptions.Exit(1)
+def _report(results: Sequence[Finding]) -> Result:
+    well, rows = findings.is_well(results), [finding._asdict() for finding in results]
+    answer = {"well": well, "findings": rows}
+    return Result(answer=answer, tables=[_FINDINGS.table(rows)], failed=not well)
 
 
 def _system_checks(settings: "Settings", api: Api) -> Iterator[Finding]:

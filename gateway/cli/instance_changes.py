@@ -1,14 +1,14 @@
 """`headwater instances …`: create and change instances, one or many; send events to them."""
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headwater.gateway.cli.options import JsonArgument, JsonValue, examples, json_option
-from headwater.gateway.cli.output import counted, print_answer, print_json, print_rows, say
+from headwater.gateway.cli.options import JsonArgument, JsonValue, examples
+from headwater.gateway.cli.output import counted, say
+from headwater.gateway.cli.results import Columns, Result, prints
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 STATUSES: Final = [status.value for status in RunStatus]
+_MATCHED: Final = Columns(("instance", "status"))
+_REFUSED: Final = Columns(("instance", "code", "why"), drops=("code",))
 
 
 def one_or_all(action: Action) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -50,15 +52,13 @@ def one_or_all(action: Action) -> Callable[[Callable[..., Any]], Callable[..., A
             labels: dict[str, str],
             dry_run: bool,
             **values: Any,  # noqa: ANN401 (the command's own parameters)
-        ) -> None:
+        ) -> Result:
             if status is None and not labels:
                 if dry_run:
                     raise click.UsageError("--dry-run needs --status or --label")
-                one(**values)
-                return
-            workflow = values.pop("workflow")
-            client = values.pop("client")
-            as_json = values.pop("as_json")
+                result: Result = one(**values)
+                return result
+            workflow, client = values.pop("workflow"), values.pop("client")
             changes = {"status": status, "labels": labels, "dry_run": dry_run}
             if action.argument == "reason":
                 changes["reason"] = values.pop("argument") or ""
@@ -67,43 +67,36 @@ def one_or_all(action: Action) -> Callable[[Callable[..., Any]], Callable[..., A
                     "expected -w WORKFLOW with --status or --label, and no option of a single "
                     "instance"
                 )
-            _change(client, action.name, workflow, changes, as_json=as_json)
+            return _change(client, action.name, workflow, changes)
 
         return chosen
 
     return decorate
 
 
-def _change(
-    client: "SyncClient", action: str, workflow: str, changes: dict[str, Any], *, as_json: bool
-) -> None:
-    """Change the instances, printing progress by page, and show those that refused."""
+def _change(client: "SyncClient", action: str, workflow: str, changes: dict[str, Any]) -> Result:
+    """Change the instances, printing progress by page; return those that refused."""
     results: list[BulkChanged] = []
     for page in client.iterate(client.workflow(workflow).change_all(action, **changes)):
         results += page.instances
         if page.has_next_page:
             say(f"{action}: {_count(results)} so far")
-    if as_json:
-        print_answer(results)
-    if changes["dry_run"]:
-        rows = [_named(workflow, result) | {"status": result.status} for result in results]
-        if not as_json:
-            print_rows(rows, ("instance", "status"))
-        say(f"{action} would change {counted(len(results), 'instance')}; nothing was changed.")
-        return
-    refused = [result for result in results if result.code]
     rows = [
-        _named(workflow, result) | {"code": result.code, "why": result.detail} for result in refused
-    ]
-    if rows and not as_json:
-        print_rows(rows, ("instance", "code", "why"), drops=("code",))
-    say(f"{action}: {_count(results)}.")
-    if refused:
-        raise click.exceptions.Exit(1)
-
-
-def _named(workflow: str, result: "BulkChanged") -> dict[str, str | None]:
-    return {"instance": f"{workflow}/{result.id}"}
+        {"instance": f"{workflow}/{result.id}", "status": result.status, "code": result.code,
+         "why": result.detail}
+        for result in results
+    ]  # fmt: skip
+    if changes["dry_run"]:
+        matched = counted(len(results), "instance")
+        note = f"{action} would change {matched}; nothing was changed."
+        return Result(answer=results, tables=[_MATCHED.table(rows)], notes=[note])
+    refused = [row for row in rows if row["code"]]
+    return Result(
+        answer=results,
+        tables=[_REFUSED.table(refused)] if refused else [],
+        notes=[f"{action}: {_count(results)}."],
+        failed=bool(refused),
+    )
 
 
 def _count(results: "list[BulkChanged]") -> str:
@@ -133,7 +126,7 @@ _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
 )
 @click.option("--params", type=JsonArgument(), help=f"Its params: {_JSON_HELP}.")
 @label_option("A label, for listing and bulk changes; repeatable.")
-@json_option
+@prints
 @service_options
 def create(
     client: "SyncClient",
@@ -142,19 +135,16 @@ def create(
     instance_id: str | None,
     params: JsonValue | None,
     labels: dict[str, str],
-    as_json: bool,
-) -> None:
+) -> Result:
     """Create an instance, and print its id.
 
     Ids are unique in a workflow: `headwater instances restart` runs an existing instance again.
     """
     value = params.value if params else None
     created_id = client.run(client.workflow(workflow).create(instance_id, value, labels=labels)).id
-    if as_json:
-        print_json({"workflowName": workflow, "id": created_id})
-    else:
-        sys.stdout.write(f"{created_id}\n")
-    say(f"Created; `headwater instances get {workflow}/{created_id}` shows its status.")
+    note = f"Created; `headwater instances get {workflow}/{created_id}` shows its status."
+    answer = {"workflowName": workflow, "id": created_id}
+    return Result(answer=answer, text=f"{created_id}\n", notes=[note])
 
 
 _ARGUMENTS: Final = {
@@ -179,16 +169,15 @@ def _lifecycle_command(action: Action) -> click.Command:
         help=f"{action.summary}.\n\n{action.effect}",
         epilog=examples(*_action_examples(action)) + ENVIRONMENT,
     )
+    @prints
     @service_options
     @(one_or_all(action) if action.bulk else instance_named)
-    @json_option
     def perform(
-        client: "SyncClient", *, instance: InstanceName, as_json: bool, argument: str | None = None
-    ) -> None:
+        client: "SyncClient", *, instance: InstanceName, argument: str | None = None
+    ) -> Result:
         status = client.run(instance.handle(client).perform(action, argument))
-        if as_json:
-            print_answer(status)
-        say(f"{instance} {_status_text(action, status, argument)}.")
+        text = _status_text(action, status, argument)
+        return Result(answer=status, notes=[f"{instance} {text}."])
 
     return _ARGUMENTS[action.argument](perform) if action.argument else perform
 
@@ -238,9 +227,9 @@ def _status_text(action: Action, status: "InstanceStatus", argument: str | None)
     type=JsonArgument(),
     help=f"With --start-if-missing: the params of the instance: {_JSON_HELP}.",
 )
-@json_option
+@prints
 @service_options
-def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
+def send_event(
     client: "SyncClient",
     *,
     instance: InstanceName,
@@ -248,8 +237,7 @@ def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     payload: JsonValue | None,
     start_if_missing: bool,
     params: JsonValue | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Send an event to an instance, which keeps it until a step waits for that type.
 
     An instance accepts events while it is active, waiting or paused, but not after it has ended.
@@ -262,9 +250,7 @@ def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     status = client.run(
         instance.handle(client).send_event(event_type, value, start_if_missing=start)
     )
-    if as_json:
-        print_answer(status)
-    say(f"{instance} has received the event {event_type}.")
+    return Result(answer=status, notes=[f"{instance} has received the event {event_type}."])
 
 
 CHANGE_COMMANDS: Final = (create, *map(_lifecycle_command, ACTIONS), send_event)

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from headwater.gateway.cli.options import JsonArgument, JsonValue, examples, json_option
-from headwater.gateway.cli.output import moment, print_answer, print_fields, print_rows, say
+from headwater.gateway.cli.options import JsonArgument, JsonValue, examples
+from headwater.gateway.cli.output import moment
+from headwater.gateway.cli.results import Columns, Result, fields, prints
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
@@ -27,8 +28,13 @@ _at_option: Final = click.option(
 _run_option: Final = click.option(
     "--run", type=click.IntRange(min=0), help="Number of the run, from 0. Default: the current."
 )
-_TOKEN_COLUMNS: Final = ("token", "node", "status", "branch", "attempts", "waits for")
-_TRACE_COLUMNS: Final = ("sequence", "at", "what", "token", "node", "payload")
+_TOKENS: Final = Columns(
+    ("token", "node", "status", "branch", "attempts", "waits for"), drops=("attempts", "branch")
+)
+_TRACE: Final = Columns(
+    ("sequence", "at", "what", "token", "node", "payload"), drops=("at", "token")
+)
+_FIRES: Final = Columns(("transition", "to", "tokens"))
 
 
 @click.command(
@@ -43,23 +49,15 @@ _TRACE_COLUMNS: Final = ("sequence", "at", "what", "token", "node", "payload")
 @instance_named
 @_at_option
 @_run_option
-@json_option
+@prints
 @service_options
 def tokens(
-    client: "SyncClient",
-    *,
-    instance: InstanceName,
-    at: int | None,
-    run: int | None,
-    as_json: bool,
-) -> None:
+    client: "SyncClient", *, instance: InstanceName, at: int | None, run: int | None
+) -> Result:
     """Show the live tokens of a graph, and what they wait for."""
     state = client.run(_inspected(client, instance, run).introspect_tokens(at))
-    if as_json:
-        print_answer(state)
-        return
-    rows = [_token_row(token) for token in state.tokens]
-    print_rows(rows, _TOKEN_COLUMNS, title=_title(state), drops=("attempts", "branch"))
+    table = _TOKENS.table(map(_token_row, state.tokens), _title(state))
+    return Result(answer=state, tables=[table])
 
 
 @click.command(
@@ -73,27 +71,18 @@ def tokens(
 @instance_named
 @_at_option
 @_run_option
-@json_option
+@prints
 @service_options
 def explain(
-    client: "SyncClient",
-    *,
-    instance: InstanceName,
-    at: int | None,
-    run: int | None,
-    as_json: bool,
-) -> None:
+    client: "SyncClient", *, instance: InstanceName, at: int | None, run: int | None
+) -> Result:
     """Explain why an instance of a graph waits.
 
     For every join that waits: which branches have arrived, which have not and why, when it times
     out and what happens then.
     """
     explanation = client.run(_inspected(client, instance, run).explain(at))
-    if as_json:
-        print_answer(explanation)
-        return
-    for line in explanation.says:
-        click.echo(line)
+    return Result(answer=explanation, text="".join(f"{line}\n" for line in explanation.says))
 
 
 @click.command(
@@ -140,7 +129,7 @@ def draw(
 @click.option("--output", type=JsonArgument(), help="Output of its task: JSON, @FILE, or -.")
 @_at_option
 @_run_option
-@json_option
+@prints
 @service_options
 def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
     client: "SyncClient",
@@ -151,8 +140,7 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
     output: JsonValue | None,
     at: int | None,
     run: int | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Show what would follow if a token completed. Nothing is changed.
 
     Without --output, conditions are evaluated on the current context.
@@ -164,17 +152,14 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
     simulated = client.run(
         _inspected(client, instance, run).simulate_routing(token, node=node, at=at, **keywords)
     )
-    if as_json:
-        print_answer(simulated)
-        return
     rows = [
         {"transition": fired.transition_ref, "to": fired.to_node_ref, "tokens": fired.tokens}
         for fired in simulated.fires
     ]
-    print_rows(rows, ("transition", "to", "tokens"), title=_title(simulated))
+    token_, hints = simulated.token, [_end_text(simulated)]
     if not rows:
-        say(f"Token {simulated.token.id} would lead nowhere from {simulated.token.node_ref}.")
-    _say_end(simulated)
+        hints.insert(0, f"Token {token_.id} would lead nowhere from {token_.node_ref}.")
+    return Result(answer=simulated, tables=[_FIRES.table(rows, _title(simulated))], hints=hints)
 
 
 @click.command(
@@ -190,9 +175,9 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
 @click.option("--transition", required=True, metavar="REF", help="The transition it would take.")
 @_at_option
 @_run_option
-@json_option
+@prints
 @service_options
-def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
+def synchronization(
     client: "SyncClient",
     *,
     instance: InstanceName,
@@ -200,21 +185,17 @@ def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
     transition: str,
     at: int | None,
     run: int | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Show what a join would decide if a token arrived. Nothing is changed."""
     simulated = client.run(
         _inspected(client, instance, run).simulate_synchronization(token, transition, at=at)
     )
-    if as_json:
-        print_answer(simulated)
-        return
     from msgspec import to_builtins  # noqa: PLC0415 (loads more than --help needs)
 
     counts = to_builtins(simulated.counts) if simulated.counts else {}
     row = {"decision": simulated.decision, "strategy": simulated.strategy, **counts}
-    print_fields(row.items(), title=_title(simulated))
-    _say_end(simulated)
+    table = fields(row.items(), _title(simulated))
+    return Result(answer=simulated, tables=[table], hints=[_end_text(simulated)])
 
 
 @click.command(
@@ -231,31 +212,21 @@ def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
               help="First event of the decisions.")  # fmt: skip
 @click.option("--to", "last", type=click.IntRange(min=0), help="Last event.")
 @_run_option
-@json_option
+@prints
 @service_options
 def trace(
-    client: "SyncClient",
-    *,
-    instance: InstanceName,
-    first: int,
-    last: int | None,
-    run: int | None,
-    as_json: bool,
-) -> None:
+    client: "SyncClient", *, instance: InstanceName, first: int, last: int | None, run: int | None
+) -> Result:
     """Show how a graph's decisions were made, by deciding again from the history."""
     decisions = list(client.iterate(_inspected(client, instance, run).trace(first, last)))
-    if as_json:
-        print_answer(decisions)
-        return
     rows = [_trace_row(entry, decision) for decision in decisions for entry in decision.trace]
-    title = f"{instance}"
-    print_rows(rows, _TRACE_COLUMNS, title=title, drops=("at", "token"))
-    for decision in decisions:
-        if not decision.same:
-            say(
-                f"Another release decided differently at {decision.sequence}: only the events that "
-                "it recorded are shown."
-            )
+    hints = [
+        f"Another release decided differently at {decision.sequence}: only the events that it "
+        "recorded are shown."
+        for decision in decisions
+        if not decision.same
+    ]
+    return Result(answer=decisions, tables=[_TRACE.table(rows, str(instance))], hints=hints)
 
 
 def _inspected(
@@ -291,9 +262,9 @@ def _waits(waits: "WaitsFor") -> str:
     return f"{waits.what}{child if waits.child_instance_id else ''}{worker}{until}"
 
 
-def _say_end(simulated: "Simulated") -> None:
+def _end_text(simulated: "Simulated") -> str:
     why = f": {simulated.error.name}: {simulated.error.message}" if simulated.error else ""
-    say(f"The run would be {simulated.would_be}{why}. --json shows all decisions.")
+    return f"The run would be {simulated.would_be}{why}. --json shows all decisions."
 
 
 def _trace_row(entry: dict[str, Any], decision: "TracedDecision") -> dict[str, Any]:

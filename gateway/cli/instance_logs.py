@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import click
 
 from headwater.gateway.cli.instance_formatting import LEVEL_STYLES, LOG_WIDTHS, log_row
-from headwater.gateway.cli.options import combined, examples, json_option
+from headwater.gateway.cli.options import combined, examples
 from headwater.gateway.cli.output import at_terminal, print_line, print_lines_of_json, say
+from headwater.gateway.cli.results import json_option
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,

@@ -9,8 +9,9 @@ from typing import Any, Final, TypeAlias
 import click
 
 from headwater.gateway.cli.api import Api, admin_options, path_of
-from headwater.gateway.cli.options import combined, examples, json_option
+from headwater.gateway.cli.options import combined, examples
 from headwater.gateway.cli.output import counted, print_json, print_rows, say
+from headwater.gateway.cli.results import json_option
 
 #: The operation, as its route returns it.
 Operation: TypeAlias = dict[str, Any]

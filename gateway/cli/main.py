@@ -25,13 +25,13 @@ from headwater.gateway.cli.options import (
     app_option,
     data_dir_option,
     examples,
-    json_option,
     kafka_option,
     listen_options,
     postgres_option,
     settings_from,
 )
 from headwater.gateway.cli.output import counted, print_json, say
+from headwater.gateway.cli.results import json_option
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.schemas.errors import HeadwaterError, ProcessUnavailable, StoreUnavailable
 from headwater.streams.clock import now_ms

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import click
 from typing_extensions import override
 
-from headwater.gateway.cli.output import print_rows, say
+from headwater.gateway.cli.output import say
+from headwater.gateway.cli.results import Columns, Result, prints
 from headwater.gateway.settings.addresses import SettingsUnusable
 
 if TYPE_CHECKING:
@@ -88,14 +89,6 @@ def limit_option(
         show_default=True,
         help=f"How many, at most; the {first} come first.",
     )
-
-
-def say_more(rows: Sequence[object], more: str | None, *, none: str, by: str = "--cursor") -> None:
-    """Print that a listing is empty, or the cursor of its next page."""
-    if not rows:
-        say(none)
-    if more:
-        say(f"There are more: {by} {more}")
 
 
 def collect_pages(
@@ -215,8 +208,6 @@ admin_flags: Final = combined(
     click.option("--admin-key", help="The operators' key. Default: HEADWATER_ADMIN_KEY."),
 )
 
-json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 
 def examples(*lines: str) -> str:
     """Return an epilog of examples that click does not wrap."""
@@ -227,10 +218,11 @@ def examples(*lines: str) -> str:
 
 
 @click.command(epilog=examples("headwater settings", "headwater settings --json"))
-@json_option
-def settings(as_json: bool) -> None:
+@prints
+def settings() -> Result:
     """Show every setting: its variable, value, default and meaning. Secrets stay hidden."""
     from headwater.gateway.settings.environment import describe  # noqa: PLC0415 (loads more than --help needs)
 
     rows = [setting._asdict() for setting in describe(settings_from())]
-    print_rows(rows, ("variable", "value", "default", "meaning"), as_json=as_json)
+    columns = Columns(("variable", "value", "default", "meaning"))
+    return Result(answer=rows, tables=[columns.table(rows)])

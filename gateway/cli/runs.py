@@ -1,6 +1,5 @@
 """`headwater runs`: create runs once per idempotency key, show and cancel them, by id alone."""
 
-import sys
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -13,18 +12,13 @@ from headwater.gateway.cli.options import (
     collect_pages,
     cursor_option,
     examples,
-    json_option,
     limit_option,
-    say_more,
 )
 from headwater.gateway.cli.output import (
     absolute_and_relative,
     moment,
-    print_answer,
-    print_fields,
-    print_rows,
-    say,
 )
+from headwater.gateway.cli.results import Columns, Result, fields, listing, prints
 from headwater.gateway.cli.workflow_service import ENVIRONMENT, service_options
 from headwater.schemas.statuses import RunState
 
@@ -32,8 +26,10 @@ if TYPE_CHECKING:
     from headwater.gateway.client.sync_client import SyncClient
     from headwater.schemas.v1_answers import Run, RunListed
 
-_COLUMNS: Final = ("run", "workflow", "status", "deployment", "created", "ended", "error")
-_DROPS: Final = ("deployment", "error", "ended")
+_LISTED: Final = Columns(
+    ("run", "workflow", "status", "deployment", "created", "ended", "error"),
+    drops=("deployment", "error", "ended"),
+)
 _STATES: Final = [state.value for state in RunState]
 #: Largest page of the service.
 _PAGE_MAX: Final = 1_000
@@ -99,7 +95,7 @@ def runs() -> None:
     callback=_checked_key,
     help="Within a day, the same key returns the same run.",
 )
-@json_option
+@prints
 @service_options
 def create(
     client: "SyncClient",
@@ -107,18 +103,14 @@ def create(
     input_: JsonValue | None,
     deployment: str | None,
     idempotency_key: str | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Create a run, and print its id."""
     value = input_.value if input_ else None
     run = client.run(
         client.runs.create(workflow, value, deployment=deployment, key=idempotency_key)
     )
-    if as_json:
-        print_answer(run)
-    else:
-        sys.stdout.write(f"{run.run_id}\n")
-    say(f"Created; `headwater runs show {run.run_id}` shows its status.")
+    note = f"Created; `headwater runs show {run.run_id}` shows its status."
+    return Result(answer=run, text=f"{run.run_id}\n", notes=[note])
 
 
 @runs.command(
@@ -136,9 +128,9 @@ def create(
 @click.option("--deployment", metavar="ID", help="Only runs on this deployment.")
 @limit_option(100_000)
 @cursor_option
-@json_option
+@prints
 @service_options
-def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
+def list_runs(
     client: "SyncClient",
     *,
     workflow: str | None,
@@ -146,8 +138,7 @@ def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
     deployment: str | None,
     limit: int,
     cursor: str | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """List runs, newest first."""
 
     def page(limit: int, after: str | None) -> "tuple[list[RunListed], str | None]":
@@ -159,21 +150,19 @@ def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
         return answer.data, answer.cursor
 
     listed, more = collect_pages(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
-    if as_json:
-        print_answer(listed)
-    else:
-        print_rows([_row(run) for run in listed], _COLUMNS, drops=_DROPS)
-    say_more(listed, more, none="There are no such runs.")
+    return listing(
+        listed, _LISTED.table(map(_row, listed)), none="There are no such runs.", more=more
+    )
 
 
 @runs.command(epilog=examples("headwater runs show RUN", "headwater runs show RUN --json"))
 @_RUN
 @_WORKFLOW
-@json_option
+@prints
 @service_options
-def show(client: "SyncClient", run_id: str, workflow: str | None, as_json: bool) -> None:
+def show(client: "SyncClient", run_id: str, workflow: str | None) -> Result:
     """Show a run."""
-    _print(client.run(client.runs.get(run_id, workflow=workflow)), as_json)
+    return _shown(client.run(client.runs.get(run_id, workflow=workflow)))
 
 
 @runs.command(
@@ -182,14 +171,11 @@ def show(client: "SyncClient", run_id: str, workflow: str | None, as_json: bool)
 @_RUN
 @_WORKFLOW
 @click.option("--reason", default="", help="Reason, for people; it is in the run's error.")
-@json_option
+@prints
 @service_options
-def cancel(
-    client: "SyncClient", run_id: str, workflow: str | None, reason: str, as_json: bool
-) -> None:
+def cancel(client: "SyncClient", run_id: str, workflow: str | None, reason: str) -> Result:
     """Cancel a run. Its code may clean up, so its status may change later."""
-    run = client.run(client.runs.cancel(run_id, reason, workflow=workflow))
-    _print(run, as_json)
+    return _shown(client.run(client.runs.cancel(run_id, reason, workflow=workflow)))
 
 
 def _row(run: "RunListed") -> dict[str, object]:
@@ -204,15 +190,13 @@ def _row(run: "RunListed") -> dict[str, object]:
     }
 
 
-def _print(run: "Run", as_json: bool) -> None:
-    if as_json:
-        print_answer(run)
-        return
-    fields = _row(run) | {
+def _shown(run: "Run") -> Result:
+    values = _row(run) | {
         "created": absolute_and_relative(run.created_at, now()),
         "started": absolute_and_relative(run.started_at, now()),
         "ended": absolute_and_relative(run.completed_at, now()) if run.completed_at else None,
         "input": run.input,
         "output": run.output,
     }
-    print_fields((name, value) for name, value in fields.items() if value is not None)
+    present = fields((name, value) for name, value in values.items() if value is not None)
+    return Result(answer=run, tables=[present])

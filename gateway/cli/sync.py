@@ -18,8 +18,9 @@ from typing import Any, Final, TypeAlias
 import click
 
 from headwater.gateway.cli.api import Api, readable_errors
-from headwater.gateway.cli.options import examples, json_option, settings_from, url_option
-from headwater.gateway.cli.output import print_rows, say
+from headwater.gateway.cli.options import examples, settings_from, url_option
+from headwater.gateway.cli.output import say
+from headwater.gateway.cli.results import Columns, Result, prints
 from headwater.gateway.client.answers import value_of
 from headwater.gateway.client.requests import HttpAnswer
 from headwater.gateway.client.transport import retry_after
@@ -303,16 +304,15 @@ def _stored(value: object) -> object:
 @click.option("--key", help="The readers' key. Default: HEADWATER_READ_KEY.")
 @click.option("--token", help="A user's token, instead of the key: only this user's rows.")
 @url_option
-@json_option
-def sync(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
+@prints
+def sync(
     database: Path,
     since: str | None,
     table: str | None,
     key: str | None,
     token: str | None,
     url: str | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Copy the rows into a SQLite file: everything at first, then changes."""
     if key and token:
         raise click.UsageError("expected --key or --token, found both")
@@ -323,8 +323,9 @@ def sync(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     with readable_errors():
         written = mirror.sync(since)
     rows = [{"table": name, "rows": count} for name, count in written.items()]
-    print_rows(rows, ("table", "rows"), as_json=as_json)
-    if not as_json:
-        query = shlex.quote(f"select * from {table or DAILY_SUMMARY.name} limit 5")  # noqa: S608 (shown)
-        say(f"Query the copy: sqlite3 {shlex.quote(str(database))} {query}")
-        say("Run the same command again to bring it up to date.")
+    query = shlex.quote(f"select * from {table or DAILY_SUMMARY.name} limit 5")  # noqa: S608 (shown)
+    hints = [
+        f"Query the copy: sqlite3 {shlex.quote(str(database))} {query}",
+        "Run the same command again to bring it up to date.",
+    ]
+    return Result(answer=rows, tables=[Columns(("table", "rows")).table(rows)], hints=hints)
