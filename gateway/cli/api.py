@@ -15,7 +15,6 @@ from headwater.gateway.cli.output import from_unix_ms
 from headwater.gateway.client.requests import (
     EmptyName,
     HttpAnswer,
-    Query,
     Repeat,
     Request,
     encoded_query,
@@ -141,8 +140,8 @@ class Api:
         return value_of(self.client.run(self.client.send(request)), object)
 
 
-def _get(path: str, parameters: Query) -> Request:
-    return Request(method="GET", path=path, repeat=Repeat.READ, query=encoded_query(parameters))
+def _get(path: str, parameters: Mapping[str, str | int | None]) -> Request:
+    return Request(method="GET", path=path, repeat=Repeat.READ, query=encoded_query({**parameters}))
 
 
 def admin_api(url: str | None, admin_key: str | None) -> Api:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import click
 
 from headwater.gateway.cli import findings
-from headwater.gateway.cli.api import Api, admin_api, admin_options, path_of
+from headwater.gateway.cli.api import Api, admin_api, admin_options, explained, path_of
 from headwater.gateway.cli.findings import Finding
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import (
@@ -135,7 +135,12 @@ def doctor_user(user_id: str, token: str | None, api: Api) -> Result:
 
 
 def _me(address: str, token: str) -> Any:  # noqa: ANN401 (JSON)
-    return Api(address, {"authorization": f"Bearer {token}"}).get("/v1/me")
+    answer = Api(address, {"authorization": f"Bearer {token}"}).exchange("/v1/me")
+    if not answer.ok:
+        problem = answer.problem
+        detail = problem.get("detail") or f"/v1/me answered {answer.status}"
+        raise click.ClickException(explained(problem.get("code", ""), detail))
+    return json.loads(answer.body)
 
 
 def _report(results: Sequence[Finding]) -> Result:

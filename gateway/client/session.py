@@ -182,6 +182,14 @@ class Session:
         """Return a path of the gateway outside of the workflow service, as `gateway`."""
         return self.gateway + path(*segments)
 
+    async def send(self, request: Request, kind: type[T]) -> T:
+        """Send a request of routes whose answers are current; return the answer as a value.
+
+        Raises:
+            ClientError: The request failed.
+        """
+        return value_of(await self.transport.send(request), kind)
+
     async def read(
         self,
         path: str,

@@ -211,9 +211,7 @@ class Transport:
         """Return which setting has the key that a request lacks."""
         if "x-admin-key" in {**self._http.headers, **request.headers}:
             return "; set HEADWATER_ADMIN_KEY, or use --admin-key"
-        if request.path.startswith("/"):
-            return "; set HEADWATER_WORKFLOW_KEY, or give a key or a header of your own"
-        return ""  # The answer names the key or token of other routes.
+        return "; set HEADWATER_WORKFLOW_KEY, or give a key or a header of your own"
 
     def _unexpected(self, answer: HttpAnswer) -> ClientError:
         moved = answer.headers.get("location")

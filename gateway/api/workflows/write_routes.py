@@ -214,8 +214,13 @@ def lifecycle_route(command_service: CommandService, action: Action) -> HTTPRout
         command = action.command_with(data.from_step)
         return await command_service.control_instance(workflow, instance_id, command, prefer)
 
-    handlers = {"": send_plain, "reason": send_with_reason, "fromStep": send_with_step}
-    return described(handlers[action.argument])
+    match action.argument:
+        case "reason":
+            return described(send_with_reason)
+        case "fromStep":
+            return described(send_with_step)
+        case "":
+            return described(send_plain)
 
 
 def bulk_route(service: BulkService) -> HTTPRouteHandler:
