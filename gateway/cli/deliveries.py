@@ -129,7 +129,7 @@ def show_delivery(delivery_id: str, body: bool, api: Api) -> Result:
     path = path_of("admin", "deliveries", delivery_id.removeprefix("webhooks/"))
     answer = api.get(path, body="true" if body else None)
     if body:
-        return Result(answer=answer, body=_body(answer.get("body")))
+        return Result(answer=answer, text=_body(answer.get("body")))
     if answer.get("delivery") is None:
         return Result(answer=answer, tables=[fields(answer["refusal"].items(), "refused")])
     return Result(answer=answer, tables=list(_tables(answer["delivery"])))

@@ -4,7 +4,6 @@ A command returns what it has found out; `prints` adds `--json` to it and prints
 at a terminal, tab-separated lines in a pipe, or JSON.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -62,8 +61,7 @@ class Result:
     Attributes:
         answer: With `--json`: JSON, or an answer of the service.
         tables: Without it: tables.
-        text: Without it: text to standard output, after the tables.
-        body: Without it: bytes to standard output.
+        text: Without it: text or bytes to standard output, after the tables.
         notes: Lines to standard error.
         hints: Lines to standard error before the notes, unless with `--json`.
         failed: Whether the exit code is 1.
@@ -71,8 +69,7 @@ class Result:
 
     answer: object
     tables: Sequence[Table] = ()
-    text: str = ""
-    body: bytes = b""
+    text: str | bytes = ""
     notes: Sequence[str] = ()
     hints: Sequence[str] = ()
     failed: bool = False
@@ -113,10 +110,7 @@ def print_result(result: Result, *, as_json: bool) -> None:
     else:
         for (names, drops, styles), rows, title in result.tables:
             print_rows(rows, names, title=title, styles=styles, drops=drops)
-        sys.stdout.write(result.text)
-        if result.body:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(result.body)
+        click.echo(result.text, nl=False)
     for line in (*(() if as_json else result.hints), *result.notes):
         say(line)
     if result.failed:
