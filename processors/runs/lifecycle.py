@@ -135,7 +135,7 @@ RETRY: Final = Action(
     command=RetryRun(),
     summary="Retry an errored instance in a new run",
     effect="The run keeps received events, and the results of the steps before the failed one, or "
-    "before the step that is named.",
+    "before the step that is named. A restart executes all steps again.",
     done="The next run continues from the failed step.",
     statuses=frozenset({RunStatus.ERRORED}),
     refusals=(STEP_NOT_FOUND, INSTANCE_NOT_ERRORED, INVALID_PARAMS, RECORD_TOO_LARGE),
