@@ -1,5 +1,6 @@
 """Access of commands to a gateway: a client, JSON of any route, and readable errors."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -117,17 +118,11 @@ class Api:
                     return None
                 raise
 
-    def post(self, path: str, body: object, **headers: str) -> Any:  # noqa: ANN401 (JSON)
+    def post(self, path: str, body: object) -> Any:  # noqa: ANN401 (JSON)
         """Post JSON; return the answer as JSON."""
-        import msgspec  # noqa: PLC0415 (loads more than --help needs)
-
-        encoded = msgspec.json.encode(body)
+        encoded = json.dumps(body).encode()
         with readable_errors():
-            return self._json(
-                Request(
-                    method="POST", path=path, repeat=Repeat.UNSAFE, body=encoded, headers=headers
-                )
-            )
+            return self._json(Request(method="POST", path=path, repeat=Repeat.UNSAFE, body=encoded))
 
     def exchange(self, path: str, **parameters: str | int | None) -> HttpAnswer:
         """Return the answer of a GET request, whatever its status."""

@@ -332,6 +332,12 @@ def test_progress_that_nobody_reads_stops_nothing() -> None:
     assert (run.returncode, run.stdout) == (0, b"done\n")
 
 
+def test_a_closed_output_ends_a_command_as_shells_expect() -> None:
+    script = f"{sys.executable} -m headwater topics list | true; exit ${{PIPESTATUS[0]}}"
+    run = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (141, "")
+
+
 def test_settings_come_as_json_for_programs_without_secrets() -> None:
     run = headwater("settings", "--json", HEADWATER_ADMIN_KEY="hidden-key")
     rows = {row["variable"]: row for row in json.loads(run.stdout)}
