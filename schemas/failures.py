@@ -5,6 +5,7 @@ and the error that a client catches. A step, a branch or a run fails with a name
 `history.steps[i].error.name` shows. Both are defined only here.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -329,6 +330,25 @@ REFUSALS: Final = {
         Refusal(EVENT_ALREADY_RECEIVED, 409, "The event was received before", settled=True),
     )
 }  # fmt: skip
+
+#: By error code, the next step of the person who sees the error, with the command for it.
+NEXT_STEPS: Final[Mapping[str, str]] = {
+    WORKFLOW_NOT_FOUND: "`headwater workflows list` shows those that exist; if this one is among "
+    "them, not every worker was started with its app",
+    INSTANCE_NOT_FOUND: "`headwater instances list` shows those that exist",
+    INSTANCE_EXISTS: "`headwater instances restart` begins a new run of it",
+    INSTANCE_TERMINAL: "`headwater instances restart` begins a new run of it",
+    INSTANCE_NOT_ERRORED: "`headwater instances restart` begins a new run of any instance",
+    JOB_LEASE_LOST: "`headwater jobs activate` activates it again, if no other worker has it",
+    RUN_NOT_FOUND: "`headwater instances get` names the current run; the first is 0",
+    "run_not_found": "`headwater runs list` shows those that exist",
+    "ambiguous_run": "-w names one",
+    NO_ACTIVE_DEPLOYMENT: "`headwater deployments activate` activates one",
+    DEPLOYMENT_NOT_FOUND: "`headwater deployments list` shows those that exist",
+    STEP_NOT_FOUND: "`headwater instances history` shows the keys of steps",
+    TOKEN_NOT_FOUND: "`headwater instances tokens` shows the live ones",
+    "invalid_cursor": "leave out --cursor to begin again",
+}
 
 _NOT_REFUSED: Final = frozenset(
     {"", *(refusal.code for refusal in REFUSALS.values() if refusal.settled)}

@@ -1,90 +1,148 @@
-"""Requests of commands to a gateway, and readable errors of them."""
+"""Access of commands to a gateway: a client, JSON of any route, and readable errors."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from functools import wraps
 from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
-import httpx
 
-from headwater.gateway.cli.options import DEPLOYMENT_HINTS, admin_flags, settings_from
-from headwater.gateway.client.requests import EmptyName, path
+from headwater.gateway.cli.options import WORKFLOWS_PATH, admin_flags, settings_from
+from headwater.gateway.cli.output import from_unix_ms
+from headwater.gateway.client.requests import (
+    EmptyName,
+    HttpAnswer,
+    Repeat,
+    Request,
+    encoded_query,
+    path,
+)
 from headwater.gateway.settings.addresses import url_of
+from headwater.schemas.failures import NEXT_STEPS, ClientError
+from headwater.streams.clock import now_ms
 
-_TIMEOUT_S: Final = 30.0
+if TYPE_CHECKING:
+    import httpx
+
+    from headwater.gateway.client.sync_client import SyncClient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CliEnvironment:
+    """Clock and network of commands, which tests replace.
+
+    Attributes:
+        clock: Milliseconds since 1970.
+        network: Transport of HTTP requests; None for the real network.
+    """
+
+    clock: Callable[[], int] = now_ms
+    network: "httpx.AsyncBaseTransport | None" = None
+
+
+def _environment() -> CliEnvironment:
+    context = click.get_current_context(silent=True)
+    return (context and context.find_object(CliEnvironment)) or CliEnvironment()
+
+
+def now() -> datetime:
+    """Return the current time."""
+    return from_unix_ms(_environment().clock())
+
+
+def open_client(url: str, **options: Any) -> "SyncClient":  # noqa: ANN401 (those of a client)
+    """Return a client of the workflow service at `url`, which is closed when the command ends.
+
+    Raises:
+        UsageError: The URL or an option is invalid.
+    """
+    from headwater.gateway.client.sync_client import SyncClient  # noqa: PLC0415 (loads more than --help needs)
+
+    try:
+        client = SyncClient(url, transport=_environment().network, **options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if (context := click.get_current_context(silent=True)) is not None:
+        context.call_on_close(client.close)
+    return client
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """Turn errors of a client into messages of one line, with the next step.
+
+    Raises:
+        ClickException: A request failed, or its path has an empty segment.
+    """
+    try:
+        yield
+    except EmptyName as error:
+        raise click.UsageError(str(error)) from error
+    except ClientError as error:
+        raise click.ClickException(explained(error.code, error.detail)) from error
+
+
+def explained(code: str, detail: str) -> str:
+    """Return an error and the next step, in one line."""
+    line = f"{code}: {detail}" if code else detail
+    hint = NEXT_STEPS.get(code)
+    return " ".join((f"{line.rstrip('.')}; {hint}" if hint else line).split())
 
 
 class Api:
-    """A gateway, as commands use it."""
+    """Routes of a gateway outside of the workflow service, as JSON.
+
+    Its methods raise ClickException if a request fails; the message is one line.
+    """
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self.client = httpx.Client(base_url=url, headers=dict(headers), timeout=_TIMEOUT_S)
-        if (context := click.get_current_context(silent=True)) is not None:
-            context.call_on_close(self.client.close)
+        self.url = url.rstrip("/")
+        self.client = open_client(self.url + WORKFLOWS_PATH, headers=headers, retries=0)
 
     def get(self, path: str, **parameters: str | int | None) -> Any:  # noqa: ANN401 (JSON)
-        """Return the answer of a GET request, as JSON.
-
-        Raises:
-            ClickException: The request failed; the message is one line.
-        """
-        present = {name: value for name, value in parameters.items() if value is not None}
-        return self._request("GET", path, params=present)
+        """Return the answer of a GET request, as JSON."""
+        with readable_errors():
+            return self._json(_get(path, parameters))
 
     def find(self, path: str) -> Any:  # noqa: ANN401 (JSON)
-        """Return the answer of a GET request; None if it is 404, or while Postgres is unavailable.
+        """Return the answer of a GET request; None if it is 404, or Postgres is unavailable."""
+        with readable_errors():
+            try:
+                return self._json(_get(path, {}))
+            except ClientError as error:
+                if error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE):
+                    return None
+                raise
 
-        Raises:
-            ClickException: The request failed; the message is one line.
-        """
-        answer = self._send("GET", path)
-        if answer.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE):
-            return None
-        return _json_of(answer)
+    def post(self, path: str, body: object) -> Any:  # noqa: ANN401 (JSON)
+        """Post JSON; return the answer as JSON."""
+        encoded = json.dumps(body).encode()
+        with readable_errors():
+            return self._json(Request(method="POST", path=path, repeat=Repeat.UNSAFE, body=encoded))
 
-    def post(self, path: str, body: object, **headers: str) -> Any:  # noqa: ANN401 (JSON)
-        """Post JSON; return the answer as JSON.
+    def exchange(self, path: str, **parameters: str | int | None) -> HttpAnswer:
+        """Return the answer of a GET request, whatever its status."""
+        with readable_errors():
+            return self.client.run(self.client.exchange(_get(path, parameters)))
 
-        Raises:
-            ClickException: The request failed; the message is one line.
-        """
-        return self._request("POST", path, json=body, headers=headers)
+    def _json(self, request: Request) -> Any:  # noqa: ANN401 (JSON)
+        from headwater.gateway.client.answers import value_of  # noqa: PLC0415 (loads more than --help needs)
 
-    def upload(
-        self, path: str, body: bytes, media_type: str, *, within_s: float, **parameters: str
-    ) -> Any:  # noqa: ANN401 (JSON)
-        """Post bytes that the gateway may process for a while; return the answer as JSON.
+        return value_of(self.client.run(self.client.send(request)), object)
 
-        Raises:
-            ClickException: The request failed; the message is one line.
-        """
-        headers = {"content-type": media_type}
-        return self._request(
-            "POST", path, content=body, headers=headers, params=parameters, timeout=within_s
-        )
 
-    def _request(self, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401 (httpx's parameters)
-        return _json_of(self._send(method, path, **more))
-
-    def _send(self, method: str, path: str, **more: Any) -> httpx.Response:  # noqa: ANN401 (as above)
-        try:
-            return self.client.request(method, path, **more)
-        except httpx.TransportError as error:
-            raise click.ClickException(
-                f"expected Headwater at {self.client.base_url}, found no answer "
-                f"({str(error) or type(error).__name__}); start it with `headwater up`, or set "
-                "its URL with --url or HEADWATER_URL"
-            ) from error
-        except httpx.InvalidURL as error:
-            raise click.UsageError(f"--url: {error}") from error
+def _get(path: str, parameters: Mapping[str, str | int | None]) -> Request:
+    return Request(method="GET", path=path, repeat=Repeat.READ, query=encoded_query({**parameters}))
 
 
 def admin_api(url: str | None, admin_key: str | None) -> Api:
     """Return the gateway, with the operators' key."""
     settings = settings_from(admin_key=admin_key)
-    key = settings.admin_key.get_secret_value()
-    return Api(url or url_of(settings), {"x-admin-key": key})
+    return Api(url or url_of(settings), {"x-admin-key": settings.admin_key.get_secret_value()})
 
 
 def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,7 +150,8 @@ def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def with_api(*, url: str | None, admin_key: str | None, **values: Any) -> Any:  # noqa: ANN401 (the command's own)
-        return command(api=admin_api(url, admin_key), **values)
+        with readable_errors():
+            return command(api=admin_api(url, admin_key), **values)
 
     return admin_flags(with_api)
 
@@ -103,37 +162,5 @@ def path_of(*segments: str) -> str:
     Raises:
         UsageError: A segment is empty.
     """
-    try:
+    with readable_errors():
         return path(*segments)
-    except EmptyName as error:
-        raise click.UsageError(str(error)) from error
-
-
-def _json_of(answer: httpx.Response) -> Any:  # noqa: ANN401 (JSON)
-    if not answer.is_success:
-        raise click.ClickException(explain(answer))
-    try:
-        return answer.json()
-    except ValueError as error:
-        raise click.ClickException(unexpected_answer(answer)) from error
-
-
-def unexpected_answer(answer: httpx.Response) -> str:
-    """Return the error text of an answer that is not Headwater's, in one line."""
-    return (
-        f"expected Headwater at {answer.url.copy_with(path='', query=None)}, found something else "
-        "there; set its URL with --url or HEADWATER_URL"
-    )
-
-
-def explain(answer: httpx.Response) -> str:
-    """Return a problem document as a line."""
-    try:
-        problem = answer.json()
-        text = f"{problem['status']} {problem['code']}: {problem['detail']}"
-        hint = DEPLOYMENT_HINTS.get(problem["code"])
-    except (ValueError, KeyError, TypeError):
-        return f"{answer.url} answered {answer.status_code}: {answer.text[:200]}"
-    if answer.status_code == HTTPStatus.UNAUTHORIZED and "x-admin-key" in answer.request.headers:
-        hint = "set HEADWATER_ADMIN_KEY, or use --admin-key"
-    return f"{text.rstrip('.')}; {hint}" if hint else text

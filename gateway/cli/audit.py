@@ -14,14 +14,13 @@ from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import (
     examples,
-    json_option,
     kafka_option,
     limit_option,
     postgres_option,
-    say_more,
     settings_from,
 )
-from headwater.gateway.cli.output import counted, print_json, print_rows, say
+from headwater.gateway.cli.output import counted, say
+from headwater.gateway.cli.results import Columns, Result, listing, prints
 from headwater.gateway.settings.addresses import dsn_of
 
 if TYPE_CHECKING:
@@ -31,9 +30,11 @@ if TYPE_CHECKING:
     from headwater.projections.audit import Verification
     from headwater.projections.postgres.connections import PooledReader
 
-_COLUMNS: Final = ("createdAt", "action", "resource", "result", "keyId", "ip", "runId", "offset")
-#: Columns that a narrow terminal drops, in this order.
-_DROPS: Final = ("offset", "ip", "runId", "keyId", "result")
+_LISTED: Final = Columns(
+    ("createdAt", "action", "resource", "result", "keyId", "ip", "runId", "offset"),
+    drops=("offset", "ip", "runId", "keyId", "result"),
+)
+_FOUND: Final = Columns(("offset", "what"))
 #: Rows of a query.
 _PAGE: Final = 1000
 _ANCHOR: Final = re.compile(r"([0-9]{1,18}):([0-9a-fA-F]{64})")
@@ -64,22 +65,17 @@ def audit() -> None:
 @limit_option(1000)
 @click.option("--cursor", metavar="CURSOR", help="Continue after an earlier page.")
 @admin_options
-@json_option
+@prints
 def list_entries(
     api: Api,
-    as_json: bool,
     key_id: str | None,
     run_id: str | None,
     **filters: str | int | None,
-) -> None:
+) -> Result:
     """List entries, newest first."""
     page = api.get("/v1/audit", keyId=key_id, runId=run_id, **filters)
-    if as_json:
-        print_json(page)
-        return
-    rows = [{**row, "runId": _run_of(row["metadata"])} for row in page["entries"]]
-    print_rows(rows, _COLUMNS, drops=_DROPS)
-    say_more(rows, page["cursor"], none="There are none.")
+    table = _LISTED.table({**row, "runId": _run_of(row["metadata"])} for row in page["entries"])
+    return listing(page, table, none="There are none.", more=page["cursor"])
 
 
 def _run_of(metadata: Mapping[str, Any]) -> str | None:
@@ -118,10 +114,10 @@ class Anchor(click.ParamType):
               help="A head that an earlier verify printed; repeatable.")  # fmt: skip
 @kafka_option
 @postgres_option
-@json_option
+@prints
 def verify(
-    anchors: tuple[tuple[int, bytes], ...], kafka: str | None, postgres: str | None, as_json: bool
-) -> None:
+    anchors: tuple[tuple[int, bytes], ...], kafka: str | None, postgres: str | None
+) -> Result:
     """Compare the rows of the audit log with the log itself; exit code 1 when something differs.
 
     Reads Kafka and Postgres, and needs no gateway. Keep the printed head where writers of Kafka and
@@ -129,43 +125,33 @@ def verify(
     """
     settings = settings_from(kafka=kafka, postgres=postgres)
     verification = asyncio.run(_verified(settings, dict(anchors)))
-    if as_json:
-        print_json(_as_json(verification))
-    else:
-        _report(verification)
-    if verification.found:
-        raise click.exceptions.Exit(1)
-
-
-def _as_json(verification: "Verification") -> dict[str, Any]:
-    return {
+    found = [{"offset": finding.offset, "what": finding.what} for finding in verification.findings]
+    answer = {
         "entries": verification.entries,
         "unreadable": verification.unreadable,
         "head": _head(verification),
         "found": verification.found,
-        "findings": [
-            {"offset": finding.offset, "what": finding.what} for finding in verification.findings
-        ],
+        "findings": found,
     }
+    if verification.found:
+        tables, hints = [_FOUND.table(found, counted(verification.found, "finding"))], []
+    else:
+        entries = counted(verification.entries, "entry", "entries")
+        tables, hints = [], [f"{entries}, all as written."]
+    if verification.unreadable:
+        unreadable = counted(verification.unreadable, "record")
+        hints.append(f"{unreadable} of the log are unreadable, and have no row.")
+    return Result(
+        answer=answer,
+        tables=tables,
+        text=f"head {_head(verification)}\n" if verification.entries else "",
+        hints=hints,
+        failed=bool(verification.found),
+    )
 
 
 def _head(verification: "Verification") -> str | None:
     return f"{verification.offset}:{verification.head.hex()}" if verification.entries else None
-
-
-def _report(verification: "Verification") -> None:
-    if verification.found:
-        rows = [
-            {"offset": finding.offset, "what": finding.what} for finding in verification.findings
-        ]
-        print_rows(rows, ("offset", "what"), title=counted(verification.found, "finding"))
-    else:
-        say(f"{counted(verification.entries, 'entry', 'entries')}, all as written.")
-    if verification.unreadable:
-        unreadable = counted(verification.unreadable, "record")
-        say(f"{unreadable} of the log are unreadable, and have no row.")
-    if verification.entries:
-        sys.stdout.write(f"head {_head(verification)}\n")
 
 
 async def _verified(settings: "Settings", anchors: dict[int, bytes]) -> "Verification":

@@ -1,33 +1,26 @@
 """`headwater deliveries`, `why` and `impact`: deliveries, and which values they set."""
 
 import base64
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import click
 
 from headwater.gateway.cli.api import Api, admin_options, path_of
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.operate import trace_rows
-from headwater.gateway.cli.options import examples, json_option, limit_option, say_more
-from headwater.gateway.cli.output import print_fields, print_json, print_rows, say
+from headwater.gateway.cli.operate import STAGES, trace_rows
+from headwater.gateway.cli.options import examples, limit_option
+from headwater.gateway.cli.results import Columns, Result, Table, fields, listing, prints
 
-COLUMNS: Final = (
-    "received_at",
-    "id",
-    "status",
-    "source",
-    "type",
-    "user_id",
-    "rows",
-    "rejected",
-    "request_id",
-    "reason",
+#: Rows are sorted by time, so a narrow terminal drops the time before the type.
+LISTED: Final = Columns(
+    (
+        *("received_at", "id", "status", "source", "type", "user_id"),
+        *("rows", "rejected", "request_id", "reason"),
+    ),
+    drops=("request_id", "rejected", "rows", "source", "received_at", "user_id", "type"),
+    styles={"status": {"dead": "red", "refused": "red", "parked": "yellow"}},
 )
-#: Columns that a narrow terminal drops, in this order. Rows are sorted by time, so the time goes
-#: before the type.
-DROPS: Final = ("request_id", "rejected", "rows", "source", "received_at", "user_id", "type")
 #: Effects of a delivery, with the columns of their tables.
 _EFFECT_COLUMNS: Final = {
     "workflows": ("at", "rule", "instance", "does"),
@@ -37,7 +30,6 @@ _EFFECT_COLUMNS: Final = {
 }
 _EFFECT_DROPS: Final = ("replayed_at", "dead_at", "rule", "at")
 _STATUSES: Final = ("processed", "skipped", "parked", "dead", "refused")
-_STYLES: Final = {"status": {"dead": "red", "refused": "red", "parked": "yellow"}}
 
 
 @click.group(
@@ -64,20 +56,17 @@ def deliveries() -> None:
               help="How many, at most; those retried longest ago come first.")  # fmt: skip
 @click.option("--user", help="Only those of this user's connections.")
 @admin_options
-@json_option
-def drain(limit: int, user: str | None, api: Api, as_json: bool) -> None:
+@prints
+def drain(limit: int, user: str | None, api: Api) -> Result:
     """Retry deliveries that wait for their user, now.
 
     A delivery whose user is still unknown keeps waiting, and its waiting time is not reset.
     """
     body = {"limit": limit} | ({} if user is None else {"user_id": user})
     drained = api.post("/admin/drain", body)
-    if as_json:
-        print_json(drained)
-    elif drained["enqueued"]:
-        say(f"Retried: {drained['enqueued']}.")
-    else:
-        say("No delivery waits.")
+    enqueued = drained["enqueued"]
+    hint = f"Retried: {enqueued}." if enqueued else "No delivery waits."
+    return Result(answer=drained, hints=[hint])
 
 
 @deliveries.command(
@@ -99,7 +88,7 @@ def drain(limit: int, user: str | None, api: Api, as_json: bool) -> None:
 @limit_option(10_000)
 @click.option("--after", metavar="CURSOR", help="Continue after an earlier page.")
 @admin_options
-@json_option
+@prints
 def list_deliveries(
     *,
     kind: str | None,
@@ -107,20 +96,16 @@ def list_deliveries(
     status: str | None,
     refused: bool,
     api: Api,
-    as_json: bool,
     **filters: Any,  # noqa: ANN401 (parameters of the route, by the same names)
-) -> None:
+) -> Result:
     """List deliveries and refused requests, newest first."""
     if refused and status not in (None, "refused"):
         raise click.UsageError(f"expected --refused or --status {status}, found both")
     status = "refused" if refused else status
     page = api.get("/admin/deliveries", **filters, type=kind, user_id=user, status=status)
-    if as_json:
-        print_json(page)
-        return
     rows = [{**row, "id": row["event_id"] or row["request_id"]} for row in page["rows"]]
-    print_rows(rows, COLUMNS, drops=DROPS, styles=_STYLES)
-    say_more(rows, page["cursor"], none="There are no such deliveries.", by="--after")
+    none = "There are no such deliveries."
+    return listing(page, LISTED.table(rows), none=none, more=page["cursor"], by="--after")
 
 
 @deliveries.command(
@@ -134,8 +119,8 @@ def list_deliveries(
 @click.argument("delivery_id", metavar="ID")
 @click.option("--body", is_flag=True, help="Print only the body, byte for byte as it was signed.")
 @admin_options
-@json_option
-def show_delivery(delivery_id: str, body: bool, api: Api, as_json: bool) -> None:
+@prints
+def show_delivery(delivery_id: str, body: bool, api: Api) -> Result:
     """Show everything about a delivery: its traces, rows, workflows and dead letters.
 
     ID is its event id, the id of a request that delivered it (the gateway's request_id), or its
@@ -143,29 +128,25 @@ def show_delivery(delivery_id: str, body: bool, api: Api, as_json: bool) -> None
     """
     path = path_of("admin", "deliveries", delivery_id.removeprefix("webhooks/"))
     answer = api.get(path, body="true" if body else None)
-    if as_json:
-        print_json(answer)
-    elif body:
-        _write_body(answer.get("body"))
-    elif answer.get("delivery") is None:
-        print_fields(answer["refusal"].items(), title="refused")
-    else:
-        _show(answer["delivery"])
+    if body:
+        return Result(answer=answer, text=_body(answer.get("body")))
+    if answer.get("delivery") is None:
+        return Result(answer=answer, tables=[fields(answer["refusal"].items(), "refused")])
+    return Result(answer=answer, tables=list(_tables(answer["delivery"])))
 
 
-def _write_body(body: str | None) -> None:
+def _body(body: str | None) -> bytes:
     if body is None:
         raise click.ClickException("the log no longer has the body of this delivery")
-    sys.stdout.buffer.write(base64.b64decode(body))
+    return base64.b64decode(body)
 
 
-def _show(delivery: Mapping[str, Any]) -> None:
-    print_fields(delivery["outcome"].items(), title="delivery")
+def _tables(delivery: Mapping[str, Any]) -> Iterator[Table]:
+    yield fields(delivery["outcome"].items(), "delivery")
     traces = delivery["journeys"]
     for number, trace in enumerate(traces, 1):
         title = "trace" if len(traces) == 1 else f"trace {number} of {len(traces)}"
-        columns = ("at", "after_ms", "stage", "position", "detail")
-        print_rows(trace_rows(trace["hops"]), columns, title=title, drops=("after_ms",))
+        yield STAGES.table(trace_rows(trace["hops"]), title)
     for name, rows in (
         ("workflows", map(_effect, delivery["effects"])),
         ("rows", map(_changed, delivery["rows"])),
@@ -173,7 +154,7 @@ def _show(delivery: Mapping[str, Any]) -> None:
         ("copies", delivery["copies"]),
     ):
         if effects := list(rows):
-            print_rows(effects, _EFFECT_COLUMNS[name], title=name, drops=_EFFECT_DROPS)
+            yield Columns(_EFFECT_COLUMNS[name], _EFFECT_DROPS).table(effects, name)
 
 
 def _effect(effect: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,8 +181,13 @@ def _letter(letter: Mapping[str, Any]) -> dict[str, Any]:
 
 # -- `headwater why` and `headwater impact`
 
-_WHY = ("column", "value", "raw_event_id", "normalizer", "version", "sent_at", "position")
-_IMPACT = ("table", "key", "columns_set", "columns_still_set")
+_WHY: Final = Columns(
+    ("column", "value", "raw_event_id", "normalizer", "version", "sent_at", "position"),
+    drops=("position", "version", "sent_at"),
+)
+_IMPACT: Final = Columns(
+    ("table", "key", "columns_set", "columns_still_set"), drops=("columns_set",)
+)
 
 
 @click.command(
@@ -215,28 +201,17 @@ _IMPACT = ("table", "key", "columns_set", "columns_still_set")
 @click.argument("key", nargs=-1, required=True)
 @click.option("--column", help="The only column to explain.")
 @admin_options
-@json_option
-def why(
-    table: str,
-    key: tuple[str, ...],
-    column: str | None,
-    api: Api,
-    as_json: bool,
-) -> None:
+@prints
+def why(table: str, key: tuple[str, ...], column: str | None, api: Api) -> Result:
     """Show where the values of a row come from: which delivery set each, and what it overrode.
 
     KEY is one argument for each column of the table's key, in their order.
     """
     path = path_of("admin", "why", table, *key)
     explained = api.get(path, column=column)
-    if as_json:
-        print_json(explained)
-        return
-    print_rows(
-        list(_lines(explained)), _WHY, as_json=False, drops=("position", "version", "sent_at")
-    )
-    if not explained["complete"]:
-        say("The user has more deliveries than were searched for overridden values.")
+    more = "The user has more deliveries than were searched for overridden values."
+    hints = [] if explained["complete"] else [more]
+    return Result(answer=explained, tables=[_WHY.table(_lines(explained))], hints=hints)
 
 
 def _lines(explained: dict[str, Any]) -> list[dict[str, Any]]:
@@ -245,7 +220,7 @@ def _lines(explained: dict[str, Any]) -> list[dict[str, Any]]:
     for name, column in explained["columns"].items():
         lines.append({"column": name, **column})
         lines += [
-            {**dict.fromkeys(_WHY, ""), **other, "column": "  overrode"}
+            {**dict.fromkeys(_WHY.names, ""), **other, "column": "  overrode"}
             for other in column["overrode"]
         ]
     return lines
@@ -256,13 +231,10 @@ def _lines(explained: dict[str, Any]) -> list[dict[str, Any]]:
 )
 @click.argument("raw_event_id")
 @admin_options
-@json_option
-def impact(raw_event_id: str, api: Api, as_json: bool) -> None:
+@prints
+def impact(raw_event_id: str, api: Api) -> Result:
     """Show what a delivery set: rows, columns that still have its values, and workflows."""
     result = api.get(path_of("admin", "impact", raw_event_id))
-    if as_json:
-        print_json(result)
-        return
     rows = [
         {
             "table": row["table"],
@@ -272,6 +244,5 @@ def impact(raw_event_id: str, api: Api, as_json: bool) -> None:
         }
         for row in result["rows"]
     ]
-    print_rows(rows, _IMPACT, drops=("columns_set",))
-    for instance in result["instances"]:
-        say(f"started {instance['workflow']}/{instance['id']}")
+    hints = [f"started {instance['workflow']}/{instance['id']}" for instance in result["instances"]]
+    return Result(answer=result, tables=[_IMPACT.table(rows)], hints=hints)

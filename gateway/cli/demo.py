@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import httpx
 
 from headwater.gateway.cli.api import Api
 from headwater.gateway.cli.output import print_rows, print_sideways, say
@@ -41,6 +42,7 @@ from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 #: A cold start of the pipeline takes some 10 s on a small machine.
 _OUTCOMES_WITHIN_S: Final = 60.0
 _DAY_POLL_EVERY_S: Final = 0.25
+_POST_TIMEOUT_S: Final = 30.0
 _REPORT_EVERY_S: Final = 5.0
 
 #: URL that commands use by default.
@@ -142,9 +144,10 @@ The HTTP API is at {self._url}/schema; logs of the processes are in {settings.da
         early = [delivery for delivery in deliveries if delivery.name < CONNECTS_LATE]
         late = [delivery for delivery in deliveries if delivery.name >= CONNECTS_LATE]
         say(f"Posting the demo day: {len(deliveries)} deliveries of two people")
-        posted = post(self._reader.client, secret, early, self._clock)
-        self._wait(posted, lambda outcome: True)
-        posted += post(self._reader.client, secret, late, self._clock)
+        with httpx.Client(base_url=self._url, timeout=_POST_TIMEOUT_S) as sender:
+            posted = post(sender, secret, early, self._clock)
+            self._wait(posted, lambda outcome: True)
+            posted += post(sender, secret, late, self._clock)
         outcomes = self._wait(posted, lambda outcome: outcome["status"] != "parked")
         self._waited = next(delivery for delivery in posted if delivery.name == TOO_EARLY)
         known = sum(delivery.duplicate for delivery in posted)

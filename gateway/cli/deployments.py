@@ -1,25 +1,31 @@
 """`headwater deployments`: deploy workflow code, activate it, roll it back, show it."""
 
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec import structs
 
-from headwater.gateway.cli.api import Api, admin_options, path_of
+from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import examples, json_option
-from headwater.gateway.cli.output import moment, print_json, print_rows, say
+from headwater.gateway.cli.options import collect_pages, examples
+from headwater.gateway.cli.output import moment
+from headwater.gateway.cli.results import Columns, Result, prints
 
-_BASE: Final = "/v1/deployments"
-_COLUMNS: Final = ("id", "active", "app", "workflows", "deployed", "by", "activated")
-_DROPS: Final = ("by", "activated", "deployed")
+if TYPE_CHECKING:
+    from headwater.schemas.v1_answers import Deployment, DeploymentActive
+
+_LISTED: Final = Columns(
+    ("id", "active", "app", "workflows", "deployed", "by", "activated"),
+    drops=("by", "activated", "deployed"),
+)
+_WORKFLOWS: Final = Columns(("name", "versioning", "kind"))
+_SCHEDULES: Final = Columns(("name", "workflow", "cron", "timezone"))
 _PAGE: Final = 100
-#: Seconds for uploading an artifact and importing it.
-_DEPLOY_TIMEOUT_S: Final = 120.0
 
 _replaces = click.option(
     "--replaces",
+    default="",
     metavar="ID",
     help="Only if this deployment is active until then; `none` if none is.",
 )
@@ -59,27 +65,21 @@ def deployments() -> None:
 )
 @click.option("--activate", "at_once", is_flag=True, help="Also activate it.")
 @admin_options
-@json_option
-def deploy(
-    artifact: Path,
-    app: str,
-    at_once: bool,
-    api: Api,
-    as_json: bool,
-) -> None:
+@prints
+def deploy(artifact: Path, app: str, at_once: bool, api: Api) -> Result:
     """Deploy an app: a folder, or a zip or wheel of one.
 
     A folder is sent without hidden files, Python's caches and virtual environments: at most
     10 MiB. The gateway refuses an app that it cannot import. The same content is the same
     deployment. Nothing changes before it is activated.
     """
-    content = _content_of(artifact)
-    deployed = api.upload(_BASE, content, "application/zip", within_s=_DEPLOY_TIMEOUT_S, app=app)
+    deployments = api.client.deployments
+    deployed = api.client.run(deployments.deploy(_content_of(artifact), app=app))
     if at_once:
-        deployed = api.post(f"{_BASE}/{deployed['id']}/activate", {})
-    _print(deployed, as_json=as_json)
-    if not deployed["active"]:
-        say(f"New runs begin on it after `headwater deployments activate {deployed['id']}`.")
+        deployed = api.client.run(deployments.activate(deployed.id))
+    activation = f"`headwater deployments activate {deployed.id}`"
+    notes = [] if deployed.active else [f"New runs begin on it after {activation}."]
+    return Result(answer=deployed, tables=[_LISTED.table([_row(deployed)])], notes=notes)
 
 
 @deployments.command(
@@ -92,25 +92,21 @@ def deploy(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many, at most."
 )
 @admin_options
-@json_option
-def list_deployments(limit: int, api: Api, as_json: bool) -> None:
+@prints
+def list_deployments(limit: int, api: Api) -> Result:
     """List deployments, newest first."""
-    listed: list[dict[str, Any]] = []
-    cursor = None
-    while len(listed) < limit:
-        page = api.get(_BASE, limit=min(_PAGE, limit - len(listed)), cursor=cursor)
-        listed += page["deployments"]
-        cursor = page.get("cursor")
-        if cursor is None:
-            break
-    if as_json:
-        print_json(listed)
-        return
-    print_rows([_row(deployment) for deployment in listed], _COLUMNS, drops=_DROPS)
+
+    def page(limit: int, after: str | None) -> "tuple[list[Deployment], str | None]":
+        answer = api.client.run(api.client.deployments.page(limit=limit, cursor=after))
+        return answer.deployments, answer.cursor
+
+    listed, more = collect_pages(page, limit=limit, page_size=_PAGE, cursor=None)
+    hints = ["There are older ones: --limit shows more."] if more else []
     if not listed:
-        say("Nothing is deployed: `headwater deployments deploy FOLDER --app …` deploys an app.")
-    if cursor is not None:
-        say("There are older ones: --limit shows more.")
+        hints = [
+            "Nothing is deployed: `headwater deployments deploy FOLDER --app …` deploys an app."
+        ]
+    return Result(answer=listed, tables=[_LISTED.table(map(_row, listed))], hints=hints)
 
 
 @deployments.command(
@@ -121,21 +117,18 @@ def list_deployments(limit: int, api: Api, as_json: bool) -> None:
 )
 @click.argument("deployment_id", metavar="[ID]", default="active")
 @admin_options
-@json_option
-def show(deployment_id: str, api: Api, as_json: bool) -> None:
+@prints
+def show(deployment_id: str, api: Api) -> Result:
     """Show a deployment, its workflows and schedules; without an id, the active one."""
-    deployment = api.get(_path(deployment_id))
-    _print(deployment, as_json=as_json)
-    if not as_json:
-        rows = [
-            {"kind": "code", "versioning": "pinned", **workflow}
-            for workflow in deployment["workflows"]
-        ]
-        print_rows(rows, ("name", "versioning", "kind"), title="workflows")
-        if deployment.get("schedules"):
-            columns = ("name", "workflow", "cron", "timezone")
-            print_rows(deployment["schedules"], columns, title="schedules")
-        say(f"{deployment['size']} bytes, SHA-256 {deployment['digest']}")
+    deployment = api.client.run(api.client.deployments.get(deployment_id))
+    tables = [
+        _LISTED.table([_row(deployment)]),
+        _WORKFLOWS.table(map(structs.asdict, deployment.workflows), "workflows"),
+    ]
+    if deployment.schedules:
+        tables.append(_SCHEDULES.table(map(structs.asdict, deployment.schedules), "schedules"))
+    hint = f"{deployment.size} bytes, SHA-256 {deployment.digest}"
+    return Result(answer=deployment, tables=tables, hints=[hint])
 
 
 @deployments.command(
@@ -147,17 +140,11 @@ def show(deployment_id: str, api: Api, as_json: bool) -> None:
 @click.argument("deployment_id", metavar="ID")
 @_replaces
 @admin_options
-@json_option
-def activate(
-    deployment_id: str,
-    replaces: str | None,
-    api: Api,
-    as_json: bool,
-) -> None:
+@prints
+def activate(deployment_id: str, replaces: str, api: Api) -> Result:
     """Start new runs on a deployment; existing runs stay on theirs."""
-    activated = api.post(f"{_path(deployment_id)}/activate", {}, **_tag(replaces))
-    _print(activated, as_json=as_json)
-    _say_previous(activated)
+    activated = api.client.run(api.client.deployments.activate(deployment_id, replaces=replaces))
+    return _activated(activated)
 
 
 @deployments.command(
@@ -169,21 +156,14 @@ def activate(
 @click.argument("deployment_id", metavar="[ID]", required=False)
 @_replaces
 @admin_options
-@json_option
-def rollback(
-    deployment_id: str | None,
-    replaces: str | None,
-    api: Api,
-    as_json: bool,
-) -> None:
+@prints
+def rollback(deployment_id: str | None, replaces: str, api: Api) -> Result:
     """Go back to the deployment that was active before, or to an earlier one.
 
     Runs of the present one stay on it. Another rollback goes back by one more.
     """
-    body = {} if deployment_id is None else {"deploymentId": deployment_id}
-    activated = api.post(f"{_BASE}/rollback", body, **_tag(replaces))
-    _print(activated, as_json=as_json)
-    _say_previous(activated)
+    activated = api.client.run(api.client.deployments.rollback(deployment_id, replaces=replaces))
+    return _activated(activated)
 
 
 def _content_of(artifact: Path) -> bytes:
@@ -195,37 +175,19 @@ def _content_of(artifact: Path) -> bytes:
         raise click.UsageError(str(error)) from error
 
 
-def _path(deployment_id: str) -> str:
-    return _BASE + path_of(deployment_id)
+def _activated(deployment: "DeploymentActive") -> Result:
+    former = deployment.replaces
+    notes = [f"Runs that began on {former} stay on it."] if former else []
+    return Result(answer=deployment, tables=[_LISTED.table([_row(deployment)])], notes=notes)
 
 
-def _tag(replaces: str | None) -> dict[str, str]:
-    return {} if replaces is None else {"if-match": f'"{replaces}"'}
-
-
-def _print(deployment: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(deployment)
-    else:
-        print_rows([_row(deployment)], _COLUMNS, drops=_DROPS)
-
-
-def _row(deployment: dict[str, Any]) -> dict[str, Any]:
-    names = [workflow["name"] for workflow in deployment["workflows"]]
+def _row(deployment: "Deployment") -> dict[str, Any]:
     return {
-        **deployment,
-        "workflows": ", ".join(names),
-        "deployed": _moment(deployment["deployedAt"]),
-        "by": deployment["deployedBy"],
-        "activated": _moment(deployment["activatedAt"]) if "activatedAt" in deployment else None,
+        "id": deployment.id,
+        "active": deployment.active,
+        "app": deployment.app,
+        "workflows": ", ".join(workflow.name for workflow in deployment.workflows),
+        "deployed": moment(deployment.deployed_at),
+        "by": deployment.deployed_by,
+        "activated": moment(deployment.activated_at) if deployment.activated_at else None,
     }
-
-
-def _moment(text: str) -> str:
-    return moment(datetime.fromisoformat(text))
-
-
-def _say_previous(activated: dict[str, Any]) -> None:
-    before = activated.get("replaces")
-    if before:
-        say(f"Runs that began on {before} stay on it.")

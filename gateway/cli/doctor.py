@@ -1,6 +1,7 @@
 """`headwater doctor` and `validate-ownership`: checks of the system, or of one user's data."""
 
 import asyncio
+import json
 import shutil
 import ssl
 from collections.abc import Callable, Iterator, Sequence
@@ -14,18 +15,17 @@ from urllib.parse import urlsplit
 import click
 
 from headwater.gateway.cli import findings
-from headwater.gateway.cli.api import Api, admin_api, admin_options, path_of, unexpected_answer
+from headwater.gateway.cli.api import Api, admin_api, admin_options, explained, path_of
 from headwater.gateway.cli.findings import Finding
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import (
     admin_flags,
     examples,
-    json_option,
     kafka_option,
     postgres_option,
     settings_from,
 )
-from headwater.gateway.cli.output import print_json, print_rows, say
+from headwater.gateway.cli.results import Columns, Result, json_option, print_result, prints
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.clock import now_ms
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _PASS = "pass"  # noqa: S105 (no password)
 _FAIL = "fail"
+_OWNERSHIP: Final = Columns(("what", "found"))
 
 
 @click.command(
@@ -47,28 +48,30 @@ _FAIL = "fail"
 )
 @click.option("--strict", is_flag=True, help="Exit 1 also on a warning.")
 @admin_options
-@json_option
-def validate_ownership(strict: bool, api: Api, as_json: bool) -> None:
+@prints
+def validate_ownership(strict: bool, api: Api) -> Result:
     """Check that only workers are requested to execute runs.
 
     Exits 1 if not. The gateway counts callbacks of queues for 15 minutes.
     HEADWATER_STRICT_OWNERSHIP sets whether they are a failure or a warning.
     """
     report = api.get("/v1/diagnostics/ownership")
-    if as_json:
-        print_json(report)
-    else:
-        print_rows([{"what": name, "found": value} for name, value in report.items()],
-                   ("what", "found"))  # fmt: skip
-        if report["status"] != _PASS:
-            say("A queue or webhook posts to the gateway, or an app host has another World.")
-    if report["status"] == _FAIL or (strict and report["status"] != _PASS):
-        raise click.exceptions.Exit(1)
+    table = _OWNERSHIP.table({"what": name, "found": value} for name, value in report.items())
+    foreign = "A queue or webhook posts to the gateway, or an app host has another World."
+    return Result(
+        answer=report,
+        tables=[table],
+        hints=[] if report["status"] == _PASS else [foreign],
+        failed=report["status"] == _FAIL or (strict and report["status"] != _PASS),
+    )
 
 
 # -- `headwater doctor`
 
-_STYLES: Final = {"state": {"problem": "red", "warning": "yellow", "unknown": "yellow"}}
+_FINDINGS: Final = Columns(
+    Finding._fields,
+    styles={"state": {"problem": "red", "warning": "yellow", "unknown": "yellow"}},
+)
 _TIMEOUT_S: Final = 5.0
 _ERRORS_SHOWN: Final = 20
 
@@ -100,22 +103,22 @@ def doctor(
     if context.invoked_subcommand is None:
         settings = settings_from(admin_key=admin_key, kafka=kafka, postgres=postgres)
         api = admin_api(url, admin_key)
-        _report(list(_system_checks(settings, api)), as_json=as_json)
+        print_result(_report(list(_system_checks(settings, api))), as_json=as_json)
 
 
 @doctor.command("user", epilog=examples("headwater doctor user user_amara"))
 @click.argument("user_id", metavar="ID")
 @click.option("--token", help="The user's token, to query Terra through /v1/me as well.")
 @admin_options
-@json_option
-def doctor_user(user_id: str, token: str | None, api: Api, as_json: bool) -> None:
+@prints
+def doctor_user(user_id: str, token: str | None, api: Api) -> Result:
     """Find out why data of a user is missing, in five steps.
 
     Is there an active connection; does Terra know one; do deliveries wait or are they dead; did any
     end with an error; and if nothing is wrong, import the days again. Every step prints its finding
     and the next command. Exit code 1 if there is one.
     """
-    address = str(api.client.base_url).rstrip("/")
+    address = api.url
     known = api.get(path_of("admin", "user", user_id))
     me = None if token is None else _me(address, token)
     errors = api.get("/admin/traces", user_id=user_id, level="error", limit=_ERRORS_SHOWN)
@@ -128,21 +131,22 @@ def doctor_user(user_id: str, token: str | None, api: Api, as_json: bool) -> Non
     steps.append(findings.to_import(user_id, address, known, steps))
     if steps[0].state == "problem" and steps[1].next:
         steps[0] = steps[0]._replace(next=steps[1].next)
-    _report(steps, as_json=as_json)
+    return _report(steps)
 
 
 def _me(address: str, token: str) -> Any:  # noqa: ANN401 (JSON)
-    return Api(address, {"authorization": f"Bearer {token}"}).get("/v1/me")
+    answer = Api(address, {"authorization": f"Bearer {token}"}).exchange("/v1/me")
+    if not answer.ok:
+        problem = answer.problem
+        detail = problem.get("detail") or f"/v1/me answered {answer.status}"
+        raise click.ClickException(explained(problem.get("code", ""), detail))
+    return json.loads(answer.body)
 
 
-def _report(results: Sequence[Finding], *, as_json: bool) -> None:
-    well = findings.is_well(results)
-    if as_json:
-        print_json({"well": well, "findings": [finding._asdict() for finding in results]})
-    else:
-        print_rows([finding._asdict() for finding in results], Finding._fields, styles=_STYLES)
-    if not well:
-        raise click.exceptions.Exit(1)
+def _report(results: Sequence[Finding]) -> Result:
+    well, rows = findings.is_well(results), [finding._asdict() for finding in results]
+    answer = {"well": well, "findings": rows}
+    return Result(answer=answer, tables=[_FINDINGS.table(rows)], failed=not well)
 
 
 def _system_checks(settings: "Settings", api: Api) -> Iterator[Finding]:
@@ -179,14 +183,16 @@ class _Gateway:
         Raises:
             ClickException: The gateway did not answer as expected.
         """
-        client = self._api.client
         self._api.get("/health/live")
-        ready = client.get("/health/ready")
+        ready = self._api.exchange("/health/ready")
         try:
             self.version = str(self._api.get("/schema/openapi.json")["info"]["version"])
-            parts = dict(ready.json()["parts"])
+            parts = dict(json.loads(ready.body)["parts"])
         except (ValueError, LookupError, TypeError) as error:
-            raise click.ClickException(unexpected_answer(ready)) from error
+            raise click.ClickException(
+                f"expected Headwater at {self._api.url}, found something else there; set its URL "
+                "with --url or HEADWATER_URL"
+            ) from error
         date = ready.headers.get("date")
         if date:
             server_time = parsedate_to_datetime(date)
@@ -196,7 +202,7 @@ class _Gateway:
             return Finding("gateway", "problem", summary, "start what is not connected")
         projections = self._api.get("/admin/projections")
         self.positions, self.errors = projections["positions"], len(projections["errors"])
-        return Finding("gateway", "ok", f"{client.base_url}: {summary}")
+        return Finding("gateway", "ok", f"{self._api.url}: {summary}")
 
 
 def _kafka_checks(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
@@ -284,7 +290,7 @@ def _certificates(settings: "Settings", api: Api) -> Finding:
             ends[settings.kafka_tls_certificate] = _certificate_end(
                 Path(settings.kafka_tls_certificate).read_bytes()
             )
-    address = urlsplit(str(api.client.base_url))
+    address = urlsplit(api.url)
     if address.scheme == "https" and address.hostname:
         ends[f"gateway {address.hostname}"] = _server_certificate_end(
             address.hostname, address.port or 443

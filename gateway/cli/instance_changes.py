@@ -1,40 +1,41 @@
 """`headwater instances …`: create and change instances, one or many; send events to them."""
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headwater.gateway.cli.options import JsonArgument, JsonValue, examples, json_option
-from headwater.gateway.cli.output import counted, print_answer, print_json, print_rows, say
+from headwater.gateway.cli.options import JsonArgument, JsonValue, examples
+from headwater.gateway.cli.output import counted, say
+from headwater.gateway.cli.results import Columns, Result, prints
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
-    Service,
     instance_named,
     label_option,
     service_options,
     workflow_option,
 )
+from headwater.processors.runs.lifecycle import ACTIONS, CANCEL, PAUSE, RESUME, RETRY, Action
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.authoring.lifecycle import ACTIONS, CANCEL, PAUSE, RESUME, Action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headwater.gateway.client.client import Client
+    from headwater.gateway.client.sync_client import SyncClient
     from headwater.schemas.answers import BulkChanged, InstanceStatus
 
 
 STATUSES: Final = [status.value for status in RunStatus]
+_MATCHED: Final = Columns(("instance", "status"))
+_REFUSED: Final = Columns(("instance", "code", "why"), drops=("code",))
 
 
-def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def one_or_all(action: Action) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add options for one instance, as `instance_named`, or all with a status or labels.
 
-    Apply it below `service_options`, whose service the command receives.
+    Apply it below `service_options`, whose client the command receives.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,65 +52,51 @@ def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
             labels: dict[str, str],
             dry_run: bool,
             **values: Any,  # noqa: ANN401 (the command's own parameters)
-        ) -> None:
+        ) -> Result:
             if status is None and not labels:
                 if dry_run:
                     raise click.UsageError("--dry-run needs --status or --label")
-                one(**values)
-                return
-            workflow = values.pop("workflow")
-            service = values.pop("service")
-            as_json = values.pop("as_json")
-            reason = values.pop("reason", "")
+                result: Result = one(**values)
+                return result
+            workflow, client = values.pop("workflow"), values.pop("client")
+            changes = {"status": status, "labels": labels, "dry_run": dry_run}
+            if action.argument == "reason":
+                changes["reason"] = values.pop("argument") or ""
             if workflow is None or any(values.values()):
                 raise click.UsageError(
                     "expected -w WORKFLOW with --status or --label, and no option of a single "
                     "instance"
                 )
-            changes = {"status": status, "labels": labels, "dry_run": dry_run, "reason": reason}
-            _change(service, action, workflow, changes, as_json=as_json)
+            return _change(client, action.name, workflow, changes)
 
         return chosen
 
     return decorate
 
 
-def _change(
-    service: Service, action: str, workflow: str, changes: dict[str, Any], *, as_json: bool
-) -> None:
-    """Change the instances, printing progress by page, and show those that refused."""
-
-    async def change(client: "Client") -> "list[BulkChanged]":
-        changed: list[BulkChanged] = []
-        pages = client.workflow(workflow).change_all(action, **changes)
-        async for page in pages:
-            changed += page.instances
-            if page.has_next_page:
-                say(f"{action}: {_count(changed)} so far")
-        return changed
-
-    results = service.ask(change)
-    if as_json:
-        print_answer(results)
-    if changes["dry_run"]:
-        rows = [_named(workflow, result) | {"status": result.status} for result in results]
-        if not as_json:
-            print_rows(rows, ("instance", "status"))
-        say(f"{action} would change {counted(len(results), 'instance')}; nothing was changed.")
-        return
-    refused = [result for result in results if result.code]
+def _change(client: "SyncClient", action: str, workflow: str, changes: dict[str, Any]) -> Result:
+    """Change the instances, printing progress by page; return those that refused."""
+    results: list[BulkChanged] = []
+    for page in client.iterate(client.workflow(workflow).change_all(action, **changes)):
+        results += page.instances
+        if page.has_next_page:
+            say(f"{action}: {_count(results)} so far")
     rows = [
-        _named(workflow, result) | {"code": result.code, "why": result.detail} for result in refused
-    ]
-    if rows and not as_json:
-        print_rows(rows, ("instance", "code", "why"), drops=("code",))
-    say(f"{action}: {_count(results)}.")
-    if refused:
-        raise click.exceptions.Exit(1)
-
-
-def _named(workflow: str, result: "BulkChanged") -> dict[str, str | None]:
-    return {"instance": f"{workflow}/{result.id}"}
+        {"instance": f"{workflow}/{result.id}", "status": result.status, "code": result.code,
+         "why": result.detail}
+        for result in results
+    ]  # fmt: skip
+    if changes["dry_run"]:
+        matched = counted(len(results), "instance")
+        note = f"{action} would change {matched}; nothing was changed."
+        return Result(answer=results, tables=[_MATCHED.table(rows)], notes=[note])
+    refused = [row for row in rows if row["code"]]
+    return Result(
+        answer=results,
+        tables=[_REFUSED.table(refused)] if refused else [],
+        notes=[f"{action}: {_count(results)}."],
+        failed=bool(refused),
+    )
 
 
 def _count(results: "list[BulkChanged]") -> str:
@@ -139,107 +126,85 @@ _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
 )
 @click.option("--params", type=JsonArgument(), help=f"Its params: {_JSON_HELP}.")
 @label_option("A label, for listing and bulk changes; repeatable.")
-@json_option
+@prints
 @service_options
 def create(
-    service: Service,
+    client: "SyncClient",
     *,
     workflow: str,
     instance_id: str | None,
     params: JsonValue | None,
     labels: dict[str, str],
-    as_json: bool,
-) -> None:
+) -> Result:
     """Create an instance, and print its id.
 
     Ids are unique in a workflow: `headwater instances restart` runs an existing instance again.
     """
     value = params.value if params else None
-    created_id = service.ask(
-        lambda client: client.workflow(workflow).create(instance_id, value, labels=labels)
-    ).id
-    if as_json:
-        print_json({"workflowName": workflow, "id": created_id})
-    else:
-        sys.stdout.write(f"{created_id}\n")
-    say(f"Created; `headwater instances get {workflow}/{created_id}` shows its status.")
+    created_id = client.run(client.workflow(workflow).create(instance_id, value, labels=labels)).id
+    note = f"Created; `headwater instances get {workflow}/{created_id}` shows its status."
+    answer = {"workflowName": workflow, "id": created_id}
+    return Result(answer=answer, text=f"{created_id}\n", notes=[note])
 
 
-def _lifecycle_command(verb: Action) -> click.Command:
+_ARGUMENTS: Final = {
+    "reason": click.option(
+        "--reason", "argument", help="Reason, for people; it is in the instance's error."
+    ),
+    "fromStep": click.option(
+        "--from-step",
+        "argument",
+        metavar="KEY",
+        help="The first step that is executed again, as `headwater instances history` shows it. "
+        "Default: the one that failed.",
+    ),
+}
+
+
+def _lifecycle_command(action: Action) -> click.Command:
     """Return the command of a lifecycle action on an instance."""
 
     @click.command(
-        verb.name,
-        help=f"{verb.summary}.\n\n{verb.effect}",
-        epilog=examples(*_action_examples(verb)) + ENVIRONMENT,
+        action.name,
+        help=f"{action.summary}.\n\n{action.effect}",
+        epilog=examples(*_action_examples(action)) + ENVIRONMENT,
     )
+    @prints
     @service_options
-    @(one_or_all(verb.name) if verb.repeatable else instance_named)
-    @json_option
-    def steer(service: Service, *, instance: InstanceName, as_json: bool, reason: str = "") -> None:
-        status = service.ask(lambda client: instance.handle(client).perform(verb, reason))
-        if as_json:
-            print_answer(status)
-        say(f"{instance} {_status_text(verb, status)}.")
+    @(one_or_all(action) if action.bulk else instance_named)
+    def perform(
+        client: "SyncClient", *, instance: InstanceName, argument: str | None = None
+    ) -> Result:
+        status = client.run(instance.handle(client).perform(action, argument))
+        text = _status_text(action, status, argument)
+        return Result(answer=status, notes=[f"{instance} {text}."])
 
-    if verb.takes_reason:
-        why = "Reason, for people; it is in the instance's error."
-        return click.option("--reason", default="", help=why)(steer)
-    return steer
+    return _ARGUMENTS[action.argument](perform) if action.argument else perform
 
 
-def _action_examples(verb: Action) -> list[str]:
-    single = f"headwater instances {verb.name} order/order-1"
-    several = f"headwater instances {verb.name} -w order --label team=blue --dry-run"
-    return [single, several] if verb.repeatable else [single]
+def _action_examples(action: Action) -> list[str]:
+    single = f"headwater instances {action.name} order/order-1"
+    several = f"headwater instances {action.name} -w order --label team=blue --dry-run"
+    from_step = f"{single} --from-step charge"
+    return [single, *([from_step] if action is RETRY else []), *([several] if action.bulk else [])]
 
 
-def _status_text(verb: Action, status: "InstanceStatus") -> str:
+def _status_text(action: Action, status: "InstanceStatus", argument: str | None) -> str:
     """Return the status after an action as text, with what may be unexpected about it."""
-    if verb.begins_run:
+    if action is RETRY:
+        where = f"from {argument}" if argument else "from where it failed"
+        return f"continues in a new run, {where}"
+    if action.begins_run:
         return "begins a new run"
-    if verb is RESUME and status.ended:
+    if action is RESUME and status.ended:
         # Resuming an instance that is not paused changes nothing; the text must not imply it did.
         again = "`headwater instances restart` begins a new run of it"
         return f"is {status.status}: nothing to resume; {again}"
-    stopped = verb is PAUSE and status.status is RunStatus.PAUSED
+    stopped = action is PAUSE and status.status is RunStatus.PAUSED
     ends = "; a step that is running still completes" if stopped else ""
-    if verb is CANCEL and not status.ended:
+    if action is CANCEL and not status.ended:
         ends = "; its code may clean up"
     return f"is {status.status}{ends}"
-
-
-@click.command(
-    "retry",
-    epilog=examples(
-        "headwater instances retry order/order-1",
-        "headwater instances retry order/order-1 --from-step charge",
-        "headwater instances retry -w order --status errored       all of them",
-    )
-    + ENVIRONMENT,
-)
-@service_options
-@one_or_all("retry")
-@click.option(
-    "--from-step",
-    metavar="KEY",
-    help="The first step that is executed again. Default: the one that failed.",
-)
-@json_option
-def retry(
-    service: Service, *, instance: InstanceName, from_step: str | None, as_json: bool
-) -> None:
-    """Retry an errored instance in a new run.
-
-    The run keeps completed steps and received events.
-
-    `headwater instances history` shows the keys of steps. To execute everything again: `restart`.
-    """
-    status = service.ask(lambda client: instance.handle(client).retry(from_step))
-    if as_json:
-        print_answer(status)
-    where = f"from {from_step}" if from_step else "from where it failed"
-    say(f"{instance} continues in a new run, {where}.")
 
 
 @click.command(
@@ -262,18 +227,17 @@ def retry(
     type=JsonArgument(),
     help=f"With --start-if-missing: the params of the instance: {_JSON_HELP}.",
 )
-@json_option
+@prints
 @service_options
-def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
-    service: Service,
+def send_event(
+    client: "SyncClient",
     *,
     instance: InstanceName,
     event_type: str,
     payload: JsonValue | None,
     start_if_missing: bool,
     params: JsonValue | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Send an event to an instance, which keeps it until a step waits for that type.
 
     An instance accepts events while it is active, waiting or paused, but not after it has ended.
@@ -283,12 +247,10 @@ def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     start: bool | Mapping[str, Any] = {"params": params.value} if params else start_if_missing
 
     value = payload.value if payload else None
-    status = service.ask(
-        lambda client: instance.handle(client).send_event(event_type, value, start_if_missing=start)
+    status = client.run(
+        instance.handle(client).send_event(event_type, value, start_if_missing=start)
     )
-    if as_json:
-        print_answer(status)
-    say(f"{instance} has received the event {event_type}.")
+    return Result(answer=status, notes=[f"{instance} has received the event {event_type}."])
 
 
-CHANGE_COMMANDS: Final = (create, *map(_lifecycle_command, ACTIONS), retry, send_event)
+CHANGE_COMMANDS: Final = (create, *map(_lifecycle_command, ACTIONS), send_event)

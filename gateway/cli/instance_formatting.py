@@ -12,6 +12,7 @@ from headwater.gateway.cli.output import (
     span,
     span_ms,
 )
+from headwater.gateway.cli.results import Columns
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus, RunStatus
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     )
 
 
-TOKEN_COLUMNS: Final = ("began", "state", "token", "node", "branch", "attempts", "took", "what")
-#: Columns that a narrow terminal drops, in this order.
-TOKEN_DROPS: Final = ("attempts", "began", "branch", "token", "took")
 _TOKEN_STATES: Final = {
     "pending": ("● pending", "cyan"),
     "dispatched": ("● dispatched", "cyan"),
@@ -44,7 +42,11 @@ _TOKEN_STATES: Final = {
     "timed_out": ("✗ timed out", "bold red"),
     "cancelled": ("⊘ cancelled", "dim"),
 }
-TOKEN_STYLES: Final = dict(_TOKEN_STATES.values())
+TOKENS: Final = Columns(
+    ("began", "state", "token", "node", "branch", "attempts", "took", "what"),
+    drops=("attempts", "began", "branch", "token", "took"),
+    styles={"state": dict(_TOKEN_STATES.values())},
+)
 
 
 def tokens_at(tokens: "list[TokensAt]", now: datetime) -> str | None:

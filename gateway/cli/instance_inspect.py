@@ -4,18 +4,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from headwater.gateway.cli.options import JsonArgument, JsonValue, examples, json_option
-from headwater.gateway.cli.output import moment, print_answer, print_fields, print_rows, say
+from headwater.gateway.cli.options import JsonArgument, JsonValue, examples
+from headwater.gateway.cli.output import moment
+from headwater.gateway.cli.results import Columns, Result, fields, prints
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
-    Service,
     instance_named,
     service_options,
 )
 
 if TYPE_CHECKING:
-    from headwater.gateway.client.client import Client
+    from headwater.gateway.client.sync_client import SyncClient
     from headwater.schemas.graph_answers import AsOf, LiveToken, Simulated, TracedDecision, WaitsFor
     from headwater.streams.authoring.inspection import InspectableInstance
 
@@ -28,8 +28,13 @@ _at_option: Final = click.option(
 _run_option: Final = click.option(
     "--run", type=click.IntRange(min=0), help="Number of the run, from 0. Default: the current."
 )
-_TOKEN_COLUMNS: Final = ("token", "node", "status", "branch", "attempts", "waits for")
-_TRACE_COLUMNS: Final = ("sequence", "at", "what", "token", "node", "payload")
+_TOKENS: Final = Columns(
+    ("token", "node", "status", "branch", "attempts", "waits for"), drops=("attempts", "branch")
+)
+_TRACE: Final = Columns(
+    ("sequence", "at", "what", "token", "node", "payload"), drops=("at", "token")
+)
+_FIRES: Final = Columns(("transition", "to", "tokens"))
 
 
 @click.command(
@@ -44,23 +49,15 @@ _TRACE_COLUMNS: Final = ("sequence", "at", "what", "token", "node", "payload")
 @instance_named
 @_at_option
 @_run_option
-@json_option
+@prints
 @service_options
 def tokens(
-    service: Service,
-    *,
-    instance: InstanceName,
-    at: int | None,
-    run: int | None,
-    as_json: bool,
-) -> None:
+    client: "SyncClient", *, instance: InstanceName, at: int | None, run: int | None
+) -> Result:
     """Show the live tokens of a graph, and what they wait for."""
-    state = service.ask(lambda client: _inspected(client, instance, run).introspect_tokens(at))
-    if as_json:
-        print_answer(state)
-        return
-    rows = [_token_row(token) for token in state.tokens]
-    print_rows(rows, _TOKEN_COLUMNS, title=_title(state), drops=("attempts", "branch"))
+    state = client.run(_inspected(client, instance, run).introspect_tokens(at))
+    table = _TOKENS.table(map(_token_row, state.tokens), _title(state))
+    return Result(answer=state, tables=[table])
 
 
 @click.command(
@@ -74,27 +71,18 @@ def tokens(
 @instance_named
 @_at_option
 @_run_option
-@json_option
+@prints
 @service_options
 def explain(
-    service: Service,
-    *,
-    instance: InstanceName,
-    at: int | None,
-    run: int | None,
-    as_json: bool,
-) -> None:
+    client: "SyncClient", *, instance: InstanceName, at: int | None, run: int | None
+) -> Result:
     """Explain why an instance of a graph waits.
 
     For every join that waits: which branches have arrived, which have not and why, when it times
     out and what happens then.
     """
-    explanation = service.ask(lambda client: _inspected(client, instance, run).explain(at))
-    if as_json:
-        print_answer(explanation)
-        return
-    for line in explanation.says:
-        click.echo(line)
+    explanation = client.run(_inspected(client, instance, run).explain(at))
+    return Result(answer=explanation, text="".join(f"{line}\n" for line in explanation.says))
 
 
 @click.command(
@@ -113,7 +101,7 @@ def explain(
 @_run_option
 @service_options
 def draw(
-    service: Service,
+    client: "SyncClient",
     instance: InstanceName,
     format_: Literal["svg", "mermaid"],
     at: int | None,
@@ -121,7 +109,7 @@ def draw(
 ) -> None:
     """Draw the graph of an instance with the tokens of its run."""
     click.echo(
-        service.ask(lambda client: _inspected(client, instance, run).draw(format_, at=at)),
+        client.run(_inspected(client, instance, run).draw(format_, at=at)),
         nl=False,
     )
 
@@ -141,10 +129,10 @@ def draw(
 @click.option("--output", type=JsonArgument(), help="Output of its task: JSON, @FILE, or -.")
 @_at_option
 @_run_option
-@json_option
+@prints
 @service_options
 def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
-    service: Service,
+    client: "SyncClient",
     *,
     instance: InstanceName,
     token: str | None,
@@ -152,8 +140,7 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
     output: JsonValue | None,
     at: int | None,
     run: int | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Show what would follow if a token completed. Nothing is changed.
 
     Without --output, conditions are evaluated on the current context.
@@ -162,22 +149,17 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
         raise click.UsageError("expected --token or --node, found both or neither")
 
     keywords = {} if output is None else {"output": output.value}
-    simulated = service.ask(
-        lambda client: _inspected(client, instance, run).simulate_routing(
-            token, node=node, at=at, **keywords
-        )
+    simulated = client.run(
+        _inspected(client, instance, run).simulate_routing(token, node=node, at=at, **keywords)
     )
-    if as_json:
-        print_answer(simulated)
-        return
     rows = [
         {"transition": fired.transition_ref, "to": fired.to_node_ref, "tokens": fired.tokens}
         for fired in simulated.fires
     ]
-    print_rows(rows, ("transition", "to", "tokens"), title=_title(simulated))
+    token_, hints = simulated.token, [_end_text(simulated)]
     if not rows:
-        say(f"Token {simulated.token.id} would lead nowhere from {simulated.token.node_ref}.")
-    _say_end(simulated)
+        hints.insert(0, f"Token {token_.id} would lead nowhere from {token_.node_ref}.")
+    return Result(answer=simulated, tables=[_FIRES.table(rows, _title(simulated))], hints=hints)
 
 
 @click.command(
@@ -193,33 +175,27 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
 @click.option("--transition", required=True, metavar="REF", help="The transition it would take.")
 @_at_option
 @_run_option
-@json_option
+@prints
 @service_options
-def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
-    service: Service,
+def synchronization(
+    client: "SyncClient",
     *,
     instance: InstanceName,
     token: str,
     transition: str,
     at: int | None,
     run: int | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Show what a join would decide if a token arrived. Nothing is changed."""
-    simulated = service.ask(
-        lambda client: _inspected(client, instance, run).simulate_synchronization(
-            token, transition, at=at
-        )
+    simulated = client.run(
+        _inspected(client, instance, run).simulate_synchronization(token, transition, at=at)
     )
-    if as_json:
-        print_answer(simulated)
-        return
     from msgspec import to_builtins  # noqa: PLC0415 (loads more than --help needs)
 
     counts = to_builtins(simulated.counts) if simulated.counts else {}
     row = {"decision": simulated.decision, "strategy": simulated.strategy, **counts}
-    print_fields(row.items(), title=_title(simulated))
-    _say_end(simulated)
+    table = fields(row.items(), _title(simulated))
+    return Result(answer=simulated, tables=[table], hints=[_end_text(simulated)])
 
 
 @click.command(
@@ -236,39 +212,26 @@ def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
               help="First event of the decisions.")  # fmt: skip
 @click.option("--to", "last", type=click.IntRange(min=0), help="Last event.")
 @_run_option
-@json_option
+@prints
 @service_options
 def trace(
-    service: Service,
-    *,
-    instance: InstanceName,
-    first: int,
-    last: int | None,
-    run: int | None,
-    as_json: bool,
-) -> None:
+    client: "SyncClient", *, instance: InstanceName, first: int, last: int | None, run: int | None
+) -> Result:
     """Show how a graph's decisions were made, by deciding again from the history."""
-
-    async def ask(client: "Client") -> "list[TracedDecision]":
-        trace = _inspected(client, instance, run).trace(first, last)
-        return [decision async for decision in trace]
-
-    decisions = service.ask(ask)
-    if as_json:
-        print_answer(decisions)
-        return
+    decisions = list(client.iterate(_inspected(client, instance, run).trace(first, last)))
     rows = [_trace_row(entry, decision) for decision in decisions for entry in decision.trace]
-    title = f"{instance}"
-    print_rows(rows, _TRACE_COLUMNS, title=title, drops=("at", "token"))
-    for decision in decisions:
-        if not decision.same:
-            say(
-                f"Another release decided differently at {decision.sequence}: only the events that "
-                "it recorded are shown."
-            )
+    hints = [
+        f"Another release decided differently at {decision.sequence}: only the events that it "
+        "recorded are shown."
+        for decision in decisions
+        if not decision.same
+    ]
+    return Result(answer=decisions, tables=[_TRACE.table(rows, str(instance))], hints=hints)
 
 
-def _inspected(client: "Client", instance: InstanceName, run: int | None) -> "InspectableInstance":
+def _inspected(
+    client: "SyncClient", instance: InstanceName, run: int | None
+) -> "InspectableInstance":
     handle = instance.handle(client)
     return handle if run is None else handle.in_run(run)
 
@@ -299,9 +262,9 @@ def _waits(waits: "WaitsFor") -> str:
     return f"{waits.what}{child if waits.child_instance_id else ''}{worker}{until}"
 
 
-def _say_end(simulated: "Simulated") -> None:
+def _end_text(simulated: "Simulated") -> str:
     why = f": {simulated.error.name}: {simulated.error.message}" if simulated.error else ""
-    say(f"The run would be {simulated.would_be}{why}. --json shows all decisions.")
+    return f"The run would be {simulated.would_be}{why}. --json shows all decisions."
 
 
 def _trace_row(entry: dict[str, Any], decision: "TracedDecision") -> dict[str, Any]:

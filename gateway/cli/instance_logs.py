@@ -1,25 +1,26 @@
 """`headwater instances logs`: log lines of runs, optionally as they are written."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from collections.abc import AsyncGenerator
+from contextlib import closing
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 
 from headwater.gateway.cli.instance_formatting import LEVEL_STYLES, LOG_WIDTHS, log_row
-from headwater.gateway.cli.options import combined, examples, json_option
+from headwater.gateway.cli.options import combined, examples
 from headwater.gateway.cli.output import at_terminal, print_line, print_lines_of_json, say
+from headwater.gateway.cli.results import json_option
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
-    Service,
     instance_named,
     service_options,
 )
 
 if TYPE_CHECKING:
-    from headwater.gateway.client.client import Client
     from headwater.gateway.client.handles import InstanceHandle
+    from headwater.gateway.client.sync_client import SyncClient
     from headwater.schemas.answers import LogLine
 
 _LEVELS: Final = ("debug", "info", "warn", "error")
@@ -57,7 +58,7 @@ log_options: Final = combined(
 @json_option
 @service_options
 def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
-    service: Service,
+    client: "SyncClient",
     *,
     instance: InstanceName,
     run: int | None,
@@ -75,23 +76,20 @@ def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
     line_filter = _LineFilter(run, log_level, log_category)
     printer = _LinePrinter(as_json=as_json)
 
-    async def ask(client: "Client") -> None:
-        handle = instance.handle(client)
-        if limit is None:
-            await _show_all(handle, printer, line_filter)
-        else:
-            async with aclosing(line_filter.lines(handle, "desc")) as lines:
-                for line in reversed(await _first_lines(lines, limit)):
-                    printer.show(line)
-        if follow:
-            await _follow(handle, printer, line_filter)
-            if run is not None:
-                # The run may have logged its last lines while the next run began.
-                await _show_all(handle, printer, line_filter)
-
+    handle = instance.handle(client)
     if not (as_json or at_terminal()):
         print_line({name: name for name in LOG_WIDTHS}, LOG_WIDTHS, {})
-    service.ask(ask)
+    if limit is None:
+        _show_all(client, handle, printer, line_filter)
+    else:
+        with closing(client.iterate(line_filter.lines(handle, "desc"))) as lines:
+            for line in reversed(list(islice(lines, limit))):
+                printer.show(line)
+    if follow:
+        _follow(client, handle, printer, line_filter)
+        if run is not None:
+            # The run may have logged its last lines while the next run began.
+            _show_all(client, handle, printer, line_filter)
     if not printer.any:
         say(f"{instance} has logged no such lines.")
 
@@ -131,29 +129,25 @@ class _LineFilter(NamedTuple):
         return self.level in (None, line.level) and self.category in (None, line.category)
 
 
-async def _show_all(
-    instance: "InstanceHandle", printer: _LinePrinter, line_filter: _LineFilter
+def _show_all(
+    client: "SyncClient",
+    instance: "InstanceHandle[Any]",
+    printer: _LinePrinter,
+    line_filter: _LineFilter,
 ) -> None:
-    async with aclosing(line_filter.lines(instance, "asc")) as lines:
-        async for line in lines:
-            printer.show(line)
+    for line in client.iterate(line_filter.lines(instance, "asc")):
+        printer.show(line)
 
 
-async def _first_lines(lines: "AsyncIterator[LogLine]", limit: int) -> "list[LogLine]":
-    first = []
-    async for line in lines:
-        first.append(line)
-        if len(first) == limit:
-            break
-    return first
-
-
-async def _follow(
-    instance: "InstanceHandle", printer: _LinePrinter, line_filter: _LineFilter
+def _follow(
+    client: "SyncClient",
+    instance: "InstanceHandle[Any]",
+    printer: _LinePrinter,
+    line_filter: _LineFilter,
 ) -> None:
     name = f"{instance.workflow_name}/{instance.id}"
-    async with aclosing(instance.follow()) as items:
-        async for item in items:
+    with closing(client.iterate(instance.follow())) as items:
+        for item in items:
             # A newer release's messages may have no run.
             run_number = getattr(item.data, "run_number", None)
             if (

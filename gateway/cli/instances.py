@@ -4,14 +4,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from headwater.gateway.cli.api import now
 from headwater.gateway.cli.instance_changes import CHANGE_COMMANDS, STATUSES
 from headwater.gateway.cli.instance_formatting import (
     LEVEL_STYLES,
     STATE_STYLES,
     STATUS_STYLES,
-    TOKEN_COLUMNS,
-    TOKEN_DROPS,
-    TOKEN_STYLES,
+    TOKENS,
     event_rows,
     listed_rows,
     log_row,
@@ -26,30 +25,39 @@ from headwater.gateway.cli.options import (
     collect_pages,
     cursor_option,
     examples,
-    json_option,
     limit_option,
-    say_more,
 )
-from headwater.gateway.cli.output import longest_shown, print_answer, print_fields, print_rows
+from headwater.gateway.cli.output import longest_shown
+from headwater.gateway.cli.results import Columns, Result, fields, listing, prints
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
-    Service,
     instance_named,
     label_option,
     service_options,
 )
 
 if TYPE_CHECKING:
-    from headwater.gateway.client.client import Client
+    from headwater.gateway.client.sync_client import SyncClient
     from headwater.schemas.answers import InstanceFound
 
-_LISTED: Final = ("instance", "status", "age", "updated", "what")
-_STEP_COLUMNS: Final = ("began", "state", "step", "type", "attempts", "took", "what")
-_STEP_DROPS: Final = ("attempts", "began", "type", "took")
+_LISTED: Final = Columns(
+    ("instance", "status", "age", "updated", "what"),
+    drops=("updated", "age"),
+    styles={"status": STATUS_STYLES},
+)
+_STEPS: Final = Columns(
+    ("began", "state", "step", "type", "attempts", "took", "what"),
+    drops=("attempts", "began", "type", "took"),
+    styles={"state": STATE_STYLES},
+)
 #: The message comes last, where it may take several lines.
-_LOG_COLUMNS: Final = ("at", "level", "category", "step", "data", "message")
-_EVENT_COLUMNS: Final = ("at", "type", "consumed by", "payload")
+_LOGS: Final = Columns(
+    ("at", "level", "category", "step", "data", "message"),
+    drops=("data", "category", "step"),
+    styles={"level": LEVEL_STYLES},
+)
+_EVENTS: Final = Columns(("at", "type", "consumed by", "payload"), drops=("consumed by", "at"))
 #: Largest page of the service.
 _PAGE_MAX: Final = 100
 
@@ -99,10 +107,10 @@ def instances() -> None:
 @click.option("--page-size", type=click.IntRange(1, _PAGE_MAX), default=_PAGE_MAX,
               show_default=True, help="Rows of a request.")  # fmt: skip
 @cursor_option
-@json_option
+@prints
 @service_options
 def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
-    service: Service,
+    client: "SyncClient",
     *,
     workflow: str | None,
     status: str | None,
@@ -112,17 +120,16 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     limit: int,
     page_size: int,
     cursor: str | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """List instances, of one workflow or of all, newest first.
 
     Shows of every instance its name, status and age, its last update, and what it waits for, or its
     error or output if it has ended.
     """
 
-    async def ask(client: "Client") -> "tuple[list[InstanceFound], str | None]":
-        async def page(size: int, after: str | None) -> "tuple[list[InstanceFound], str | None]":
-            answer = await (client.workflow(workflow) if workflow else client).page(
+    def page(size: int, after: str | None) -> "tuple[list[InstanceFound], str | None]":
+        answer = client.run(
+            (client.workflow(workflow) if workflow else client).page(
                 status,
                 labels=labels,
                 updated_since=updated_since,
@@ -130,19 +137,15 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
                 page_size=size,
                 cursor=after,
             )
-            return answer.instances, answer.cursor if answer.has_next_page else None
+        )
+        return answer.instances, answer.cursor if answer.has_next_page else None
 
-        return await collect_pages(page, limit=limit, page_size=page_size, cursor=cursor)
-
-    listed, more = service.ask(ask)
-    if as_json:
-        print_answer(listed)
-    else:
-        rows = listed_rows(listed, service.now(), longest_shown())
-        print_rows(rows, _LISTED, styles={"status": STATUS_STYLES}, drops=("updated", "age"))
+    listed, more = collect_pages(page, limit=limit, page_size=page_size, cursor=cursor)
+    table = _LISTED.table(listed_rows(listed, now(), longest_shown()))
     of_workflow = f" of {workflow}" if workflow else ""
     with_status = f" that are {status}" if status else ""
-    say_more(listed, more, none=f"There are no instances{of_workflow}{with_status}.")
+    none = f"There are no instances{of_workflow}{with_status}."
+    return listing(listed, table, none=none, more=more)
 
 
 @instances.command(
@@ -155,18 +158,16 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
 )
 @instance_named
 @click.option("--full", is_flag=True, help="Show all fields, also params and output.")
-@json_option
+@prints
 @service_options
-def get_instance(service: Service, *, instance: InstanceName, full: bool, as_json: bool) -> None:
+def get_instance(client: "SyncClient", *, instance: InstanceName, full: bool) -> Result:
     """Show the current state of an instance.
 
     Its status, its current step and what that waits for, its error, and its last update.
     """
-    described = service.ask(lambda client: instance.handle(client).describe())
-    if as_json:
-        print_answer(described)
-        return
-    print_fields(summary(described, service.now(), full=full).items(), styles=STATUS_STYLES)
+    described = client.run(instance.handle(client).describe())
+    present = fields(summary(described, now(), full=full).items(), styles=STATUS_STYLES)
+    return Result(answer=described, tables=[present])
 
 
 @instances.command(
@@ -186,10 +187,10 @@ def get_instance(service: Service, *, instance: InstanceName, full: bool, as_jso
 @click.option("--include-trimmed", is_flag=True,
               help="Also show trimmed iterations of loops; read from the log.")  # fmt: skip
 @click.option("--full", is_flag=True, help="Show results and payloads in full.")
-@json_option
+@prints
 @service_options
 def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
-    service: Service,
+    client: "SyncClient",
     *,
     instance: InstanceName,
     run: int | None,
@@ -198,8 +199,7 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     include_logs: bool,
     include_trimmed: bool,
     full: bool,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Show what happened in a run, step by step.
 
     Shows its steps in order (of a graph its tokens), the events it received and, if requested, its
@@ -209,31 +209,23 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     if (log_level or log_category) and not include_logs:
         raise click.UsageError("--log-level and --log-category need --include-logs")
 
-    history, longest = service.ask(
-        lambda client: instance.handle(client).history(
+    history = client.run(
+        instance.handle(client).history(
             run, include_trimmed=include_trimmed, include_logs=include_logs,
             log_level=log_level, log_category=log_category,
         )
-    ), longest_shown(full=full)  # fmt: skip
-    if as_json:
-        print_answer(history)
-        return
-    title = f"{instance}, run {history.run_number}"
+    )  # fmt: skip
+    longest, title = longest_shown(full=full), f"{instance}, run {history.run_number}"
     if history.tokens:
-        rows = token_rows(history.tokens, service.now(), longest, frames=full)
-        print_rows(rows, TOKEN_COLUMNS, title=title, styles={"state": TOKEN_STYLES},
-                   drops=TOKEN_DROPS)  # fmt: skip
+        rows = token_rows(history.tokens, now(), longest, frames=full)
+        tables = [TOKENS.table(rows, title)]
     else:
-        rows = step_rows(history.steps, service.now(), longest, frames=full)
-        print_rows(rows, _STEP_COLUMNS, title=title, styles={"state": STATE_STYLES},
-                   drops=_STEP_DROPS)  # fmt: skip
+        tables = [_STEPS.table(step_rows(history.steps, now(), longest, frames=full), title)]
     if history.events:
-        rows = event_rows(history.events, longest)
-        print_rows(rows, _EVENT_COLUMNS, title="events", drops=("consumed by", "at"))
+        tables.append(_EVENTS.table(event_rows(history.events, longest), "events"))
     if include_logs:
-        rows = [log_row(line) for line in history.logs]
-        print_rows(rows, _LOG_COLUMNS, title="logs", styles={"level": LEVEL_STYLES},
-                   drops=("data", "category", "step"))  # fmt: skip
+        tables.append(_LOGS.table(map(log_row, history.logs), "logs"))
+    return Result(answer=history, tables=tables)
 
 
 instances.add_command(show_logs)

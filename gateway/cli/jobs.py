@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from typing_extensions import override
 
+from headwater.gateway.cli.api import now
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import (
     JsonArgument,
@@ -13,43 +14,32 @@ from headwater.gateway.cli.options import (
     collect_pages,
     cursor_option,
     examples,
-    json_option,
     limit_option,
-    say_more,
 )
 from headwater.gateway.cli.output import (
     absolute_and_relative,
-    print_answer,
-    print_json,
-    print_rows,
-    say,
 )
-from headwater.gateway.cli.workflow_service import ENVIRONMENT, Service, service_options
+from headwater.gateway.cli.results import Columns, Result, listing, prints
+from headwater.gateway.cli.workflow_service import ENVIRONMENT, service_options
 from headwater.processors.runs.durations import milliseconds
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from headwater.gateway.client.client import Client
     from headwater.gateway.client.jobs import TakenJob
+    from headwater.gateway.client.sync_client import SyncClient
     from headwater.schemas.answers import JobListed
 
-_COLUMNS: Final = ("key", "type", "instance", "node", "attempt", "lease until", "input")
-_LISTED: Final = (
-    "since",
-    "type",
-    "instance",
-    "node",
-    "token",
-    "attempt",
-    "status",
-    "worker",
-    "until",
+_ACTIVATED: Final = Columns(
+    ("key", "type", "instance", "node", "attempt", "lease until", "input"),
+    drops=("lease until", "node", "attempt"),
 )
-_LISTED_DROPS: Final = ("token", "attempt", "node")
+_LISTED: Final = Columns(
+    ("since", "type", "instance", "node", "token", "attempt", "status", "worker", "until"),
+    drops=("token", "attempt", "node"),
+)
 #: Largest page of the service.
 _PAGE_MAX: Final = 100
-_DROPS: Final = ("lease until", "node", "attempt")
 
 
 class _Duration(click.ParamType):
@@ -102,30 +92,23 @@ def jobs() -> None:
 @click.option("--type", "task", metavar="TYPE", help="Only jobs of this task.")
 @limit_option(100_000, "oldest")
 @cursor_option
-@json_option
+@prints
 @service_options
-def list_jobs(
-    service: Service, task: str | None, limit: int, cursor: str | None, as_json: bool
-) -> None:
+def list_jobs(client: "SyncClient", task: str | None, limit: int, cursor: str | None) -> Result:
     """List open jobs and the workers that hold them.
 
     Waiting: for a worker. Taken: a worker holds it until its lease expires. Retrying: its next
     attempt is not due yet. Listing activates no job.
     """
 
-    async def ask(client: "Client") -> "tuple[list[JobListed], str | None]":
-        async def page(size: int, after: str | None) -> "tuple[list[JobListed], str | None]":
-            answer = await client.jobs(task, page_size=size, cursor=after)
-            return answer.jobs, answer.cursor
+    def page(size: int, after: str | None) -> "tuple[list[JobListed], str | None]":
+        answer = client.run(client.jobs(task, page_size=size, cursor=after))
+        return answer.jobs, answer.cursor
 
-        return await collect_pages(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
-
-    listed, more = service.ask(ask)
-    if as_json:
-        print_answer(listed)
-    else:
-        print_rows([_listed(job, service.now()) for job in listed], _LISTED, drops=_LISTED_DROPS)
-    say_more(listed, more, none=f"There are no open jobs{f' of {task}' if task else ''}.")
+    listed, more = collect_pages(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
+    table = _LISTED.table(_listed(job, now()) for job in listed)
+    none = f"There are no open jobs{f' of {task}' if task else ''}."
+    return listing(listed, table, none=none, more=more)
 
 
 @jobs.command(
@@ -144,32 +127,28 @@ def list_jobs(
 @click.option(
     "--wait", type=_Duration(), default="0", help="How long to wait for a job: up to 55 s."
 )
-@json_option
+@prints
 @service_options
-def activate(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
-    service: Service,
+def activate(
+    client: "SyncClient",
     types: tuple[str, ...],
     worker: str | None,
     most: int,
     lease: int,
     wait: int,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Activate jobs, those that have waited longest first.
 
     TYPE is the task of an external node. You hold a job until its lease expires; then another
     worker can activate it, which costs none of its retries.
     """
     name = worker or socket.gethostname()
-    activated = service.ask(
-        lambda client: client.activate_jobs(types, worker=name, max=most, lease=lease, wait=wait)
+    activated = client.run(
+        client.activate_jobs(types, worker=name, max=most, lease=lease, wait=wait)
     )
-    if as_json:
-        print_answer([job.details for job in activated])
-        return
-    print_rows([_row(job, service.now()) for job in activated], _COLUMNS, drops=_DROPS)
-    if not activated:
-        say(f"No job of {', '.join(types)} waits for a worker.")
+    table = _ACTIVATED.table(_row(job, now()) for job in activated)
+    hints = [] if activated else [f"No job of {', '.join(types)} waits for a worker."]
+    return Result(answer=[job.details for job in activated], tables=[table], hints=hints)
 
 
 @jobs.command(
@@ -184,13 +163,13 @@ def activate(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
 @click.option(
     "--output", type=JsonArgument(), help="Its output: JSON, @FILE, or - for standard input."
 )
-@json_option
+@prints
 @service_options
-def complete(service: Service, job: str, output: JsonValue | None, as_json: bool) -> None:
+def complete(client: "SyncClient", job: str, output: JsonValue | None) -> Result:
     """Complete a job with its output. Repeating it has no further effect."""
     value = output.value if output else None
-    service.ask(lambda client: client.job(job).complete(value))
-    _report(job, "is complete", as_json=as_json)
+    client.run(client.job(job).complete(value))
+    return _reported(job, "is complete")
 
 
 @jobs.command(
@@ -208,17 +187,11 @@ def complete(service: Service, job: str, output: JsonValue | None, as_json: bool
 @click.option(
     "--retry-after", type=_Duration(), help="Delay of the next attempt, instead of the node's."
 )
-@json_option
+@prints
 @service_options
-def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
-    service: Service,
-    job: str,
-    message: str,
-    name: str,
-    no_retry: bool,
-    retry_after: int | None,
-    as_json: bool,
-) -> None:
+def fail(
+    client: "SyncClient", job: str, message: str, name: str, no_retry: bool, retry_after: int | None
+) -> Result:
     """Fail an attempt: the node's retry policy decides whether it is retried or fails its run.
 
     Repeating it has no further effect.
@@ -226,12 +199,10 @@ def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     if no_retry and retry_after is not None:
         raise click.UsageError("expected --no-retry or --retry-after, found both")
 
-    service.ask(
-        lambda client: client.job(job).fail(
-            message, name=name, retryable=not no_retry, retry_after=retry_after
-        )
+    client.run(
+        client.job(job).fail(message, name=name, retryable=not no_retry, retry_after=retry_after)
     )
-    _report(job, "has failed", as_json=as_json)
+    return _reported(job, "has failed")
 
 
 @jobs.command(
@@ -239,22 +210,17 @@ def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
 )
 @_KEY
 @_LEASE
-@json_option
+@prints
 @service_options
-def extend(service: Service, job: str, lease: int, as_json: bool) -> None:
+def extend(client: "SyncClient", job: str, lease: int) -> Result:
     """Extend the lease of a job, counted from now. It never gets shorter."""
-    until = service.ask(lambda client: client.job(job).extend(lease))
-    if as_json:
-        print_answer({"key": job, "leaseUntil": until})
-    else:
-        say(f"You hold {job} until {absolute_and_relative(until, service.now())}.")
+    until = client.run(client.job(job).extend(lease))
+    hint = f"You hold {job} until {absolute_and_relative(until, now())}."
+    return Result(answer={"key": job, "leaseUntil": until}, hints=[hint])
 
 
-def _report(key: str, what: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"key": key, "ok": True})
-    else:
-        say(f"{key} {what}.")
+def _reported(key: str, what: str) -> Result:
+    return Result(answer={"key": key, "ok": True}, hints=[f"{key} {what}."])
 
 
 def _listed(job: "JobListed", now: "datetime") -> dict[str, Any]:

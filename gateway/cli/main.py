@@ -21,13 +21,13 @@ from headwater.gateway.cli.options import (
     app_option,
     data_dir_option,
     examples,
-    json_option,
     kafka_option,
     listen_options,
     postgres_option,
     settings_from,
 )
-from headwater.gateway.cli.output import counted, print_json, say
+from headwater.gateway.cli.output import counted, say
+from headwater.gateway.cli.results import Result, prints
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.schemas.errors import HeadwaterError, ProcessUnavailable, StoreUnavailable
 from headwater.streams.clock import now_ms
@@ -283,8 +283,8 @@ async def _project(settings: "Settings") -> None:
     help="First create the roles headwater_gateway, headwater_projector and headwater_worker.",
 )
 @postgres_option
-@json_option
-def migrate(reader: str | None, roles: bool, postgres: str | None, as_json: bool) -> None:
+@prints
+def migrate(reader: str | None, roles: bool, postgres: str | None) -> Result:
     """Migrate Postgres' tables to this release."""
     from headwater.projections.postgres.migrate import migrate as migrate_database  # noqa: PLC0415
     from headwater.projections.postgres.roles import make_reader, make_roles  # noqa: PLC0415 (see above)
@@ -295,12 +295,12 @@ def migrate(reader: str | None, roles: bool, postgres: str | None, as_json: bool
         text = f"Created without a password: {', '.join(created)}."
         say(text if created else "The roles exist.")
     applied = migrate_database(dsn, say)
-    say(f"{counted(len(applied), 'migration')} applied." if applied else "Nothing to do.")
     readable = None if reader is None else make_reader(dsn, reader)
+    notes = [f"{counted(len(applied), 'migration')} applied." if applied else "Nothing to do."]
     if readable is not None:
-        say(f"{reader} reads {', '.join(readable)}.")
-    if as_json:
-        print_json({"applied": applied, "reader": reader, "readable": readable})
+        notes.append(f"{reader} reads {', '.join(readable)}.")
+    answer = {"applied": applied, "reader": reader, "readable": readable}
+    return Result(answer=answer, notes=notes)
 
 
 for _command in COMMANDS:

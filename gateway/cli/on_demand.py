@@ -1,5 +1,7 @@
 """Commands that are imported when they are called: importing all of them is slow."""
 
+import os
+import sys
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Final
@@ -9,6 +11,8 @@ from typing_extensions import override
 
 #: Limit of a command's summary in a listing; longer than all of them.
 _SENTENCE_MAX: Final = 1_000
+#: Exit code of a program whose output was closed, as shells have it.
+_BROKEN_PIPE: Final = 141
 
 
 class OnDemand(click.Command):
@@ -28,6 +32,17 @@ class OnDemand(click.Command):
 
 class Group(click.Group):
     """A group that lists commands with whole sentences, and suggests names for typing errors."""
+
+    @override
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            result: object = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            # A closed output, as of `| head`, is no error. Python flushes again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(_BROKEN_PIPE) from error
+        return result
 
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

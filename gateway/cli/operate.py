@@ -8,48 +8,32 @@ import click
 
 from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.operations import Operation, exit_if, followed
-from headwater.gateway.cli.options import (
-    confirm,
-    examples,
-    json_option,
-    limit_option,
-    say_more,
-    yes_option,
-)
-from headwater.gateway.cli.output import counted, print_fields, print_json, print_rows, rfc3339, say
+from headwater.gateway.cli.operations import Operation, followed
+from headwater.gateway.cli.options import confirm, examples, limit_option, yes_option
+from headwater.gateway.cli.output import counted, rfc3339
+from headwater.gateway.cli.results import Columns, Result, fields, listing, prints
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 
-_LETTER_COLUMNS = (
-    "position",
-    "reason",
-    "stage",
-    "original_topic",
-    "event_id",
-    "dead_at",
-    "replayed_at",
-    "expired_at",
-    "message",
+_LETTERS = Columns(
+    (
+        *("position", "reason", "stage", "original_topic", "event_id"),
+        *("dead_at", "replayed_at", "expired_at", "message"),
+    ),
+    drops=("original_topic", "replayed_at", "stage", "dead_at", "event_id"),
 )
-
 #: For listings that include waiting deliveries, which have no position among dead letters.
-_STUCK_COLUMNS = (
-    "state",
-    "position",
-    "reason",
-    "original_topic",
-    "original_partition",
-    "original_offset",
-    "event_id",
-    "dead_at",
-    "parked_at",
-    "message",
+_STUCK = Columns(
+    (
+        *("state", "position", "reason", "original_topic", "original_partition"),
+        *("original_offset", "event_id", "dead_at", "parked_at", "message"),
+    ),
+    drops=_LETTERS.drops,
 )
-
-#: Columns that a narrow terminal drops, in this order.
-_LETTER_DROPS = ("original_topic", "replayed_at", "stage", "dead_at", "event_id")
+_REPLAYED = Columns(("partition", "offset", "topic", "ok", "detail"), drops=("topic",))
+#: Stages of a trace.
+STAGES = Columns(("at", "after_ms", "stage", "position", "detail"), drops=("after_ms",))
 
 
 def _position(text: str) -> tuple[int, int]:
@@ -79,23 +63,14 @@ def dlq() -> None:
 @click.option("--state", type=click.Choice(["dead", "parked", "all"]), default="dead",
               show_default=True, help="parked: deliveries that wait for their user.")  # fmt: skip
 @admin_options
-@json_option
-def list_letters(
-    limit: int,
-    after: str | None,
-    state: str,
-    api: Api,
-    as_json: bool,
-) -> None:
+@prints
+def list_letters(limit: int, after: str | None, state: str, api: Api) -> Result:
     """List dead letters, waiting deliveries, or both, newest first."""
     page = api.get("/admin/dlq", state=state, limit=limit, after=after)
-    if as_json:
-        print_json(page)
-        return
-    columns = _LETTER_COLUMNS if state == "dead" else _STUCK_COLUMNS
-    print_rows([_with_position(row) for row in page["rows"]], columns, drops=_LETTER_DROPS)
+    columns = _LETTERS if state == "dead" else _STUCK
     none = "There are no dead letters." if state == "dead" else "There are none."
-    say_more(page["rows"], page["cursor"], none=none, by="--after")
+    table = columns.table(map(_with_position, page["rows"]))
+    return listing(page, table, none=none, more=page["cursor"], by="--after")
 
 
 def _with_position(row: dict[str, Any]) -> dict[str, Any]:
@@ -107,21 +82,18 @@ def _with_position(row: dict[str, Any]) -> dict[str, Any]:
 @dlq.command("show", epilog=examples("headwater dlq show 0/17"))
 @click.argument("position", metavar="PARTITION/OFFSET")
 @admin_options
-@json_option
-def show_letter(position: str, api: Api, as_json: bool) -> None:
+@prints
+def show_letter(position: str, api: Api) -> Result:
     """Show a dead letter with its headers and, if it can be decoded, its delivery.
 
     PARTITION/OFFSET is its position in the topic dead-letters, as `headwater dlq list` prints it.
     """
     partition, offset = _position(position)
     letter = api.get(f"/admin/dlq/{partition}/{offset}")
-    if as_json:
-        print_json(letter)
-        return
     of_record = ("key", "value", "headers")
-    fields = [(name, value) for name, value in letter.items() if name not in of_record]
-    fields += [(f"header {name}", value) for name, value in letter["headers"]]
-    print_fields([*fields, ("body", _body(letter["value"]))])
+    values = [(name, value) for name, value in letter.items() if name not in of_record]
+    values += [(f"header {name}", value) for name, value in letter["headers"]]
+    return Result(answer=letter, tables=[fields([*values, ("body", _body(letter["value"]))])])
 
 
 def _body(value: str | None) -> str:
@@ -150,16 +122,15 @@ def _body(value: str | None) -> str:
 @click.option("--dry-run", is_flag=True, help="Show what would be replayed, and change nothing.")
 @yes_option
 @admin_options
-@json_option
-def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
+@prints
+def replay_letters(
     positions: tuple[str, ...],
     everything: bool,
     reason: str | None,
     dry_run: bool,
     yes: bool,
     api: Api,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Put dead letters back where they came from, key and value unchanged.
 
     Name them as PARTITION/OFFSET, or use --all, which prints their number and asks for
@@ -176,17 +147,15 @@ def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
         counting = _replayed(api, {**request, "dry_run": True}, quiet=True)
         if count := counting["replayed"]:
             confirm(f"{counted(count, 'dead letter')} would be replayed.", "Continue?")
+    as_json: bool = click.get_current_context().params["as_json"]
     done = _replayed(api, {**request, "dry_run": dry_run}, quiet=as_json)
-    if as_json:
-        print_json({name: done[name] for name in ("dry_run", "replayed", "failed", "results")})
-    else:
-        columns = ("partition", "offset", "topic", "ok", "detail")
-        print_rows(done["results"], columns, drops=("topic",))
-        say(
-            f"{done['replayed']} {'would be replayed' if dry_run else 'replayed'}, "
-            f"{done['failed']} not."
-        )
-    exit_if(done["failed"])
+    what = "would be replayed" if dry_run else "replayed"
+    return Result(
+        answer={name: done[name] for name in ("dry_run", "replayed", "failed", "results")},
+        tables=[_REPLAYED.table(done["results"])],
+        hints=[f"{done['replayed']} {what}, {done['failed']} not."],
+        failed=bool(done["failed"]),
+    )
 
 
 def _replayed(api: Api, request: Operation, *, quiet: bool) -> Operation:
@@ -209,8 +178,8 @@ def _replayed(api: Api, request: Operation, *, quiet: bool) -> Operation:
 @click.command(epilog=examples("headwater trace 01JZ2Y0W8M3V9Q6T5R4E3W2Q1A"))
 @click.argument("request_id")
 @admin_options
-@json_option
-def trace(request_id: str, api: Api, as_json: bool) -> None:
+@prints
+def trace(request_id: str, api: Api) -> Result:
     """Show the trace of a delivery: every stage, its time, and its result.
 
     A duplicate of an earlier delivery has a trace of its own, which names the first. So has a
@@ -225,16 +194,10 @@ def trace(request_id: str, api: Api, as_json: bool) -> None:
             "after the delivery was processed, skipped, parked, dead-lettered, refused or dropped "
             "as a duplicate"
         )
-    if as_json:
-        print_json(traces[0])
-        return
-    if traces[0]["event_id"]:
-        say(f"event {traces[0]['event_id']}, user {traces[0]['user_id'] or 'unknown'}")
-    print_rows(
-        trace_rows(traces[0]["hops"]),
-        ("at", "after_ms", "stage", "position", "detail"),
-        drops=("after_ms",),
-    )
+    known = traces[0]
+    user = known["user_id"] or "unknown"
+    hints = [f"event {known['event_id']}, user {user}"] if known["event_id"] else []
+    return Result(answer=known, tables=[STAGES.table(trace_rows(known["hops"]))], hints=hints)
 
 
 def trace_rows(hops: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,15 +9,9 @@ from typing import Any, Final, TypeAlias
 import click
 
 from headwater.gateway.cli.api import Api, admin_options, path_of
-from headwater.gateway.cli.options import (
-    combined,
-    confirm,
-    detach_option,
-    examples,
-    json_option,
-    yes_option,
-)
+from headwater.gateway.cli.options import combined, confirm, detach_option, examples, yes_option
 from headwater.gateway.cli.output import counted, print_json, print_rows, say, say_progress
+from headwater.gateway.cli.results import json_option
 
 #: State of an operation, as its route returns it.
 Operation: TypeAlias = dict[str, Any]

@@ -6,16 +6,16 @@ Settings are imported where they are used: importing them is slower than printin
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
 from typing_extensions import override
 
-from headwater.gateway.cli.output import print_rows, say
+from headwater.gateway.cli.output import say
+from headwater.gateway.cli.results import Columns, Result, prints
 from headwater.gateway.settings.addresses import SettingsUnusable
-from headwater.schemas.failures import DEPLOYMENT_NOT_FOUND, NO_ACTIVE_DEPLOYMENT
 
 if TYPE_CHECKING:
     from headwater.gateway.settings.settings import Settings
@@ -74,7 +74,7 @@ class JsonValue:
 T = TypeVar("T")
 
 #: Fetches a page of a size after a cursor: rows, and the cursor of the next page if there is one.
-Page: TypeAlias = Callable[[int, str | None], Awaitable[tuple[Sequence[T], str | None]]]
+Page: TypeAlias = Callable[[int, str | None], tuple[Sequence[T], str | None]]
 
 cursor_option = click.option("--cursor", help="Continue after an earlier listing's cursor.")
 
@@ -92,21 +92,13 @@ def limit_option(
     )
 
 
-def say_more(rows: Sequence[object], more: str | None, *, none: str, by: str = "--cursor") -> None:
-    """Print that a listing is empty, or the cursor of its next page."""
-    if not rows:
-        say(none)
-    if more:
-        say(f"There are more: {by} {more}")
-
-
-async def collect_pages(
+def collect_pages(
     page: Page[T], *, limit: int, page_size: int, cursor: str | None
 ) -> tuple[list[T], str | None]:
     """Return rows of as many pages as needed, and the cursor after them if there are more."""
     collected: list[T] = []
     while True:
-        rows, cursor = await page(min(page_size, limit - len(collected)), cursor)
+        rows, cursor = page(min(page_size, limit - len(collected)), cursor)
         collected += rows
         if cursor is None or len(collected) >= limit:
             return collected, cursor
@@ -120,11 +112,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 URL_VARIABLE: Final = "HEADWATER_URL"
 #: Path of a gateway's workflow service.
 WORKFLOWS_PATH: Final = "/api/workflows"
-#: The next step after an error that concerns deployments, by its code.
-DEPLOYMENT_HINTS: Final[Mapping[str, str]] = {
-    NO_ACTIVE_DEPLOYMENT: "`headwater deployments activate` activates one",
-    DEPLOYMENT_NOT_FOUND: "`headwater deployments list` shows those that exist",
-}
 
 
 def settings_from(**flags: object) -> "Settings":
@@ -222,8 +209,6 @@ admin_flags: Final = combined(
     click.option("--admin-key", help="The operators' key. Default: HEADWATER_ADMIN_KEY."),
 )
 
-json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 detach_option: Final = click.option("--detach", is_flag=True, help="Do not wait for its end.")
@@ -259,10 +244,11 @@ def examples(*lines: str) -> str:
 
 
 @click.command(epilog=examples("headwater settings", "headwater settings --json"))
-@json_option
-def settings(as_json: bool) -> None:
+@prints
+def settings() -> Result:
     """Show every setting: its variable, value, default and meaning. Secrets stay hidden."""
     from headwater.gateway.settings.environment import describe  # noqa: PLC0415 (loads more than --help needs)
 
     rows = [setting._asdict() for setting in describe(settings_from())]
-    print_rows(rows, ("variable", "value", "default", "meaning"), as_json=as_json)
+    columns = Columns(("variable", "value", "default", "meaning"))
+    return Result(answer=rows, tables=[columns.table(rows)])

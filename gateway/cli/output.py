@@ -139,7 +139,6 @@ def print_rows(
     rows: Sequence[Mapping[str, Any]],
     columns: Iterable[str],
     *,
-    as_json: bool = False,
     title: str | None = None,
     styles: "Styles | None" = None,
     drops: Sequence[str] = (),
@@ -152,33 +151,19 @@ def print_rows(
     Args:
         rows: The rows.
         columns: Columns that are shown.
-        as_json: Print all rows, with all their members, as one JSON array.
         title: Title of the table.
         styles: Styles of values, by column.
         drops: Columns that a narrow terminal drops, in this order. With it, only values of the last
             column are wrapped.
     """
     names = list(columns)
-    if as_json:
-        print_json(list(rows))
-    elif at_terminal():
+    if at_terminal():
         _show(rows, names, title, styles or {}, drops)
     else:
         lines = [f"# {title}"] if title else []
         lines.append("\t".join(names))
         lines += ["\t".join(_flat(_text(row.get(name))) for name in names) for row in rows]
         sys.stdout.write("".join(f"{line}\n" for line in lines))
-
-
-def print_fields(
-    fields: Iterable[tuple[str, Any]],
-    *,
-    title: str | None = None,
-    styles: "Mapping[str, str] | None" = None,
-) -> None:
-    """Print one thing, a field a line; `styles` are those of values."""
-    rows = [{"field": name, "value": value} for name, value in fields]
-    print_rows(rows, ("field", "value"), title=title, styles={"value": styles or {}})
 
 
 def print_sideways(

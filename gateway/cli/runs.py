@@ -1,10 +1,10 @@
 """`headwater runs`: create runs once per idempotency key, show and cancel them, by id alone."""
 
-import sys
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from headwater.gateway.cli.api import now
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import (
     JsonArgument,
@@ -12,27 +12,24 @@ from headwater.gateway.cli.options import (
     collect_pages,
     cursor_option,
     examples,
-    json_option,
     limit_option,
-    say_more,
 )
 from headwater.gateway.cli.output import (
     absolute_and_relative,
     moment,
-    print_answer,
-    print_fields,
-    print_rows,
-    say,
 )
-from headwater.gateway.cli.workflow_service import ENVIRONMENT, Service, service_options
+from headwater.gateway.cli.results import Columns, Result, fields, listing, prints
+from headwater.gateway.cli.workflow_service import ENVIRONMENT, service_options
 from headwater.schemas.statuses import RunState
 
 if TYPE_CHECKING:
-    from headwater.gateway.client.client import Client
+    from headwater.gateway.client.sync_client import SyncClient
     from headwater.schemas.v1_answers import Run, RunListed
 
-_COLUMNS: Final = ("run", "workflow", "status", "deployment", "created", "ended", "error")
-_DROPS: Final = ("deployment", "error", "ended")
+_LISTED: Final = Columns(
+    ("run", "workflow", "status", "deployment", "created", "ended", "error"),
+    drops=("deployment", "error", "ended"),
+)
 _STATES: Final = [state.value for state in RunState]
 #: Largest page of the service.
 _PAGE_MAX: Final = 1_000
@@ -98,28 +95,22 @@ def runs() -> None:
     callback=_checked_key,
     help="Within a day, the same key returns the same run.",
 )
-@json_option
+@prints
 @service_options
 def create(
-    service: Service,
+    client: "SyncClient",
     workflow: str,
     input_: JsonValue | None,
     deployment: str | None,
     idempotency_key: str | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Create a run, and print its id."""
     value = input_.value if input_ else None
-    run = service.ask(
-        lambda client: client.runs.create(
-            workflow, value, deployment=deployment, key=idempotency_key
-        )
+    run = client.run(
+        client.runs.create(workflow, value, deployment=deployment, key=idempotency_key)
     )
-    if as_json:
-        print_answer(run)
-    else:
-        sys.stdout.write(f"{run.run_id}\n")
-    say(f"Created; `headwater runs show {run.run_id}` shows its status.")
+    note = f"Created; `headwater runs show {run.run_id}` shows its status."
+    return Result(answer=run, text=f"{run.run_id}\n", notes=[note])
 
 
 @runs.command(
@@ -137,45 +128,41 @@ def create(
 @click.option("--deployment", metavar="ID", help="Only runs on this deployment.")
 @limit_option(100_000)
 @cursor_option
-@json_option
+@prints
 @service_options
-def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
-    service: Service,
+def list_runs(
+    client: "SyncClient",
     *,
     workflow: str | None,
     status: str | None,
     deployment: str | None,
     limit: int,
     cursor: str | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """List runs, newest first."""
 
-    async def ask(client: "Client") -> "tuple[list[RunListed], str | None]":
-        async def page(limit: int, after: str | None) -> "tuple[list[RunListed], str | None]":
-            answer = await client.runs.page(
+    def page(limit: int, after: str | None) -> "tuple[list[RunListed], str | None]":
+        answer = client.run(
+            client.runs.page(
                 status=status, workflow=workflow, deployment=deployment, limit=limit, cursor=after
             )
-            return answer.data, answer.cursor
+        )
+        return answer.data, answer.cursor
 
-        return await collect_pages(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
-
-    listed, more = service.ask(ask)
-    if as_json:
-        print_answer(listed)
-    else:
-        print_rows([_row(run) for run in listed], _COLUMNS, drops=_DROPS)
-    say_more(listed, more, none="There are no such runs.")
+    listed, more = collect_pages(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
+    return listing(
+        listed, _LISTED.table(map(_row, listed)), none="There are no such runs.", more=more
+    )
 
 
 @runs.command(epilog=examples("headwater runs show RUN", "headwater runs show RUN --json"))
 @_RUN
 @_WORKFLOW
-@json_option
+@prints
 @service_options
-def show(service: Service, run_id: str, workflow: str | None, as_json: bool) -> None:
+def show(client: "SyncClient", run_id: str, workflow: str | None) -> Result:
     """Show a run."""
-    _print(service, service.ask(lambda client: client.runs.get(run_id, workflow=workflow)), as_json)
+    return _shown(client.run(client.runs.get(run_id, workflow=workflow)))
 
 
 @runs.command(
@@ -184,12 +171,11 @@ def show(service: Service, run_id: str, workflow: str | None, as_json: bool) -> 
 @_RUN
 @_WORKFLOW
 @click.option("--reason", default="", help="Reason, for people; it is in the run's error.")
-@json_option
+@prints
 @service_options
-def cancel(service: Service, run_id: str, workflow: str | None, reason: str, as_json: bool) -> None:
+def cancel(client: "SyncClient", run_id: str, workflow: str | None, reason: str) -> Result:
     """Cancel a run. Its code may clean up, so its status may change later."""
-    run = service.ask(lambda client: client.runs.cancel(run_id, reason, workflow=workflow))
-    _print(service, run, as_json)
+    return _shown(client.run(client.runs.cancel(run_id, reason, workflow=workflow)))
 
 
 def _row(run: "RunListed") -> dict[str, object]:
@@ -204,16 +190,13 @@ def _row(run: "RunListed") -> dict[str, object]:
     }
 
 
-def _print(service: Service, run: "Run", as_json: bool) -> None:
-    if as_json:
-        print_answer(run)
-        return
-    now = service.now()
-    fields = _row(run) | {
-        "created": absolute_and_relative(run.created_at, now),
-        "started": absolute_and_relative(run.started_at, now),
-        "ended": absolute_and_relative(run.completed_at, now) if run.completed_at else None,
+def _shown(run: "Run") -> Result:
+    values = _row(run) | {
+        "created": absolute_and_relative(run.created_at, now()),
+        "started": absolute_and_relative(run.started_at, now()),
+        "ended": absolute_and_relative(run.completed_at, now()) if run.completed_at else None,
         "input": run.input,
         "output": run.output,
     }
-    print_fields((name, value) for name, value in fields.items() if value is not None)
+    present = fields((name, value) for name, value in values.items() if value is not None)
+    return Result(answer=run, tables=[present])

@@ -9,14 +9,17 @@ from collections.abc import Set as AbstractSet
 from contextlib import closing
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
-import httpx
 
-from headwater.gateway.cli.api import Api, unexpected_answer
-from headwater.gateway.cli.options import examples, json_option, settings_from, url_option
-from headwater.gateway.cli.output import print_rows, say
+from headwater.gateway.cli.api import Api, readable_errors
+from headwater.gateway.cli.options import examples, settings_from, url_option
+from headwater.gateway.cli.output import say
+from headwater.gateway.cli.results import Columns, Result, prints
+from headwater.gateway.client.answers import value_of
+from headwater.gateway.client.requests import HttpAnswer
+from headwater.gateway.client.transport import retry_after
 from headwater.gateway.settings.addresses import url_of
 from headwater.processors.wipes import digest
 from headwater.projections.postgres import wide_view
@@ -49,10 +52,12 @@ _SQLITE_TYPES: Final[Mapping[type, str]] = {
 }
 #: Column of a row that represents all rows of a wiped user: the digest of the user id.
 _WIPED: Final = "user_sha256"
+#: Sends a GET request to a path, with query parameters; raises ClickException without an answer.
+Fetch: TypeAlias = Callable[..., HttpAnswer]
 _CURSOR_TABLE: Final = "headwater_cursor"
 
 
-class SyncFailed(Exception):
+class SyncFailed(click.ClickException):
     """The copy could not be brought up to date; the message is one line."""
 
 
@@ -70,14 +75,14 @@ class Mirror:
     def __init__(
         self,
         database: Path,
-        client: httpx.Client,
+        fetch: Fetch,
         *,
         report: Callable[[str], None],
         sleep: Callable[[float], None],
         table: str | None = None,
     ) -> None:
         self._path = database
-        self._client = client
+        self._fetch = fetch
         self._report = report
         self._sleep = sleep
         #: The only table that is copied; None for all.
@@ -152,36 +157,37 @@ class Mirror:
         elif since is not None:
             parameters["since"] = since
         answer = self._get(parameters)
-        if answer.status_code == HTTPStatus.OK:
-            return _page_of(answer)
-        problem = _problem(answer)
+        if answer.ok:
+            page: dict[str, Any] = value_of(answer, dict)
+            return page
+        problem = answer.problem
         if problem.get("code") == "cursor_expired":
             raise CursorExpired
         raise SyncFailed(
-            f"{answer.url} answered {answer.status_code} {problem.get('code', '')}: "
-            f"{problem.get('detail') or answer.text[:200]}"
+            f"{answer.url} answered {answer.status} {problem.get('code', '')}: "
+            f"{problem.get('detail') or answer.body[:200].decode(errors='replace')}"
         )
 
-    def _get(self, parameters: Mapping[str, str | int]) -> httpx.Response:
+    def _get(self, parameters: Mapping[str, str | int]) -> HttpAnswer:
         """Request until the answer is no temporary failure, or all attempts are used up."""
         wait_s, problem = _FIRST_WAIT_S, "nothing"
         for attempt in range(1, ATTEMPTS_MAX + 1):
             retry_after_s = 0.0
             try:
-                answer = self._client.get("/v1/sync", params=dict(parameters))
-            except httpx.TransportError as error:
-                problem = f"no answer ({str(error) or type(error).__name__})"
+                answer = self._fetch("/v1/sync", **parameters)
+            except click.ClickException as error:
+                problem = error.message
             else:
-                if answer.status_code not in _TRANSIENT or attempt == ATTEMPTS_MAX:
+                if answer.status not in _TRANSIENT or attempt == ATTEMPTS_MAX:
                     return answer
-                problem = f"{answer.status_code} {_problem(answer).get('code', '')}"
-                retry_after_s = _retry_after_s(answer)
+                problem = f"{answer.url} answered {answer.status} {answer.problem.get('code', '')}"
+                retry_after_s = retry_after(answer) or 0.0
             if attempt < ATTEMPTS_MAX:
                 pause_s = min(max(wait_s, retry_after_s), _LONGEST_WAIT_S)
-                self._report(f"{self._client.base_url}: {problem}; trying again in {pause_s:g} s")
+                self._report(f"{problem}; trying again in {pause_s:g} s")
                 self._sleep(pause_s)
                 wait_s *= 2
-        raise SyncFailed(f"expected Headwater at {self._client.base_url}, found {problem}")
+        raise SyncFailed(problem)
 
     def _write(
         self, database: sqlite3.Connection, name: str, rows: Sequence[Mapping[str, Any]]
@@ -271,28 +277,6 @@ def _stored(value: object) -> object:
     return value
 
 
-def _page_of(answer: httpx.Response) -> dict[str, Any]:
-    try:
-        page: dict[str, Any] = answer.json()
-    except ValueError as error:
-        raise SyncFailed(unexpected_answer(answer)) from error
-    return page
-
-
-def _problem(answer: httpx.Response) -> dict[str, Any]:
-    try:
-        document = answer.json()
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _retry_after_s(answer: httpx.Response) -> float:
-    """Return the seconds of a Retry-After header; 0 without one, or if it is a date."""
-    text = answer.headers.get("retry-after", "")
-    return float(text) if text.isdigit() else 0.0
-
-
 # -- the command
 
 
@@ -320,30 +304,28 @@ def _retry_after_s(answer: httpx.Response) -> float:
 @click.option("--key", help="The readers' key. Default: HEADWATER_READ_KEY.")
 @click.option("--token", help="A user's token, instead of the key: only this user's rows.")
 @url_option
-@json_option
-def sync(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
+@prints
+def sync(
     database: Path,
     since: str | None,
     table: str | None,
     key: str | None,
     token: str | None,
     url: str | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Copy the rows into a SQLite file: everything at first, then changes."""
     if key and token:
         raise click.UsageError("expected --key or --token, found both")
     settings = settings_from(read_key=key)
     bearer = f"Bearer {token or settings.read_key.get_secret_value()}"
     api = Api(url or url_of(settings), {"authorization": bearer})
-    mirror = Mirror(database, api.client, report=say, sleep=time.sleep, table=table)
-    try:
+    mirror = Mirror(database, api.exchange, report=say, sleep=time.sleep, table=table)
+    with readable_errors():
         written = mirror.sync(since)
-    except SyncFailed as error:
-        raise click.ClickException(str(error)) from error
     rows = [{"table": name, "rows": count} for name, count in written.items()]
-    print_rows(rows, ("table", "rows"), as_json=as_json)
-    if not as_json:
-        query = shlex.quote(f"select * from {table or DAILY_SUMMARY.name} limit 5")  # noqa: S608 (shown)
-        say(f"Query the copy: sqlite3 {shlex.quote(str(database))} {query}")
-        say("Run the same command again to bring it up to date.")
+    query = shlex.quote(f"select * from {table or DAILY_SUMMARY.name} limit 5")  # noqa: S608 (shown)
+    hints = [
+        f"Query the copy: sqlite3 {shlex.quote(str(database))} {query}",
+        "Run the same command again to bring it up to date.",
+    ]
+    return Result(answer=rows, tables=[Columns(("table", "rows")).table(rows)], hints=hints)

@@ -10,14 +10,14 @@ import psycopg
 from headwater.gateway.cli.options import (
     confirm,
     examples,
-    json_option,
     kafka_option,
     postgres_option,
     settings_from,
     topic_options,
     yes_option,
 )
-from headwater.gateway.cli.output import counted, print_json, print_rows, say
+from headwater.gateway.cli.output import counted, say
+from headwater.gateway.cli.results import Columns, Result, prints
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
 from headwater.projections.catalogue import PROJECTIONS
@@ -40,7 +40,9 @@ from headwater.streams.kafka.readers import Offsets, read_partition
 from headwater.streams.kafka.skips import find_skippable, mark_skipped
 from headwater.streams.kafka.topics import Difference, alter_topics, compare, describe_catalog
 
-_DIFFERENCE_COLUMNS = ("topic", "what", "expected", "found", "loses_data", "mend")
+_DIFFERENCES = Columns(
+    ("topic", "what", "expected", "found", "loses_data", "mend"), drops=("loses_data",)
+)
 
 
 @click.command(
@@ -50,10 +52,8 @@ _DIFFERENCE_COLUMNS = ("topic", "what", "expected", "found", "loses_data", "mend
 @click.option("--mend", is_flag=True, help="Alter the topics, where that is possible.")
 @kafka_option
 @topic_options
-@json_option
-def check(
-    mend: bool, kafka: str | None, partitions: int | None, replication: int | None, as_json: bool
-) -> None:
+@prints
+def check(mend: bool, kafka: str | None, partitions: int | None, replication: int | None) -> Result:
     """Compare the topics in Kafka with the catalogue; exit code 1 when something differs.
 
     Shows how to repair every difference. Processes refuse to start if a difference may lose data.
@@ -82,23 +82,11 @@ def check(
             f"{error.message} `headwater up` starts Kafka there by default; --kafka HOST:PORT "
             "names another one, and HEADWATER_KAFKA_PORT another port of `headwater up`"
         ) from error
-    _print_differences(differences, as_json=as_json)
-
-
-def _print_differences(differences: Sequence[Difference], *, as_json: bool) -> None:
-    if differences or as_json:
-        rows = [difference._asdict() for difference in differences]
-        print_rows(
-            rows,
-            _DIFFERENCE_COLUMNS,
-            as_json=as_json,
-            title=counted(len(rows), "difference"),
-            drops=("loses_data",),
-        )
-    else:
-        say("All topics are as the catalogue defines them.")
-    if differences:
-        raise click.exceptions.Exit(1)
+    rows = [difference._asdict() for difference in differences]
+    if not rows:
+        return Result(answer=rows, hints=["All topics are as the catalogue defines them."])
+    table = _DIFFERENCES.table(rows, counted(len(rows), "difference"))
+    return Result(answer=rows, tables=[table], failed=True)
 
 
 # -- `headwater topics skip`
@@ -134,16 +122,10 @@ _FORCED_DEFAULT: Final = "The record has no effect in any process."
 )
 @yes_option
 @kafka_option
-@json_option
-def skip(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
-    topic: str,
-    partition: int,
-    offset: int,
-    force: bool,
-    yes: bool,
-    kafka: str | None,
-    as_json: bool,
-) -> None:
+@prints
+def skip(
+    topic: str, partition: int, offset: int, force: bool, yes: bool, kafka: str | None
+) -> Result:
     """Skip a record that blocks its partition.
 
     A process that waits for the record logs it: TOPIC/PARTITION@OFFSET has to wait. Skipping makes
@@ -159,9 +141,10 @@ def skip(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     warning = _FORCED.get(topic, _FORCED_DEFAULT) if force else _WARNING
     confirm(f"{topic}/{partition}@{offset}: {problem}.\n{warning}", "Skip it?", yes=yes)
     asyncio.run(mark_skipped(cluster, record, problem, now_ms))
-    if as_json:
-        print_json({"topic": topic, "partition": partition, "offset": offset, "fault": problem})
-    say("It is a dead letter now; restart the processes that wait for it.")
+    return Result(
+        answer={"topic": topic, "partition": partition, "offset": offset, "fault": problem},
+        notes=["It is a dead letter now; restart the processes that wait for it."],
+    )
 
 
 # -- `headwater topics accept-loss`
@@ -174,8 +157,8 @@ def skip(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
 @yes_option
 @kafka_option
 @postgres_option
-@json_option
-def accept_loss(yes: bool, kafka: str | None, postgres: str | None, as_json: bool) -> None:
+@prints
+def accept_loss(yes: bool, kafka: str | None, postgres: str | None) -> Result:
     """Continue after Kafka has lost records that Postgres has.
 
     A single broker that loses power may lose records that it had acknowledged. The projector then
@@ -195,12 +178,12 @@ def accept_loss(yes: bool, kafka: str | None, postgres: str | None, as_json: boo
             effect = "\n".join(f"Lost: {loss}" for loss in lost)
             confirm(effect, "Accept that these records are lost?", yes=yes)
         moved = [loss for loss in lost if asyncio.run(_accept(connection, cluster, loss))]
-    if as_json:
-        print_json({"accepted": [str(loss) for loss in moved]})
-    elif not lost:
-        say("Kafka has all that Postgres has; nothing to do.")
-    else:
-        say(f"{counted(len(moved), 'partition')} accepted; the projector continues in a minute.")
+    accepted = counted(len(moved), "partition")
+    hint = f"{accepted} accepted; the projector continues in a minute."
+    return Result(
+        answer={"accepted": [str(loss) for loss in moved]},
+        hints=[hint if lost else "Kafka has all that Postgres has; nothing to do."],
+    )
 
 
 async def _losses(cluster: Cluster, applied: Iterable[Applied]) -> list[Loss]:

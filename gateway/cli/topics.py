@@ -8,12 +8,12 @@ import click
 from headwater.gateway.cli.on_demand import OnDemand, OnDemandGroup
 from headwater.gateway.cli.options import (
     examples,
-    json_option,
     kafka_option,
     settings_from,
     topic_options,
 )
-from headwater.gateway.cli.output import counted, print_json, print_rows, say
+from headwater.gateway.cli.output import counted
+from headwater.gateway.cli.results import Columns, Result, prints
 from headwater.schemas.topics import TOPICS, author_topic_problem
 
 
@@ -39,8 +39,8 @@ def topics() -> None:
 
 
 @topics.command("list", epilog=examples("headwater topics list", "headwater topics list --json"))
-@json_option
-def list_topics(as_json: bool) -> None:
+@prints
+def list_topics() -> Result:
     """List the topics of the catalogue: key, cleanup, retention, purpose."""
     rows = [
         {
@@ -52,7 +52,8 @@ def list_topics(as_json: bool) -> None:
         }
         for topic in TOPICS
     ]
-    print_rows(rows, ("topic", "key", "cleanup", "kept_days", "purpose"), as_json=as_json)
+    columns = Columns(("topic", "key", "cleanup", "kept_days", "purpose"))
+    return Result(answer=rows, tables=[columns.table(rows)])
 
 
 @topics.command(
@@ -65,14 +66,10 @@ def list_topics(as_json: bool) -> None:
 @click.argument("authors", metavar="[TOPIC]...", nargs=-1, callback=_checked_names)
 @kafka_option
 @topic_options
-@json_option
+@prints
 def make_topics(
-    authors: tuple[str, ...],
-    kafka: str | None,
-    partitions: int | None,
-    replication: int | None,
-    as_json: bool,
-) -> None:
+    authors: tuple[str, ...], kafka: str | None, partitions: int | None, replication: int | None
+) -> Result:
     """Create missing topics; existing topics are not changed.
 
     Creates Headwater's own topics, or each TOPIC, which steps of your workflows publish to.
@@ -90,10 +87,8 @@ def make_topics(
             replication=settings.replication,
         )
     )
-    if as_json:
-        print_json({"made": made})
-        return
-    say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}" if made else "Nothing to do.")
+    created = f"Made {counted(len(made), 'topic')}: {', '.join(made)}"
+    return Result(answer={"made": made}, hints=[created if made else "Nothing to do."])
 
 
 topics.add_command(

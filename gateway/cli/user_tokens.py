@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwater.gateway.cli.options import data_dir_option, examples, json_option, settings_from
-from headwater.gateway.cli.output import print_json
+from headwater.gateway.cli.options import data_dir_option, examples, settings_from
+from headwater.gateway.cli.results import Result, prints
 from headwater.gateway.settings.exposure import DEVELOPMENT_ISSUER, is_loopback
 from headwater.processors.runs.durations import milliseconds
 from headwater.streams.clock import monotonic, now_ms
@@ -99,8 +99,8 @@ _LIFETIME_MAX_S = 366 * 86_400
     help="How long it is valid: 15m, 8h, 7d, or a number of seconds.",
 )
 @data_dir_option
-@json_option
-def token(user_id: str, lifetime_s: int, data_dir: "Path | None", as_json: bool) -> None:
+@prints
+def token(user_id: str, lifetime_s: int, data_dir: "Path | None") -> Result:
     """Print a user's token, of the development issuer of `headwater up`.
 
     It is valid on this machine only. With HEADWATER_JWKS, tokens come from your own issuer.
@@ -125,7 +125,5 @@ def token(user_id: str, lifetime_s: int, data_dir: "Path | None", as_json: bool)
         text = token_of(settings.data_dir, user_id, now_s=now_ms() // 1000, lifetime_s=lifetime_s)
     except NoIssuer as error:
         raise click.ClickException(str(error)) from error
-    if as_json:
-        print_json({"token": text, "user_id": user_id, "expires_in": lifetime_s})
-    else:
-        click.echo(text)
+    answer = {"token": text, "user_id": user_id, "expires_in": lifetime_s}
+    return Result(answer=answer, text=f"{text}\n")

@@ -7,19 +7,18 @@ import click
 from headwater.gateway.cli.api import Api, admin_options, path_of
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.operations import followed
-from headwater.gateway.cli.options import (
-    confirm,
-    detach_option,
-    examples,
-    json_option,
-    yes_option,
-)
+from headwater.gateway.cli.options import confirm, detach_option, examples, yes_option
 from headwater.gateway.cli.output import print_json, print_rows, say
+from headwater.gateway.cli.results import Columns, Result, json_option, prints
 
-_CONNECTION: Final = ("terra_user_id", "provider", "active", "deactivated_at", "scopes")
-_OUTCOME: Final = ("received_at", "event_id", "status", "source", "type", "rows", "reason")
-_DROPS: Final = ("source", "rows", "scopes")
-_STYLES: Final = {"status": {"dead": "red", "parked": "yellow"}}
+_CONNECTIONS: Final = Columns(
+    ("terra_user_id", "provider", "active", "deactivated_at", "scopes"), drops=("scopes",)
+)
+_OUTCOMES: Final = Columns(
+    ("received_at", "event_id", "status", "source", "type", "rows", "reason"),
+    drops=("source", "rows"),
+    styles={"status": {"dead": "red", "parked": "yellow"}},
+)
 
 
 @click.group(
@@ -37,24 +36,21 @@ def user() -> None:
 @user.command("show", epilog=examples("headwater user show user_amara"))
 @click.argument("user_id", metavar="ID")
 @admin_options
-@json_option
-def show_user(user_id: str, api: Api, as_json: bool) -> None:
+@prints
+def show_user(user_id: str, api: Api) -> Result:
     """Show a user's connections, number of rows, last deliveries, and waiting deliveries."""
     stored: dict[str, Any] = api.get(path_of("admin", "user", user_id))
-    if as_json:
-        print_json(stored)
-        return
     counts = [{"table": name, "rows": number} for name, number in stored["counts"].items()]
-    print_rows(counts, ("table", "rows"), title="counts")
+    tables = [Columns(("table", "rows")).table(counts, "counts")]
     for name, title, columns in (
-        ("connections", "connections", _CONNECTION),
-        ("last_outcomes", "last deliveries", _OUTCOME),
-        ("waiting", "waiting deliveries", _OUTCOME),
+        ("connections", "connections", _CONNECTIONS),
+        ("last_outcomes", "last deliveries", _OUTCOMES),
+        ("waiting", "waiting deliveries", _OUTCOMES),
     ):
         if stored[name]:
-            print_rows(stored[name], columns, title=title, drops=_DROPS, styles=_STYLES)
-    if not any(stored["counts"].values()):
-        say(f"There is no data of {user_id}.")
+            tables.append(columns.table(stored[name], title))
+    hints = [] if any(stored["counts"].values()) else [f"There is no data of {user_id}."]
+    return Result(answer=stored, tables=tables, hints=hints)
 
 
 @user.command(

@@ -5,7 +5,6 @@ No gateway is needed: sources and secrets are read as a gateway reads them.
 
 import os
 import secrets
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import examples, json_option, settings_from
-from headwater.gateway.cli.output import print_fields, print_json, print_rows, say, span
+from headwater.gateway.cli.options import examples, settings_from
+from headwater.gateway.cli.output import span
+from headwater.gateway.cli.results import Columns, Result, fields, prints
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from headwater.processors.signature_diagnosis import Diagnosis
     from headwater.processors.sources import Source
 
-_REFUSED = 1
+_SOURCES = Columns(
+    ("source", "scheme", "provider", "secrets", "paths"), drops=("secrets", "scheme", "provider")
+)
 
 
 def _settings() -> "Settings":
@@ -48,8 +50,8 @@ source_option = click.option(
 
 
 @click.command(epilog=examples("headwater sources", "headwater sources --json"))
-@json_option
-def sources(as_json: bool) -> None:
+@prints
+def sources() -> Result:
     """List the sources of deliveries: paths, signature schemes and providers.
 
     The file that HEADWATER_SOURCES names defines them. Without one, `headwater up` has the sources
@@ -68,12 +70,7 @@ def sources(as_json: bool) -> None:
         }
         for source in sources_of(settings)
     ]
-    print_rows(
-        rows,
-        ("source", "scheme", "provider", "secrets", "paths"),
-        as_json=as_json,
-        drops=("secrets", "scheme", "provider"),
-    )
+    return Result(answer=rows, tables=[_SOURCES.table(rows)])
 
 
 def _no_type_header(source: "Source") -> str:
@@ -123,10 +120,8 @@ def webhook() -> None:
 @click.option("--secret", help="The signing secret. Default: the source's first.")
 @click.option("--type", "type_", help="Type of the delivery, if its source sends it in a header, "
               "as GitHub does. Default: example.")  # fmt: skip
-@json_option
-def sign(
-    file: click.utils.LazyFile, name: str, secret: str | None, type_: str | None, as_json: bool
-) -> None:
+@prints
+def sign(file: click.utils.LazyFile, name: str, secret: str | None, type_: str | None) -> Result:
     """Print the headers that the source would send with a delivery now, a line each.
 
     FILE is the body, byte for byte; - reads standard input.
@@ -147,11 +142,8 @@ def sign(
         raise click.UsageError(f"--secret: {error}") from error
     if source.provider.type_header is not None:
         headers[source.provider.type_header] = type_ or "example"
-    if as_json:
-        print_json(headers)
-        return
-    for header, value in headers.items():
-        sys.stdout.write(f"{header}: {value}\n")
+    lines = "".join(f"{header}: {value}\n" for header, value in headers.items())
+    return Result(answer=headers, text=lines)
 
 
 @webhook.command(
@@ -171,15 +163,14 @@ def sign(
               help="A file of headers, a line each.")  # fmt: skip
 @click.option("--at", type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ"]),
               help="When the request arrived, in UTC. Default: now.")  # fmt: skip
-@json_option
+@prints
 def verify(
     file: click.utils.LazyFile,
     name: str,
     lines: tuple[str, ...],
     listed: click.utils.LazyFile | None,
     at: datetime | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     """Show whether a captured request is accepted, and if not, why.
 
     FILE is the body, byte for byte; - reads standard input. Exits 1 if it is refused.
@@ -194,13 +185,13 @@ def verify(
     now_s = now_ms() / 1000 if at is None else at.replace(tzinfo=UTC).timestamp()
     headers = read_headers([*(listed or ()), *lines])
     diagnosis = diagnose(source.scheme, headers, file.read(), source.secrets, now_s)
-    if as_json:
-        print_json({"source": name, "taken": diagnosis.reason is None, **asdict(diagnosis)})
-    else:
-        print_fields(_fields(source, headers, diagnosis))
-        say(_verdict(diagnosis, len(source.secrets)))
-    if diagnosis.reason is not None:
-        raise click.exceptions.Exit(_REFUSED)
+    accepted = diagnosis.reason is None
+    return Result(
+        answer={"source": name, "taken": accepted, **asdict(diagnosis)},
+        tables=[fields(_fields(source, headers, diagnosis))],
+        hints=[_verdict(diagnosis, len(source.secrets))],
+        failed=not accepted,
+    )
 
 
 def read_headers(lines: Iterable[str]) -> dict[str, str]:

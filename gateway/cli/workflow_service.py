@@ -1,52 +1,25 @@
-"""Access of commands to the workflow service: shared options, a client, readable errors."""
+"""Options of commands about workflows: the service, its headers, and names of instances."""
 
 import functools
 import os
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import click
 from typing_extensions import override
 
-from headwater.gateway.cli.options import (
-    DEPLOYMENT_HINTS,
-    URL_VARIABLE,
-    WORKFLOWS_PATH,
-    combined,
-    settings_from,
-)
-from headwater.gateway.cli.output import from_unix_ms
-from headwater.gateway.client.requests import EmptyName
+from headwater.gateway.cli.api import open_client, readable_errors
+from headwater.gateway.cli.options import URL_VARIABLE, WORKFLOWS_PATH, combined, settings_from
 from headwater.gateway.settings.addresses import url_of
 from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS, is_loopback
-from headwater.schemas.failures import (
-    INSTANCE_EXISTS,
-    INSTANCE_NOT_ERRORED,
-    INSTANCE_NOT_FOUND,
-    INSTANCE_TERMINAL,
-    JOB_LEASE_LOST,
-    STEP_NOT_FOUND,
-    TOKEN_NOT_FOUND,
-    WORKFLOW_NOT_FOUND,
-    ClientError,
-)
-from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
-    import httpx
-
-    from headwater.gateway.client.client import Client
     from headwater.gateway.client.handles import InstanceHandle
-
-T = TypeVar("T")
+    from headwater.gateway.client.sync_client import SyncClient
 
 _HEADERS: Final = "HEADWATER_HEADERS"
-_BROKEN_PIPE: Final = 141
 ENVIRONMENT: Final = (
     "\n\n\b\nEnvironment:\n"
     "  HEADWATER_URL           where the service is, as for --url\n"
@@ -54,90 +27,6 @@ ENVIRONMENT: Final = (
     "  HEADWATER_HEADERS       headers of every request, one `Name: value` a line\n"
     "  NO_COLOR                set to anything: no colours"
 )
-
-#: The next step after an error, by its code.
-_NEXT: Final[Mapping[str, str]] = {
-    WORKFLOW_NOT_FOUND: "`headwater workflows list` shows those that exist; if this one is among "
-    "them, not every worker was started with its app",
-    INSTANCE_NOT_FOUND: "`headwater instances list` shows those that exist",
-    INSTANCE_EXISTS: "`headwater instances restart` begins a new run of it",
-    INSTANCE_TERMINAL: "`headwater instances restart` begins a new run of it",
-    INSTANCE_NOT_ERRORED: "`headwater instances restart` begins a new run of any instance",
-    JOB_LEASE_LOST: "`headwater jobs activate` activates it again, if no other worker has it",
-    "RUN_NOT_FOUND": "`headwater instances get` names the current run; the first is 0",
-    "run_not_found": "`headwater runs list` shows those that exist",
-    "ambiguous_run": "-w names one",
-    **DEPLOYMENT_HINTS,
-    STEP_NOT_FOUND: "`headwater instances history` shows the keys of steps",
-    TOKEN_NOT_FOUND: "`headwater instances tokens` shows the live ones",
-    "invalid_cursor": "leave out --cursor to begin again",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CliEnvironment:
-    """Clock and network of commands, which tests replace.
-
-    Attributes:
-        clock: Milliseconds since 1970.
-        network: Transport of HTTP requests; None for the real network.
-    """
-
-    clock: Callable[[], int] = now_ms
-    network: "httpx.AsyncBaseTransport | None" = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """The service that a command's options name."""
-
-    base_url: str
-    headers: Mapping[str, str]
-    key: str | None
-    timeout_s: float
-    retries: int
-    environment: CliEnvironment
-
-    def now(self) -> datetime:
-        """Return the current time."""
-        return from_unix_ms(self.environment.clock())
-
-    def ask(self, work: "Callable[[Client], Awaitable[T]]") -> T:
-        """Run `work` with a client.
-
-        Raises:
-            ClickException: A request failed; the message is one line with the next step.
-        """
-        import asyncio  # noqa: PLC0415 (loads more than --help needs)
-
-        return asyncio.run(self._ask(work))
-
-    async def _ask(self, work: "Callable[[Client], Awaitable[T]]") -> T:
-        async with self._client() as client:
-            return await work(client)
-
-    @asynccontextmanager
-    async def _client(self) -> "AsyncIterator[Client]":
-        from headwater.gateway.client.client import Client  # noqa: PLC0415 (as above)
-
-        try:
-            client = Client(
-                self.base_url,
-                headers=self.headers,
-                key=self.key,
-                timeout=self.timeout_s * 1000,
-                retries=self.retries,
-                transport=self.environment.network,
-            )
-        except ValueError as error:
-            raise click.UsageError(str(error)) from error
-        try:
-            async with client:
-                yield client
-        except EmptyName as error:
-            raise click.UsageError(str(error)) from error
-        except ClientError as error:
-            raise click.ClickException(explained(error.code, error.detail)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +40,9 @@ class InstanceName:
     def __str__(self) -> str:
         return f"{self.workflow}/{self.id}"
 
-    def handle(self, client: "Client") -> "InstanceHandle[Any]":
+    def handle(self, client: "SyncClient") -> "InstanceHandle[Any]":
         """Return the instance's handle."""
         return client.workflow(self.workflow).get(self.id)
-
-
-def explained(code: str, detail: str) -> str:
-    """Return an error and the next step, in one line."""
-    line = f"{code}: {detail}" if code else detail
-    hint = _NEXT.get(code)
-    return " ".join((f"{line.rstrip('.')}; {hint}" if hint else line).split())
 
 
 class Header(click.ParamType):
@@ -194,10 +76,10 @@ def header_of(line: str) -> tuple[str, str]:
 
 
 def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--url`, `-H`, `--key`, `--timeout`, `--retries`; pass the command a `service`."""
+    """Add `--url`, `-H`, `--key`, `--timeout`, `--retries`; pass the command a `client`."""
 
     @functools.wraps(command)
-    def with_service(
+    def with_client(
         *,
         url: str | None,
         header: tuple[tuple[str, str], ...],
@@ -207,17 +89,17 @@ def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
         **rest: Any,  # noqa: ANN401 (the command's own parameters)
     ) -> Any:  # noqa: ANN401
         url = _service_url(url or url_of(settings_from()))
-        service = Service(
-            base_url=url,
+        client = open_client(
+            url,
             headers={**_headers_of_environment(), **dict(header)},
             key=key or _development_key(url),
-            timeout_s=timeout,
+            timeout=timeout * 1000,
             retries=retries,
-            environment=click.get_current_context().find_object(CliEnvironment) or CliEnvironment(),
         )
-        return _ignoring_broken_pipe(lambda: command(service=service, **rest))
+        with readable_errors():
+            return command(client=client, **rest)
 
-    return _OPTIONS(with_service)
+    return _OPTIONS(with_client)
 
 
 _OPTIONS: Final = combined(
@@ -335,15 +217,3 @@ def _headers_of_environment() -> dict[str, str]:
 
 def _headers(lines: Iterable[str]) -> dict[str, str]:
     return dict(header_of(line) for line in lines if line.strip())
-
-
-def _ignoring_broken_pipe(run: Callable[[], T]) -> T:
-    """Run a command. A closed output, as of `| head`, is no error."""
-    try:
-        result = run()
-        sys.stdout.flush()
-    except BrokenPipeError as error:
-        # Python flushes again at exit, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise click.exceptions.Exit(_BROKEN_PIPE) from error
-    return result

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import examples, json_option
-from headwater.gateway.cli.output import moment, print_answer, print_json, print_rows, say
+from headwater.gateway.cli.options import examples
+from headwater.gateway.cli.output import moment, print_json
+from headwater.gateway.cli.results import Columns, Result, listing, prints
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
-    Service,
     service_options,
 )
 
 if TYPE_CHECKING:
+    from headwater.gateway.client.sync_client import SyncClient
     from headwater.processors.graph.definition import DefinitionInvalid
     from headwater.processors.graph.graph import Graph
     from headwater.schemas.answers import WorkflowListed
@@ -44,24 +45,24 @@ def workflows() -> None:
     )
     + ENVIRONMENT,
 )
-@json_option
+@prints
 @service_options
-def list_workflows(service: Service, *, as_json: bool) -> None:
+def list_workflows(client: "SyncClient") -> Result:
     """List the workflows that workers have or had, and those that are deployed.
 
     Shows for a workflow with a concurrency limit how many runs have a slot, and how many wait for
     one. JSON has also the JSON Schema of its params, if it declares one, and the longest queues of
     its limit.
     """
-    listed = service.ask(lambda client: client.workflows())
-    if as_json:
-        print_answer(listed)
-        return
+    listed = client.run(client.workflows())
     limited = any(workflow.concurrency for workflow in listed)
-    columns = ("workflow", "limit", "per", "running", "waiting") if limited else ("workflow",)
-    print_rows([_workflow_row(workflow) for workflow in listed], columns)
-    if not listed:
-        say("There are no workflows: `headwater worker --app …` runs those of an app.")
+    more = ("limit", "per", "running", "waiting") if limited else ()
+    columns = Columns(("workflow", *more))
+    return listing(
+        listed,
+        columns.table(map(_workflow_row, listed)),
+        none="There are no workflows: `headwater worker --app …` runs those of an app.",
+    )
 
 
 def _workflow_row(workflow: "WorkflowListed") -> dict[str, object]:
@@ -79,8 +80,10 @@ def _workflow_row(workflow: "WorkflowListed") -> dict[str, object]:
 
 # -- `headwater graph`
 
-_GRAPH_COLUMNS: Final = ("name", "version", "deployed", "app", "digest")
-_PROBLEM_COLUMNS: Final = ("file", "code", "path", "message")
+_GRAPHS: Final = Columns(
+    ("name", "version", "deployed", "app", "digest"), drops=("app", "deployed")
+)
+_PROBLEMS: Final = Columns(("file", "code", "path", "message"))
 _FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 
@@ -106,8 +109,8 @@ def graph() -> None:
     )
 )
 @click.argument("files", nargs=-1, required=True, type=_FILE)
-@json_option
-def validate(files: tuple[Path, ...], as_json: bool) -> None:
+@prints
+def validate(files: tuple[Path, ...]) -> Result:
     """Check definitions, without a server: lists every problem with its code and path.
 
     Exits 1 if there is a problem.
@@ -120,12 +123,7 @@ def validate(files: tuple[Path, ...], as_json: bool) -> None:
             _read(file)
         except DefinitionInvalid as error:
             problems += _problem_rows(file, error)
-    if problems or as_json:
-        print_rows(problems, _PROBLEM_COLUMNS, as_json=as_json)
-    if problems:
-        raise click.exceptions.Exit(1)
-    if not as_json:
-        say(f"{', '.join(map(str, files))}: nothing is wrong.")
+    return _problems(problems, ok=f"{', '.join(map(str, files))}: nothing is wrong.")
 
 
 @graph.command(
@@ -137,9 +135,9 @@ def validate(files: tuple[Path, ...], as_json: bool) -> None:
 )
 @click.argument("file", type=_FILE)
 @click.option("--after", default="", metavar="DIGEST", help="Only if this is the newest version.")
-@json_option
+@prints
 @service_options
-def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
+def deploy(client: "SyncClient", file: Path, after: str) -> Result:
     """Deploy a definition: later instances run this version.
 
     The same definition again is the same version. Existing instances stay on theirs.
@@ -149,12 +147,8 @@ def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
     try:
         document = to_dict(_read(file).definition)
     except DefinitionInvalid as error:
-        print_rows(_problem_rows(file, error), _PROBLEM_COLUMNS, as_json=as_json)
-        raise click.exceptions.Exit(1) from error
-
-    _print_versions(
-        [service.ask(lambda client: client.deploy(document, after=after))], as_json=as_json
-    )
+        return _problems(_problem_rows(file, error))
+    return _versions([client.run(client.deploy(document, after=after))])
 
 
 @graph.command(
@@ -163,16 +157,12 @@ def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
     + ENVIRONMENT,
 )
 @click.argument("name", required=False)
-@json_option
+@prints
 @service_options
-def list_graphs(service: Service, name: str | None, as_json: bool) -> None:
+def list_graphs(client: "SyncClient", name: str | None) -> Result:
     """List the deployed graphs with their newest versions, or the versions of one."""
-    versions = service.ask(
-        lambda client: client.graphs() if name is None else client.graph_versions(name)
-    )
-    _print_versions(versions, as_json=as_json)
-    if not versions:
-        say("No graph is deployed: `headwater graph deploy FILE` deploys one.")
+    versions = client.run(client.graphs() if name is None else client.graph_versions(name))
+    return _versions(versions)
 
 
 @graph.command(
@@ -197,7 +187,11 @@ def list_graphs(service: Service, name: str | None, as_json: bool) -> None:
 )
 @service_options
 def show(
-    service: Service, name: str, version: int | None, format_: str | None, instance_id: str | None
+    client: "SyncClient",
+    name: str,
+    version: int | None,
+    format_: str | None,
+    instance_id: str | None,
 ) -> None:
     """Print or draw a deployed graph.
 
@@ -207,19 +201,19 @@ def show(
     if instance_id is not None:
         if version is not None or format_ == "json":
             raise click.UsageError("expected --instance without --version and --format json")
-        sys.stdout.write(_drawn_instance(service, name, instance_id, format_ or "mermaid"))
+        sys.stdout.write(_drawn_instance(client, name, instance_id, format_ or "mermaid"))
         return
 
-    document = service.ask(lambda client: client.graph(name, version)).definition
+    document = client.run(client.graph(name, version)).definition
     if format_ is None or format_ == "json":
         print_json(document)
     else:
         sys.stdout.write(_drawn(document, format_).rstrip("\n") + "\n")
 
 
-def _drawn_instance(service: Service, name: str, instance_id: str, format_: str) -> str:
+def _drawn_instance(client: "SyncClient", name: str, instance_id: str, format_: str) -> str:
     drawn_as: Literal["svg", "mermaid"] = "svg" if format_ == "svg" else "mermaid"
-    return service.ask(lambda client: InstanceName(name, instance_id).handle(client).draw(drawn_as))
+    return client.run(InstanceName(name, instance_id).handle(client).draw(drawn_as))
 
 
 def _drawn(document: Any, format_: str) -> str:  # noqa: ANN401 (JSON)
@@ -245,15 +239,25 @@ def _problem_rows(file: Path, error: "DefinitionInvalid") -> list[dict[str, str]
     ]
 
 
-def _print_versions(versions: "list[GraphVersion]", *, as_json: bool) -> None:
-    rows = [
+def _problems(rows: list[dict[str, str]], ok: str = "") -> Result:
+    tables = [_PROBLEMS.table(rows)] if rows else []
+    return Result(answer=rows, tables=tables, hints=[] if rows else [ok], failed=bool(rows))
+
+
+def _versions(versions: "list[GraphVersion]") -> Result:
+    answer = [
         {
             "name": version.name,
             "version": version.version,
-            "deployed": version.deployed_at.isoformat() if as_json else moment(version.deployed_at),
+            "deployed": version.deployed_at.isoformat(),
             "digest": version.digest,
             "app": version.app,
         }
         for version in versions
     ]
-    print_rows(rows, _GRAPH_COLUMNS, as_json=as_json, drops=("app", "deployed"))
+    rows = [
+        {**row, "deployed": moment(version.deployed_at)}
+        for row, version in zip(answer, versions, strict=True)
+    ]
+    none = "No graph is deployed: `headwater graph deploy FILE` deploys one."
+    return listing(answer, _GRAPHS.table(rows), none=none)

@@ -109,6 +109,6 @@ def read(text: str | bytes, kind: type[T], url: str) -> T:
             return msgspec.convert(json.loads(text), kind)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise UnexpectedAnswerError(
-            f"expected an answer of the workflows API from {url}, found something else "
-            f"({error}); is the base URL whole, as in https://host/api/workflows?"
+            f"expected Headwater at {url}, found something else ({error}); is the base URL whole, "
+            "as in https://host/api/workflows?"
         ) from error

@@ -1,32 +1,40 @@
 """`Client`: workflows of a server, over HTTP."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import SystemRandom
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, Unpack, overload
 from urllib.parse import urlsplit
 
-from headwater.gateway.client.deployments import Deployable, Deployments, Graphs
+from headwater.gateway.client.deployments import Deployments
 from headwater.gateway.client.handles import WorkflowHandle
-from headwater.gateway.client.jobs import LEASE, JobHandle, TakenJob, activate, open_jobs
+from headwater.gateway.client.jobs import LEASE, JobHandle, TakenJob
 from headwater.gateway.client.listing import InstanceFilter, Listing
-from headwater.gateway.client.requests import Policy, ulid_source
+from headwater.gateway.client.requests import Policy, Query, Repeat, Request, ulid_source
 from headwater.gateway.client.runs import Runs
 from headwater.gateway.settings.exposure import redacted
-from headwater.processors.runs.durations import Duration, timeout_of
-from headwater.schemas.answers import InstanceFound, InstancePage, WorkflowList, WorkflowListed
-from headwater.schemas.graph_answers import GraphDefinition, GraphVersion
+from headwater.processors.runs.durations import Duration, milliseconds_of, timeout_of
+from headwater.schemas.answers import (
+    InstanceFound,
+    InstancePage,
+    JobList,
+    JobPage,
+    WorkflowList,
+    WorkflowListed,
+)
+from headwater.schemas.graph_answers import GraphDefinition, GraphList, GraphVersion, GraphVersions
 from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, WorkflowOf
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
     import httpx
 
+    from headwater.gateway.client.requests import HttpAnswer
     from headwater.gateway.client.session import Session
-    from headwater.schemas.answers import JobPage
 
 
 _new_ulid: Final = ulid_source(now_ms, os.urandom)
@@ -48,6 +56,15 @@ class ClientDependencies:
 
 
 _DEFAULTS: Final = ClientDependencies()
+
+T = TypeVar("T")
+
+
+class Deployable(Protocol):
+    """Anything with a definition, for example a GraphWorkflow."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The definition."""
 
 
 class Client:
@@ -166,7 +183,7 @@ class Client:
         return WorkflowHandle(self._entered, workflow)
 
     async def deploy(
-        self, definition: "Mapping[str, Any] | Deployable", *, after: str = ""
+        self, definition: Mapping[str, Any] | Deployable, *, after: str = ""
     ) -> GraphVersion:
         """Deploy a graph: later instances of its name run this version.
 
@@ -180,19 +197,36 @@ class Client:
             CommandRefusedError: The definition is invalid; the message lists all problems.
             ClientError: The request failed.
         """
-        return await Graphs(self._entered).deploy(definition, after)
+        document = definition if isinstance(definition, Mapping) else definition.to_dict()
+        name = document.get("name")
+        if not isinstance(name, str):
+            raise ValueError(f"expected a definition with a name, found {name!r}")  # noqa: TRY004
+        request = Request(
+            method="PUT",
+            path=self._entered.sibling_path("graphs", name),
+            # Repeating it deploys the same version, unless another was deployed in between.
+            repeat=Repeat.UNSAFE if after else Repeat.SAFE,
+            body=json.dumps(document, ensure_ascii=False, allow_nan=False).encode(),
+            headers={"if-match": f'"{after}"'} if after else {},
+        )
+        return await self._entered.send(request, GraphVersion)
 
     async def graphs(self) -> list[GraphVersion]:
         """Return the newest version of every deployed graph."""
-        return await Graphs(self._entered).newest()
+        return (await self._read_graphs(GraphList)).graphs
 
     async def graph(self, name: str, version: int | None = None) -> GraphDefinition:
         """Return a deployed graph with its `.definition`: the newest version or the one named."""
-        return await Graphs(self._entered).definition(name, version)
+        number = () if version is None else ("versions", str(version))
+        return await self._read_graphs(GraphDefinition, name, *number)
 
     async def graph_versions(self, name: str) -> list[GraphVersion]:
         """Return the versions of a graph, newest first."""
-        return await Graphs(self._entered).versions(name)
+        return (await self._read_graphs(GraphVersions, name, "versions")).versions
+
+    async def _read_graphs(self, kind: type[T], *segments: str) -> T:
+        where = self._entered.sibling_path("graphs", *segments)
+        return await self._entered.send(Request(method="GET", path=where, repeat=Repeat.READ), kind)
 
     @property
     def deployments(self) -> Deployments:
@@ -220,7 +254,23 @@ class Client:
         Raises:
             ClientError: The request failed.
         """
-        return await activate(self._entered, types, worker=worker, most=max, lease=lease, wait=wait)
+        wait_ms = milliseconds_of("wait", wait)
+        body = {
+            "types": [types] if isinstance(types, str) else list(types),
+            "worker": worker,
+            "max": max,
+            "leaseMs": milliseconds_of("lease", lease),
+            "waitMs": wait_ms,
+        }
+        request = Request(
+            method="POST",
+            path=self._entered.sibling_path("jobs", "activate"),
+            repeat=Repeat.SAFE,  # The leases of jobs in a lost answer expire either way.
+            body=json.dumps(body).encode(),
+            waits_s=wait_ms / 1000,
+        )
+        answer = await self._entered.send(request, JobList)
+        return [TakenJob(self._entered, job) for job in answer.jobs]
 
     async def jobs(
         self,
@@ -228,7 +278,7 @@ class Client:
         *,
         page_size: int = 50,
         cursor: str | None = None,
-    ) -> "JobPage":
+    ) -> JobPage:
         """Return a page of open jobs, oldest first, of one type or all.
 
         Activated jobs are included. Listing activates none.
@@ -241,7 +291,8 @@ class Client:
         Raises:
             ClientError: The request failed.
         """
-        return await open_jobs(self._entered, type, page_size=page_size, cursor=cursor)
+        query: Query = {"type": type, "pageSize": page_size, "cursor": cursor}
+        return await self._entered.read(self._entered.sibling_path("jobs"), JobPage, query)
 
     @property
     def runs(self) -> Runs:
@@ -251,6 +302,25 @@ class Client:
     def job(self, key: str) -> JobHandle:
         """Return a handle of a job, by the key it was activated with; sends no request."""
         return JobHandle(self._entered, key)
+
+    async def send(self, request: Request) -> "HttpAnswer":
+        """Send a request to any route of the gateway, below its URL; repeat it as it allows.
+
+        Raises:
+            ClientError: The request failed.
+        """
+        return await self._entered.transport.send(self._of_gateway(request))
+
+    async def exchange(self, request: Request) -> "HttpAnswer":
+        """Send a request as `send`, but once; return the answer of any status.
+
+        Raises:
+            ClientError: There was no answer.
+        """
+        return await self._entered.transport.exchange(self._of_gateway(request))
+
+    def _of_gateway(self, request: Request) -> Request:
+        return replace(request, path=f"{self._entered.gateway}{request.path}")
 
     @property
     def _listing(self) -> Listing:

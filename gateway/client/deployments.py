@@ -1,17 +1,19 @@
-"""Deployments of code and of graphs: zip, deploy, activate and read them."""
+"""Deployments of code: zip, deploy, activate and read them.
+
+A deployment is named by the hash of its bytes. So files are ordered by name, without times, owners
+and modes, and stored uncompressed: deflate's output differs between machines.
+"""
 
 import io
 import json
 import os
 import stat
 import zipfile
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from headwater.gateway.client.answers import value_of
 from headwater.gateway.client.requests import Query, Repeat, Request, encoded_query, json_object
-from headwater.schemas.graph_answers import GraphDefinition, GraphList, GraphVersion, GraphVersions
 from headwater.schemas.v1_answers import Deployment, DeploymentActive, DeploymentPage
 
 if TYPE_CHECKING:
@@ -90,8 +92,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 T = TypeVar("T")
 
-#: Seconds that a server may take to import a deployment.
-_IMPORT_TIMEOUT_S: Final = 60.0
+#: Seconds that a server may take to import a deployment, on top of the usual timeout.
+_IMPORT_TIMEOUT_S: Final = 90.0
 
 
 class Deployments:
@@ -126,7 +128,7 @@ class Deployments:
             headers={"content-type": "application/zip", **self._key},
             waits_s=_IMPORT_TIMEOUT_S,
         )
-        return await self._send(request, Deployment)
+        return await self._session.send(request, Deployment)
 
     async def activate(self, deployment_id: str, *, replaces: str = "") -> DeploymentActive:
         """Start new runs on a deployment; existing runs stay on theirs.
@@ -192,7 +194,7 @@ class Deployments:
             query=encoded_query(query),
             headers=self._key,
         )
-        return await self._send(request, kind)
+        return await self._session.send(request, kind)
 
     async def _activate(
         self, *segments: str, replaces: str, repeat: Repeat, body: bytes | None = None
@@ -205,65 +207,4 @@ class Deployments:
             body=body,
             headers={**tag, **self._key},
         )
-        return await self._send(request, DeploymentActive)
-
-    async def _send(self, request: Request, kind: type[T]) -> T:
-        return value_of(await self._session.transport.send(request), kind)
-
-
-# -- graphs
-
-G = TypeVar("G")
-
-
-class Deployable(Protocol):
-    """Anything with a definition, for example a GraphWorkflow."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The definition."""
-
-
-class Graphs:
-    """Graphs of a server. Answers are current, also after other clients' deployments."""
-
-    def __init__(self, session: "Session") -> None:
-        self._session = session
-
-    async def deploy(self, definition: Mapping[str, Any] | Deployable, after: str) -> GraphVersion:
-        """Deploy a definition."""
-        document = definition if isinstance(definition, Mapping) else definition.to_dict()
-        tag = {"if-match": f'"{after}"'} if after else {}
-        # Repeating it deploys the same version, unless another one was deployed in between.
-        repeat = Repeat.UNSAFE if after else Repeat.SAFE
-        name = document.get("name")
-        if not isinstance(name, str):
-            raise ValueError(f"expected a definition with a name, found {name!r}")  # noqa: TRY004
-        body = json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
-        answer = await self._session.transport.send(
-            Request(
-                method="PUT",
-                path=self._session.sibling_path("graphs", name),
-                repeat=repeat,
-                body=body,
-                headers=tag,
-            )
-        )
-        return value_of(answer, GraphVersion)
-
-    async def newest(self) -> list[GraphVersion]:
-        """Return the newest version of every graph."""
-        return (await self._get(GraphList, "graphs")).graphs
-
-    async def versions(self, name: str) -> list[GraphVersion]:
-        """Return the versions of a graph, newest first."""
-        return (await self._get(GraphVersions, "graphs", name, "versions")).versions
-
-    async def definition(self, name: str, version: int | None) -> GraphDefinition:
-        """Return a version of a graph, or its newest."""
-        number = () if version is None else ("versions", str(version))
-        return await self._get(GraphDefinition, "graphs", name, *number)
-
-    async def _get(self, kind: type[G], *segments: str) -> G:
-        where = self._session.sibling_path(*segments)
-        request = Request(method="GET", path=where, repeat=Repeat.READ)
-        return value_of(await self._session.transport.send(request), kind)
+        return await self._session.send(request, DeploymentActive)

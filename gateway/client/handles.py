@@ -13,6 +13,7 @@ from headwater.gateway.client.answers import StreamItem, accepted, status_in, va
 from headwater.gateway.client.listing import PAGE_SIZE, TRIMMED_PAGE_SIZE, Listing
 from headwater.gateway.client.requests import Query, Repeat, json_object, path
 from headwater.processors.runs.durations import Duration, milliseconds
+from headwater.processors.runs.lifecycle import CANCEL, TERMINATE, Action
 from headwater.processors.runs.limits import BATCH_MAX, VALUE_BYTES_TOP
 from headwater.schemas.answers import (
     BulkPage,
@@ -29,7 +30,7 @@ from headwater.schemas.answers import (
 from headwater.schemas.failures import InstanceFailedError, InstanceTerminalError
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.inspection import InspectableInstance, InspectionQuery
-from headwater.streams.authoring.lifecycle import CANCEL, TERMINATE, Action, Controllable
+from headwater.streams.authoring.lifecycle import Controllable
 from headwater.streams.authoring.request_arguments import (
     checked_event_type,
     checked_instance_id,
@@ -84,12 +85,12 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
         return await self._session.read(self._path, Instance, instance=self._key)
 
     @override
-    async def perform(self, action: Action, reason: str = "") -> InstanceStatus:
+    async def perform(self, action: Action, argument: str | None = None) -> InstanceStatus:
         """Perform an action; return the instance's status after it."""
-        body = json_object(reason=json.dumps(reason) if reason else None)
+        body = "{}" if argument is None else json.dumps({action.argument: argument})
         repeat = Repeat.SAFE if action.repeatable else Repeat.UNSAFE
         try:
-            return await self._manage(action.name, repeat, body)
+            return status_in(await self._command(action.name, repeat, body), Managed)
         except InstanceTerminalError as error:
             if action not in (TERMINATE, CANCEL) or not error.repeated:
                 raise
@@ -100,25 +101,14 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
             return status
 
     @override
-    async def inspect(self, question: InspectionQuery[A]) -> A:
+    async def inspect(self, query: InspectionQuery[A]) -> A:
         return await self._session.read(
-            f"{self._path}/graph/{question.path}",
-            question.answer,
-            dict(question.numbers),
-            body=None if question.texts is None else json_object(**question.texts),
+            self._path + query.question.path,
+            query.question.answer,
+            dict(query.numbers),
+            body=None if query.texts is None else json_object(**query.texts),
             instance=self._key,
         )
-
-    async def retry(self, from_step: str | None = None) -> InstanceStatus:
-        """Begin a new run of an errored instance that keeps the completed steps.
-
-        A retry whose outcome is unknown is not repeated.
-
-        Args:
-            from_step: Key of the first step to execute again; None for the one that failed.
-        """
-        from_step_json = None if from_step is None else json.dumps(from_step)
-        return await self._manage("retry", Repeat.UNSAFE, json_object(fromStep=from_step_json))
 
     async def send_event(
         self,
@@ -259,12 +249,8 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
                     status = item.data if item.event == "end" else status
         return status
 
-    async def _manage(self, verb: str, repeat: Repeat, body: str = "{}") -> InstanceStatus:
-        answer = await self._command(verb, repeat, body)
-        return status_in(answer, Managed)
-
     async def _command(
-        self, name: str, repeat: Repeat, body: str = "{}", key: str | None = None
+        self, name: str, repeat: Repeat, body: str, key: str | None = None
     ) -> "HttpAnswer":
         where = f"{self._path}/{name}"
         return await self._session.write(where, body, repeat=repeat, instance=self._key, key=key)

@@ -1,17 +1,16 @@
-"""Jobs of graphs: listing, activation, and what an external worker reports of them."""
+"""Jobs of graphs: what an external worker reports of them."""
 
 import json
-from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
 from headwater.gateway.client.answers import value_of
-from headwater.gateway.client.requests import HttpAnswer, Query, Repeat, Request, json_object
+from headwater.gateway.client.requests import HttpAnswer, Repeat, json_object
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import VALUE_BYTES_TOP
-from headwater.schemas.answers import Job, JobExtended, JobList, JobPage
+from headwater.schemas.answers import Job, JobExtended
 from headwater.streams.authoring.values import encode
 
 if TYPE_CHECKING:
@@ -117,43 +116,3 @@ class TakenJob(JobHandle):
         #: As of the activation; `extend` returns a later one.
         self.lease_until = job.lease_until
         self.idempotency_token = job.idempotency_token
-
-
-async def activate(
-    session: "Session",
-    types: str | Iterable[str],
-    *,
-    worker: str,
-    most: int,
-    lease: Duration,
-    wait: Duration,
-) -> list[TakenJob]:
-    """Activate jobs for a worker.
-
-    It is repeated if its answer is lost: the leases of jobs in a lost answer expire either way.
-    """
-    wait_ms = milliseconds_of("wait", wait)
-    request_body = {
-        "types": [types] if isinstance(types, str) else list(types),
-        "worker": worker,
-        "max": most,
-        "leaseMs": milliseconds_of("lease", lease),
-        "waitMs": wait_ms,
-    }
-    request = Request(
-        method="POST",
-        path=session.sibling_path("jobs", "activate"),
-        repeat=Repeat.SAFE,
-        body=json.dumps(request_body).encode(),
-        waits_s=wait_ms / 1000,
-    )
-    answer = await session.transport.send(request)
-    return [TakenJob(session, job) for job in value_of(answer, JobList).jobs]
-
-
-async def open_jobs(
-    session: "Session", task: str | None, *, page_size: int, cursor: str | None
-) -> JobPage:
-    """Return a page of the jobs that have not ended."""
-    query: Query = {"type": task, "pageSize": page_size, "cursor": cursor}
-    return await session.read(session.sibling_path("jobs"), JobPage, query)

@@ -5,7 +5,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final, TypeAlias
+from http import HTTPStatus
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 #: A server that names a longer delay is not retried.
@@ -214,17 +215,37 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """A successful answer of the server at `url`.
+    """An answer of the server at `url`.
 
     Attributes:
-        position: Positions of the outcome in the log, as the header has them.
         status: HTTP status.
+        headers: Headers by name, in lower case.
     """
 
     url: str
-    body: bytes
-    position: str
     status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether the request succeeded."""
+        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
+
+    @property
+    def position(self) -> str:
+        """Positions of the outcome in the log, as the header has them."""
+        return self.headers.get("headwater-position", "")
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """The problem document of a failure; empty if the answer has none."""
+        try:
+            document = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return {}
+        is_problem = isinstance(document, dict) and isinstance(document.get("code"), str)
+        return document if is_problem else {}
 
 
 def json_object(**texts: str | None) -> str:

@@ -164,8 +164,9 @@ class Session:
         """Return a path of the server outside of the workflows: next to /workflows."""
         return self.transport.url.rpartition("/")[0] + path(*segments)
 
-    def gateway_path(self, *segments: str) -> str:
-        """Return a path of the gateway outside of the workflow service.
+    @property
+    def gateway(self) -> str:
+        """URL of the gateway, for its routes outside of the workflow service.
 
         Raises:
             ValueError: The base URL is not that of a gateway.
@@ -176,7 +177,19 @@ class Session:
                 "expected a base URL that ends in /api/workflows, as a gateway's does, found "
                 f"{self.transport.url}"
             )
-        return gateway + path(*segments)
+        return gateway
+
+    def gateway_path(self, *segments: str) -> str:
+        """Return a path of the gateway outside of the workflow service, as `gateway`."""
+        return self.gateway + path(*segments)
+
+    async def send(self, request: Request, kind: type[T]) -> T:
+        """Send a request of routes whose answers are current; return the answer as a value.
+
+        Raises:
+            ClientError: The request failed.
+        """
+        return value_of(await self.transport.send(request), kind)
 
     async def read(
         self,

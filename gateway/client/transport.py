@@ -1,6 +1,5 @@
 """HTTP transport: sends requests, repeats those that are safe, raises errors."""
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -35,6 +34,41 @@ _SILENCE_S: Final = 60.0
 _NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
+async def send_once(http: httpx.AsyncClient, request: Request) -> HttpAnswer:
+    """Send a request; return the answer, also that of a failure.
+
+    Raises:
+        httpx.RequestError: There was no answer.
+    """
+    kind = {"content-type": "application/json"} if request.body else {}
+    answer = await http.request(
+        request.method,
+        request.path,
+        # Without parameters, those of the path are kept.
+        params=dict(request.query) or None,
+        content=request.body,
+        headers={**kind, **request.headers},
+        timeout=_timeout(http.timeout, request),
+    )
+    return _read(http, answer)
+
+
+def _read(http: httpx.AsyncClient, answer: httpx.Response) -> HttpAnswer:
+    return HttpAnswer(_base_url(http), answer.status_code, answer.headers, answer.content)
+
+
+def _base_url(http: httpx.AsyncClient) -> str:
+    return str(http.base_url).rstrip("/")
+
+
+def _timeout(usual: httpx.Timeout, request: Request) -> httpx.Timeout:
+    """Return the timeout of an attempt: longer if the server may wait before it answers."""
+    if not request.waits_s or usual.read is None:
+        return usual
+    longer = usual.read + request.waits_s
+    return httpx.Timeout(connect=usual.connect, read=longer, write=usual.write, pool=usual.pool)
+
+
 class Transport:
     """Sends requests to one server, with the client's headers."""
 
@@ -53,7 +87,7 @@ class Transport:
     @property
     def url(self) -> str:
         """Base URL of the server."""
-        return str(self._http.base_url).rstrip("/")
+        return _base_url(self._http)
 
     async def send(self, request: Request) -> HttpAnswer:
         """Send a request, repeating it as far as the policy allows.
@@ -64,27 +98,17 @@ class Transport:
         repeats, repeated = 0, False
         while True:
             try:
-                kind = {"content-type": "application/json"} if request.body else {}
-                answer = await self._http.request(
-                    request.method,
-                    request.path,
-                    params=dict(request.query),
-                    content=request.body,
-                    headers={**kind, **request.headers},
-                    timeout=self._timeout(request),
-                )
+                answer = await send_once(self._http, request)
             except httpx.RequestError as error:
                 never = isinstance(error, _NEVER_SENT)
                 failure = Failure.NOT_TAKEN if never else Failure.UNKNOWN
                 problem, retry_after_s = self._unanswered(request, error, repeated=repeated), None
             else:
-                if answer.is_success:
-                    return HttpAnswer(
-                        self.url, answer.content, _position(answer), answer.status_code
-                    )
-                failure = failure_of(answer.status_code, _problem(answer).get("code", ""))
+                if answer.ok:
+                    return answer
+                failure = failure_of(answer.status, answer.problem.get("code", ""))
                 problem = self._error_of(request, answer, repeated=repeated)
-                retry_after_s = _retry_after(answer)
+                retry_after_s = retry_after(answer)
             wait = self.pause(repeats, retry_after_s)
             if wait is None or not may_repeat(request.repeat, failure):
                 raise problem
@@ -92,13 +116,16 @@ class Transport:
             repeated = repeated or failure is Failure.UNKNOWN
             await self._sleep(wait)
 
-    def _timeout(self, request: Request) -> httpx.Timeout:
-        """Return the timeout of an attempt: longer if the server may wait before it answers."""
-        usual = self._http.timeout
-        if not request.waits_s or usual.read is None:
-            return usual
-        longer = usual.read + request.waits_s
-        return httpx.Timeout(connect=usual.connect, read=longer, write=usual.write, pool=usual.pool)
+    async def exchange(self, request: Request) -> HttpAnswer:
+        """Send a request once; return the answer, also that of a failure.
+
+        Raises:
+            ClientError: There was no answer.
+        """
+        try:
+            return await send_once(self._http, request)
+        except httpx.RequestError as error:
+            raise self._unanswered(request, error, repeated=False) from error
 
     def pause(self, repeats: int, retry_after_s: float | None = None) -> float | None:
         """Return the delay before the next attempt in seconds; None for no further attempt."""
@@ -130,11 +157,11 @@ class Transport:
         async with opened as answer:
             if not answer.is_success:
                 await answer.aread()
-                raise self._error_of(request, answer, repeated=False)
+                raise self._error_of(request, _read(self._http, answer), repeated=False)
             kind = answer.headers.get("content-type", "")
             if not kind.startswith("text/event-stream"):
                 await answer.aread()
-                raise self._unexpected(answer)
+                raise self._unexpected(_read(self._http, answer))
             yield answer.aiter_bytes()
 
     def _unanswered(
@@ -155,12 +182,14 @@ class Transport:
             **more,
         )
 
-    def _error_of(self, request: Request, answer: httpx.Response, *, repeated: bool) -> ClientError:
+    def _error_of(self, request: Request, answer: HttpAnswer, *, repeated: bool) -> ClientError:
         """Return the error of an answer that is no success."""
-        status, problem = answer.status_code, _problem(answer)
+        status, problem = answer.status, answer.problem
         code, detail = problem.get("code", ""), problem.get("detail", "")
         known: dict[str, Any] = {"code": code, "status": status}
-        if not code or code == "not_found":
+        # The workflow service has no such code: the base URL is wrong.
+        wrong_url = code == "not_found" and request.path.startswith("/")
+        if not code or wrong_url:
             later = status >= HTTPStatus.INTERNAL_SERVER_ERROR
             if not later and status != HTTPStatus.TOO_MANY_REQUESTS:
                 return self._unexpected(answer)
@@ -169,52 +198,41 @@ class Transport:
             # The server knows the key: another header would not help.
             return UnauthorizedError(detail, **known)
         if status == HTTPStatus.UNAUTHORIZED:
-            return UnauthorizedError(
-                f"{detail}; set HEADWATER_WORKFLOW_KEY, or give a key or a header of your own",
-                **known,
-            )
+            return UnauthorizedError(f"{detail}{self._key_hint(request)}", **known)
         failure = failure_of(status, code)
         if failure is Failure.NOT_TAKEN or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             if request.repeat is Repeat.READ or (failure is Failure.NOT_TAKEN and not repeated):
                 return UnavailableError(f"{self.url} cannot answer: {detail}", **known)
             return self._unknown(request, detail, **known)
-        known |= {"field": problem.get("field"), "position": _position(answer)}
+        known |= {"field": problem.get("field"), "position": answer.position}
         return refused(detail=detail, repeated=repeated, **known)
 
-    def _unexpected(self, answer: httpx.Response) -> ClientError:
+    def _key_hint(self, request: Request) -> str:
+        """Return which setting has the key that a request lacks."""
+        if "x-admin-key" in {**self._http.headers, **request.headers}:
+            return "; set HEADWATER_ADMIN_KEY, or use --admin-key"
+        return "; set HEADWATER_WORKFLOW_KEY, or give a key or a header of your own"
+
+    def _unexpected(self, answer: HttpAnswer) -> ClientError:
         moved = answer.headers.get("location")
-        text = " ".join(answer.text[:_SHOWN].split())
-        actual = f"a redirection to {moved}" if moved else f"{answer.status_code} {text}".rstrip()
+        text = " ".join(answer.body.decode(errors="replace")[:_SHOWN].split())
+        actual = f"a redirection to {moved}" if moved else f"{answer.status} {text}".rstrip()
         return UnexpectedAnswerError(
-            f"expected the workflows API at {self.url}, found {actual}; is the base URL whole, as "
-            "in https://host/api/workflows?",
-            status=answer.status_code,
+            f"expected Headwater at {self.url}, found {actual}; is the base URL whole, as in "
+            "https://host/api/workflows?",
+            status=answer.status,
         )
 
 
 def unreached(url: str, why: str) -> ClientError:
     """Return the error of a request that reached no server."""
     return ConnectionFailedError(
-        f"expected the workflows API at {url}, found no answer ({why}); start it with "
-        "`headwater up`, or set its URL with --url or HEADWATER_URL"
+        f"expected Headwater at {url}, found no answer ({why}); start it with `headwater up`, or "
+        "set its URL with --url or HEADWATER_URL"
     )
 
 
-def _problem(answer: httpx.Response) -> dict[str, Any]:
-    """Return the problem document of an answer; empty if it has none."""
-    try:
-        document = json.loads(answer.content)
-    except (ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) and isinstance(document.get("code"), str) else {}
-
-
-def _position(answer: httpx.Response) -> str:
-    """Return the position in the log of the outcome of a request."""
-    return str(answer.headers.get("headwater-position", ""))
-
-
-def _retry_after(answer: httpx.Response) -> float | None:
+def retry_after(answer: HttpAnswer) -> float | None:
     """Return the seconds of a Retry-After header; None without one, or if it is a date."""
     header = answer.headers.get("retry-after", "").strip()
     return float(header) if header.isdecimal() else None

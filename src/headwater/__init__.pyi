@@ -6,6 +6,7 @@ from .gateway.client.answers import (
 )
 from .gateway.client.client import Client
 from .gateway.client.handles import InstanceHandle, WorkflowHandle
+from .gateway.client.sync_client import SyncClient
 from .processors.code.errors import (
     ChildWorkflowError,
     DuplicateStepError,
@@ -118,6 +119,7 @@ __all__ = (
     "StepFailedError",
     "StepNotFoundError",
     "StepTx",
+    "SyncClient",
     "Task",
     "TaskInfo",
     "UnauthorizedError",

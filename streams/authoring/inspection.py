@@ -12,22 +12,29 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 from typing_extensions import override
 
+from headwater.processors.runs.inspection import (
+    EXPLAIN,
+    MERMAID,
+    SIMULATE_ROUTING,
+    SIMULATE_SYNCHRONIZATION,
+    SVG,
+    TOKENS,
+    TOKENS_MAX,
+    TRACE,
+    Question,
+)
 from headwater.schemas.graph_answers import (
     Explanation,
     SimulatedRouting,
     SimulatedSynchronization,
     TokensPage,
     TracedDecision,
-    TracePage,
 )
 from headwater.schemas.history import Json
 from headwater.streams.authoring.values import encode
 
 A = TypeVar("A")
 
-#: Limits of one response: tokens, and decisions.
-TOKENS_MAX: Final = 1_000
-TRACED_MAX: Final = 100
 #: Means that no output was passed. None would be an output.
 _NO_OUTPUT: Final[Any] = msgspec.UNSET
 
@@ -37,14 +44,12 @@ class InspectionQuery(Generic[A]):
     """A request to inspect an instance.
 
     Attributes:
-        path: Last segment of its URL path.
-        answer: Type of the response.
+        question: What is asked.
         numbers: Query parameters.
         texts: JSON values. If there are any, the request is sent with a body that has all values.
     """
 
-    path: str
-    answer: type[A]
+    question: Question[A]
     numbers: Mapping[str, int | None] = field(default_factory=dict)
     texts: Mapping[str, Json | None] | None = None
 
@@ -72,9 +77,7 @@ class InspectableInstance(ABC):
             after = None if whole is None or whole.cursor is None else int(whole.cursor)
             as_of = at if whole is None else whole.sequence
             numbers = {"at": as_of, "after": after, "pageSize": TOKENS_MAX}
-            page = await self.inspect(
-                InspectionQuery(path="tokens", answer=TokensPage, numbers=numbers)
-            )
+            page = await self.inspect(InspectionQuery(question=TOKENS, numbers=numbers))
             tokens = page.tokens if whole is None else [*whole.tokens, *page.tokens]
             whole = msgspec.structs.replace(page, tokens=tokens)
             if whole.cursor is None:
@@ -102,9 +105,7 @@ class InspectableInstance(ABC):
         encoded_output = None if output is _NO_OUTPUT else encode(output, "an output")
         texts = {"token": _text(token), "node": _text(node), "output": encoded_output}
         return await self.inspect(
-            InspectionQuery(
-                path="simulate-routing", answer=SimulatedRouting, numbers={"at": at}, texts=texts
-            )
+            InspectionQuery(question=SIMULATE_ROUTING, numbers={"at": at}, texts=texts)
         )
 
     async def simulate_synchronization(
@@ -116,25 +117,19 @@ class InspectableInstance(ABC):
         """
         texts = {"token": _text(token), "transition": _text(transition)}
         return await self.inspect(
-            InspectionQuery(
-                path="simulate-synchronization",
-                answer=SimulatedSynchronization,
-                numbers={"at": at},
-                texts=texts,
-            )
+            InspectionQuery(question=SIMULATE_SYNCHRONIZATION, numbers={"at": at}, texts=texts)
         )
 
     async def explain(self, at: int | None = None) -> Explanation:
         """Explain what the run waits for: `.says` in sentences, `.joins` as data."""
-        return await self.inspect(
-            InspectionQuery(path="explain", answer=Explanation, numbers={"at": at})
-        )
+        return await self.inspect(InspectionQuery(question=EXPLAIN, numbers={"at": at}))
 
     async def draw(
         self, written: Literal["svg", "mermaid"] = "svg", *, at: int | None = None
     ) -> str:
         """Draw the graph with the tokens of the run on it."""
-        return await self.inspect(InspectionQuery(path=written, answer=str, numbers={"at": at}))
+        question = SVG if written == "svg" else MERMAID
+        return await self.inspect(InspectionQuery(question=question, numbers={"at": at}))
 
     async def trace(
         self, first: int = 0, last: int | None = None
@@ -143,9 +138,7 @@ class InspectableInstance(ABC):
         begin: int | None = first
         while begin is not None:
             numbers = {"from": begin, "to": last}
-            page = await self.inspect(
-                InspectionQuery(path="trace", answer=TracePage, numbers=numbers)
-            )
+            page = await self.inspect(InspectionQuery(question=TRACE, numbers=numbers))
             for decision in page.decided:
                 yield decision
             begin = page.next_from

@@ -15,6 +15,16 @@ from headwater.processors.graph.introspection import (
 from headwater.processors.graph.past import Past, draw
 from headwater.processors.graph.tracing import Tracing
 from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.inspection import (
+    EXPLAIN,
+    SIMULATE_ROUTING,
+    SIMULATE_SYNCHRONIZATION,
+    SVG,
+    TOKENS,
+    TRACE,
+    TRACED_MAX,
+)
+from headwater.processors.runs.lifecycle import Action
 from headwater.processors.runs.limits import (
     BATCH_MAX,
     REASON_MAX,
@@ -39,13 +49,12 @@ from headwater.schemas.history import (
     HistoryAppended,
     Limits,
     ReplySent,
-    RetryRun,
     SendEvent,
     StartRun,
 )
 from headwater.schemas.statuses import OPEN, RunStatus
-from headwater.streams.authoring.inspection import TRACED_MAX, InspectableInstance, InspectionQuery
-from headwater.streams.authoring.lifecycle import Action, Controllable
+from headwater.streams.authoring.inspection import InspectableInstance, InspectionQuery
+from headwater.streams.authoring.lifecycle import Controllable
 from headwater.streams.authoring.request_arguments import (
     checked_event_type,
     checked_instance_id,
@@ -77,25 +86,18 @@ def check_count(name: str, count: object) -> None:
         raise ValueError(message)
 
 
-def check_reason(reason: object) -> None:
-    """Check the reason for ending an instance.
+def _check_argument(name: str, argument: str) -> None:
+    """Check the text that an action takes.
 
     Raises:
-        CommandRefusedError: It is not text, or longer than the API accepts.
+        CommandRefusedError: The API does not accept it.
     """
-    _check_text("the reason", reason, 0, REASON_MAX)
-
-
-def check_from_step(key: object) -> None:
-    """Check the key of the step from which an instance is retried.
-
-    Raises:
-        CommandRefusedError: It cannot be the key of a step.
-    """
-    if key is not None:
-        _check_text("fromStep", key, 1, STEP_KEY_MAX)
-        if isinstance(key, str) and "\0" in key:
-            raise refused(_INVALID_BODY, "fromStep: expected a step's key without NUL")
+    if name == "reason":
+        _check_text("the reason", argument, 0, REASON_MAX)
+        return
+    _check_text(name, argument, 1, STEP_KEY_MAX)
+    if "\0" in argument:
+        raise refused(_INVALID_BODY, f"{name}: expected a step's key without NUL")
 
 
 def _check_text(what: str, text: object, least: int, most: int) -> None:
@@ -118,9 +120,9 @@ def answer_query(
     Raises:
         CommandRefusedError: As for `InspectableInstance`.
     """
-    past.until = query.numbers.get("to" if query.path == "trace" else "at")
-    first = query.numbers.get("from") or 0
-    folded = Tracing(past, first, TRACED_MAX) if query.path == "trace" else past
+    traced = query.question is TRACE
+    past.until = query.numbers.get("to" if traced else "at")
+    folded = Tracing(past, query.numbers.get("from") or 0, TRACED_MAX) if traced else past
     for record in records:
         if folded.is_done():
             break
@@ -134,22 +136,20 @@ def answer_query(
 def _answer(past: Past, folded: Past | Tracing, query: InspectionQuery[Any]) -> Any:  # noqa: ANN401, depends on the query
     numbers, texts = query.numbers, query.texts or {}
     names = {name: json.loads(text) for name, text in texts.items() if text and name != "output"}
-    match query.path:
-        case "tokens":
-            after = numbers.get("after")
-            limit = numbers.get("pageSize")
-            return introspect_tokens(past, after=-1 if after is None else after, limit=limit)
-        case "simulate-routing":
-            return simulate_routing(past, **names, output=texts.get("output"))
-        case "simulate-synchronization":
-            return simulate_synchronization(past, **names)
-        case "svg" | "mermaid" as written:
-            return draw(past, written)
-        case "explain":
-            return explain(past)
-        case _:
-            assert isinstance(folded, Tracing)  # noqa: S101, the only remaining path
-            return folded.page()
+    question = query.question
+    if question is TOKENS:
+        after = numbers.get("after")
+        limit = numbers.get("pageSize")
+        return introspect_tokens(past, after=-1 if after is None else after, limit=limit)
+    if question is SIMULATE_ROUTING:
+        return simulate_routing(past, **names, output=texts.get("output"))
+    if question is SIMULATE_SYNCHRONIZATION:
+        return simulate_synchronization(past, **names)
+    if question is EXPLAIN:
+        return explain(past)
+    if isinstance(folded, Tracing):
+        return folded.page()
+    return draw(past, "svg" if question is SVG else "mermaid")
 
 
 # -- instances
@@ -252,9 +252,10 @@ class TestInstance(Controllable[None], InspectableInstance, Generic[R_co]):
         await self._send(SendEvent(self._harness.new_id("evt"), type, text))
 
     @override
-    async def perform(self, action: Action, reason: str = "") -> None:
-        check_reason(reason)
-        await self._send(action.with_reason(reason))
+    async def perform(self, action: Action, argument: str | None = None) -> None:
+        if argument is not None:
+            _check_argument(action.argument, argument)
+        await self._send(action.command_with(argument))
 
     @override
     async def inspect(self, query: InspectionQuery[A]) -> A:
@@ -267,19 +268,6 @@ class TestInstance(Controllable[None], InspectableInstance, Generic[R_co]):
         past = Past(self.workflow_name, self.id, number)
         answer: A = answer_query(past, records, query)
         return answer
-
-    async def retry(self, from_step: str | None = None) -> None:
-        """Start a new run that keeps everything before the failed step, or before another step.
-
-        Args:
-            from_step: Key of the step, as in `history.steps[i].step_key`.
-
-        Raises:
-            InstanceNotErroredError: The instance has not errored.
-            StepNotFoundError: It has no such step.
-        """
-        check_from_step(from_step)
-        await self._send(RetryRun(from_step))
 
     async def _send(self, command: Command) -> None:
         reply = await self._harness.send(self.workflow_name, self.id, command)

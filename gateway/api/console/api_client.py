@@ -17,6 +17,8 @@ import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headwater.gateway.api.request_scope import AnyRequest, request_id_of, split_as_sent
+from headwater.gateway.client.requests import HttpAnswer, Repeat, Request
+from headwater.gateway.client.transport import send_once
 from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS
 
 _JSON: Final = msgspec.json.Decoder(float_hook=Decimal)
@@ -64,29 +66,24 @@ class ConsoleKeys(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ApiResponse:
-    """Response of the API."""
+    """Response of the API, with numbers as they were written."""
 
-    status: int
+    answer: HttpAnswer
     data: Any
-    content: bytes
 
     @property
     def ok(self) -> bool:
         """Whether the request succeeded."""
-        return self.status < httpx.codes.BAD_REQUEST
+        return self.answer.ok
 
     @property
     def problem(self) -> Mapping[str, Any]:
         """The problem document of a failure, or a substitute if a hook returned its own body."""
-        if isinstance(self.data, dict) and {"title", "detail", "code"} <= self.data.keys():
-            return self.data
-        detail = self.content.decode(errors="replace")
-        return {
-            "title": "Request refused",
-            "detail": detail,
-            "code": "none",
-            "status": self.status,
-        }
+        if (problem := self.answer.problem) and {"title", "detail"} <= problem.keys():
+            return problem
+        detail = self.answer.body.decode(errors="replace")
+        status = self.answer.status
+        return {"title": "Request refused", "detail": detail, "code": "none", "status": status}
 
 
 class ApiClient:
@@ -115,20 +112,26 @@ class ApiClient:
     ) -> ApiResponse:
         key = self._keys.key_for(url)
         self.curl_commands.append(self._curl_command(url, key, body))
+        sent = {**(headers or {}), **({key.header: key.prefix + key.value} if key else {})}
+        request = Request(method=method, path=url, repeat=Repeat.UNSAFE, body=body, headers=sent)
+        async with self._http() as http:
+            answer = await send_once(http, request)
+        return ApiResponse(answer, _parse(answer))
+
+    def _http(self) -> httpx.AsyncClient:
+        """Return an HTTP client that calls the app in this process, for the browser."""
         scope = self._request.scope
-        sent = [(name, value) for name, value in scope["headers"] if name in _FORWARDED_HEADERS]
-        own = {"x-request-id": request_id_of(scope), **(headers or {})}
-        if key is not None:
-            own[key.header] = key.prefix + key.value
-        if body:
-            own["content-type"] = "application/json"
-        sent += [(name.encode(), value.encode()) for name, value in own.items()]
-        app = _with_split_paths(self._request.app)
-        transport = httpx.ASGITransport(cast("Any", app), client=scope["client"] or ("", 0))
-        request = httpx.Request(method, f"http://localhost{url}", content=body, headers=sent)
-        response = await transport.handle_async_request(request)
-        await response.aread()
-        return ApiResponse(response.status_code, _parse(response), response.content)
+        forwarded = {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in scope["headers"]
+            if name in _FORWARDED_HEADERS
+        }
+        app = cast("Any", _with_split_paths(self._request.app))
+        return httpx.AsyncClient(
+            base_url="http://localhost",
+            headers={"user-agent": "", **forwarded, "x-request-id": request_id_of(scope)},
+            transport=httpx.ASGITransport(app, client=scope["client"] or ("", 0)),
+        )
 
     def _curl_command(self, url: str, key: ApiKey | None, body: bytes) -> str:
         """Return the request as a shell command."""
@@ -148,11 +151,11 @@ def _with_split_paths(app: ASGIApp) -> ASGIApp:
     return served
 
 
-def _parse(response: httpx.Response) -> Any:  # noqa: ANN401 (JSON)
+def _parse(answer: HttpAnswer) -> Any:  # noqa: ANN401 (JSON)
     """Decode the JSON of a response, with numbers as they were written."""
-    if "json" not in response.headers.get("content-type", ""):
+    if "json" not in answer.headers.get("content-type", ""):
         return None
     try:
-        return _JSON.decode(response.content)
+        return _JSON.decode(answer.body)
     except msgspec.DecodeError:  # Lone surrogates are valid JSON, but msgspec refuses them.
-        return json.loads(response.content)
+        return json.loads(answer.body)

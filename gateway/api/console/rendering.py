@@ -19,7 +19,9 @@ from litestar import Response
 from headwater.gateway.api.console.api_client import ApiClient, ApiResponse
 from headwater.gateway.api.request_scope import AnyRequest, request_id_of
 from headwater.gateway.client.requests import path
+from headwater.processors.runs.lifecycle import ACTIONS
 from headwater.schemas.errors import PARSE_ERRORS
+from headwater.schemas.failures import NEXT_STEPS
 
 #: Most characters of a value on a page; the request that the page names returns all of it.
 SHOWN_CHARS: Final = 20_000
@@ -120,7 +122,11 @@ def _environment() -> Environment:
         "quoted": shlex.quote,
         "readable": readable,
     }
-    environment.globals |= {"path": path, "style_version": STYLE_VERSION}
+    environment.globals |= {
+        "next_steps": NEXT_STEPS,
+        "path": path,
+        "style_version": STYLE_VERSION,
+    }
     return environment
 
 
@@ -162,17 +168,12 @@ SECTIONS: Final[Mapping[str, str]] = {
 #: Confirmations by the value of the parameter `done` in the address of a page. The text itself is
 #: never taken from the address: otherwise a link could make the console display any text.
 CONFIRMATIONS: Final[Mapping[str, str]] = {
+    **{action.name: action.done for action in ACTIONS},
     "activate": "The deployment is active: new runs begin on it.",
-    "cancel": "The run is being canceled: its code cleans up first.",
     "drain": "Parked deliveries are being checked again.",
     "events": "The event was sent.",
-    "pause": "The instance is paused.",
     "replay": "The delivery is being reprocessed.",
-    "restart": "The next run has started.",
-    "resume": "The instance has resumed.",
-    "retry": "The next run continues from the failed step.",
     "rollback": "The previous deployment is active again.",
-    "terminate": "The instance was terminated.",
 }
 #: Parameters of pages that are not passed on to the API.
 _PAGE_PARAMETERS: Final = frozenset({"refresh", "done"})
@@ -222,7 +223,7 @@ class PageContext:
         }
         main = values.get("response")
         if isinstance(main, ApiResponse) and not main.ok:
-            status = main.status
+            status = main.answer.status
         rendered = page(
             template,
             status,

@@ -23,6 +23,7 @@ from headwater.gateway.api.problems import CODES, Problem, retry_headers
 from headwater.gateway.api.request_scope import AnyRequest, request_id_of
 from headwater.gateway.client.requests import EmptyName, path
 from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS
+from headwater.processors.runs.lifecycle import ACTIONS
 from headwater.schemas.errors import PARSE_ERRORS
 
 COOKIE: Final = "headwater_console"
@@ -83,9 +84,7 @@ class Sessions:
 
 # -- actions: one request that changes something, then a redirect to its page
 
-#: Lifecycle actions of an instance; their names are those of the API's routes.
-_LIFECYCLE: Final = frozenset({"pause", "resume", "terminate", "cancel", "restart", "retry"})
-_WITH_REASON: Final = frozenset({"terminate", "cancel"})
+_ACTION_BY_NAME: Final = {action.name: action for action in ACTIONS}
 
 
 async def _change(
@@ -102,20 +101,21 @@ async def _change(
 
 async def change_instance(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
     """Pause, resume, end, restart or retry an instance, or send an event to it."""
-    action = context.path_value("action")
+    name = context.path_value("action")
+    action = _ACTION_BY_NAME.get(name)
     headers = {}
     body: dict[str, Any] = {}
-    if action == "events":
+    if name == "events":
         body = {"type": form.get("type", ""), "payload": _json("payload", form.get("payload", ""))}
         # The key of the form: a double click sends one event.
         headers = {"idempotency_key": form.get("key", "")}
-    elif action in _WITH_REASON and form.get("reason"):
+    elif action is None:
+        raise Problem("not_found", f"expected one of {', '.join(sorted(_ACTION_BY_NAME))}")
+    elif action.argument == "reason" and form.get("reason"):
         body = {"reason": form["reason"]}
-    elif action not in _LIFECYCLE:
-        raise Problem("not_found", f"expected one of {', '.join(sorted(_LIFECYCLE))}")
     back = path("instances", context.path_value("workflow"), context.path_value("instance"))
-    url = f"{instance_path(context)}/{action}"
-    return await _change(context, action, url, body, back, **headers)
+    url = f"{instance_path(context)}/{name}"
+    return await _change(context, name, url, body, back, **headers)
 
 
 def _json(field: str, text: str) -> msgspec.Raw:

@@ -17,6 +17,8 @@ from headwater.gateway.api.console.rendering import (
     redirect,
 )
 from headwater.gateway.client.requests import path
+from headwater.processors.runs.inspection import EXPLAIN, SVG, TOKENS
+from headwater.processors.runs.lifecycle import ACTIONS
 
 #: Length of the axis in units, whatever its duration.
 WIDTH: Final = 1000
@@ -80,13 +82,6 @@ _COUNT_MAX: Final = 100
 _NEWEST: Final = 8
 #: Rows on a page of a history.
 _HISTORY_ROWS: Final = 100
-#: Actions by status of an instance; restart is always possible.
-_ACTIONS: Final[Mapping[str, Sequence[str]]] = {
-    "active": ("pause", "cancel", "terminate"),
-    "waiting": ("pause", "cancel", "terminate"),
-    "paused": ("resume", "cancel", "terminate"),
-    "errored": ("retry",),
-}
 
 
 async def overview(context: PageContext) -> Response[bytes]:
@@ -241,8 +236,8 @@ async def instance(context: PageContext) -> Response[bytes]:
         if history.data["tokens"]:
             run = [("runNumber", history.data["runNumber"])]
             live, explained = await gather(
-                context.api.get(f"{base}/graph/tokens", run),
-                context.api.get(f"{base}/graph/explain", run),
+                context.api.get(base + TOKENS.path, run),
+                context.api.get(base + EXPLAIN.path, run),
             )
     status = response.data["details"]["status"] if response.ok else ""
     return context.render(
@@ -253,7 +248,7 @@ async def instance(context: PageContext) -> Response[bytes]:
         entries=list(zip(entries, bars(entries, context.now), strict=True)),
         live=live,
         explained=explained,
-        actions=_ACTIONS.get(status, ()),
+        actions=[action for action in ACTIONS if status in action.statuses],
         workflow=context.path_value("workflow"),
         instance=context.path_value("instance"),
     )
@@ -261,10 +256,10 @@ async def instance(context: PageContext) -> Response[bytes]:
 
 async def picture(context: PageContext) -> Response[bytes]:
     """Picture of a run of a graph."""
-    response = await context.api.get(f"{instance_path(context)}/graph/svg", context.filters())
+    response = await context.api.get(instance_path(context) + SVG.path, context.filters())
     if not response.ok:
         return context.render("problem.html", "workflows", response=response)
-    return Response(response.content, media_type="image/svg+xml", headers=PICTURE_HEADERS)
+    return Response(response.answer.body, media_type="image/svg+xml", headers=PICTURE_HEADERS)
 
 
 async def deployments(context: PageContext) -> Response[bytes]:

@@ -13,6 +13,7 @@ from typing_extensions import override
 from headwater.gateway.api.json_bodies import check_json, decoded, invalid
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.settings.patterns import NAME
+from headwater.processors.runs.lifecycle import ACTIONS
 from headwater.processors.runs.limits import (
     BATCH_MAX,
     DEFAULT_LIMITS,
@@ -33,18 +34,12 @@ from headwater.schemas.failures import (
     INVALID_LABELS,
     INVALID_PARAMS,
 )
-from headwater.schemas.history import Command, Json, Limits, RetryRun
+from headwater.schemas.history import Command, Json, Limits
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.authoring.lifecycle import ACTIONS
 
 #: Most characters of a cursor; real ones have about sixty.
 CURSOR_MAX: Final = 1_024
-#: Commands that may be sent to many instances: those that can be repeated, so no restart.
-BULK: Final[dict[str, Command]] = {
-    "retry": RetryRun(),
-    **{verb.name: verb.command for verb in ACTIONS if verb.repeatable},
-}
-_ENDING: Final = {verb.name: verb for verb in ACTIONS if verb.takes_reason}
+_BULK: Final = {action.name: action for action in ACTIONS if action.bulk}
 
 B = TypeVar("B", bound="Body")
 
@@ -200,7 +195,7 @@ class BulkChange(Ending, frozen=True, kw_only=True):
     """An action for all instances of a workflow with a status or labels."""
 
     action: Annotated[
-        str, msgspec.Meta(description=f"One of {', '.join(BULK)}.", extra={"one_of": list(BULK)})
+        str, msgspec.Meta(description=f"One of {', '.join(_BULK)}.", extra={"one_of": list(_BULK)})
     ]
     status: RunStatus | None = None
     labels: _Labels = {}
@@ -212,22 +207,22 @@ class BulkChange(Ending, frozen=True, kw_only=True):
 
     @override
     def check(self, limits: Limits, at: str = "") -> None:
-        if self.action not in BULK:
-            problem = f"expected one of {', '.join(BULK)}, found {self.action[:60]!r}"
+        if self.action not in _BULK:
+            problem = f"expected one of {', '.join(_BULK)}, found {self.action[:60]!r}"
             raise invalid(f"{at}action", problem)
         if self.status is None and not self.labels:
             raise invalid(f"{at}status", "expected a status or labels, found neither")
-        if self.reason and self.action not in _ENDING:
-            takers = " and ".join(_ENDING)
-            problem = f"expected none with {self.action}, found one: only {takers} take it"
+        takers = [name for name, action in _BULK.items() if action.argument == "reason"]
+        if self.reason and self.action not in takers:
+            problem = (
+                f"expected none with {self.action}, found one: only {' and '.join(takers)} take it"
+            )
             raise invalid(f"{at}reason", problem)
         _check_labels(f"{at}labels", self.labels)
 
     def command(self) -> Command:
         """Return the command of the action."""
-        if self.action in _ENDING:
-            return _ENDING[self.action].with_reason(self.reason)
-        return BULK[self.action]
+        return _BULK[self.action].command_with(self.reason or None)
 
 
 class RoutingSimulation(Body, frozen=True, kw_only=True):

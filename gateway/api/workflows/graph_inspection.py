@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from litestar import Response, get, post
@@ -39,6 +39,17 @@ from headwater.processors.graph.introspection import (
 from headwater.processors.graph.past import Past, draw
 from headwater.processors.graph.tracing import Tracing
 from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.inspection import (
+    EXPLAIN,
+    MERMAID,
+    SIMULATE_ROUTING,
+    SIMULATE_SYNCHRONIZATION,
+    SVG,
+    TOKENS,
+    TOKENS_MAX,
+    TRACE,
+    Question,
+)
 from headwater.projections.workflows.queries import Beginning, LocatedInstance, Workflows
 from headwater.schemas.failures import (
     INSTANCE_NOT_FOUND,
@@ -50,19 +61,8 @@ from headwater.schemas.failures import (
     TOKEN_NOT_FOUND,
     TRANSITION_NOT_FOUND,
 )
-from headwater.schemas.graph_answers import (
-    AsOf,
-    Explanation,
-    SimulatedRouting,
-    SimulatedSynchronization,
-    TokensPage,
-    TracePage,
-)
+from headwater.schemas.graph_answers import AsOf
 from headwater.schemas.history import instance_key
-from headwater.streams.authoring.inspection import TOKENS_MAX
-
-SVG: Final = "image/svg+xml"
-MERMAID: Final = "text/vnd.mermaid"
 
 #: Result of an inspection: data, a picture, or a rejection.
 Inspected: TypeAlias = AsOf | str | Rejection
@@ -184,11 +184,6 @@ _PROBLEMS: Final = (
     "broker_unavailable",
     "overloaded",
 )
-_AS_OF: Final = (
-    "State of a run, by default the current one, after its event `at`; without `at`, its state "
-    "now. It is read from the history in Kafka, so it includes all earlier responses. Nothing is "
-    "changed."
-)
 
 
 def _number(name: str, description: str) -> QueryParameter:
@@ -216,13 +211,7 @@ Last: TypeAlias = Annotated[int | None, _number("to", "Last event to read.")]
 def graph_inspection_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
     """Return the routes that inspect an instance in its current or an earlier state."""
 
-    @get(
-        "/graph/tokens",
-        operation_id="introspectTokens",
-        summary="List the live tokens of a graph",
-        description=f"The node of every token, and what it waits for. {_AS_OF}",
-        **read_spec(TokensPage, examples.TOKENS, *_PROBLEMS),
-    )
+    @get(**_spec(TOKENS, examples.TOKENS))
     async def get_tokens(
         run: Run,
         position: Position,
@@ -234,31 +223,7 @@ def graph_inspection_routes(inspection: GraphInspection) -> list[HTTPRouteHandle
         inspect = partial(introspect_tokens, after=last, limit=page_size)
         return await inspection.inspect(run, position, at, inspect)
 
-    @get(
-        "/graph/explain",
-        operation_id="explainInstance",
-        summary="Explain what a graph waits for",
-        description="For every waiting join: which branches have arrived, which are missing and "
-        "why, when it times out, and what happens then; as data and as sentences. "
-        f"{_AS_OF}",
-        **read_spec(Explanation, examples.EXPLAINED, *_PROBLEMS),
-    )
-    async def get_explanation(
-        run: Run,
-        position: Position,
-        at: At = None,
-    ) -> Response[bytes]:
-        return await inspection.inspect(run, position, at, explain)
-
-    @get(
-        "/graph/trace",
-        operation_id="traceInstance",
-        summary="Trace the decisions of a graph",
-        description="Computes every decision again from the state before it: what the planners "
-        "decided and which inputs they read. If `same` is false, another release decided "
-        "differently.",
-        **read_spec(TracePage, examples.TRACED, *_PROBLEMS),
-    )
+    @get(**_spec(TRACE, examples.TRACED))
     async def get_trace(
         run: Run,
         position: Position,
@@ -267,70 +232,51 @@ def graph_inspection_routes(inspection: GraphInspection) -> list[HTTPRouteHandle
     ) -> Response[bytes]:
         return await inspection.trace(run, position, first, last)
 
+    def of_state(
+        question: Question[Any],
+        example: object,
+        inspect: Callable[[Past], Inspected],
+        media_type: str = JSON,
+    ) -> HTTPRouteHandler:
+        @get(**_spec(question, example, media_type=media_type))
+        async def get_answer(run: Run, position: Position, at: At = None) -> Response[bytes]:
+            return await inspection.inspect(run, position, at, inspect, media_type)
+
+        return get_answer
+
+    mermaid = partial(draw, drawing_format="mermaid")
     return [
         get_tokens,
-        get_explanation,
+        of_state(EXPLAIN, examples.EXPLAINED, explain),
         get_trace,
-        *_picture_routes(inspection),
+        of_state(SVG, examples.SVG, partial(draw, drawing_format="svg"), "image/svg+xml"),
+        of_state(MERMAID, examples.MERMAID, mermaid, "text/vnd.mermaid"),
         *_simulation_routes(inspection),
     ]
 
 
-def _picture_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
-    """Return the routes that draw a run."""
+def _spec(
+    question: Question[Any], example: object, *problems: str, media_type: str = JSON
+) -> dict[str, Any]:
+    """Describe the route of a question, with the problems that only it has."""
+    return {
+        "path": question.path,
+        "operation_id": question.operation,
+        "summary": question.summary,
+        "description": question.effect,
+        **read_spec(question.answer, example, *_PROBLEMS, *problems, media_type=media_type),
+    }
 
-    @get(
-        "/graph/svg",
-        operation_id="drawInstance",
-        summary="Draw a run of a graph as SVG",
-        description=f"Its definition, with its tokens. {_AS_OF}",
-        **read_spec(str, examples.SVG, *_PROBLEMS, media_type=SVG),
-    )
-    async def get_svg(
-        run: Run,
-        position: Position,
-        at: At = None,
-    ) -> Response[bytes]:
-        inspect = partial(draw, drawing_format="svg")
-        return await inspection.inspect(run, position, at, inspect, SVG)
 
-    @get(
-        "/graph/mermaid",
-        operation_id="drawInstanceInMermaid",
-        summary="Draw a run of a graph as a Mermaid flowchart",
-        description=f"Its definition, with its tokens. {_AS_OF}",
-        **read_spec(str, examples.MERMAID, *_PROBLEMS, media_type=MERMAID),
-    )
-    async def get_mermaid(
-        run: Run,
-        position: Position,
-        at: At = None,
-    ) -> Response[bytes]:
-        inspect = partial(draw, drawing_format="mermaid")
-        return await inspection.inspect(run, position, at, inspect, MERMAID)
-
-    return [get_svg, get_mermaid]
+_SIMULATION_PROBLEMS: Final = (*BODY_PROBLEMS, TOKEN_NOT_FOUND, INSTANCE_TERMINAL)
 
 
 def _simulation_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
     """Return the routes that simulate decisions."""
 
     @post(
-        "/graph/simulate-routing",
-        operation_id="simulateRouting",
         body=BodySize.VALUE,
-        summary="Simulate the completion of a token",
-        description="Which transitions would fire, all decisions that would follow, and the status "
-        f"that the run would have. {_AS_OF}",
-        **read_spec(
-            SimulatedRouting,
-            examples.ROUTED,
-            *_PROBLEMS,
-            *BODY_PROBLEMS,
-            TOKEN_NOT_FOUND,
-            NODE_NOT_FOUND,
-            INSTANCE_TERMINAL,
-        ),
+        **_spec(SIMULATE_ROUTING, examples.ROUTED, *_SIMULATION_PROBLEMS, NODE_NOT_FOUND),
     )
     async def post_routing(
         run: Run,
@@ -343,19 +289,12 @@ def _simulation_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
         return await inspection.inspect(run, position, at, inspect)
 
     @post(
-        "/graph/simulate-synchronization",
-        operation_id="simulateSynchronization",
-        summary="Simulate the arrival of a token at a join",
-        description=f"The counts of the join, and the decisions that would follow. {_AS_OF}",
-        **read_spec(
-            SimulatedSynchronization,
+        **_spec(
+            SIMULATE_SYNCHRONIZATION,
             examples.JOINED,
-            *_PROBLEMS,
-            *BODY_PROBLEMS,
-            TOKEN_NOT_FOUND,
+            *_SIMULATION_PROBLEMS,
             TRANSITION_NOT_FOUND,
-            INSTANCE_TERMINAL,
-        ),
+        )
     )
     async def post_synchronization(
         run: Run,

@@ -53,12 +53,11 @@ from headwater.gateway.api.workflows.write_routes import (
     creation_routes,
     event_route,
     lifecycle_route,
-    retry_route,
     tick_route,
 )
+from headwater.processors.runs.lifecycle import ACTIONS
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.history import Limits
-from headwater.streams.authoring.lifecycle import ACTIONS
 from headwater.streams.authoring.programs import Runtime
 from headwater.streams.evaluation.evaluator import EvaluatorProcess
 from headwater.streams.workflows.client import WorkflowClient
@@ -247,8 +246,7 @@ class WorkflowService:
         return [
             *instance_routes(self._query_service),
             *graph_inspection_routes(self._inspection),
-            *[lifecycle_route(self._command_service, verb) for verb in ACTIONS],
-            retry_route(self._command_service),
+            *[lifecycle_route(self._command_service, action) for action in ACTIONS],
             event_route(self.request_guard, self._command_service, self._ports.new_id),
             tail_route(self._query_service, self._tails),
         ]

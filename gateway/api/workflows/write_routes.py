@@ -42,11 +42,11 @@ from headwater.gateway.api.workflows.parameters import (
 from headwater.gateway.api.workflows.query_service import response_of
 from headwater.gateway.api.workflows.request_guard import AnyConnection, RequestGuard
 from headwater.gateway.api.workflows.ticks import Ticks
+from headwater.processors.runs.lifecycle import Action
 from headwater.schemas import answers
 from headwater.schemas.failures import (
     IDEMPOTENCY_CONFLICT,
     INSTANCE_EXISTS,
-    INSTANCE_NOT_ERRORED,
     INSTANCE_NOT_FOUND,
     INSTANCE_TERMINAL,
     INVALID_EVENT_PAYLOAD,
@@ -55,12 +55,8 @@ from headwater.schemas.failures import (
     INVALID_LABELS,
     INVALID_PARAMS,
     MAILBOX_FULL,
-    RECORD_TOO_LARGE,
-    STEP_NOT_FOUND,
     WORKFLOW_NOT_FOUND,
 )
-from headwater.schemas.history import RetryRun
-from headwater.streams.authoring.lifecycle import Action
 
 #: Problems of routes that may create instances.
 _CREATION_PROBLEMS: Final = (
@@ -184,67 +180,47 @@ async def _authorize_event(
         await _authorize_creation(request_guard, context, context.instance_id, start.params)
 
 
-def lifecycle_route(command_service: CommandService, verb: Action) -> HTTPRouteHandler:
+def lifecycle_route(command_service: CommandService, action: Action) -> HTTPRouteHandler:
     """Return the route of a lifecycle command, such as pause."""
     described = post(
-        f"/{verb.name}",
-        audit=f"instances.{verb.name}",
-        operation_id=f"{verb.name}Instance",
+        f"/{action.name}",
+        audit=f"instances.{action.name}",
+        operation_id=f"{action.name}Instance",
         operation_class=OptionalBody,
-        summary=verb.summary,
-        description=verb.effect,
+        summary=action.summary,
+        description=action.effect,
         **write_spec(
             Policy.MANAGE,
             answers.Managed,
-            examples.RUN_STARTED if verb.begins_run else examples.DONE,
-            *(INSTANCE_NOT_FOUND, *verb.refusals),
+            examples.RUN_STARTED if action.begins_run else examples.DONE,
+            *(INSTANCE_NOT_FOUND, *action.refusals),
         ),
     )
 
     async def send_plain(
         workflow: PathName, instance_id: PathName, data: JSONBody[NoFields], prefer: Prefer = ""
     ) -> Response[bytes]:
-        return await command_service.control_instance(workflow, instance_id, verb.command, prefer)
+        return await command_service.control_instance(workflow, instance_id, action.command, prefer)
 
     async def send_with_reason(
         workflow: PathName, instance_id: PathName, data: JSONBody[Ending], prefer: Prefer = ""
     ) -> Response[bytes]:
-        command = verb.with_reason(data.reason)
+        command = action.command_with(data.reason)
         return await command_service.control_instance(workflow, instance_id, command, prefer)
 
-    return described(send_with_reason if verb.takes_reason else send_plain)
-
-
-def retry_route(command_service: CommandService) -> HTTPRouteHandler:
-    """Return the route that retries an errored instance."""
-
-    @post(
-        "/retry",
-        audit="instances.retry",
-        operation_id="retryInstance",
-        operation_class=OptionalBody,
-        summary="Retry an errored instance",
-        description="Starts the next run, which keeps the results of the steps before the failed "
-        "one, or before `fromStep`.",
-        **write_spec(
-            Policy.MANAGE,
-            answers.Managed,
-            examples.RUN_STARTED,
-            INSTANCE_NOT_FOUND,
-            STEP_NOT_FOUND,
-            INSTANCE_NOT_ERRORED,
-            INVALID_PARAMS,
-            RECORD_TOO_LARGE,
-        ),
-    )
-    async def retry(
+    async def send_with_step(
         workflow: PathName, instance_id: PathName, data: JSONBody[Retry], prefer: Prefer = ""
     ) -> Response[bytes]:
-        return await command_service.control_instance(
-            workflow, instance_id, RetryRun(data.from_step), prefer
-        )
+        command = action.command_with(data.from_step)
+        return await command_service.control_instance(workflow, instance_id, command, prefer)
 
-    return retry
+    match action.argument:
+        case "reason":
+            return described(send_with_reason)
+        case "fromStep":
+            return described(send_with_step)
+        case "":
+            return described(send_plain)
 
 
 def bulk_route(service: BulkService) -> HTTPRouteHandler:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from headwater.gateway.cli.api import explain
+from headwater.gateway.cli.api import CliEnvironment
 from headwater.gateway.cli.main import cli
 from headwater.gateway.cli.on_demand import OnDemand
 from headwater.gateway.cli.output import print_rows
@@ -219,28 +219,48 @@ def test_who_has_no_postgres_hears_where_one_is() -> None:
     assert "--postgres and HEADWATER_POSTGRES name another" in said
 
 
+def failed(network: httpx.MockTransport, *arguments: str) -> str:
+    environment = CliEnvironment(network=network)
+    result = CliRunner().invoke(cli, arguments, obj=environment)
+    assert result.exit_code == 1
+    return result.stderr
+
+
+def refusing(status: int, code: str, detail: str) -> httpx.MockTransport:
+    problem = {"status": status, "code": code, "detail": detail}
+    return httpx.MockTransport(lambda _: httpx.Response(status, json=problem))
+
+
 @pytest.mark.parametrize(
-    ("header", "hint"),
+    ("arguments", "hint"),
     [
-        ("x-admin-key", "; set HEADWATER_ADMIN_KEY, or use --admin-key"),
-        ("authorization", ""),  # whose token it is, or which key, the answer says
+        (("dlq", "list"), "; set HEADWATER_ADMIN_KEY, or use --admin-key"),
+        (("deployments", "list"), "; set HEADWATER_ADMIN_KEY, or use --admin-key"),
+        (
+            ("runs", "list"),
+            "; set HEADWATER_WORKFLOW_KEY, or give a key or a header of your own",
+        ),
     ],
 )
 def test_an_operator_who_is_refused_hears_which_variable_has_the_key(
-    header: str, hint: str
+    arguments: tuple[str, ...], hint: str
 ) -> None:
-    requested = httpx.Request("GET", "http://host/admin/dlq", headers={header: "another"})
-    problem = {"status": 401, "code": "unauthorized", "detail": "expected a key"}
-    answer = httpx.Response(401, json=problem, request=requested)
-    assert explain(answer) == f"401 unauthorized: expected a key{hint}"
+    said = failed(refusing(401, "unauthorized", "expected a key"), *arguments)
+    assert said == f"Error: unauthorized: expected a key{hint}\n"
 
 
 def test_who_names_a_deployment_that_is_none_hears_where_they_are_listed() -> None:
-    requested = httpx.Request("POST", "http://host/v1/deployments/dep_1/activate")
-    problem = {"status": 404, "code": "deployment_not_found", "detail": "found none"}
-    said = explain(httpx.Response(404, json=problem, request=requested))
-    assert said == (
-        "404 deployment_not_found: found none; `headwater deployments list` shows those that exist"
+    network = refusing(404, "deployment_not_found", "found none")
+    assert failed(network, "deployments", "activate", "dep_1") == (
+        "Error: deployment_not_found: found none; `headwater deployments list` shows those that "
+        "exist\n"
+    )
+
+
+def test_what_is_not_found_outside_of_the_service_is_no_wrong_url() -> None:
+    network = refusing(404, "not_found", "there is no dead letter 0/9")
+    assert failed(network, "dlq", "show", "0/9") == (
+        "Error: not_found: there is no dead letter 0/9\n"
     )
 
 
@@ -310,6 +330,12 @@ def test_progress_that_nobody_reads_stops_nothing() -> None:
     finally:
         os.close(writing)
     assert (run.returncode, run.stdout) == (0, b"done\n")
+
+
+def test_a_closed_output_ends_a_command_as_shells_expect() -> None:
+    script = f"{sys.executable} -m headwater topics list | true; exit ${{PIPESTATUS[0]}}"
+    run = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (141, "")
 
 
 def test_settings_come_as_json_for_programs_without_secrets() -> None:

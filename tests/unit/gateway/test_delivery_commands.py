@@ -8,7 +8,7 @@ import base64
 import pytest
 from click.testing import CliRunner, Result
 
-from headwater.gateway.cli.deliveries import COLUMNS, DROPS, deliveries
+from headwater.gateway.cli.deliveries import LISTED, deliveries
 from headwater.gateway.cli.operate import dlq, trace_rows
 from headwater.gateway.cli.terminal import columns_to_drop, show_rows
 from tests.fakes.json_server import answering
@@ -107,8 +107,8 @@ def test_columns_drop_out_by_rank_and_ids_are_never_split(
 
 
 def test_a_terminal_of_80_columns_shows_what_a_delivery_is():
-    rows = [{name: str(({"id": EVENT} | ROW)[name]) for name in COLUMNS}]
-    left_out = columns_to_drop(rows, COLUMNS, DROPS, 80)
+    rows = [{name: str(({"id": EVENT} | ROW)[name]) for name in LISTED.names}]
+    left_out = columns_to_drop(rows, LISTED.names, LISTED.drops, 80)
     assert not {"id", "status", "type", "reason"} & set(left_out)
 
 

@@ -5,10 +5,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 import pytest
 
+from headwater.gateway.cli.api import Api, CliEnvironment
 from headwater.gateway.cli.sync import Mirror, SyncFailed
+from headwater.gateway.client.answers import UnexpectedAnswerError
 from headwater.processors.wipes import digest
 from headwater.schemas.tables import TABLES, Table
 
@@ -34,10 +37,14 @@ class Script:
     def sync(
         self, database: Path, since: str | None = None, table: str | None = None
     ) -> dict[str, int]:
-        transport = httpx.MockTransport(self)
-        with httpx.Client(transport=transport, base_url="http://headwater") as client:
+        environment = CliEnvironment(network=httpx.MockTransport(self))
+        with click.Context(click.Command("sync"), obj=environment):
             mirror = Mirror(
-                database, client, report=self.said.append, sleep=self.slept.append, table=table
+                database,
+                Api("http://headwater", {}).exchange,
+                report=self.said.append,
+                sleep=self.slept.append,
+                table=table,
             )
             return mirror.sync(since)
 
@@ -174,7 +181,7 @@ def test_what_does_not_pass_is_not_tried_again(tmp_path: Path) -> None:
 
 def test_another_server_is_said_to_be_one(tmp_path: Path) -> None:
     script = Script([httpx.Response(200, text="<html>")])
-    with pytest.raises(SyncFailed, match="expected Headwater at http://headwater, found something"):
+    with pytest.raises(UnexpectedAnswerError, match=r"expected Headwater at .* found something"):
         script.sync(tmp_path / "rows.sqlite")
 
 

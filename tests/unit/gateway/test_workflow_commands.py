@@ -12,10 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headwater.gateway.cli import output
+from headwater.gateway.cli.api import CliEnvironment, explained
 from headwater.gateway.cli.main import cli
 from headwater.gateway.cli.on_demand import OnDemand
 from headwater.gateway.cli.output import from_unix_ms
-from headwater.gateway.cli.workflow_service import CliEnvironment, explained, header_of
+from headwater.gateway.cli.workflow_service import header_of
 from tests.unit.gateway.workflow_network import (
     BASE_URL,
     Network,
@@ -523,7 +524,7 @@ def test_misuse_is_said_before_anything_is_asked(arguments: list[str], words: st
          "HEADWATER_WORKFLOW_KEY, or give a key or a header of your own"),
         (
             httpx.ConnectError("refused"),
-            f"expected the workflows API at {BASE_URL}, found no answer (refused); start it with "
+            f"expected Headwater at {BASE_URL}, found no answer (refused); start it with "
             "`headwater up`, or set its URL with --url or HEADWATER_URL",
         ),
     ],

@@ -22,6 +22,7 @@ from headwater.processors.idempotency import (
     key_result,
     reservation,
 )
+from headwater.processors.runs.lifecycle import CANCEL
 from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.runs import FoundRun, Runs, state_of
 from headwater.schemas.deployments import DeploymentCreated
@@ -37,7 +38,6 @@ from headwater.schemas.failures import (
 from headwater.schemas.history import Artifact, Once, StartRun
 from headwater.schemas.statuses import RunState
 from headwater.schemas.v1_answers import RunCreated
-from headwater.streams.authoring.lifecycle import CANCEL
 from headwater.streams.workflows.deployment_log import DeploymentLog
 
 _NONE_ACTIVE = "No active deployment. Activate a deployment before triggering runs."
@@ -362,5 +362,5 @@ class RunService:
         if run.status is RunState.CANCELLED:
             return None
         return await self._command_service.send_command(
-            run.workflow_name, run.run_id, CANCEL.with_reason(reason)
+            run.workflow_name, run.run_id, CANCEL.command_with(reason)
         )
