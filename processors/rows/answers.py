@@ -22,21 +22,6 @@ from headwater.schemas.answers import (
 from headwater.schemas.history import Json
 from headwater.schemas.workflow_tables import WorkflowTable
 
-__all__ = [
-    "Row",
-    "as_read",
-    "event_of",
-    "failure_of",
-    "log_line_of",
-    "made",
-    "raw",
-    "run_status",
-    "status_of",
-    "step_of",
-    "token_of",
-    "with_wait",
-]
-
 A = TypeVar("A", bound=Answer)
 S = TypeVar("S", bound=InstanceStatus)
 #: A row by column; times are datetimes, or text if the row was read as JSON.

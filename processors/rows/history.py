@@ -12,8 +12,6 @@ from headwater.schemas.history import HistoryAppended
 from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.schemas.workflow_tables import STEP, TOKEN
 
-__all__ = ["HistoryRows"]
-
 
 class HistoryRows(Patches):
     """The rows of one instance. A retry copies rows of the previous run, as in Postgres."""
@@ -53,7 +51,7 @@ class HistoryRows(Patches):
             if step["step_key"] in taken_over
         ]
         tokens = [token | new | _restarted(token, row) for token in self.tokens(before)]
-        events = [event | new for event in self.events(before) if not event.get("delivered_at")]
+        events = [event | new for event in self.events(before) if event.get("delivered_at") is None]
         stage.steps[run] = _by_key("step_key", _renumbered(steps))
         stage.tokens[run] = _by_key("id", tokens)
         stage.events[run] = _by_key("id", _renumbered(events))

@@ -26,17 +26,6 @@ from headwater.schemas.history import (
     SlotsGiven,
 )
 
-__all__ = [
-    "EventContext",
-    "Patches",
-    "Row",
-    "SlotPatches",
-    "Stage",
-    "Values",
-    "error_of",
-    "trimmed",
-]
-
 #: Columns by name, and hints for the statement; times are Unix milliseconds.
 Values: TypeAlias = dict[str, Any]
 _Instance: TypeAlias = tuple[str, str]

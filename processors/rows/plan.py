@@ -58,8 +58,6 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 
-__all__ = ["INSTANCE_ONLY", "PLANNERS", "is_slots_instance", "plan_record"]
-
 #: Kinds that wait for something outside the code; the others wait for entries inside them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
 #: Events that change no existing instance: a run begins, or they belong to no instance.
@@ -100,16 +98,11 @@ _LEADS_TO: Final[Mapping[type, RunStatus | None]] = {
 }
 
 
-def is_slots_instance(instance_id: str) -> bool:
-    """Whether an instance counts slots. Such an instance has no row of its own."""
-    return instance_id.startswith(SLOTS_ID)
-
-
 def plan_record(
     patches: Patches, appended: HistoryAppended, partition: int = 0, offset: int = 0
 ) -> None:
     """Add the changes of an admitted record to patches."""
-    if is_slots_instance(appended.instance_id):
+    if appended.instance_id.startswith(SLOTS_ID):  # It counts slots and has no row of its own.
         patches.slots.add_record(appended)
         return
     context = EventContext(

@@ -28,8 +28,6 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.workflow_tables import AS_STORED
 
-__all__ = ["TOKEN_PLANNERS"]
-
 _WAITING: Final = TokenStatus.WAITING_FOR_SIBLINGS
 
 

@@ -24,8 +24,6 @@ from headwater.schemas.workflow_tables import (
     WorkflowTable,
 )
 
-__all__ = ["STATEMENTS", "selected"]
-
 Expressions = Mapping[str, LiteralString]
 
 #: Types of received values; JSON is received as text, times as Unix milliseconds.

@@ -19,8 +19,6 @@ from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.tables import Table
 from headwater.schemas.workflow_tables import EVENT, INSTANCE, LOG, RUN, SLOT, STEP, TOKEN
 
-__all__ = ["DELETES", "OF_INSTANCES", "OF_WORKFLOWS", "UPSERTS", "upsert_of"]
-
 
 def upsert_of(table: Table) -> bytes:
     """Return the statement that writes rows of a projection table."""

@@ -38,22 +38,6 @@ from headwater.schemas.answers import (
 )
 from headwater.schemas.history import Json
 
-__all__ = [
-    "BY_RANK",
-    "Changed",
-    "Changes",
-    "LocatedInstance",
-    "OpenJob",
-    "Page",
-    "RunKey",
-    "concurrency_of",
-    "instance_of",
-    "instance_status_of",
-    "job_of",
-    "listed_of",
-    "paged_instance_of",
-]
-
 R = TypeVar("R", bound=msgspec.Struct)
 
 #: Status of a job, by the status of its token.

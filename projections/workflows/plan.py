@@ -43,8 +43,6 @@ from headwater.schemas.workflow_tables import (
     WorkflowTable,
 )
 
-__all__ = ["WORKFLOWS", "plan_history", "workflows_kept"]
-
 #: Columns with JSON text, which is stored unchanged or rejected.
 _VERBATIM: Final = frozenset(
     column.name for table in WORKFLOW_TABLES for column in table.columns if column.type == "json"
