@@ -113,8 +113,7 @@ def _read_newest(
 
 def _wiped_key(key: SqlRow) -> dict[str, Any]:
     """Return the key of a row removed by a wipe, with the user if the key has one."""
-    fields = dict(key) if isinstance(key, dict) else msgspec.structs.asdict(key)
-    return {**fields, "wiped_user": fields.get("user_id")}
+    return {**key, "wiped_user": key.get("user_id")}
 
 
 def _reader(

@@ -17,7 +17,8 @@ from psycopg.types.string import TextLoader
 
 from headwater.projections.errors import store_edge
 from headwater.projections.postgres.connections import HEADWATER
-from headwater.projections.postgres.statements import OF_WORKFLOWS, filled, listed, statement
+from headwater.projections.postgres.statements import filled, listed, statement
+from headwater.projections.postgres.writes import OF_WORKFLOWS
 from headwater.projections.rebuilds.rebuilds import Example
 from headwater.projections.workflows.history import PROJECTION
 

@@ -7,9 +7,10 @@ from typing import Any, Final, LiteralString, TypeVar
 import msgspec
 from psycopg import sql
 
+from headwater.processors.rows.answers import failure_of, made, raw
 from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, template
-from headwater.projections.workflows.answers import Page, failure_of, made, raw
+from headwater.projections.workflows.answers import Page
 from headwater.projections.workflows.listings import (
     NAMES_WITH_INSTANCES,
     InstanceCursor,
