@@ -10,8 +10,8 @@ from headwater.processors.runs.host_messages import AllowAttempts, HostMessage
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
-from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
+from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.workflows.host_process import HostExit, HostKilled, HostProcess, Program
 
 log = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import Declarations, merge_declarations
 from headwater.streams.code_host.builtin_app import BUILTIN_APP
 from headwater.streams.code_host.compatibility import CompatibilityReport
-from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
+from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.workflows.app_environment import environment_of_apps
 from headwater.streams.workflows.host_process import START_S, Program
 from headwater.streams.workflows.host_supervisor import HostSupervisor

@@ -15,7 +15,6 @@ from headwater.processors.runs.engine import Engines
 from headwater.schemas.history import instance_key
 from headwater.streams.clock import monotonic
 from headwater.streams.code_host.apps import Declarations
-from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.commands import RunSizeLimit
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import InstanceStore
@@ -28,6 +27,7 @@ from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_stores import StateStores
+from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.host_process import Program
 from headwater.streams.workflows.hosts import Hosts, Reloading

@@ -13,12 +13,12 @@ from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.engine import engine_of
 from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.clock import monotonic, now_ms
-from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_store import StoreCorrupted
+from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.ownership import GROUP, Ownership
 from tests.conftest import PARTITIONS
