@@ -198,7 +198,7 @@ def _letter(letter: Mapping[str, Any]) -> dict[str, Any]:
     return {**letter, "position": f"{letter['partition']}/{letter['offset']}"}
 
 
-# -- `headwater why` and `headwater impact`: where values come from, and what a delivery set
+# -- `headwater why` and `headwater impact`
 
 _WHY = ("column", "value", "raw_event_id", "normalizer", "version", "sent_at", "position")
 _IMPACT = ("table", "key", "columns_set", "columns_still_set")

@@ -66,7 +66,7 @@ def validate_ownership(strict: bool, api: Api, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-# -- `headwater doctor`: checks of the whole system, or of one user's data
+# -- `headwater doctor`
 
 _STYLES: Final = {"state": {"problem": "red", "warning": "yellow", "unknown": "yellow"}}
 _TIMEOUT_S: Final = 5.0

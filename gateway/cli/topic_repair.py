@@ -99,7 +99,7 @@ def _print_differences(differences: Sequence[Difference], *, as_json: bool) -> N
         raise click.exceptions.Exit(1)
 
 
-# -- `headwater topics skip`: marks a record that blocks its partition as skipped
+# -- `headwater topics skip`
 
 _WARNING: Final = (
     "Skip it only if no release of Headwater wrote it: if one did, start that release instead."
@@ -164,7 +164,7 @@ def skip(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     say("It is a dead letter now; restart the processes that wait for it.")
 
 
-# -- `headwater topics accept-loss`: lets projections continue after a broker lost its log's end
+# -- `headwater topics accept-loss`
 
 
 @click.command(

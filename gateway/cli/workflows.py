@@ -77,7 +77,7 @@ def _workflow_row(workflow: "WorkflowListed") -> dict[str, object]:
     }
 
 
-# -- `headwater graph`: validate, deploy, list and draw definitions of graphs
+# -- `headwater graph`
 
 _GRAPH_COLUMNS: Final = ("name", "version", "deployed", "app", "digest")
 _PROBLEM_COLUMNS: Final = ("file", "code", "path", "message")

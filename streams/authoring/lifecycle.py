@@ -131,5 +131,5 @@ class Controllable(ABC, Generic[T]):
         return await self.perform(CANCEL, reason)
 
     async def restart(self) -> T:
-        """Start a new run. A request whose outcome is unknown is not repeated."""
+        """Start a new run. A request with an unknown outcome is not repeated."""
         return await self.perform(RESTART)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from types import SimpleNamespace
 from typing import cast
@@ -74,7 +73,7 @@ def test_a_takeover_that_fails_is_tried_again(topics: str, fails: Callable[[], A
         attempts.append(number)
         if attempts == [number]:
             await fails()
-        return idle(number, replied)
+        return idle_partition(number, replied)
 
     async def scenario() -> None:
         wake_up = asyncio.Event()
@@ -97,7 +96,7 @@ def test_a_worker_that_the_group_refuses_waits_until_it_is_let_in(
     topics: str, caplog: pytest.LogCaptureFixture
 ):
     async def take_over(number: int, replied: int) -> Partition:
-        return idle(number, replied)
+        return idle_partition(number, replied)
 
     async def scenario() -> None:
         subject = ownership(topics, Driver(partitions=1), take_over)
@@ -150,7 +149,7 @@ class Members:
     def _taking(self, name: str) -> Callable[[int, int], Awaitable[Partition]]:
         async def take_over(number: int, replied: int) -> Partition:
             self.does.append((name, "takes over", number))
-            return idle(number, replied)
+            return idle_partition(number, replied)
 
         return take_over
 
@@ -217,7 +216,7 @@ def test_a_takeover_that_does_not_hear_that_it_is_cancelled_comes_to_nothing(top
     deaf, others_own = True, asyncio.Event()
 
     async def take_over(number: int, replied: int) -> Partition:
-        partition = idle(number, replied)
+        partition = idle_partition(number, replied)
         if deaf:
             stale.append(partition)
             with contextlib.suppress(asyncio.CancelledError):  # as a library does at times
@@ -257,7 +256,7 @@ def test_a_takeover_whose_commands_cannot_be_read_leaves_nothing_open(topics: st
             # A leader epoch that no request can hold.
             owner = SimpleNamespace(claims=Claims(cause=0, leader_epoch=2**40))
             return cast("Partition", SimpleNamespace(number=number, replied=0, owner=owner))
-        return idle(number, 0)
+        return idle_partition(number, 0)
 
     async def scenario() -> None:
         driver = Driver(partitions=PARTITIONS)
@@ -285,7 +284,7 @@ def test_a_partition_with_runs_of_a_newer_kind_waits_and_says_so(
         attempts.append(number)
         if number == 0:
             engine_of(ENGINES, "chart")
-        return idle(number, replied)
+        return idle_partition(number, replied)
 
     async def scenario() -> None:
         wake_up = asyncio.Event()
@@ -323,16 +322,14 @@ class Idle:
         return []
 
 
-def idle(number: int, replied: int) -> Partition:
-    """A partition of which nothing was read, and that has appended nothing."""
-    fields = {"commands": [], "in_flight": deque()}
-    partition = SimpleNamespace(number=number, replied=replied, owner=Idle(), **fields)
-    return cast("Partition", partition)
+def idle_partition(number: int, replied: int) -> Partition:
+    fields = {"commands": [], "in_flight": [], "owner": Idle()}
+    return cast("Partition", SimpleNamespace(number=number, replied=replied, **fields))
 
 
 def test_what_is_heard_late_of_a_partition_concerns_nobody_who_has_it_now(topics: str):
     async def take_over(number: int, replied: int) -> Partition:
-        return idle(number, replied)
+        return idle_partition(number, replied)
 
     async def scenario() -> None:
         wake_up = asyncio.Event()
