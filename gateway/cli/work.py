@@ -54,8 +54,8 @@ from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.skips import load_skips
 from headwater.streams.kafka.topics import check_topics, warn_about_missing_topics
 from headwater.streams.loop_watch import LoopWatch
+from headwater.streams.ownership.watchdog import StandstillWatch
 from headwater.streams.process_tuning import collect_seldom, run_as_batch
-from headwater.streams.watchdog import StandstillWatch
 from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.deployment_log import DefinitionLog, DeploymentLog
 from headwater.streams.workflows.host_process import HostKilled, HostOptions, declarations_of

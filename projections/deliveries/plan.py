@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.runs.claims import Claims, NewestEpoch
+from headwater.processors.runs.claims import Claims
 from headwater.projections.deliveries.row_readers import ROW_READERS, ROW_TYPES
 from headwater.projections.postgres.statements import names_user, wiped_rows
 from headwater.projections.projector.projection import (
@@ -356,12 +356,11 @@ def plan(records: Iterable[LogRecord]) -> Plan:
 
 def _admitted(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecord]:
     """Return the admitted records without claims, and update the newest epoch."""
-    newest = NewestEpoch(claims.epoch)
-    admitted = [
-        record for record in records if newest.admit(_epoch_of(record)) and record.key != CLAIM_KEY
+    return [
+        record
+        for record in records
+        if claims.admit_epoch(_epoch_of(record)) and record.key != CLAIM_KEY
     ]
-    claims.epoch = newest.epoch
-    return admitted
 
 
 def _epoch_of(record: LogRecord) -> int | None:

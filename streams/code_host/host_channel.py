@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from headwater.processors.runs.host_messages import AttemptStarted
-from headwater.streams.deadlines import anonymous_file
+from headwater.streams.ownership.deadlines import anonymous_file
 
 #: Bytes of a frame's length.
 _HEADER: Final = 4

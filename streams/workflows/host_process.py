@@ -32,7 +32,7 @@ from headwater.streams.code_host.host_channel import (
     Pipe,
     crash_location,
 )
-from headwater.streams.deadlines import SessionDeadlines
+from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.workflows.app_environment import environment_of_apps, hint_of_withheld
 
 log = logging.getLogger(__name__)

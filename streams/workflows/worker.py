@@ -14,7 +14,6 @@ from headwater.processors.runs.engine import Engines
 from headwater.schemas.history import instance_key
 from headwater.streams.clock import monotonic
 from headwater.streams.code_host.apps import Declarations
-from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.commands import RunSizeLimit
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import InstanceStore
@@ -26,6 +25,7 @@ from headwater.streams.engine.turns import Flight, Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.workflows.app_environment import environment_of_apps
 from headwater.streams.workflows.host_process import HostOptions
 from headwater.streams.workflows.hosts import NAMED_OUTPUT, Hosts, Reloading

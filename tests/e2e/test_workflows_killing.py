@@ -23,7 +23,7 @@ import pytest
 from headwater.processors.slots.queue import SlotsRun
 from headwater.schemas.history import RunStarted, SendEvent, StartRun
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.deadlines import SESSION_S
+from headwater.streams.ownership.deadlines import SESSION_S
 from tests.e2e.graph_app import OUTPUTS
 from tests.e2e.workflow_app import ENTRIES, ITERATIONS
 from tests.e2e.workflow_books import BookSystem
