@@ -19,7 +19,7 @@ from headwater.streams.evaluation.evaluator import (
 from headwater.streams.kafka.membership import system_membership
 from headwater.streams.kafka.skips import load_skips
 from headwater.streams.kafka.topics import check_topics
-from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.worker import run_worker
 
 

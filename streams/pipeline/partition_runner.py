@@ -39,8 +39,8 @@ from headwater.streams.kafka.state_store import StateStore
 from headwater.streams.ownership.leases import PartitionLost
 from headwater.streams.ownership.phases import Change, OwnedPartitions, Phase
 from headwater.streams.pipeline._faust import TP, Batch
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.fenced_log import FencedLog
-from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_lease import (
     FENCED,
     Fold,

@@ -40,8 +40,8 @@ from headwater.streams.pipeline._faust import (
     run,
     run_periodically,
 )
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.fenced_log import FencedLog
-from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_runner import PartitionRunner
 from headwater.streams.pipeline.partition_state import FORM
 from headwater.streams.process_tuning import collect_seldom

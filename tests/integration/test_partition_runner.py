@@ -24,8 +24,8 @@ from headwater.streams.ownership.leases import PartitionLost
 from headwater.streams.ownership.phases import OwnedPartitions
 from headwater.streams.ownership.watchdog import Watchdog
 from headwater.streams.pipeline._faust import TP, Batch, BatchConsumer
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.fenced_log import FencedLog
-from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_lease import Fold
 from headwater.streams.pipeline.partition_runner import PartitionRunner, SchemaVersionsChanged
 from headwater.streams.pipeline.partition_state import PartitionState

@@ -26,7 +26,7 @@ from headwater.processors.providers.provider import Placement
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline import _faust, worker
 
 async def joined(): pass

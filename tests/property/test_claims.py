@@ -10,7 +10,7 @@ from headwater.schemas.codec import decode, encode
 from headwater.schemas.records import DuplicateDropped, WebhookReceived, WebhooksClaimed
 from headwater.schemas.topics import ADMISSIONS, TRACES, WEBHOOKS
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_state import PartitionCheckpoint, PartitionState
 from tests.fakes.memory_store import MemoryStore
 

@@ -21,7 +21,7 @@ from headwater.schemas.tables import TABLES, Row
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, TOPICS, WAITING, WEBHOOKS, Cleanup
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, partition_of
 from headwater.streams.ownership.leases import Gap, PartitionLost
-from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_lease import (
     FENCED,
     Fold,

@@ -33,8 +33,8 @@ from headwater.streams.ownership.phases import OwnedPartitions
 from headwater.streams.ownership.watchdog import Stalled, Watchdog
 from headwater.streams.pipeline import fenced_log
 from headwater.streams.pipeline._faust import TP
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.fenced_log import FencedLog
-from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_lease import Fold
 from headwater.streams.pipeline.partition_runner import PartitionRunner
 from tests.fakes.memory_store import MemoryStore

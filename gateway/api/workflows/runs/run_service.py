@@ -13,7 +13,7 @@ from headwater.gateway.api.workflows.bodies import generic, text
 from headwater.gateway.api.workflows.command_service import CommandResult, CommandService
 from headwater.gateway.api.workflows.runs.bodies import NewRun
 from headwater.processors.deployments import Deployments, artifact_of
-from headwater.processors.idempotency import (
+from headwater.processors.idempotency_keys import (
     Answered,
     Conflict,
     IdempotencyKey,
