@@ -1,6 +1,5 @@
 """The workflow that deletes the instances about a user, after a wipe of the user's deliveries."""
 
-from collections.abc import Awaitable, Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ from headwater.streams.replay.step import Step
 from headwater.streams.replay.workflow import Workflow
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from headwater.gateway.builtin.bulk_operations import InstanceDeletion
 
 _ERASE_TIMEOUT: Final = "6 hours"
