@@ -151,7 +151,10 @@ def replay_letters(
     done = _replayed(api, {**request, "dry_run": dry_run}, quiet=as_json)
     what = "would be replayed" if dry_run else "replayed"
     return Result(
-        answer={name: done[name] for name in ("dry_run", "replayed", "failed", "results")},
+        answer={
+            "dry_run": dry_run,
+            **{name: done[name] for name in ("replayed", "failed", "results")},
+        },
         tables=[_REPLAYED.table(done["results"])],
         hints=[f"{done['replayed']} {what}, {done['failed']} not."],
         failed=bool(done["failed"]),
