@@ -13,6 +13,7 @@ from headwater.streams.replay.workflow import Workflow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
     from headwater.gateway.builtin.bulk_operations import InstanceDeletion
 
 _ERASE_TIMEOUT: Final = "6 hours"
