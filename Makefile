@@ -13,7 +13,7 @@ LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo check test soak bench lint schemas dictionary notebook picture lock lock-jars clean
+.PHONY: help setup up demo check test soak bench bench-guard lint schemas dictionary notebook picture lock lock-jars clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -39,6 +39,9 @@ soak: setup ## Run long fault-injection tests, with your own seeds (SEEDS="1 2 3
 
 bench: setup .venv-bench/stamp ## Run the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-guard: setup ## Compare the speed of the working tree with that of a commit (ARGS="HEAD~3")
+	@$(BIN)/python -m benchmarks.guard $(ARGS)
 
 .venv-bench/stamp: requirements-bench.txt
 	@echo "Installing the libraries that the benchmarks compare with, in .venv-bench"

@@ -133,7 +133,7 @@ def fail(output: str) -> None:
 
 
 def make_environment(python: str) -> None:
-    """Create `.venv`, or recreate one whose Python is missing or too old, or that was moved."""
+    """Create `.venv`, or recreate it if it was moved, or its Python is missing or too old."""
     usable = version_of(str(PYTHON)) >= OLDEST
     moved = HOME.exists() and HOME.read_text("utf-8") != str(ROOT)
     if usable and not moved:

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.by_hand BOOTSTRAP DSN` reads its raw topic, merges into a dictionary, produces
 the merged rows (`acks=all`, in batches), upserts them into Postgres and commits; it reports `rows`,
-the sum so far, after each batch. The next batch is read while the last one is being written. No
+the sum so far, after every batch. The next batch is read while the last one is being written. No
 duplicates are dropped, no outcomes or traces kept, and a crash may lose what is in memory.
 """
 

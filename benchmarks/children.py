@@ -1,7 +1,7 @@
 """Child processes of a benchmark: started, read, suspended, resumed and stopped.
 
-A child reports on its standard output, one JSON object per line. Its errors go to a log file, whose
-last lines a failure quotes.
+A child reports on its standard output, one JSON object per line. Its errors go to a log file.
+A failure quotes its last lines.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Cost and savings of codecs: the deliveries of the other benchmarks, appended and read again.
 
-`python -m benchmarks.compression` prints a line for each codec and batch size: microseconds of
+`python -m benchmarks.compression` prints one line per codec and batch size: microseconds of
 processor time per record in the producer, the consumer and the broker, and its bytes in the log.
 ADR 0024 has a run.
 """

@@ -4,7 +4,7 @@ Method. An owner, the log of production and an embedded Kafka; no host, because 
 terminated before it begins leaves the same bytes. Instances are started, ended, evicted, and
 written to checkpoints as by a worker. Measured is the process that owns them, before and after;
 then it is killed, and others take the partition over: from the store on disk, from Kafka into an
-empty store, and from Kafka into memory. Each is a new process, without state of the one before.
+empty store, and from Kafka into memory. All are new processes, without state of the one before.
 
     python -m benchmarks.ended --instances 200000
 """
@@ -45,7 +45,7 @@ _PARAMS: Final = json.dumps({"customer": "c-1029384756", "lines": [{"sku": "a-1"
 _BATCH: Final = 1_000
 #: Memory that the store on disk may use.
 STORE_MIB: Final = 64
-#: The partition of each kind of store; both are filled alike.
+#: The partitions of the kinds of stores; both are filled alike.
 _PARTITIONS: Final = {"disk": 0, "memory": 1}
 
 
@@ -178,7 +178,7 @@ def _run(what: str, bootstrap: str, kind: str, folder: Path | None, count: int) 
 
 
 def main() -> None:
-    """Measure, and print a line for each."""
+    """Measure, and print one line per figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=int, default=200_000)
     parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)

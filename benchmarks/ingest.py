@@ -1,9 +1,9 @@
 """Accepting deliveries: rate and latency of the signed POST, compared with two minimal servers.
 
-Method. All three servers run all the time, each as a process with the gateway's HTTP server.
+Method. All three servers run all the time, in separate processes with the gateway's HTTP server.
 A generator in a process of its own posts from 64 connections; a connection sends its next request
-when it has a response (a closed loop). All deliveries differ, and are signed beforehand. Each
-target has the same time in each round, after a warm-up. No pipeline worker runs.
+when it has a response (a closed loop). All deliveries differ, and are signed beforehand. Every
+target has the same time in every round, after a warm-up. No pipeline worker runs.
 
 The generator shares the machine with what it measures. `busy` is the share of a core that it used;
 it is not the bottleneck as long as that stays well below 1 and the empty server, which it drives
@@ -83,7 +83,7 @@ def run(sizes: Sizes) -> Comparison:
         first = 0
         for number in range(sizes.rounds):
             for server in turns(servers, number):
-                measured = _measure(system, server, sizes, first)
+                measured = measure(system, server, sizes, first)
                 first += _APART
                 rounds[server.name].append(measured)
                 rate = measured.values["requests_s"]
@@ -112,7 +112,8 @@ def _servers(system: System, stack: ExitStack) -> list[Server]:
     ]
 
 
-def _measure(system: System, server: Server, sizes: Sizes, first: int) -> Round:
+def measure(system: System, server: Server, sizes: Sizes, first: int) -> Round:
+    """Post to a server for a while. `first` is the number of the first delivery."""
     secret = DEVELOPMENT_SECRETS["terra_secrets"]
     numbers = (server.port, CONNECTIONS, first, sizes.seconds, sizes.warm_s)
     with system.child("load", "benchmarks.load", *map(str, numbers), secret) as load:

@@ -113,7 +113,7 @@ def _run(what: str, bootstrap: str, folder: Path, count: int, mib: int) -> Any: 
 
 
 def main() -> None:
-    """Measure, and print a line for each."""
+    """Measure, and print one line per figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=int, default=1_000)
     parser.add_argument("--mib", type=int, default=31, help="of each state")

@@ -1,8 +1,8 @@
 """Daily deliveries of 2 KB, all different and plausible.
 
 A delivery is a function of its number, so that all processes generate the same ones. Wearables send
-a day again each time they sync, so five deliveries make a row: numbers iterate over the users, then
-over the versions of their day, and then over the days.
+a day again every time they sync, so five deliveries make a row: numbers iterate over the users,
+then over the versions of their day, and then over the days.
 """
 
 import json
@@ -34,6 +34,11 @@ class Delivery:
 def rows_of(count: int) -> int:
     """Return how many rows the first `count` deliveries make."""
     return count // WHOLE * USERS + min(count % WHOLE, USERS)
+
+
+def distinct(number: int) -> int:
+    """Return the number of a delivery that has a row of its own, from 0, and is the row's first."""
+    return number // USERS * WHOLE + number % USERS
 
 
 def delivery(number: int) -> Delivery:

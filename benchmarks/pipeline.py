@@ -98,7 +98,7 @@ class Contestant(Protocol):
 
 
 class Headwater:
-    """Pipeline worker and projector as in production: a process each."""
+    """Pipeline worker and projector as separate processes, as in production."""
 
     name = HEADWATER
     topic = WEBHOOKS
@@ -281,7 +281,7 @@ def run(sizes: Sizes, profiler: Profiler | None) -> Comparison:
     with opened() as system, ExitStack() as stack:
         system.make_topics(*topics.ALL)
         trials = _trials(system, stack, sizes)
-        # Request all stops at once at the end: each takes a second or two.
+        # Request all stops at once at the end: a stop takes a second or two.
         for part in (part for trial in trials for part in trial.contestant.parts.values()):
             stack.callback(part.ask_to_stop)
         log_progress("Warming up")
@@ -317,7 +317,7 @@ def _trials(system: System, stack: ExitStack, sizes: Sizes) -> list[Trial]:
 
 def _comparison(rounds: dict[str, list[Round]]) -> Comparison:
     what: dict[str, Any] = {
-        HEADWATER: "worker and projector: no duplicates, an outcome each, the origin of each value",
+        HEADWATER: "worker and projector: no duplicates, outcomes, the origin of every value",
         BY_HAND: "one aiokafka loop: parse, merge, produce, upsert",
         FAUST: "Faust's own transport and table, one event at a time",
         QUIX: "Quix Streams: state on disk with its changelog, rows produced and upserted",

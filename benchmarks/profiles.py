@@ -1,7 +1,7 @@
 """Profiles: py-spy samples the processes of Headwater while they are measured.
 
 py-spy sees Python functions; time in C code counts for the function that called it. It pauses the
-process for each sample, so figures of a profiled run are a little lower than others.
+process for every sample, so figures of a profiled run are a little lower than others.
 """
 
 import shutil
@@ -61,7 +61,7 @@ class Profiler:
 
 
 def profiler(directory: Path) -> Profiler | None:
-    """Return a profiler; None, with a line that says so, if py-spy is not installed."""
+    """Return a profiler; None, with a log line, if py-spy is not installed."""
     installed = Path(sys.executable).with_name("py-spy")
     program = str(installed) if installed.exists() else shutil.which("py-spy")
     if program is None:

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.quix BOOTSTRAP DSN` reads its raw topic, merges into its state (RocksDB, one
 changelog record per change: that is its topic of rows) and upserts changed rows into Postgres
-through a custom sink, at each checkpoint; it reports `rows`, the deliveries so far. Its package is
+through a custom sink, at every checkpoint; it reports `rows`, the deliveries so far. Its package is
 installed by `make bench` only: a dependency of the benchmark, not of Headwater.
 """
 
@@ -30,7 +30,7 @@ _SESSION_MS: Final = 30_000
 
 
 class PostgresSink(BatchingSink):  # type: ignore[misc]  # not installed where types are checked
-    """Upserts the rows that a checkpoint has changed, each row once."""
+    """Upserts the rows that a checkpoint has changed, every row once."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__()

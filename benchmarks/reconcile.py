@@ -43,7 +43,7 @@ _PEOPLE_AT_ONCE: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Rounds, and the connections of each."""
+    """Rounds, and the connections per round."""
 
     rounds: int
     connections: int

@@ -75,7 +75,7 @@ class Ratio:
     """
 
     to: str
-    found: float
+    measured: float
     lowest: float
     highest: float
     cpu: float | None
@@ -85,7 +85,7 @@ class Ratio:
     def __str__(self) -> str:
         aim = "no aim" if self.aim is None else f"aim {self.aim:.2f}"
         spread = f"{self.lowest:.2f} to {self.highest:.2f}"
-        result = f"found {self.found:.2f} of {self.to} (rounds: {spread})"
+        result = f"measured {self.measured:.2f} of {self.to} (rounds: {spread})"
         cpu = "" if self.cpu is None else f", at {self.cpu:.1f} times its processor time"
         return f"{aim}, {result}{cpu}"
 
@@ -118,7 +118,7 @@ class Comparison:
                 ratios.append(
                     Ratio(
                         to=name,
-                        found=round(median(by_round), 3),
+                        measured=round(median(by_round), 3),
                         lowest=round(min(by_round), 3),
                         highest=round(max(by_round), 3),
                         cpu=self._cpu_ratio(name),
@@ -141,7 +141,7 @@ class Comparison:
         if self.name not in LIMITS:
             return ""
         value = self.targets[self.subject].medians()[self.measure]
-        return f"aim at most {LIMITS[self.name]:,.0f}, found {value:,.0f}"
+        return f"aim at most {LIMITS[self.name]:,.0f}, measured {value:,.0f}"
 
     def document(self) -> dict[str, Any]:
         """Return everything for JSON."""

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 import psycopg
 
-#: Value and signed time of each column that is set.
+#: Values and signed times of the columns that are set.
 Held: TypeAlias = dict[str, tuple[int, Any]]
 Key: TypeAlias = tuple[str, str, str]
 
@@ -33,7 +33,7 @@ _KEY: Final = {"user_id": "text", "source": "text", "datetime": "date"}
 
 
 def read(value: bytes) -> list[tuple[Key, int, dict[str, Any]]]:
-    """Return the rows of a raw record: key, signed time and columns of each day in it."""
+    """Return the rows of a raw record: key, signed time and columns of every day in it."""
     record = orjson.loads(value)
     body = orjson.loads(record["body"])
     source = body["user"]["provider"].lower()

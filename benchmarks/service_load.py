@@ -1,10 +1,10 @@
 """Use the workflow service as its clients do, and read the results in the log.
 
-`python -m benchmarks.service_load BOOTSTRAP PORT KEY` reports `ready`, then executes each line of
+`python -m benchmarks.service_load BOOTSTRAP PORT KEY` reports `ready`, then executes every line of
 its standard input, a JSON object with `do`, and reports the result:
 
 - `create`: COUNT workflows of one step, CONCURRENCY at a time; reports `creates_s`
-- `send`: an event to each of COUNT workflows that wait for it, likewise; reports `events_s`
+- `send`: one event per workflow to COUNT workflows that wait for it, likewise; reports `events_s`
 - `settle`: waits until Postgres has all of the history; reports `settled`
 
 HOW is the path of commands: `http`, `async` (the same, with Prefer: respond-async) or `kafka`.

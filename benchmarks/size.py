@@ -54,7 +54,7 @@ class Figure:
     """A measured value, and its aim, if there is one."""
 
     what: str
-    found: float
+    measured: float
     unit: str
     at_most: float | None = None
     at_least: float | None = None
@@ -63,9 +63,9 @@ class Figure:
     def aim(self) -> str:
         """Return the aim as text, and by how much it is missed."""
         if self.at_most is not None:
-            missed, aim = self.found / self.at_most - 1, f"at most {self.at_most:,g}"
+            missed, aim = self.measured / self.at_most - 1, f"at most {self.at_most:,g}"
         elif self.at_least is not None:
-            missed, aim = 1 - self.found / self.at_least, f"at least {self.at_least:,g}"
+            missed, aim = 1 - self.measured / self.at_least, f"at least {self.at_least:,g}"
         else:
             return ""
         return f"{aim}; missed by {missed:.0%}" if missed > 0 else f"{aim}; met"
@@ -79,11 +79,11 @@ class Sized:
     figures: list[Figure] = field(default_factory=list)
     name: str = "size"
 
-    def add(self, what: str, found: float, unit: str, **aim: float) -> None:
+    def add(self, what: str, measured: float, unit: str, **aim: float) -> None:
         """Add a figure, and log it."""
-        figure = Figure(what=what, found=found, unit=unit, **aim)
+        figure = Figure(what=what, measured=measured, unit=unit, **aim)
         self.figures.append(figure)
-        log_progress(f"{what}: {found:,.2f} {unit} {figure.aim}")
+        log_progress(f"{what}: {measured:,.2f} {unit} {figure.aim}")
 
     def document(self) -> dict[str, Any]:
         """Return everything for JSON."""

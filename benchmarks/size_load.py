@@ -1,7 +1,7 @@
 """Write the state of partitions straight into the topics: rows and claims.
 
 `python -m benchmarks.size_load BOOTSTRAP ROWS CLAIMS OF PARTITION...`: so many rows and claims for
-each of these partitions, of `OF` partitions. It reports its progress, and `written` at its end.
+these partitions, of `OF` partitions. It reports its progress, and `written` at its end.
 
 The records are those that intake would have written: rows made by the provider's normalizer and the
 codec, with the epoch of an owner, and claims of a thousand event ids per record, spread over the
@@ -49,7 +49,7 @@ _ID_BYTES: Final = 16
 
 def claimed_ids(partition: int) -> Iterator[str]:
     """Yield the event ids claimed in a partition, from offset 0 on; deterministic."""
-    draw = random.Random(f"claims of {partition}")  # noqa: S311, the same each time
+    draw = random.Random(f"claims of {partition}")  # noqa: S311, the same every time
     while True:
         drawn = draw.randbytes(_ID_BYTES * _CLAIMS_A_RECORD).hex()
         for start in range(0, len(drawn), 2 * _ID_BYTES):
@@ -100,8 +100,8 @@ def _update(number: int) -> RowUpdate:
 
 
 def _rows(partition: int, partitions: int, rows: int) -> Iterator[Outgoing]:
-    """Yield rows day by day, each day for all users, as they occur in production."""
-    draw = random.Random(f"rows of {partition}")  # noqa: S311, the same each time
+    """Yield rows day by day, for all users, as they occur in production."""
+    draw = random.Random(f"rows of {partition}")  # noqa: S311, the same every time
     templates = [_Template(USERS // _TEMPLATES * number) for number in range(_TEMPLATES)]
     users = [name.encode() for name in islice(users_of(partition, partitions), -(-rows // DAYS))]
     for number in range(rows):

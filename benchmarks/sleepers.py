@@ -5,7 +5,7 @@ then it keeps them as bytes. The growth of the worker and its host, divided by t
 instances, is the memory of one. It includes what starting so many at a time allocated and did not
 release; the second half, measured alone, reuses that. Then the worker is killed (SIGKILL) and
 restarted at once, under the name that it keeps over restarts; meanwhile a command is sent to an
-instance of each partition. The clock runs from the kill to the last of the replies, so it includes
+instance of every partition. The clock runs from the kill to the last of the replies, so it includes
 the start of Python and of the host; a takeover without sleeping instances shows how much that is.
 First without checkpoints, so that the whole history is read, then with one.
 """
@@ -45,7 +45,7 @@ TAKEN: Final = "after a takeover"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Takeovers of each kind, and the number of sleeping instances."""
+    """Takeovers per kind, and the number of sleeping instances."""
 
     rounds: int
     instances: int

@@ -79,7 +79,7 @@ def _show(what: str, cost: tuple[float, float]) -> None:
 
 
 def main() -> None:
-    """Measure, and print a line for each kind of work."""
+    """Measure, and print one line per kind of work."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--memory-mib", type=int, default=64)
@@ -89,7 +89,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         stores = StateStores(Path(folder), options.memory_mib * _MIB, lambda: 0)
         store = stores.open(ours)
-        _measure(store, options.batches, random.Random("rows"))  # noqa: S311, the same each time
+        _measure(store, options.batches, random.Random("rows"))  # noqa: S311, the same every time
         store.close()
         size = sum(file.stat().st_size for file in Path(folder).rglob("*.sst"))
         raw = options.batches * _BATCH * _VALUE_BYTES

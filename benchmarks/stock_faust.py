@@ -1,8 +1,8 @@
 """The alternative with Faust as it is: its own transport, its own table, one event at a time.
 
 `python -m benchmarks.stock_faust BOOTSTRAP DSN` reads its raw topic, merges into a `faust.Table`
-(memory store with changelog), sends each merged row to a topic and upserts them into Postgres in
-batches; it reports `rows`, the sum so far, after each.
+(memory store with changelog), sends every merged row to a topic and upserts them into Postgres in
+batches; it reports `rows`, the sum so far, after every batch.
 """
 
 import asyncio

@@ -99,11 +99,11 @@ def _sized(sized: Sized) -> Table:
     """Return a table of measured values and aims."""
     table = Table(box=box.SIMPLE_HEAD, title=sized.title, title_justify="left", title_style="bold")
     table.add_column("")
-    table.add_column("found", justify="right")
+    table.add_column("measured", justify="right")
     table.add_column("")
     table.add_column("aim")
     for figure in sized.figures:
-        table.add_row(figure.what, _shown(figure.found), figure.unit, figure.aim)
+        table.add_row(figure.what, _shown(figure.measured), figure.unit, figure.aim)
     return table
 
 

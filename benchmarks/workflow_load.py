@@ -1,16 +1,16 @@
 """Start workflows, and read their ends in the log.
 
-`python -m benchmarks.workflow_load BOOTSTRAP` reports `ready`, then executes each line of its
+`python -m benchmarks.workflow_load BOOTSTRAP` reports `ready`, then executes every line of its
 standard input, a JSON object with `do`, and reports the result:
 
 - `wait`: waits until the worker answers; reports `owned`
-- `run`: COUNT instances of WORKFLOW with PARAMS, CONCURRENCY at a time, each with STEPS; reports
+- `run`: COUNT instances of WORKFLOW with PARAMS, CONCURRENCY at a time, with STEPS steps; reports
   `steps_s`
 - `follow`: reads TOPIC along, from `following` until no more records arrive; reports `followed`
 - `sleep`: COUNT instances that sleep, CONCURRENCY commands at a time; reports `asleep`
-- `end`: ends a sleeping instance of each partition, to see when its owner answers; reports
+- `end`: ends a sleeping instance of every partition, to see when its owner answers; reports
   `answered`
-- `checkpoints`: waits until each partition has one; reports `checkpoints`
+- `checkpoints`: waits until every partition has one; reports `checkpoints`
 """
 
 import asyncio
@@ -184,7 +184,7 @@ class Load:
         return {"asleep": count, "seconds": round(time.perf_counter() - began, 3)}
 
     async def end(self) -> dict[str, Any]:
-        """End one instance of each partition; start one instead if none is sleeping."""
+        """End one instance per partition; start one instead if none is sleeping."""
 
         async def one(partition: int) -> None:
             if self._sleepers.get(partition):

@@ -1,9 +1,9 @@
 """The limit: append the records of workflows with a plain producer.
 
-`python -m benchmarks.workflow_raw BOOTSTRAP TOPIC` reports `ready`. For each line of its standard
+`python -m benchmarks.workflow_raw BOOTSTRAP TOPIC` reports `ready`. For every line of its standard
 input, a JSON object with `range` (offsets by partition) and `concurrency`, it reads these records
 of `workflow-history`, reports `read`, waits for another line, and appends them to TOPIC: as many
-tasks as `concurrency`, each one instance after the other, a record once the one before is
+tasks as `concurrency`, one instance after the other per task, a record once the one before is
 acknowledged; repeated until a minimum time has passed. Then it reports `steps_s`, where an append
 counts as a step.
 """
@@ -26,12 +26,12 @@ _PATIENCE_S: Final = 120.0
 #: Long enough that a single pause of the machine does not decide.
 _AT_LEAST_S: Final = 1.0
 
-#: Partition, key and value of each record of one instance.
+#: Partition, key and value of the records of one instance.
 _Instance: TypeAlias = list[tuple[int, bytes, bytes]]
 
 
 async def _read(bootstrap: str, ranges: dict[int, tuple[int, int]]) -> list[_Instance]:
-    """Return the records of each instance, in the order in which the instances began."""
+    """Return the records by instance, in the order in which the instances began."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
     await consumer.start()
     ends = {TopicPartition(WORKFLOW_HISTORY, number): end for number, (_, end) in ranges.items()}

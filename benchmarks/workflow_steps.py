@@ -38,7 +38,7 @@ _TITLES: Final = {
 
 
 def run(system: System, rounds: int, total: int) -> list[Comparison]:
-    """Run all measurements, each in a process of its own."""
+    """Run all measurements, in separate processes."""
     rounds_of: dict[tuple[str, int], list[Round]] = {
         (kind, length): [] for kind in _TITLES for length in _LENGTHS
     }

@@ -2,17 +2,19 @@
 
 Method. `headwater worker --app` runs with its code host, as in production. A generator in a process
 of its own starts workflows of ten steps that do nothing, as many at once as `concurrency`, and
-considers each as ended when it reads so in `workflow-history`: acknowledged, durable. In the same
-round another process appends the very records that resulted, one by one, with as many appends in
-flight as there were workflows: a system that makes every step durable by a record of its own cannot
-be faster. They are appended until a second has passed, first without a reader, then with the
-generator reading them as it reads the history: a reader that waits at the end of a topic makes each
-single append more expensive, ours too.
+considers a workflow as ended when it reads so in `workflow-history`: acknowledged, durable. In the
+same round another process appends the very records that resulted, one by one, with as many appends
+in flight as there were workflows: a system that makes every step durable by a record of its own
+cannot be faster. They are appended until a second has passed, first without a reader, then with the
+generator reading them as it reads the history: a reader that waits at the end of a topic makes
+every single append more expensive, ours too.
 
 The generator shares the machine with what it measures: `busy` is the share of a core it used.
 """
 
 import json
+import math
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,9 +35,12 @@ RAW: Final = "raw appends"
 READ: Final = "raw appends, read"
 RAW_TOPIC: Final = "bench-history"
 _PATIENCE_S: Final = 120.0
-#: Workflows before the first round, by concurrency: connections are made, code is specialized, and
-#: the broker's JIT compiler, which would take a core meanwhile, has had its time.
-_WARM: Final = {50: 4_000, 1: 300}
+#: Before the first round, workflows run 50 at once until the broker's CPU per step no longer falls,
+#: but not for longer. A broker that is a minute old needs a whole core for its JIT compiler.
+_WARM_S: Final = 20.0
+_WARM_WORKFLOWS: Final = 800
+#: By how much the broker's CPU per step falls while it is still warming up.
+_STILL_FALLING: Final = 0.9
 
 _WHAT: Final = {
     HEADWATER: "ten steps that do nothing, each durable before the next begins",
@@ -50,7 +55,7 @@ class Sizes:
 
     rounds: int
     workflows: dict[int, int]
-    #: Steps of each measurement in memory.
+    #: Steps per measurement in memory.
     steps: int
     sleepers: sleepers.Sizes
 
@@ -71,7 +76,7 @@ QUICK: Final = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A workflow with params, the number of its steps, and whether each has a record of its own."""
+    """A workflow with params, the number of its steps, and whether every step has a record."""
 
     workflow: str
     params: str
@@ -100,27 +105,40 @@ class WorkflowBench:
         self._load.expect("owned", within_s=_PATIENCE_S)
 
     def warm_up(self) -> None:
-        """Run rounds that do not count, however long the start takes."""
-        for concurrency, count in _WARM.items():
-            self.round(count, concurrency, None)
+        """Run workflows that do not count, first a few one at a time."""
+        self.steps(50, 1)
+        deadline, latest = time.monotonic() + _WARM_S, math.inf
+        while time.monotonic() < deadline:
+            before, latest = latest, self.steps(_WARM_WORKFLOWS, 50)[0].cpu_us["kafka"]
+            if latest > _STILL_FALLING * before:
+                return
+
+    def steps(
+        self,
+        count: int,
+        concurrency: int,
+        profiler: Profiler | None = None,
+        work: Work = _TEN,
+    ) -> tuple[Round, dict[str, Any]]:
+        """Measure workflows. Return the round, and the generator's report."""
+        before = self._system.meter(worker=self.worker)
+        with self._profiled(profiler, concurrency):
+            what = {"workflow": work.workflow, "params": work.params, "steps": work.steps}
+            _send(self._load, do="run", count=count, concurrency=concurrency, **what)
+            _, result = self._load.expect("steps_s", within_s=_PATIENCE_S)
+        after = self._system.meter(worker=self.worker)
+        others = before.others(after, also_ours=result["busy"] * result["seconds"])
+        records, steps = result["records"], count * work.steps
+        if work.every and records < steps:
+            raise BenchmarkFailed(f"expected at least {steps} records, found {records}")
+        numbers = _numbers(result, others)
+        return Round(values=numbers, cpu_us=before.us_per_event(after, steps)), result
 
     def round(
         self, count: int, concurrency: int, profiler: Profiler | None, work: Work = _TEN
     ) -> dict[str, Round]:
         """Measure workflows, then the appends of their records."""
-        system = self._system
-        before = system.meter(worker=self.worker)
-        with self._profiled(profiler, concurrency):
-            what = {"workflow": work.workflow, "params": work.params, "steps": work.steps}
-            _send(self._load, do="run", count=count, concurrency=concurrency, **what)
-            _, result = self._load.expect("steps_s", within_s=_PATIENCE_S)
-        after = system.meter(worker=self.worker)
-        others = before.others(after, also_ours=result["busy"] * result["seconds"])
-        records, steps = result["records"], count * work.steps
-        if work.every and records < steps:
-            raise BenchmarkFailed(f"expected at least {steps} records, found {records}")
-        ours = Round(values=_numbers(result, others), cpu_us=before.us_per_event(after, steps))
-
+        ours, result = self.steps(count, concurrency, profiler, work)
         raw = self._raw_round(result, concurrency)
         _send(self._load, do="follow", topic=RAW_TOPIC)
         self._load.expect("following", within_s=_PATIENCE_S)

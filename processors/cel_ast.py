@@ -91,7 +91,7 @@ def _node(data: bytes) -> Node:
     raise KeyError("no kind of expression")
 
 
-def _const(data: bytes) -> Const:  # noqa: PLR0911, one for each kind
+def _const(data: bytes) -> Const:  # noqa: PLR0911, one per kind
     for number, value in _fields(data):
         match number:
             case 1:

@@ -35,7 +35,7 @@ _RESULT_BYTES: Final = 40
 #: `map` and `filter` copy their result list for every item.
 _COPY_NS: Final = 25
 _COPY_BYTES: Final = 20
-#: Visits of the estimate itself: nested macros double them with each level.
+#: Visits of the estimate itself: nested macros double them with every level.
 _VISITS_MAX: Final = 20_000
 #: A repetition within a pattern, and the number of states of a Unicode class.
 _REPEATED: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
@@ -89,7 +89,7 @@ class _Estimate:
         self.ns += times * ns
         self.memory += times * memory
 
-    def visit(  # noqa: PLR0911, one for each kind
+    def visit(  # noqa: PLR0911, one per kind
         self, node: Node, times: float, known: Mapping[str, _Value]
     ) -> _Value:
         """Add the cost of a node that is evaluated `times` times, and return its value's bounds."""
@@ -191,7 +191,7 @@ def _either(args: Sequence[float], _: Sequence[Node]) -> tuple[float, float]:
 
 
 def _search(args: Sequence[float], _: Sequence[Node]) -> tuple[float, float]:
-    """Return the cost of comparing a text at each of its positions."""
+    """Return the cost of comparing a text at all of its positions."""
     return _SCALAR, args[0] * (20 + args[1])
 
 

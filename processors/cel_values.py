@@ -81,7 +81,7 @@ def _with(value: Any, old: str, new: str) -> Any:  # noqa: ANN401
     return value
 
 
-# -- convert results of CEL expressions to JSON values, and read fields without the library
+# -- results, and expressions that are read without the library
 
 _EXCERPT_CHARS: Final = 120
 #: Range of CEL integers; the library reports larger ones as errors.

@@ -25,7 +25,7 @@ class RowUpdate(msgspec.Struct, frozen=True):
     """Column values that one delivery sets in one row.
 
     Attributes:
-        values: Values by column name; None sets nothing. Columns whose rank differs from that of
+        values: Values by column name; None sets nothing. Columns with another rank than
             the rest of the delivery are in an update of their own.
     """
 
@@ -112,7 +112,7 @@ def _is_text(value: object) -> bool:
 def outranks(new: Stamp, old: Stamp) -> bool:
     """Return whether a value stamped `new` replaces one stamped `old`.
 
-    Equal stamps belong to the same delivery, whose value is stored already.
+    Equal stamps belong to the same delivery; its value is stored already.
     """
     return (new.rank, new.sent_at_ms, new.updated_at_ms, new.event_id) > (
         old.rank,

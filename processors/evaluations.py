@@ -1,6 +1,6 @@
 """Where expressions and schemas are evaluated: in this process, or in one with limits.
 
-An evaluation whose upper bound of time and memory is small is done immediately. Any other is a task
+An evaluation with a small upper bound of time and memory is done immediately. Any other is a task
 for an evaluator, which the caller passes in; it returns within its limits whatever the task is.
 Without an evaluator everything is evaluated here, without limits: for tests, simulations and tools.
 """

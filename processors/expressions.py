@@ -10,8 +10,8 @@ Everything that is known without data (syntax, names, the type of the result) is
 compilation. An evaluation error is a return value, because it concerns only one delivery.
 
 An expression sees shared values, which are converted for CEL once for all evaluations over the
-same `ExpressionValues`, and local names, whose values are passed with every evaluation. So a list
-of 10,000 items is converted once, even if an expression is evaluated for every item.
+same `ExpressionValues`, and local names with values that are passed with every evaluation. So a
+list of 10,000 items is converted once, even if an expression is evaluated for every item.
 """
 
 import re
@@ -179,7 +179,7 @@ class Expression:
             source: The expression.
             result_kind: Kind of the result.
             names: Names of shared values.
-            local: Names whose values are passed with every evaluation.
+            local: Names with values that are passed with every evaluation.
 
         Raises:
             ExpressionInvalid: The expression cannot be compiled.

@@ -1,4 +1,4 @@
-"""Idempotency keys over HTTP: what happens to a request whose key was used before.
+"""Idempotency keys over HTTP: what happens to a request with a key that was used before.
 
 Theory of operation: a request first reserves its key with the run id that it will create, and then
 creates the run. A concurrent request with the same key, or one after the first gateway was killed,
@@ -80,7 +80,7 @@ KeyResult: TypeAlias = Pending | Answered | Conflict
 
 
 def key_result(stored: StoredRequest, request_hash: str) -> KeyResult:
-    """Return what to do with a request that reserved its key, or whose key was reserved before."""
+    """Return what to do with a request that reserved its key, or reused a key."""
     if stored.request_hash != request_hash:
         return Conflict()
     if stored.state is RequestState.COMPLETED:

@@ -1,17 +1,6 @@
 """Texts from producers and clients: dates, ids and JSON, parsed and checked within limits.
 
-A producer's date without an offset is UTC; anything else that RFC 3339 does not allow is not a
-date. Neither is a leap second, which neither Python's calendar nor Postgres's can represent.
-
-Postgres text cannot hold NUL, and a control character in an id is a mistake or an attack on a
-terminal that prints it. Both are rejected on receipt, so that later code need not check again.
-Texts that people wrote, such as the name of a workout, are accepted with such characters replaced.
-
-Parsers stop at different depths, which change even between releases of Python. Whether a text is
-accepted must not depend on that, so nesting is checked here.
-
-msgspec needs 10 µs for a number such as 1e308, so a text of 10 MiB of them takes 17 seconds. Python
-parses a number in 0.1 µs, so msgspec delegates numbers to Python. See ADR 0057.
+All of them are checked on receipt, so that later code need not check again.
 """
 
 import math
@@ -34,7 +23,11 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def read_date(text: str) -> datetime | None:
-    """Parse a producer's date, with its own offset; None if it is not a date."""
+    """Parse a producer's date, with its own offset; None if it is not a date.
+
+    A date without an offset is UTC; anything else that RFC 3339 does not allow is not a date.
+    Neither is a leap second, which neither Python's calendar nor Postgres can represent.
+    """
     match = _RFC_3339.fullmatch(text)
     if match is None:
         return None
@@ -63,7 +56,7 @@ def unix_ms(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
-# -- texts of a delivery that become keys, headers and columns
+# -- ids and names
 
 #: Ids and types of all known producers stay below 64 characters; Kafka keys and Postgres index
 #: entries allow far more than 256.
@@ -79,7 +72,11 @@ def storable(text: str) -> str:
 
 
 def text_problem(field: str, text: str | None, limit: int = MAX_ID_CHARS) -> str | None:
-    """Return what is wrong with a text, with the field's name; None if it is valid or missing."""
+    """Return what is wrong with a text, with the field's name; None if it is valid or missing.
+
+    Postgres text cannot hold NUL, and a control character in an id is a mistake or an attack on a
+    terminal that prints it.
+    """
     # isprintable is fast and accepts normal ids. It also rejects some letters, such as the no-break
     # space, so rejected texts are checked again.
     if text is None or (len(text) <= limit and text.isprintable()):
@@ -95,7 +92,7 @@ def text_problem(field: str, text: str | None, limit: int = MAX_ID_CHARS) -> str
     )
 
 
-# -- parse JSON of unknown origin within limits of depth, memory and time
+# -- JSON
 
 #: Lists and objects in one text. A list takes 60 to 100 bytes of memory and up to 0.5 µs to read,
 #: but two bytes of text: 10 MiB of them would take 560 MB and two seconds.
@@ -128,6 +125,9 @@ class TooDeep(JsonInvalid):
 
 def read_json(text: str | bytes, decode: Callable[[str | bytes], Any] | None = None) -> Any:  # noqa: ANN401, any JSON value
     """Parse a JSON text (RFC 8259, UTF-8) in time and memory that are linear in its length.
+
+    msgspec needs 10 µs for a number such as 1e308, so a text of 10 MiB of them would take 17
+    seconds. Python parses a number in 0.1 µs, so numbers are delegated to Python (ADR 0057).
 
     Integers are exact up to 4,300 digits. Of a repeated name in an object, the last value counts.
 
@@ -224,6 +224,9 @@ def _too_deep() -> TooDeep:
 
 def within_levels(text: Json) -> Json:
     """Return a text if it has at most `NESTING_MAX` levels of lists and objects.
+
+    Parsers stop at different depths, which change even between releases of Python. Whether a text
+    is accepted must not depend on that, so nesting is checked here.
 
     Raises:
         TooDeep: It has more.

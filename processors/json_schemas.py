@@ -1,11 +1,12 @@
 """Validate values against JSON Schemas, at a cost that is bounded by the size of the schema.
 
-A schema of 3 kB in which each level refers twice to the next has a trillion subschemas, and
-checking a number with it takes days. So the expanded size is computed before a schema is compiled.
+A schema of 3 kB in which every level refers twice to the next has a trillion subschemas, and
+checking a number with it takes days. So the expanded size is computed, and limited, before a schema
+is compiled. References to anything outside a schema are not followed.
 
-The size of a schema is limited when it is compiled. A check is done in this process only if an
-upper bound of its cost is small, otherwise by `evaluations`. The library collects all errors of a
-value before it returns the first, 40 µs per error, so they are listed for small values only.
+A check is done in this process only if an upper bound of its cost is small, otherwise by
+`evaluations`. The library collects all errors of a value before it returns the first, 40 µs per
+error, so they are listed for small values only.
 """
 
 import json
@@ -41,7 +42,7 @@ _ONE: Final = [
 ]
 _LISTS: Final = ["allOf", "anyOf", "oneOf", "prefixItems"]
 _MAPS: Final = ["properties", "patternProperties", "dependentSchemas", "dependencies"]
-#: Keywords whose errors contain the errors of all alternatives.
+#: Keywords with errors that contain the errors of all alternatives.
 _ALTERNATIVES: Final = frozenset(["anyOf", "oneOf", "not", "contains", "propertyNames"])
 #: Keywords that make the cost of a check hard to bound.
 _UNBOUNDED: Final = frozenset(
@@ -74,7 +75,7 @@ class SchemaCost(NamedTuple):
     unbounded: bool
 
 
-#: Stands for a schema that is not resolved.
+#: Represents a schema that is not resolved.
 _ELSEWHERE: Final = {"$dynamicRef": ""}
 _NOTHING: Final = SchemaCost(0, 0, 0, alternatives=False, unbounded=False)
 
@@ -200,8 +201,7 @@ def _count_values(value: object) -> int:
     return count
 
 
-# -- validate values against JSON Schemas. References to anything outside a schema are not
-# followed
+# -- validation
 
 #: Characters of a schema as JSON.
 SCHEMA_MAX: Final = 256 * 1024

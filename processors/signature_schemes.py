@@ -107,7 +107,7 @@ class SignatureScheme:
 
 
 def _standard(name: str, prefix: str) -> SignatureScheme:
-    """Return the scheme of Standard Webhooks, or of Svix, whose headers have other names."""
+    """Return the scheme of Standard Webhooks, or of Svix, which names its headers differently."""
     return SignatureScheme(
         name=name,
         signature_header=f"{prefix}-signature",

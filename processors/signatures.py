@@ -299,7 +299,7 @@ def key_of(scheme: SignatureScheme, secret: str) -> bytes:
 
 
 def secret_of(scheme: SignatureScheme, text: str) -> str:
-    """Return a secret of the scheme whose key is the text; the inverse of `key_of`."""
+    """Return a secret of the scheme with the text as key; the inverse of `key_of`."""
     if scheme.secret_prefix is None:
         return text
     return scheme.secret_prefix + b64encode(text.encode()).decode("ascii")

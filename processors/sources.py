@@ -1,10 +1,5 @@
 """Sources of deliveries, as operators write them in a TOML file, and the handshakes of producers.
 
-They are signed like deliveries, so they are answered after verification, and not processed further.
-
-Source: Slack's `url_verification`; GitHub's `ping`. Terra, Stripe, Shopify and Standard Webhooks
-document none.
-
     [[source]]
     name = "shop"                   # its deliveries are posted to /webhooks/shop
     scheme = "shopify"              # or a table [source.scheme] with a custom scheme
@@ -19,6 +14,10 @@ document none.
 
 `every_provider = true`, above the tables, adds a source for every provider that no source names.
 The file states where the secrets are; only the gateway reads them.
+
+Handshakes are signed like deliveries, so they are answered after verification, and not processed
+further. Sources: Slack's `url_verification`; GitHub's `ping`. Terra, Stripe, Shopify and Standard
+Webhooks document none.
 """
 
 import re
@@ -72,7 +71,7 @@ def github(body: bytes, headers: Mapping[str, str]) -> str | None:
 HANDSHAKES: Final[Mapping[str, Handshake]] = MappingProxyType({"slack": slack, "github": github})
 
 
-# -- sources of deliveries, as operators write them: a TOML file of `[[source]]` tables
+# -- sources
 
 #: Where producers of a scheme put the type of a delivery, unless the file overrides it.
 _TYPE_AT: Final[Mapping[str, str]] = MappingProxyType(
@@ -161,7 +160,7 @@ class Source:
     """A configured sender of webhooks.
 
     Attributes:
-        provider: Parses the deliveries; one without types stands for none.
+        provider: Parses the deliveries; one without types means no provider.
         secrets: The secrets that the gateway read from `secret_locations`.
     """
 
@@ -190,7 +189,7 @@ def source_of(provider: Provider) -> Source:
 
 
 def webhook_providers(providers: Providers) -> list[Provider]:
-    """Return the providers whose deliveries are received as webhooks."""
+    """Return the providers that send their deliveries as webhooks."""
     return [provider for provider in providers.values() if provider.scheme is not None]
 
 

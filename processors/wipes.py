@@ -82,7 +82,7 @@ def wipe_order_of(delivery: WebhookReceived) -> WipeOrder | None:
 
 
 def digest(name: str) -> str:
-    """Return what identifies a user or a subject whose name must no longer be stored."""
+    """Return what identifies a user or a subject after its name must no longer be stored."""
     return sha256(name.encode(errors="surrogatepass")).hexdigest()
 
 

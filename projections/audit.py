@@ -1,15 +1,8 @@
 """The audit log in Postgres: rows in a hash chain, queries, and comparison with the topic.
 
-An entry is hashed as JSON with sorted names, without spaces, in UTF-8. So the hashes can be
-recomputed from the entries, and a hash stored elsewhere shows whether anything before it was
-changed.
-
-The hash of a row depends on the previous row, which only Postgres has here: the statement computes
-it (`audit_chain`) from the canonical text of each entry.
-
-The hashes are recomputed from the first record. Findings are rows that differ from their record,
-are missing, or have no record. A hash that was stored elsewhere, an anchor, shows whether the log
-itself was changed.
+An entry is hashed as JSON with sorted names, without spaces, in UTF-8, after the hash of the
+previous row. So the hashes can be recomputed from the entries, and a hash stored elsewhere shows
+whether anything before it was changed.
 """
 
 import hashlib
@@ -109,11 +102,15 @@ def linked(previous: bytes, entry: Entry) -> bytes:
     return hashlib.sha256(previous + canonical(entry).encode()).digest()
 
 
-# -- plan rows from the records of `audit`, without access to Postgres
+# -- rows
 
 
 def plan_entries(records: Iterable[LogRecord]) -> Plan:
-    """Plan records of `audit`."""
+    """Plan records of `audit`.
+
+    Only Postgres has the previous row here: the statement computes the hash of a row
+    (`audit_chain`) from the canonical text of its entry.
+    """
     rows: list[SqlRow] = []
     refused: list[RowStatement] = []
     for record in records:
@@ -137,7 +134,7 @@ AUDIT: Final = Projection(
 )
 
 
-# -- queries of the audit log
+# -- queries
 
 #: After all offsets.
 OFFSET_TOP: Final = 2**63 - 1
@@ -206,7 +203,7 @@ def _chained(row: Row) -> Chained:
     return Chained(msgspec.convert(row, Entry), digest)
 
 
-# -- compare the audit log with its rows, and report what was changed in Postgres
+# -- verification
 
 #: Maximum findings that are stored; further ones are only counted.
 _KEPT: Final = 100
@@ -228,6 +225,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 class Verification:
     """Progress and result of a comparison.
+
+    The hashes are recomputed from the first record. Findings are rows that differ from their
+    record, are missing, or have no record. A hash that was stored elsewhere, an anchor, shows
+    whether the log itself was changed.
 
     Attributes:
         head: Hash of the last entry.

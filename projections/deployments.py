@@ -1,12 +1,9 @@
 """Projections of deployed graphs and deployed code, planned without access to Postgres.
 
-Whether a record becomes a version depends on all earlier ones, which only Postgres has here. So
-each record is one statement, in order, that decides by the same rules as the fold of the topic
-(`processors.graph.catalogue`). There are few: one per deployment.
-
-Whether an activation is valid depends on all earlier records, which only Postgres has here. So each
-record is one statement, in order, that decides by the same rules as the fold of the topic
-(`processors.deployments`). There are few: one per deployment or activation.
+Whether a graph becomes a version, and whether an activation is valid, depends on all earlier
+records, which only Postgres has here. So each record is one statement, in order, that decides by
+the same rules as the fold of its topic (`processors.graph.catalogue`, `processors.deployments`).
+There are few: one per deployment or activation.
 """
 
 from functools import partial
@@ -53,7 +50,7 @@ GRAPHS: Final = Projection(
 )
 
 
-# -- plan rows from the records of `deployments`, without access to Postgres
+# -- deployed code
 
 
 def _deployment_statement(log_record: LogRecord) -> RowStatement:

@@ -41,7 +41,7 @@ async def hits_of(reader: PooledReader, project: str, at: datetime) -> Hits:
     return msgspec.convert(rows[0], Hits)
 
 
-# -- idempotency keys, which are stored only in Postgres
+# -- idempotency keys
 
 #: Maximum expired rows that a reservation deletes. It adds one, so they do not accumulate.
 _SWEPT_AT_ONCE: Final = 10

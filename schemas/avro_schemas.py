@@ -2,9 +2,6 @@
 
 `make schemas` generates the files from the structs (`write`). Once released, an id never changes:
 records name the id that they were written with.
-
-A record's doc is the first paragraph of the struct's docstring, a field's doc the `#:` comment
-above it.
 """
 
 import ast
@@ -30,7 +27,7 @@ _AVRO: Final = files("headwater.schemas").joinpath("avro")
 #: Schema id by version, for example `daily_summary.1`.
 IDS: Final[dict[str, int]] = json.loads(_AVRO.joinpath("ids.json").read_text(encoding="utf-8"))
 
-#: The newest version of each schema: the one with the highest id.
+#: The newest versions of the schemas: those with the highest ids.
 NEWEST: Final[dict[str, str]] = {
     version.rsplit(".", 1)[0]: version for version in sorted(IDS, key=IDS.__getitem__)
 }
@@ -41,13 +38,16 @@ def schema_text(version: str) -> str:
     return _AVRO.joinpath(f"{version}.avsc").read_text(encoding="utf-8")
 
 
-# -- generate the Avro schema of a struct: names, types and defaults of its fields, in order
+# -- generation
 
 _NAMES: Final[dict[object, str]] = {kind: name for name, kind in PRIMITIVES.items()}
 
 
 def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the Avro schema of a record.
+
+    A record's doc is the first paragraph of the struct's docstring, a field's doc the `#:` comment
+    above it.
 
     Raises:
         TypeError: A field has no doc, or a type that Avro does not have.
@@ -58,7 +58,7 @@ def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def row_schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the Avro schema of a row: the key, the columns, and the delivery that set each."""
+    """Return the Avro schema of a row: the key, the columns, and the deliveries that set them."""
     schema = schema_of(kind)
     for field in schema["fields"]:
         if "default" not in field:
@@ -85,8 +85,8 @@ def _field(
     if doc is None:
         raise TypeError(f"{kind.__name__}.{field.name}: expected a #: comment above it, found none")
     schema = {"name": field.name, "type": _type(field.type, defined), "doc": doc}
-    # Text, not Avro's enum, whose older readers do not report the unknown member. A new member is
-    # still a new version, which is not written before all members read it.
+    # Text, not Avro's enum, because its older readers do not report the unknown member. A new
+    # member is still a new version, which is not written before all members read it.
     enums = [type_ for type_ in (field.type, *get_args(field.type)) if is_enum(type_)]
     if enums:
         schema["members"] = [member.value for enum in enums for member in enum]

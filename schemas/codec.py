@@ -1,13 +1,14 @@
 """Avro in the Confluent wire format, and the schema versions that may be written.
 
-Every member announces what it reads; one of them, of any release, computes the common versions. So
-all of this is plain data by schema name. A name that a member does not announce is a schema that it
-cannot read: it is not written until that member is replaced.
+A record is a zero byte, the schema id as four bytes, and the Avro binary. Ids come from the
+checked-in catalog. A record is read with the version that its id names, so every release reads
+everything ever written. It is written with the newest version of its schema that all other members
+read (`set_write_versions`); without other members, with the newest. Writers and readers are
+generated from the schemas (`writers`, `readers`).
 
-Ids come from the checked-in catalog. A record is read with the version that its id names, so every
-release reads everything ever written. It is written with the newest version of its schema that all
-other members read (`set_write_versions`); without other members, with the newest.
-Writers and readers are generated from the schemas (`writers`, `readers`).
+Every member announces what it reads; one of them, of any release, computes the common versions. So
+announcements are plain data by schema name. A name that a member does not announce is a schema that
+it cannot read: it is not written until that member is replaced.
 """
 
 import contextlib
@@ -90,8 +91,7 @@ def parse_versions(data: bytes) -> Mapping[str, SchemaVersion] | None:
         return None
 
 
-# -- Avro in the Confluent wire format: a zero byte, the schema id as four bytes, the Avro
-# binary
+# -- encoding and decoding
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -343,7 +343,7 @@ def _read(
 
 
 def _unknown(data: bytes) -> UndecodableRecord | UnknownSchema:
-    """Return the error for bytes whose prefix no reader has."""
+    """Return the error for bytes with a prefix that no reader has."""
     if len(data) < _PREFIX_BYTES or data[:1] != _MAGIC:
         return UndecodableRecord(
             f"expected the Confluent wire format (a zero byte and a schema id), "
@@ -372,9 +372,6 @@ def _encode_error(
     return ValueError(
         f"expected a {kind.__name__} that its schema can hold, found one that it cannot: {error!r}"
     )
-
-
-# -- decode records of the topic `deployments`, which has two kinds
 
 
 def read_deployment_record(value: bytes | None) -> DeploymentCreated | DeploymentActivated:

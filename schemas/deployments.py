@@ -30,7 +30,7 @@ class GraphDeployed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     deployment: str = ""
 
 
-# -- records that deploy code, and select what new runs start on (topic `deployments`)
+# -- code
 
 
 class DeployedWorkflow(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -20,7 +20,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "the user's name.",
     }
 )
-#: Key of a claim, whose value is empty. No other key of Headwater begins like that.
+#: Key of a claim. Its value is empty. No other key of Headwater begins like that.
 CLAIM_KEY: Final = b"\x00claim"
 
 

@@ -102,7 +102,7 @@ class Superseded(HeadwaterError):
 
 
 class ProcessUnavailable(HeadwaterError):
-    """A process could not be started; the message says what to do."""
+    """A process could not be started; the message states what to do."""
 
     disposition = Disposition.HALT
     code = "part_unavailable"

@@ -69,7 +69,7 @@ NOTHING_TO_ROLL_BACK: Final = "nothing_to_roll_back"
 NOT_A_GRAPH: Final = "NOT_A_GRAPH"
 NOT_PAUSED: Final = "NOT_PAUSED"
 NOT_THE_PARENT: Final = "NOT_THE_PARENT"
-#: Also the name of the failure that ends a run whose next events fit in no record.
+#: Also the name of the failure that ends a run when its next events fit in no record.
 RECORD_TOO_LARGE: Final = "RECORD_TOO_LARGE"
 RUN_NOT_FOUND: Final = "RUN_NOT_FOUND"
 SLOT_GRANTED_BEFORE: Final = "SLOT_GRANTED_BEFORE"
@@ -122,7 +122,7 @@ class ClientError(Exception):
 
 
 class InstanceFailedError(Exception):
-    """An instance whose result was requested has ended without one.
+    """An instance has ended without the requested result.
 
     Attributes:
         outcome: errored or terminated.

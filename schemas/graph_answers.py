@@ -43,7 +43,7 @@ class GraphVersions(Answer, frozen=True, kw_only=True):
     versions: list[GraphVersion]
 
 
-# -- answers about a graph's run under inspection: its tokens, simulated decisions, and reasons
+# -- inspection
 
 #: A decision or a trace of a planner.
 Plain: TypeAlias = dict[str, Any]

@@ -6,8 +6,8 @@ stops there, other partitions continue, and eventually a member of the newer rel
 partition.
 
 Two kinds of records are no reason to wait. Other programs may write to some topics, with ids of
-their own registry: a record whose key does not have Headwater's format is decoded, which fails as
-for any other undecodable record. And an operator may mark a record to be skipped.
+their own registry: a record with a key that does not have Headwater's format is decoded, which
+fails as for any other undecodable record. And an operator may mark a record to be skipped.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -140,7 +140,7 @@ class Waiting:
         self._logged_ms.clear()
 
     def due(self, now_ms: int) -> list[str]:
-        """Return the messages to log now: each immediately, and then once a minute."""
+        """Return the messages to log now: a new one immediately, and then once a minute."""
         due = [
             where
             for where in self._messages

@@ -69,7 +69,7 @@ else:
     "bytes": _SIZE + "{0} = data[at:end]\nat = end\n",
     "string": _SIZE + "{0} = data[at:end].decode()\nat = end\n",
 }
-#: Values whose type is bytes stay encoded.
+#: Values of type bytes stay encoded.
 _AS_BYTES: Final = {
     "double": "{0} = data[at:at + 8]\nat += 8\n",
     "string": _STATEMENTS["bytes"],
@@ -155,7 +155,7 @@ def composing_reader_of(
 
     Args:
         schema: The schema.
-        types: Types of the record's fields. Texts and doubles whose type is bytes stay encoded.
+        types: Types of the record's fields. Texts and doubles of type bytes stay encoded.
         value: The expression, with fields in braces, `{user_id}`; a field that the schema does not
             have is None.
         names: Further names that the expression uses.
@@ -170,7 +170,7 @@ def composing_reader_of(
 
 
 def _nothing() -> None:
-    """Stands for a record type that no struct has any more."""
+    """Represents a record type that no struct has any more."""
 
 
 class _Generator:

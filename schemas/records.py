@@ -1,7 +1,5 @@
 """Records of deliveries, audited operations and snapshots, and the table of all record types.
 
-A snapshot is never a fact: without any, histories alone result in the same states.
-
 The Avro files are generated from the structs (`write`): a record's doc is the first paragraph of
 its docstring, a field's doc the `#:` comment above it.
 
@@ -26,6 +24,8 @@ from headwater.schemas.history import (
 
 class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The state of an instance (topic `workflow-snapshots`, key: the instance's key).
+
+    A snapshot is never a fact: without any, histories alone result in the same states.
 
     Without a key and a state it is a checkpoint: all instances of the partition have snapshots that
     contain everything before its position. With a key and without a state, it records that the
@@ -57,7 +57,7 @@ class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     leader_epoch: int = -1
 
 
-# -- record of an authenticated operation (topic `audit`, key: the project)
+# -- audit
 
 
 class OperationAudited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -85,8 +85,7 @@ class OperationAudited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_ms: int
 
 
-# -- records of deliveries, and the table of all record types; those of workflows are in
-# `history`
+# -- deliveries
 
 
 class Stamp(msgspec.Struct, frozen=True, gc=False):

@@ -1,4 +1,4 @@
-"""The projection tables, each declared once.
+"""The projection tables, declared once.
 
 A struct declares the columns. Its fields without a default form the primary key and are text; the
 others are last-writer-wins columns, null until a delivery sets them (see `first` and `whole` for

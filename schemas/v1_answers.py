@@ -69,7 +69,7 @@ class DeploymentId(Answer, frozen=True, kw_only=True):
     deployment_id: str
 
 
-# -- answers about runs below `/v1`: instances, in the vocabulary of programs that run elsewhere
+# -- runs
 
 
 class RunCreated(Answer, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """Generate the Avro files from the structs: `make schemas`.
 
-A struct describes the newest version of its schema (`struct_schemas`). Released versions are never
+A struct describes the newest version of its schema (`avro_schemas`). Released versions are never
 rewritten: a struct that differs from its released version starts the next one.
 """
 

@@ -74,7 +74,7 @@ def writer_of(schema: Schema, annotation: Annotation, prefix: bytes = b"") -> Wr
 
 
 def fields_writer_of(schema: Schema, types: Mapping[str, Annotation], prefix: bytes) -> Writer:
-    """Generate the writer of a record whose fields are its arguments, in the schema's order.
+    """Generate the writer of a record: it takes the fields as arguments, in the schema's order.
 
     Errors are those of `writer_of`.
     """

@@ -50,8 +50,8 @@ class LoopWatch:
     """Monitors one event loop.
 
     Args:
-        late: Called on the loop with the lateness of each beat, in seconds.
-        blocked: Called on the loop after each block of at least `BLOCKED_S`, by default to log it.
+        late: Called on the loop with the lateness of every beat, in seconds.
+        blocked: Called on the loop after every block of at least `BLOCKED_S`, by default to log it.
     """
 
     def __init__(

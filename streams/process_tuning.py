@@ -21,13 +21,13 @@ def collect_seldom() -> None:
     gc.set_threshold(_THRESHOLD)
 
 
-# -- scheduling of our processes by the operating system
+# -- scheduling by the operating system
 
 
 def run_as_batch() -> None:
     """Make this process wait for a core rather than preempt the process that woke it.
 
-    Worker, host and broker wake each other with every few records, senders and the threads of the
+    Worker, host and broker wake the others with every few records, senders and the threads of the
     gateway's server with every request. If cores are few, the process that is woken would preempt
     the other one, which has more work for it when it is done. Children and later threads inherit
     the policy. Does nothing if the system does not support or allow it.

@@ -1,15 +1,4 @@
-"""Watchdogs: report a worker whose progress or event loop has stopped, and end it.
-
-A consumer can stop for good without an error: a join that failed, a fetch that never returns, an
-append without an acknowledgement. So partitions report progress, and a thread checks all of them.
-It does not depend on the event loop. If that thread hangs, `faulthandler` ends the process from C,
-without Python. If `faulthandler` hangs, because the pipe of the log is full, the kernel does.
-
-Heartbeats do not depend on the loop, so a worker that decides for very long keeps its partitions,
-although none of them makes progress. Checks are counted rather than time: a process that was
-suspended was not blocked. When C code holds the interpreter, no Python thread can check:
-`faulthandler` then writes the stacks, and finally the kernel ends the process.
-"""
+"""Watchdogs: report a worker with stopped progress or a stopped event loop, and end it."""
 
 import asyncio
 import contextlib
@@ -37,6 +26,12 @@ class Stalled(HeadwaterError):
 
 class Watchdog:
     """Time of the last progress, by name.
+
+    A consumer can stop for good without an error: a join that failed, a fetch that never returns,
+    an append without an acknowledgement. So partitions report progress, and a thread checks all of
+    them. It does not depend on the event loop. If that thread hangs, `faulthandler` ends the
+    process from C, without Python. If `faulthandler` hangs, because the pipe of the log is full,
+    the kernel does.
 
     Args:
         patience_s: Seconds without progress before `check` fails.
@@ -83,7 +78,7 @@ def dump() -> None:
     faulthandler.dump_traceback(file=sys.stderr)
 
 
-# -- watches the event loop of a worker from a thread, and reports when it is blocked
+# -- event loop
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +94,11 @@ _SLACK_S: Final = 15.0
 
 class StandstillWatch:
     """Watches one event loop.
+
+    Heartbeats do not depend on the loop, so a worker that decides for very long keeps its
+    partitions, although none of them makes progress. Checks are counted rather than time: a process
+    that was suspended was not blocked. When C code holds the interpreter, no Python thread can
+    check: `faulthandler` then writes the stacks, and finally the kernel ends the process.
 
     Args:
         current_work: Returns what the loop is doing. Called in the watching thread.

@@ -47,7 +47,7 @@ def month_of(dsn, user):
 
 @app.function
 def plotted(rows):
-    """Plot steps, sleep and heart of a month below each other."""
+    """Plot steps, sleep and heart of a month in one figure."""
     figure = Figure(figsize=(9, 5), layout="constrained")
     steps, sleep, heart = figure.subplots(3, sharex=True)
     days = [row["day"] for row in rows]

@@ -52,12 +52,12 @@ def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
     return [user]
 
 
-# -- operator routes: dead letters and their replay, traces, outcomes, projection positions
+# -- the router and its routes
 
 _PAGE_DEFAULT: Final = 50
 _PROBLEMS: Final = problem_responses("store_unavailable")
 
-#: Dead letters of one replay. They are read and appended one by one, some milliseconds each.
+#: Dead letters of one replay. They are read and appended one by one, at some milliseconds a letter.
 REPLAYS_MAX: Final = 1000
 
 #: Characters of a dead letter's reason; those of Headwater have about thirty.
@@ -156,7 +156,7 @@ class Projections(msgspec.Struct, frozen=True):
     errors: list[ProjectionError]
 
 
-def admin_routes(  # noqa: PLR0913 (one parameter for each dependency)
+def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
     reader: Reader,
     log: DeliveryLog,
     replays: Replays,

@@ -1,4 +1,4 @@
-"""The audit log: an entry for each operation before it is answered, and routes that read it.
+"""The audit log: one entry per operation, written before the response, and read routes.
 
 A route that changes something names its action: `opt={"audit": "world.queue.publish"}`. Its entry
 is appended after the operation and before the response is sent. If a successful operation cannot be
@@ -49,7 +49,7 @@ _LOG: Final = logging.getLogger("headwater.gateway.audit")
 ACTION: Final = "audit"
 SUCCESS: Final = "success"
 FAILURE: Final = "failure"
-#: Routes for app hosts whose runs Headwater stores.
+#: Routes for app hosts with runs that Headwater stores.
 _WORLD: Final = "/v1/world/"
 _FAILED_FROM: Final = 400
 #: Characters of a path and of other text from the caller: entries are kept indefinitely.
@@ -66,7 +66,7 @@ _NOTES: Final = "headwater.audit_notes"
 _USER: Final = "user_id"
 
 
-def note(  # noqa: PLR0913 (one parameter for each field of the entry)
+def note(  # noqa: PLR0913 (one parameter per field of the entry)
     request: ASGIConnection[Any, Any, Any, Any],
     *,
     deduped: bool | None = None,
@@ -233,7 +233,7 @@ def _json(metadata: Mapping[str, Any]) -> str:
     return json.dumps(metadata, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-# -- operator routes for the audit log
+# -- routes
 
 _PAGE_DEFAULT: Final = 50
 _PAGE_MAX: Final = 1000

@@ -1,10 +1,6 @@
 """Authenticate requests by API key or a user's token, with a rate limit for wrong keys.
 
-The first wrong keys of an address are answered 401. After that the address is blocked for a time
-that doubles with each further wrong key, and all its keys are answered 429, right or wrong, so that
-guesses reveal nothing. A kind of key that was right from that address before is not blocked, so
-clients that share an address cannot lock each other out. Requests never wait, and memory is
-bounded.
+Keys are compared in constant time. A user with a token sees their own data, a reader sees all data.
 """
 
 from collections import OrderedDict
@@ -29,7 +25,8 @@ _FREE: Final = 10
 _LONGEST_S: Final = 60.0
 #: Seconds without a wrong key after which an address starts over.
 _FORGOTTEN_S: Final = 900.0
-#: Addresses with wrong keys, and addresses with right ones, that are kept; about 200 bytes each.
+#: Addresses with wrong keys, and addresses with right ones, that are kept; an address takes about
+#: 200 bytes.
 _ADDRESSES_MAX: Final = 10_000
 
 
@@ -41,6 +38,12 @@ class _Wrong(NamedTuple):
 
 class WrongKeys:
     """Counts wrong keys by client address.
+
+    The first wrong keys of an address are answered 401. After that the address is blocked for a
+    time that doubles with every further wrong key, and all its keys are answered 429, right or
+    wrong, so that guesses reveal nothing. A kind of key that was right from that address before is
+    not blocked, so a client cannot lock out others that share its address. Requests never wait,
+    and memory is bounded.
 
     Args:
         peer_of: Returns the client address of a request.
@@ -121,7 +124,7 @@ def check_key(
         wrong_keys.check(connection.scope, kind, right=right)
 
 
-# -- guards for API keys, which are compared in constant time
+# -- API keys
 
 _Connection = ASGIConnection[Any, Any, Any, Any]
 
@@ -216,7 +219,7 @@ def presented_key(headers: Mapping[str, str]) -> str:
 
 
 def programs_only(key: str) -> Guard:
-    """Return a guard that requires the key of app hosts whose runs Headwater stores."""
+    """Return a guard that requires the key of app hosts with runs that Headwater stores."""
     world = key_id("world", key)
 
     def guard(connection: _Connection, _handler: BaseRouteHandler) -> None:
@@ -233,7 +236,7 @@ def programs_only(key: str) -> Guard:
     return guard
 
 
-# -- authentication of callers: a user with a token sees their own data, a reader sees all data
+# -- users and readers
 
 _AnyConnection = ASGIConnection[Any, Any, Any, Any]
 

@@ -1,11 +1,4 @@
-"""Limits of bodies: requests share a budget, and responses end if a client stops reading.
-
-Before anything is verified, a client can occupy connections (headers without a body) and memory
-(bodies that grow). Three limits bound that: the number of requests that are being read, the bytes
-of their bodies, and the time for each body. When one of the first two is reached, the gateway
-refuses the oldest unfinished request of the address that uses most. So clients with few requests
-are not affected by those with many, and behind a shared proxy fast senders win over slow ones.
-"""
+"""Limits of bodies: requests share a budget, and responses end if a client stops reading."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -25,7 +18,7 @@ READS_MAX: Final = 512
 #: Bytes of bodies in memory, from the first piece to the response: six of the largest bodies, or
 #: tens of thousands of usual ones. Without a limit, unauthenticated clients could fill the memory.
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Seconds between checks for reads that time out: cheaper than a timer for each read.
+#: Seconds between checks for reads that time out: cheaper than a timer per read.
 _CHECK_EVERY_S: Final = 0.5
 
 
@@ -49,7 +42,15 @@ class _Share:
 
 
 class Budget:
-    """Limits, and their current use."""
+    """Limits, and their current use.
+
+    Before anything is verified, a client can occupy connections (headers without a body) and memory
+    (bodies that grow). Three limits bound that: the number of requests that are being read, the
+    bytes of their bodies, and the time for one body. When one of the first two is reached, the
+    gateway refuses the oldest unfinished request of the address that uses most. So clients with few
+    requests are not affected by those with many, and with a shared proxy fast senders win over slow
+    ones.
+    """
 
     def __init__(
         self,
@@ -168,7 +169,7 @@ class Hold:
 
     def begin(self) -> None:
         """Register the current task as the reader; the budget ends the read by cancelling it."""
-        # Looked up once: each lookup costs a system call.
+        # Looked up once: a lookup costs a system call.
         loop = asyncio.get_running_loop()
         self._reader = asyncio.current_task(loop)
         self._budget.began(self, loop)
@@ -200,7 +201,7 @@ class Hold:
         self._budget.released(self)
 
 
-# -- read request bodies of unauthenticated clients within limits
+# -- reading
 
 #: Bytes and seconds for which a refused body is still read.
 _DRAIN_BYTES: Final = 32 * 1024 * 1024
@@ -253,7 +254,7 @@ class BodyReader:
             receive: ASGI receive.
             length: Announced length in bytes; not trusted.
             hold: Grows by the bytes that are read.
-            take: Called with each piece; its exceptions end the read.
+            take: Called with every piece; its exceptions end the read.
 
         Returns:
             None if the body was read completely, else why it was not.
@@ -313,7 +314,7 @@ class BodyReader:
         )
 
 
-# -- streaming responses with a timeout for clients that stop reading
+# -- streaming
 
 #: Seconds for a client to read a piece before the response ends. The client can reconnect.
 _SEND_WITHIN_S: Final = 30.0

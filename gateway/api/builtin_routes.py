@@ -127,7 +127,7 @@ def state_of(instance: Instance, running: str) -> str:
     return "failed" if instance.details.ended else running
 
 
-# -- operator routes for prunes: count or delete instances past their retention
+# -- prunes
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=WORKFLOW_NAME_MAX)]
 
@@ -213,7 +213,7 @@ async def _prune_state(builtin: BuiltinInstances, instance: Instance, matched: i
     )
 
 
-# -- operator routes for replays of processed deliveries
+# -- replays
 
 _IDS_MAX: Final = 10_000
 _TEXT_CHARS: Final = 512

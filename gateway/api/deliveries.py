@@ -1,9 +1,4 @@
-"""Operator routes for deliveries: list them, get one with its bytes, and process some again.
-
-A delivery is stored at the offset that its outcome names, until a replay or a gateway appends
-another record with the same id; then compaction keeps only the later record. So a delivery is
-searched for at all its known positions.
-"""
+"""Operator routes for deliveries: list them, get one with its bytes, and process some again."""
 
 import re
 from base64 import b64encode
@@ -129,9 +124,9 @@ async def _body(log: DeliveryLog, details: DeliveryWhole) -> str | None:
     return None if received is None else b64encode(received.delivery.body).decode()
 
 
-# -- operator routes for raw deliveries: get one with its bytes, and process some again
+# -- raw deliveries
 
-#: Deliveries of one drain. They are read and appended one by one, some milliseconds each.
+#: Deliveries of one drain. They are read and appended one by one, at some milliseconds a delivery.
 DRAIN_MAX: Final = 1_000
 _DRAIN_DEFAULT: Final = 100
 _USER_CHARS: Final = 512
@@ -274,7 +269,12 @@ async def _find(reader: PooledReader, log: DeliveryLog, named: str) -> DeliveryW
 
 
 def _positions(details: DeliveryWhole) -> list[tuple[int, int]]:
-    """Return the known positions of a delivery, the likeliest first."""
+    """Return the known positions of a delivery, the likeliest first.
+
+    A delivery is stored at the offset that its outcome names, until a replay or a gateway appends
+    another record with the same id; then compaction keeps only the later record. So a delivery is
+    searched for at all its known positions.
+    """
     outcome = details.outcome
     positions = [outcome.position, *(journey.position for journey in reversed(details.journeys))]
     matches = [_TOPIC_POSITION.fullmatch(position) for position in positions]

@@ -1,6 +1,6 @@
 """Verify, parse and append received deliveries in batches.
 
-Processing many deliveries in a row takes a third less time than processing each within its own
+Processing many deliveries in a row takes a third less time than processing every one in its own
 request, because code and data stay in the processor's caches. So deliveries that arrive during an
 append are processed together when it has completed.
 """

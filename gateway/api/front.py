@@ -1,11 +1,4 @@
-"""The outermost ASGI application: Host header, HEAD, routing of deliveries, the page at /.
-
-The handler of GET answers it, so routes declare nothing.
-
-A web page whose name resolves to a loopback address (DNS rebinding) could call this gateway as its
-own server, and the keys of development are public. Its requests still carry its name in the Host
-header. Deliveries are exempt: they are signed, and arrive through tunnels of any name.
-"""
+"""The outermost ASGI application: Host header, HEAD, routing of deliveries, the page at /."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +20,10 @@ from headwater.gateway.settings.exposure import is_loopback
 
 
 async def answer_head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a HEAD request with the headers of the app's response to GET."""
+    """Answer a HEAD request with the headers of the app's response to GET.
+
+    The handler of GET answers it, so routes declare nothing.
+    """
     sent = asyncio.Event()
 
     async def send_headers(message: Message) -> None:
@@ -61,11 +57,16 @@ def allow_head(header: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
     return name, ", ".join(sorted([*methods, *also])).encode()
 
 
-# -- check of the Host header, against DNS rebinding
+# -- Host header
 
 
 def hosts_known(listening: str, allowed: Iterable[str]) -> Callable[[Scope], bool]:
     """Return a predicate: does the Host header of a request name this gateway?
+
+    A web page with a name that resolves to a loopback address (DNS rebinding) could call this
+    gateway as its own server, and the keys of development are public. Its requests still carry its
+    name in the Host header. Deliveries are exempt: they are signed, and arrive through tunnels of
+    any name.
 
     Args:
         listening: Host that the gateway listens on.
@@ -90,7 +91,7 @@ def _name(scope: Scope) -> str:
         return ""
 
 
-# -- the page at /, and the security headers of all responses
+# -- the page at /
 
 #: Pages load only from this origin and cannot be framed. The API viewer sets inline styles.
 SECURITY_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
@@ -167,7 +168,7 @@ class Home:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-# -- the outermost ASGI application: checks the Host header and routes deliveries
+# -- the application
 
 _RECEIVERS: Final = "receivers"
 _HOST_KNOWN: Final = "host_known"

@@ -1,10 +1,8 @@
 """Read JSON bodies within the limit of their route, and decode them into structs.
 
 A route declares the kind of its body (`body=BodySize.PARAMS` in its decorator); the default is
-`BodySize.SMALL`. A larger body is refused before it is parsed.
-
-Duplicate names, NaN, numbers that no float can hold, invalid Unicode and too deep nesting are
-rejected for all callers: the code that processes the value runs far from the sender.
+`BodySize.SMALL`. A larger body is refused before it is parsed. Every error of decoding becomes a
+problem with its path.
 """
 
 import asyncio
@@ -90,7 +88,7 @@ class BodyKind(NamedTuple):
     Attributes:
         media_type: Name of the type.
         accepts: Returns whether a Content-Type names it.
-        empty: Used in place of an empty body.
+        empty: Used instead of an empty body.
     """
 
     media_type: str
@@ -179,7 +177,7 @@ class LimitedBodies(ASGIMiddleware):
 
 
 class JsonRequest(Request[Any, Any, Any]):
-    """A request whose body is decoded into the struct that the handler declares."""
+    """A request that decodes its body into the struct that the handler declares."""
 
     def read_body(self, kind: type[Any], body: bytes) -> Any:  # noqa: ANN401 (of that kind)
         """Decode a body into a struct; may run in another thread.
@@ -222,7 +220,7 @@ def length_of(text: str) -> int | None:
     return int(text) if _LENGTH.fullmatch(text) else None
 
 
-# -- decode JSON request bodies into structs; every error becomes a problem with its path
+# -- decoding
 
 #: An error message of msgspec, with its path.
 _ERROR: Final = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
@@ -329,6 +327,9 @@ def _struct(type_: inspect.Type) -> inspect.StructType:
 
 def check_json(body: bytes, code: str = INVALID_BODY) -> None:
     """Reject what is not JSON, or what parsers read differently.
+
+    Duplicate names, NaN, numbers that no float can hold, invalid Unicode and too deep nesting are
+    rejected for all callers: the code that processes the value runs far from the sender.
 
     Raises:
         Problem: The body is not acceptable; its code is `code`.

@@ -120,7 +120,8 @@ def _check_number(number: str) -> None:
         raise ValueError(f"a number that no float can hold: {number[:_SHOWN_CHARS]}")
 
 
-#: Parsers whose values are discarded: they check for duplicate names and for numbers.
+#: Parsers for checks only; their values are discarded. They check for duplicate names and for
+#: numbers.
 _PARSER: Final = json.JSONDecoder(object_pairs_hook=_check_duplicates)
 _PARSER_OF_LARGE: Final = json.JSONDecoder(
     object_pairs_hook=_check_duplicates, parse_float=_check_number
@@ -128,7 +129,7 @@ _PARSER_OF_LARGE: Final = json.JSONDecoder(
 
 
 def _check_names(text: str) -> None:
-    #: The names of each enclosing object; lists do not matter.
+    #: The names in every enclosing object; lists do not matter.
     enclosing: list[set[str]] = []
     names: set[str] = set()
     for match in _NAMES.finditer(text):

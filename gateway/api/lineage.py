@@ -294,7 +294,8 @@ async def _impact(
                 columns_still_set=tuple(name for row_ in still for name in row_.columns),
             )
         )
-    # Columns that the current normalizers would not set, or whose delivery the log no longer has.
+    # Columns that the current normalizers would not set, or set by a delivery that the log no
+    # longer has.
     rows += [
         ImpactRow(
             table=row_.table, key=row_.key, columns_set=row_.columns, columns_still_set=row_.columns

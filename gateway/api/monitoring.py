@@ -1,8 +1,4 @@
-"""Monitoring of the gateway: metrics for Prometheus, and routes for liveness and readiness.
-
-Deliveries are counted in plain integers on the event loop, and copied into Prometheus metrics on
-each scrape. The counters of the Prometheus client take locks, which costs ten times as much.
-"""
+"""Monitoring of the gateway: metrics for Prometheus, and routes for liveness and readiness."""
 
 import asyncio
 from bisect import bisect_left
@@ -36,7 +32,7 @@ MEDIA_TYPE: Final = "text/plain; version=0.0.4"
 #: Seconds. An acknowledged append takes 1.5 to 3 ms here; 5 s is the default time limit.
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
-# Otherwise each counter would have a second series with its creation time.
+# Otherwise every counter would have a second series with its creation time.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -63,7 +59,12 @@ class _Seconds(Collector):
 
 
 class Metrics:
-    """Metrics of one gateway since it started."""
+    """Metrics of one gateway since it started.
+
+    Deliveries are counted in plain integers on the event loop, and copied into Prometheus metrics
+    on every scrape. The counters of the Prometheus client take locks, which costs ten times as
+    much.
+    """
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -176,7 +177,7 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-# -- routes for monitoring: liveness, readiness and metrics
+# -- routes
 
 #: Timeout of a check: a component that needs longer is reported as not connected.
 _ANSWER_WITHIN_S: Final = 1.0
@@ -237,7 +238,7 @@ def health_routes(log: DeliveryLog, reader: PooledReader, metrics: Metrics) -> R
 
 
 class CachedQuery(Generic[T]):
-    """A query whose result is cached for `for_s` seconds and shared by all callers.
+    """A query with a cached result, valid for `for_s` seconds and shared by all callers.
 
     The routes need no key, so frequent requests must not cause frequent queries.
     """

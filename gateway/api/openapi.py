@@ -31,7 +31,7 @@ SECURITY: Final = {
 
 @dataclass
 class OptionalBody(Operation):
-    """An operation whose body is optional."""
+    """An operation with an optional body."""
 
     def __post_init__(self) -> None:
         if isinstance(self.request_body, RequestBody):
@@ -39,7 +39,7 @@ class OptionalBody(Operation):
 
 
 def raw_body(media_type: str, schema: Schema) -> type[Operation]:
-    """Return an operation whose body the handler reads itself, described by a schema."""
+    """Return an operation with a body that the handler reads, described by a schema."""
     content = {media_type: OpenAPIMediaType(schema=schema)}
 
     @dataclass

@@ -1,6 +1,6 @@
 """Kafka ports of the HTTP routes, and sending of commands on behalf of a request.
 
-The adapters are `webhook_log`, `answer_log` and `audit_log` in `streams.pipeline`, and
+The adapters are `webhook_log` and `request_logs` in `streams.pipeline`, and
 `streams.workflows.deployment_log`. The port for commands is in `streams.workflows.client`, with its
 adapter. Postgres is read through `projections.deliveries.queries` and
 `projections.workflows.queries` directly.
@@ -62,7 +62,7 @@ class DeliveryLog(Protocol):
         """Call `work` within milliseconds, when the next batch may `begin`."""
 
     def begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
-        """Begin to append deliveries; resolve the future of each as `append` returns or raises."""
+        """Begin to append deliveries; resolve their futures as `append` returns or raises."""
 
     def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
         """Note that the future of a delivery is no longer awaited."""
@@ -125,7 +125,7 @@ class Replays(Protocol):
             positions: Partitions and offsets in `dead-letters`.
 
         Returns:
-            A result for each position, in order.
+            One result per position, in order.
         """
 
     async def reprocess(self, places: Sequence[tuple[int, int]]) -> Sequence[Reappended]:
@@ -135,7 +135,7 @@ class Replays(Protocol):
             places: Partitions and offsets in `webhooks`.
 
         Returns:
-            A result for each position, in order.
+            One result per position, in order.
         """
 
 
@@ -155,11 +155,11 @@ class Wipes(Protocol):
         """Return how many partitions carry out a wipe."""
 
 
-# -- send commands to workflows on behalf of a request
+# -- sending
 
 
 async def send_all(commands: Commands, addressed: Sequence[Addressed]) -> list[ReplySent]:
-    """Send commands; return a reply for each.
+    """Send commands; return one reply per command.
 
     Raises:
         Problem: Kafka is not connected, or did not acknowledge.

@@ -125,7 +125,7 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
 
 
 def _owner(caller: str | None, user_id: str | None) -> str | None:
-    """Return the user whose rows are read; None for all users.
+    """Return the user to read rows of; None for all users.
 
     Raises:
         Problem: A user requests the rows of another one.

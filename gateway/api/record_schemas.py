@@ -1,8 +1,6 @@
 """Descriptions of topics and records: a read-only Schema Registry API, and AsyncAPI.
 
 Schemas cannot be registered: they are part of the code. Subjects follow the TopicName strategy.
-
-It lists no servers, because the address of Kafka and the access to it are up to the operator.
 """
 
 import json
@@ -28,7 +26,7 @@ _PROBLEMS: Final = responses_of("invalid_parameter", "unknown_schema")
 
 @get("/subjects", summary="List the subjects", sync_to_thread=False)
 def list_subjects() -> list[str]:
-    """Return all subjects: one for each topic with Avro values."""
+    """Return all subjects: one per topic with Avro values."""
     return sorted(_SUBJECTS)
 
 
@@ -131,7 +129,7 @@ registry: Final = Router(
 )
 
 
-# -- asyncAPI 3.0 document of the topics, generated from the catalogs of topics and schemas
+# -- AsyncAPI 3.0
 
 #: Version of the Kafka bindings.
 _BINDING: Final = "0.5.0"
@@ -143,7 +141,11 @@ _REPLICATION: Final = 1
 
 
 def asyncapi(version: str) -> dict[str, Any]:
-    """Return the AsyncAPI document."""
+    """Return the AsyncAPI document.
+
+    The document lists no servers, because the address of Kafka and the access to it are up to the
+    operator.
+    """
     schemas = {name: _schema(name) for topic in TOPICS for name in _values(topic)}
     return {
         "asyncapi": "3.0.0",

@@ -1,10 +1,4 @@
-"""Log and record requests without a new delivery: refusals, duplicates, unmatched paths.
-
-Unauthenticated clients cause refusals, so log lines and records are rate-limited. For each source,
-address, code and reason, the first refusal in a window is logged immediately, and the last one at
-the end of the window, with the number of those in between. All refusals are recorded for tracing,
-up to a limit per window; above it, only those that are logged.
-"""
+"""Log and record requests without a new delivery: refusals, duplicates, unmatched paths."""
 
 import asyncio
 import logging
@@ -27,7 +21,7 @@ _LOG: Final = logging.getLogger("headwater.gateway.refused")
 _WINDOW_S: Final = 10.0
 #: Kinds of refusals in a window; of further kinds only the number is logged.
 _KINDS_MAX: Final = 250
-#: Refusals in a window that are always recorded. With the first and the last of each kind, a flood
+#: Refusals in a window that are always recorded. With the first and the last of every kind, a flood
 #: causes at most 100 records a second.
 _RECORDS_MAX: Final = 500
 
@@ -43,7 +37,13 @@ class _Kind(msgspec.Struct):
 
 
 class Refusals:
-    """Logs and records refusals, and records duplicates and handshakes."""
+    """Logs and records refusals, and records duplicates and handshakes.
+
+    Unauthenticated clients cause refusals, so log lines and records are rate-limited. For every
+    source, address, code and reason, the first refusal in a window is logged immediately, and the
+    last one at the end of the window, with the number of those in between. All refusals are
+    recorded for tracing, up to a limit per window; above it, only those that are logged.
+    """
 
     def __init__(self, log: AnswerLog, *, window_s: float = _WINDOW_S) -> None:
         self._log = log
@@ -79,7 +79,7 @@ class Refusals:
             self._beyond += 1
 
     def _end_window(self) -> None:
-        """Log the last refusal of each kind; the next refusal starts another window."""
+        """Log the last refusal of every kind; the next refusal starts another window."""
         kinds, self._kinds = self._kinds, {}
         beyond, self._beyond = self._beyond, 0
         self._recorded = 0
@@ -107,7 +107,7 @@ def _log_refusal(answer: RequestAnswered, left_out: int) -> None:
     )
 
 
-# -- record requests that match no route, so that deliveries to a wrong path are visible
+# -- unmatched requests, so that deliveries to a wrong path are visible
 
 #: A hook that Litestar calls when a request has failed, before the response.
 Hook: TypeAlias = Callable[[Exception, Scope], Awaitable[None]]

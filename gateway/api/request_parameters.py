@@ -1,7 +1,4 @@
-"""Check parameters of requests: unknown and repeated ones, integers, timestamps, entity tags.
-
-Litestar alone ignores unknown parameters, and accepts 1e2 and 1.0 as integers.
-"""
+"""Check parameters of requests: unknown and repeated ones, integers, timestamps, entity tags."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -39,6 +36,8 @@ def checked_parameters(
     connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
 ) -> None:
     """Litestar guard that rejects parameters that the handler does not accept.
+
+    Litestar alone ignores unknown parameters, and accepts 1e2 and 1.0 as integers.
 
     Raises:
         Problem: A parameter is unknown, repeated, too long or not a whole number.
@@ -105,7 +104,7 @@ def _accepted(handler: BaseRouteHandler) -> _Accepted:
     return accepted
 
 
-# -- parse timestamps in requests
+# -- timestamps
 
 #: A plus sign that was not escaped arrives as a space.
 _UNESCAPED_PLUS: Final = re.compile(r" (?=\d\d:\d\d$)")
@@ -130,7 +129,7 @@ def moment_of(field: str, text: str | None) -> datetime | None:
     return moment
 
 
-# -- entity tags in If-Match: preconditions of an operation
+# -- entity tags
 
 _TAG_SHOWN_CHARS = 80
 

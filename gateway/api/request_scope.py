@@ -1,10 +1,4 @@
-"""Data of a request in its ASGI scope: id, problem code, path segments, client address.
-
-`/admin/user/a%2Fb` is about the user `a/b`. Servers decode the whole path, so that this slash looks
-like a separator. So the raw path is split first, and then decoded.
-
-Limits apply per address, and refusals name it. A client is one IPv4 address or one IPv6 /64.
-"""
+"""Data of a request in its ASGI scope: id, problem code, path segments, client address."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
@@ -75,7 +69,7 @@ def keep_problem_code(scope: Scope, code: str) -> None:
     cast("dict[str, Any]", scope)[_CODE] = code
 
 
-# -- path segments that contain an escaped slash, because external ids may contain one
+# -- path segments
 
 #: Represents a slash within a segment while Litestar splits the path. It is a lone surrogate, which
 #: no decoded path contains.
@@ -84,7 +78,11 @@ _ESCAPED: Final = "%2F"
 
 
 def split_as_sent(scope: Scope) -> Scope:
-    """Return the scope with a path whose segments are those of the raw path."""
+    """Return the scope with the segments of the raw path as its path.
+
+    `/admin/user/a%2Fb` is about the user `a/b`. Servers decode the whole path, so that this slash
+    looks like a separator. So the raw path is split first, and then decoded.
+    """
     if b"%2" not in scope["raw_path"]:
         return scope
     path = "/".join(part.replace("/", _SLASH) for part in sent_segments(scope))
@@ -124,7 +122,7 @@ def displayable_path(path: str) -> str:
     return path.replace(_SLASH, _ESCAPED)
 
 
-# -- determine the client address of a request, directly or from a trusted proxy
+# -- client address
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
@@ -143,6 +141,8 @@ class _Address(NamedTuple):
 
 def peer_resolver(proxies: Iterable[Network]) -> Callable[[Scope], str]:
     """Return a function that determines the client address of a request.
+
+    Limits apply per address, and refusals name it. A client is one IPv4 address or one IPv6 /64.
 
     The function returns the address of the connection. If that is a trusted proxy, it returns the
     last address in X-Forwarded-For that is not a trusted proxy. The header is ignored on

@@ -24,13 +24,14 @@ _HEAD_BYTES_MAX = 64 * 1024
 #: Milliseconds for the headers of a request, from the connection or the previous response. Slower
 #: senders occupy a connection and nothing else.
 _HEAD_TIMEOUT_MS = 10_000
-#: Concurrent connections, about 10 KiB each; more wait in the backlog of the socket. Requests with
-#: complete headers are limited by `budget`, so this bounds clients that send nothing at all.
+#: Concurrent connections; one takes about 10 KiB; more wait in the backlog of the socket. Requests
+#: with complete headers are limited by `body_limits`, so this bounds clients that send nothing at
+#: all.
 _CONNECTIONS_MAX = 8_192
 #: Connections that wait to be accepted; on Linux at most net.core.somaxconn.
 _BACKLOG = 1024
-#: Milliseconds after which the kernel ends a connection whose client reads nothing of a response. A
-#: slow client, or one that follows a stream, reads something from time to time.
+#: Milliseconds after which the kernel ends a connection when the client reads nothing of a
+#: response. A slow client, or one that follows a stream, reads something from time to time.
 _UNREAD_TIMEOUT_MS = 20_000
 #: Open files for everything else: Kafka, Postgres, logs.
 _OTHER_FILES = 256

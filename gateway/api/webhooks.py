@@ -76,7 +76,7 @@ class _Head(NamedTuple):
 class Receiver:
     """Receives the deliveries of one source."""
 
-    def __init__(  # noqa: PLR0913 (one parameter for each dependency)
+    def __init__(  # noqa: PLR0913 (one parameter per dependency)
         self,
         source: Source,
         *,

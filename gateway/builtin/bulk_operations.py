@@ -1,7 +1,4 @@
-"""Replay deliveries and delete instances: select them in Postgres, and append to Kafka.
-
-Deletes all instances about a wiped user, running or not, and instances past their retention.
-"""
+"""Replay deliveries and delete instances: select them in Postgres, and append to Kafka."""
 
 import asyncio
 import os
@@ -40,7 +37,7 @@ from headwater.streams.workflows.client import Addressed, WorkflowClient
 from headwater.streams.workflows.history_topic import erase_deleted
 
 _POSITION: Final = re.compile(rf"{WEBHOOKS}/([0-9]+)@([0-9]+)")
-#: Outcomes of deliveries whose effects on workflows were decided.
+#: Outcomes of deliveries with decided effects on workflows.
 _HAD_EFFECTS: Final = ("processed", "skipped")
 
 
@@ -70,14 +67,14 @@ def _replay_of(row: Matched) -> DeliveryToReplay:
     return DeliveryToReplay(row.event_id, tuple(positions), row.status in _HAD_EFFECTS)
 
 
-# -- delete instances: select them in Postgres, and send commands to their owners
+# -- deletion
 
 #: Seconds between checks of another process's progress.
 _POLL_EVERY_S: Final = 0.2
 _OUTCOME_WITHIN_S: Final = 15.0
 #: Commands of one batch.
 _BATCH: Final = 100
-#: Key for a count of partitions, in place of a partition.
+#: Key for a count of partitions, instead of a partition.
 _ALL: Final = -1
 
 #: Progress of a reader: next offset by partition.
@@ -85,7 +82,10 @@ _Offsets: TypeAlias = Mapping[int, int]
 
 
 class InstanceDeletion:
-    """Terminates and deletes instances, and erases their history."""
+    """Terminates and deletes instances, and erases their history.
+
+    The instances are all those about a wiped user, running or not, or those past their retention.
+    """
 
     def __init__(self, reader: PooledReader, settings: Settings, clock: Callable[[], int]) -> None:
         cluster = cluster_of(settings)

@@ -66,7 +66,7 @@ def combined(results: Sequence[RequestResults]) -> RequestResults:
 
 
 def requests_of(connections: Iterable[str], kinds: Sequence[str]) -> list[DataRequest]:
-    """Return a request for each connection and type of data."""
+    """Return one request per connection and type of data."""
     return [DataRequest(connection, kind) for connection in connections for kind in kinds]
 
 

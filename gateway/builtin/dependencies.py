@@ -1,7 +1,4 @@
-"""Dependencies of the built-in workflows: their interfaces, and their creation on first use.
-
-Most workers run no built-in workflow, and should not wait for the imports.
-"""
+"""Dependencies of the built-in workflows: their interfaces, and their creation on first use."""
 
 import asyncio
 import secrets
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 class TerraRequests(Protocol):
     """Requests to Terra. All methods raise TerraNotConfigured, TerraFailed, TerraRefused.
 
-    See `gateway.terra.client`.
+    See `gateway.builtin.terra.client`.
     """
 
     async def request_data(self, kind: str, user_id: str, start: date, end: date) -> str:
@@ -93,7 +90,7 @@ class TerraDependencies(Protocol):
         """Return the log for system events."""
 
 
-# -- dependencies of the built-in workflows, created on first use
+# -- adapters
 
 #: Checks for the connection to Kafka, and seconds between them.
 _POLLS: Final = 100
@@ -103,7 +100,11 @@ _RESOLUTION: Final = 1 << 32
 
 
 class Dependencies:
-    """Adapters that the settings configure."""
+    """Adapters that the settings configure.
+
+    They are created on first use: most workers run no built-in workflow, and should not wait for
+    the imports.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -1,14 +1,8 @@
-"""Built-in workflows as instances: their names, params and progress.
+"""Built-in workflows as instances: names, params and progress, for code that starts or reads them.
 
-The workflow is `gateway.builtin.prune_workflow`; this module is for code that starts or reads
-prunes.
-
-The workflow is `gateway.builtin.replay_workflow`; this module is for code that starts or reads
-replays.
-
-The workflows are in `gateway.builtin`. Those that deliveries start are named in
-`processors.providers.terra.backfill` and `processors.providers.headwater.labs`. Dates are
-YYYY-MM-DD; ranges include the last day.
+The workflows are in `gateway.builtin.maintenance_workflows` and `gateway.builtin.terra_workflows`.
+Those that deliveries start are named in `processors.providers.terra.backfill` and
+`processors.providers.headwater`. Dates are YYYY-MM-DD; ranges include the last day.
 """
 
 from typing import Final
@@ -20,7 +14,7 @@ from headwater.projections.deliveries.replaying import ReplayCursor, Selection
 from headwater.projections.workflows.instances import FIRST as FIRST_INSTANCE
 from headwater.projections.workflows.instances import Expiry, PruneCursor
 
-#: The workflow whose instances are prunes.
+#: The workflow of prunes.
 PRUNE: Final = "headwater-prune"
 #: The step that deletes a page: its result is a `Pruned`.
 PRUNE_PAGE: Final = "page"
@@ -43,11 +37,11 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     after: PruneCursor | None = FIRST_INSTANCE
 
 
-# -- replays of deliveries as instances of a workflow: its name, params and progress
+# -- replays
 
-#: The workflow whose instances are replays.
+#: The workflow of replays.
 REPLAY: Final = "headwater-replay"
-#: The step that replays a page: its result is a `Progress`.
+#: The step that replays a page: its result is a `ReplayProgress`.
 REPLAY_PAGE: Final = "page"
 
 
@@ -76,7 +70,7 @@ class ReplayProgress(msgspec.Struct, frozen=True, kw_only=True):
     after: ReplayCursor | None = FIRST_DELIVERY
 
 
-# -- names and params of the workflows that request data from Terra
+# -- requests to Terra
 
 #: The last 7 days of every active connection; started by the schedule of the same name.
 RECONCILE: Final = "terra-reconcile"
@@ -106,7 +100,7 @@ class LabResult(msgspec.Struct, frozen=True, kw_only=True):
     It is available within about half a minute, even if Terra does not respond.
 
     Attributes:
-        at_ms: When Terra responded or the upload was given up, in Unix milliseconds.
+        at_ms: When Terra responded or the upload was abandoned, in Unix milliseconds.
         terra_status: `submitted`, `failed:<status>` or `failed:network`.
         terra_upload_id: Terra's id, if the report was submitted.
         terra_response: Terra's response as text, or the error.

@@ -1,14 +1,7 @@
 """Workflows that replay deliveries and delete instances, page by page.
 
-After a crash, the workflow continues after the last completed page; a page in progress is repeated.
-
-A page that was in progress when a worker was killed is appended again, which is idempotent.
-
-A page that was in progress when a worker was killed is repeated. An instance that starts under one
-of its ids meanwhile is newer than the row in Postgres, and is kept.
-
-It knows only a digest of the user's id, and its steps return numbers, so its history does not name
-the user. Its steps are idempotent: an interrupted step runs again and does what is left.
+After a crash, a workflow continues after the last completed page; a page in progress is repeated.
+Repeating a page changes nothing.
 """
 
 from collections.abc import Awaitable, Callable
@@ -41,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _PAGE_TIMEOUT: Final = "10 minutes"
-#: Latest pages whose history is kept for inspection.
+#: Latest pages that are kept in the history for inspection.
 _KEPT: Final = 10
 UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="10 seconds", backoff="constant")
 
@@ -60,7 +53,7 @@ F = TypeVar("F", bound=PageProgress)
 async def process_pages(
     step: Step, name: str, progress: F, page: Callable[[F], Awaitable[F]], pause_ms: int = 0
 ) -> F:
-    """Process pages, each in a step.
+    """Process pages, one step per page.
 
     Args:
         step: The workflow's step API.
@@ -98,7 +91,7 @@ async def process_pages(
     return msgspec.convert(plain, kind)
 
 
-# -- the workflow that replays deliveries page by page; each replay is an instance
+# -- replay
 
 _REPLAY_PAGE_MAX: Final = 500
 
@@ -129,16 +122,20 @@ def replay_workflow(deliveries: "Callable[[], Awaitable[DeliveryReplays]]") -> W
     return Workflow(REPLAY, replay, strict=False)
 
 
-# -- the workflow that deletes instances past their retention, page by page
+# -- prune
 
-#: Instances of a page, whose commands are sent as one batch.
+#: Instances of a page; their commands are sent as one batch.
 _PRUNE_PAGE_MAX: Final = 100
 #: This step reads the whole history topic.
 _PRUNE_ERASE_TIMEOUT: Final = "6 hours"
 
 
 def prune_workflow(instances: Callable[[], Awaitable[InstancePruner]]) -> Workflow:
-    """Return the workflow; it deletes instances past their retention and erases their history."""
+    """Return the workflow; it deletes instances past their retention and erases their history.
+
+    An instance that starts under one of the ids of a repeated page is newer than the row in
+    Postgres, and is kept.
+    """
 
     async def prune(event: WorkflowEvent[PruneParams], step: Step) -> dict[str, Any]:
         async def page(so_far: Pruned) -> Pruned:
@@ -167,7 +164,7 @@ def prune_workflow(instances: Callable[[], Awaitable[InstancePruner]]) -> Workfl
     return Workflow(PRUNE, prune, strict=False)
 
 
-# -- the workflow that deletes instances about a user, after a wipe has deleted their deliveries
+# -- forget
 
 _FORGET_RETRY: Final = Retry(limit=inf, delay="5 seconds", backoff="constant")
 #: Longer than all readers of a busy system need to catch up; then the step is retried.
@@ -177,10 +174,14 @@ _FORGET_ERASE_TIMEOUT: Final = "6 hours"
 
 
 def forget_workflow(instances: "Callable[[], Awaitable[InstanceDeletion]]") -> Workflow:
-    """Return the workflow.
+    """Return the workflow that deletes instances about a user, after a wipe of their deliveries.
 
     It waits until no more instances about the user can start, deletes them, and erases their
     history.
+
+    Its params have only a digest of the user's id, and its steps return numbers, so its history
+    does not name the user. Its steps are idempotent: an interrupted step runs again and does what
+    is left.
     """
 
     async def forget(event: WorkflowEvent[ForgetParams], step: Step) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The workflows that request data from Terra; `gateway.terra.instances` has names and params.
+"""The workflows that request data from Terra; `gateway.builtin.instances` has names and params.
 
 Terra answers a request immediately, and sends the data later as deliveries. Requesting the same
 data twice is idempotent, so a step simply repeats a request that it may have made before.
@@ -52,7 +52,7 @@ _LAB_WITHIN_S: Final = 25.0
 _LAB_RETRY: Final = Retry(limit=2, delay="1 second", backoff="constant")
 _SOON: Final = Retry(limit=inf, delay="1 second", backoff="constant")
 _GIVEN_UP: Final = "a request was given up"
-#: Latest pages whose history is kept for inspection.
+#: Latest pages that are kept in the history for inspection.
 _KEPT: Final = 10
 
 RECONCILES: Final = schedule(RECONCILE, cron="0 3 * * *", workflow=RECONCILE)
@@ -105,17 +105,17 @@ class TerraWorkflows:
     async def backfill(self, event: WorkflowEvent[BackfillParams], step: Step) -> dict[str, Any]:
         """Request 90 days of a connection that has become active."""
         requests = requests_of([event.payload.terra_user_id], DATA_TYPES)
-        return await self._request_each(step, requests, event.payload.until, BACKFILL_DAYS)
+        return await self._request_all(step, requests, event.payload.until, BACKFILL_DAYS)
 
     async def import_days(self, event: WorkflowEvent[ImportParams], step: Step) -> dict[str, Any]:
-        """Request the days that a user chose, of each of the user's connections."""
+        """Request the days that a user chose, of all connections of the user."""
         requests = requests_of(event.payload.connections, DATA_TYPES)
-        return await self._request_each(step, requests, event.payload.until, event.payload.days)
+        return await self._request_all(step, requests, event.payload.until, event.payload.days)
 
-    async def _request_each(
+    async def _request_all(
         self, step: Step, requests: Sequence[DataRequest], until: str, days: int
     ) -> dict[str, Any]:
-        """Make each request in its own step; fail if one of them failed.
+        """Make every request in its own step; fail if one of them failed.
 
         A retry of the run repeats only the failed requests.
         """
@@ -300,7 +300,7 @@ def _with_digests(results: RequestResults) -> RequestResults:
 
 
 def bounded(results: RequestResults) -> RequestResults:
-    """Limit the failed requests in a state; further ones are given up, but stay counted."""
+    """Limit the failed requests in a state; further ones are dropped, but stay counted."""
     cut = len(results.failed[_FAILED_MAX:])
     return msgspec.structs.replace(
         results, failed=results.failed[:_FAILED_MAX], given_up=results.given_up + cut

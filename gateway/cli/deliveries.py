@@ -179,7 +179,7 @@ def _letter(letter: Mapping[str, Any]) -> dict[str, Any]:
     return {**letter, "position": f"{letter['partition']}/{letter['offset']}"}
 
 
-# -- `headwater why` and `headwater impact`: where values come from, and what a delivery set
+# -- `headwater why` and `headwater impact`
 
 _WHY: Final = Columns(
     ("column", "value", "raw_event_id", "normalizer", "version", "sent_at", "position"),

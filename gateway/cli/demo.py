@@ -1,7 +1,4 @@
-"""The demo of `headwater up`: post the day, print its rows, and run its workflow.
-
-It is started before the demo day is posted and read afterwards, so that it is seen waiting.
-"""
+"""The demo of `headwater up`: post the day, print its rows, and run its workflow."""
 
 import asyncio
 import json
@@ -209,7 +206,7 @@ def key_for_example(name: str, secret: str) -> str:
     return secret if secret == DEVELOPMENT_SECRETS[name] else f"$HEADWATER_{name.upper()}"
 
 
-# -- start the demo's workflow, and print its steps
+# -- the workflow
 
 #: The app of the demo, as `--app` names it, and its workflow.
 DEMO_APP: Final = "headwater.gateway.local.demo.workflows"
@@ -224,7 +221,11 @@ _STEP_COLUMNS: Final = ("step", "type", "status", "attempts", "result")
 
 
 class WorkflowShow:
-    """An instance of the demo's workflow, started through Kafka and read from Postgres."""
+    """An instance of the demo's workflow, started through Kafka and read from Postgres.
+
+    The instance is started before the demo day is posted and read afterwards, so that it is seen
+    waiting.
+    """
 
     def __init__(
         self, settings: Settings, clock: Callable[[], int], new_id: Callable[[], str]

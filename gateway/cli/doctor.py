@@ -66,7 +66,7 @@ def validate_ownership(strict: bool, api: Api) -> Result:
     )
 
 
-# -- `headwater doctor`: checks of the whole system, or of one user's data
+# -- `headwater doctor`
 
 _FINDINGS: Final = Columns(
     Finding._fields,

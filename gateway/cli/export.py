@@ -188,7 +188,7 @@ WRITERS: Final[dict[str, type[RowWriter]]] = {
 }
 
 
-# -- `headwater export`: writes a table or view to a file for analysts, read from Postgres
+# -- the command
 
 _REPORT_EVERY_S: Final = 0.5
 

@@ -104,7 +104,7 @@ def _count(results: "list[BulkChanged]") -> str:
     return f"{len(results) - refused} done" + (f", {refused} refused" if refused else "")
 
 
-# -- `headwater instances …`: create and change instances of workflows, send events to them
+# -- commands
 
 _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
 

@@ -115,7 +115,7 @@ def _token_result(  # noqa: PLR0911 (a return per status)
             return in_full.rstrip() if in_full else error
 
 
-# -- formatting of instances of workflows as rows and texts to print
+# -- instances
 
 Rows: TypeAlias = list[dict[str, Any]]
 

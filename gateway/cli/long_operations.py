@@ -144,7 +144,7 @@ def followed(
     return operation
 
 
-# -- `headwater replay`: process deliveries again, after showing how many they are
+# -- `headwater replay`
 
 
 @click.command(
@@ -196,7 +196,7 @@ def _counted_deliveries(number: int) -> str:
     return counted(number, "delivery", "deliveries")
 
 
-# -- `headwater instances prune`: delete instances that ended longer ago than their retention
+# -- `headwater instances prune`
 
 
 @click.command(
@@ -242,7 +242,7 @@ def _counted_instances(number: int) -> str:
     return counted(number, "instance")
 
 
-# -- `headwater rebuild`: build a projection again in new tables, compare, and switch to it
+# -- `headwater rebuild`
 
 _REBUILD_FAILED: Final = 1
 _REBUILD_RUNNING: Final = ("building", "switching", "switching_back")

@@ -1,9 +1,5 @@
 """The command line, and the composition root, which connects packages with each other.
 
-The package alone has what programs and workflow authors need, and the commands that use HTTP.
-Server processes need the extra `server`; Kafka and Postgres on one machine also need the extra
-`local`.
-
 Commands import what they need when they are called: every command needs other packages, and
 importing all of them takes seconds.
 """
@@ -40,7 +36,9 @@ if TYPE_CHECKING:
     from headwater.gateway.settings.settings import Settings
 
 
-#: The extras, and the modules that Headwater imports of them.
+#: The extras, and the modules that Headwater imports of them. The package alone has what programs
+#: and workflow authors need, and the commands that use HTTP. Server processes need `server`; Kafka
+#: and Postgres on one machine also need `local`.
 EXTRAS: Final = {
     "server": (
         "aiokafka",
@@ -84,7 +82,7 @@ def missing_extra(error: ModuleNotFoundError) -> ExtraMissing | None:
     return None
 
 
-# -- the command line, and the composition root, which connects packages with each other
+# -- commands
 
 _DEBUG: Final = "HEADWATER_DEBUG"
 _FAILED: Final = 1

@@ -68,7 +68,7 @@ class JsonValue:
         self.value = value
 
 
-# -- paging of commands that list something
+# -- pages
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ def collect_pages(
             return collected, cursor
 
 
-# -- options that several commands share, and the settings they make
+# -- options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -214,7 +214,7 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-# -- `headwater settings`: shows the settings
+# -- `headwater settings`
 
 
 @click.command(epilog=examples("headwater settings", "headwater settings --json"))

@@ -1,8 +1,8 @@
 """Output of commands: tables, tab-separated lines or JSON, and times and durations as text.
 
 Results go to stdout; progress, hints and errors to stderr, so that a pipe carries only results.
-`gateway.commands.terminal`, which formats for terminals, is imported where it is called, because
-that is slow.
+`gateway.cli.terminal`, which formats for terminals, is imported where it is called, because that is
+slow.
 """
 
 import json
@@ -78,7 +78,7 @@ def span(milliseconds: int) -> str:
     return f"{milliseconds // _SECOND} s"
 
 
-# -- output of commands: tables at a terminal, tab-separated lines or JSON for programs
+# -- results
 
 #: Control characters in a value could move the cursor, or overwrite the screen.
 _CONTROLS: Final = {

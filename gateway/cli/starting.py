@@ -49,8 +49,7 @@ def _unusable(settings: Settings, found: str) -> ProcessUnavailable:
     )
 
 
-# -- starts workflows within a workflow worker: by schedules of apps, and by rules for
-# deliveries
+# -- schedules and rules
 
 #: Longer than an ownership change of a partition; a command without an outcome is sent again.
 _OUTCOME_TIMEOUT_S: Final = 15.0

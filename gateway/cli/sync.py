@@ -1,8 +1,4 @@
-"""`headwater sync`: a local SQLite copy of the tables, kept up to date by cursor.
-
-Rows and their cursor are written in one transaction, so an interrupted copy resumes, and a repeated
-one changes nothing. Rows are written and deleted by primary key.
-"""
+"""`headwater sync`: a local SQLite copy of the tables, kept up to date by cursor."""
 
 import json
 import shlex
@@ -70,7 +66,11 @@ class CursorExpired(Exception):
 
 
 class Mirror:
-    """A SQLite file that follows `/v1/sync`."""
+    """A SQLite file that follows `/v1/sync`.
+
+    Rows and their cursor are written in one transaction, so an interrupted copy resumes, and a
+    repeated one changes nothing. Rows are written and deleted by primary key.
+    """
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ def _stored(value: object) -> object:
     return value
 
 
-# -- `headwater sync`: a local copy of the rows
+# -- the command
 
 
 @click.command(

@@ -1,6 +1,6 @@
 """Output at a terminal: tables and lines in colors.
 
-`gateway.commands.output` imports this module only for terminals: importing rich takes longer than
+`gateway.cli.output` imports this module only for terminals: importing rich takes longer than
 many commands take to run.
 """
 

@@ -87,7 +87,7 @@ def check(mend: bool, kafka: str | None, partitions: int | None, replication: in
     return Result(answer=rows, tables=[table], failed=True)
 
 
-# -- `headwater topics skip`: marks a record that blocks its partition as skipped
+# -- `headwater topics skip`
 
 _WARNING: Final = (
     "Skip it only if no release of Headwater wrote it: if one did, start that release instead."
@@ -147,7 +147,7 @@ def skip(
     )
 
 
-# -- `headwater topics accept-loss`: lets projections continue after a broker lost its log's end
+# -- `headwater topics accept-loss`
 
 
 @click.command(

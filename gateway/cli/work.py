@@ -125,7 +125,7 @@ def metrics_server(port: int, counts: WorkerCounts) -> Iterator[int]:
         thread.join()
 
 
-# -- `headwater worker --app`: the workflow worker, from start to the signal that stops it
+# -- the worker
 
 log = logging.getLogger(__name__)
 

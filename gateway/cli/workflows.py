@@ -78,7 +78,7 @@ def _workflow_row(workflow: "WorkflowListed") -> dict[str, object]:
     }
 
 
-# -- `headwater graph`: validate, deploy, list and draw definitions of graphs
+# -- `headwater graph`
 
 _GRAPHS: Final = Columns(
     ("name", "version", "deployed", "app", "digest"), drops=("app", "deployed")

@@ -42,7 +42,7 @@ class UnauthorizedError(ClientError):
     """The key is missing or not valid."""
 
 
-# -- decoding of the server's answers
+# -- decoding
 
 T = TypeVar("T")
 

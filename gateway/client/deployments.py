@@ -1,8 +1,4 @@
-"""Deployments of code: zip, deploy, activate and read them.
-
-A deployment is named by the hash of its bytes. So files are ordered by name, without times, owners
-and modes, and stored uncompressed: deflate's output differs between machines.
-"""
+"""Deployments of code: zip, deploy, activate and read them."""
 
 import io
 import json
@@ -43,6 +39,9 @@ def artifact_of(source: str | os.PathLike[str]) -> bytes:
 
 def zipped(folder: Path) -> bytes:
     """Zip a folder without hidden files, caches and virtual environments.
+
+    A deployment is named by the hash of its bytes. So files are ordered by name, without times,
+    owners and modes, and stored uncompressed: deflate's output differs between machines.
 
     Raises:
         ValueError, OSError: The folder cannot be deployed, or not be read.
@@ -85,7 +84,7 @@ def _files(folder: Path) -> Iterator[Path]:
             yield from _files(path)
 
 
-# -- deployments of code: deploy, activate and read them
+# -- code
 
 T = TypeVar("T")
 

@@ -1,9 +1,4 @@
-"""Requests as data: ids, paths, queries and bodies, and whether to repeat them.
-
-A read may always be repeated. A write may be repeated if it certainly had no effect (no connection
-was made, or the server was too busy to begin), or if it is idempotent. Otherwise the error is
-raised: only the caller knows what a second attempt would do.
-"""
+"""Requests as data: ids, paths, queries and bodies, and whether to repeat them."""
 
 import json
 import re
@@ -71,7 +66,12 @@ def failure_of(status: int, code: str) -> Failure:
 
 
 def may_repeat(repeat: Repeat, failure: Failure) -> bool:
-    """Return whether a request may be repeated after a failure."""
+    """Return whether a request may be repeated after a failure.
+
+    A read may always be repeated. A write may be repeated if it certainly had no effect (no
+    connection was made, or the server was too busy to begin), or if it is idempotent. Otherwise the
+    error is raised: only the caller knows what a second attempt would do.
+    """
     if failure is Failure.UNKNOWN:
         return repeat is not Repeat.UNSAFE
     return failure is Failure.NOT_TAKEN
@@ -94,7 +94,7 @@ def delay_s(
     return max(backoff, retry_after_s or 0.0)
 
 
-# -- request ids: new ULIDs, or valid ids of callers
+# -- request ids
 
 #: Long enough for a ULID, a UUID, a W3C trace id or a proxy's own format; no characters that could
 #: break a header, a log line or a URL.
@@ -161,7 +161,7 @@ def _time_part(at_ms: int) -> str:
     return bytes(_ALPHABET[at_ms >> shift & 31] for shift in shifts).decode()
 
 
-# -- URL paths with segments that come from outside
+# -- paths
 
 
 class EmptyName(ValueError):
@@ -186,7 +186,7 @@ def path(*segments: str) -> str:
     return "/" + "/".join(q if q.strip(".") else q.replace(".", "%2E") for q in quoted)
 
 
-# -- requests and answers as data, and the encoding of queries, bodies and keys
+# -- requests and answers
 
 #: Parameters by name. None is left out; a list is repeated as a parameter for every value.
 Query: TypeAlias = dict[str, str | int | bool | list[str] | None]

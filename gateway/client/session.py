@@ -1,11 +1,4 @@
-"""Session with a server: transport, ids, positions of its writes, and event streams.
-
-The answer to a write names the position of its outcome in the log. A read that carries the position
-is answered from rows that include the outcome.
-
-Lines are split here and not by httpx, which splits where Python does: also at U+2028 and others
-that JSON does not escape.
-"""
+"""Session with a server: transport, ids, positions of its writes, and event streams."""
 
 import re
 from collections import OrderedDict
@@ -42,7 +35,11 @@ _POSITION: Final = re.compile(r"([a-z-]+/\d+)@(\d+)")
 
 
 class Positions:
-    """Latest written position of every instance, and of every partition of the log."""
+    """Latest written position of every instance, and of every partition of the log.
+
+    The answer to a write names the position of its outcome in the log. A read that carries the
+    position is answered from rows that include the outcome.
+    """
 
     def __init__(self) -> None:
         self._by_instance: OrderedDict[str, str] = OrderedDict()
@@ -72,7 +69,7 @@ class Positions:
         return ",".join(f"{partition}@{offset}" for partition, offset in latest) or None
 
 
-# -- parser of server-sent events, as the HTML standard defines them
+# -- server-sent events
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 #: A message holds a step with its result, at most 1 MiB; in JSON a character may take six bytes.
@@ -88,7 +85,11 @@ class Message(NamedTuple):
 
 
 class EventStream:
-    """Parser of the stream of one connection."""
+    """Parser of the stream of one connection.
+
+    Lines are split here and not by httpx, which splits where Python does: also at U+2028 and others
+    that JSON does not escape.
+    """
 
     def __init__(self, last_id: str = "") -> None:
         self._last_id = last_id
@@ -143,7 +144,7 @@ class EventStream:
         return Message(event, self._last_id, "\n".join(data)) if data else None
 
 
-# -- session with a server, shared by a client's handles: transport, written positions and ids
+# -- session
 
 T = TypeVar("T")
 

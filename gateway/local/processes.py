@@ -74,7 +74,7 @@ class CrashHistory:
         return many and now - self._times[0] <= self._policy.within_s
 
 
-# -- processes of the supervisor: Headwater's own as children, and servers that start themselves
+# -- processes
 
 #: Seconds that a process may take to stop: a worker finishes the step that it is executing.
 _STOP_TIMEOUT_S = 15.0

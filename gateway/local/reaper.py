@@ -4,12 +4,12 @@ It runs as a program of its own, with a pipe from the supervisor as its standard
 closes the pipe when the supervisor ends, also by kill -9, and the end of the input is the signal to
 act. Linux's "parent death signal" was not used because it is bound to the thread that forked, does
 not exist on macOS, and signals all processes at once: a broker would end before the workers that
-still have to commit to it. A pipe to each child was not used because every child would need code
+still have to commit to it. A pipe to every child was not used because every child would need code
 for it.
 
-Protocol, a line each: ``+ PID SIGNAL GROUP`` (end this process, by this signal, together with the
-others of its group), ``- PID`` (it ended). Only the standard library is imported, so that the
-program stays small: it lives as long as the supervisor.
+Protocol, one message per line: ``+ PID SIGNAL GROUP`` (end this process, by this signal, together
+with the others of its group), ``- PID`` (it ended). Only the standard library is imported, so that
+the program stays small: it lives as long as the supervisor.
 """
 
 import contextlib

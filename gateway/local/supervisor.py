@@ -9,7 +9,7 @@ Rules:
    process that crashes later is restarted indefinitely: the cause was temporary.
 4. Every process has a session of its own. Only the supervisor receives Ctrl-C, and stops the
    processes in reverse order: processes that were started together stop together, and the servers,
-   which do not need each other, last.
+   which are independent, last.
 5. No process outlives us: `gateway.local.reaper` ends them if we are killed. It holds our lock on
    the data directory until then; the next supervisor waits for that.
 """

@@ -138,7 +138,7 @@ def _with_secrets_of(providers: Iterable[str]) -> type[Settings]:
 
 
 def unknown_variables(settings: Settings, names: Iterable[str]) -> tuple[str, ...]:
-    """Return a line for each variable with our prefix that is no setting: maybe a typing error."""
+    """Return one line per variable with our prefix that is no setting: maybe a typing error."""
     known = {PREFIX + name.upper() for name in type(settings).model_fields} | _NOT_SETTINGS
     known |= {variable + _FILE for variable in _secret_variables(type(settings)).values()}
     unknown = sorted(name for name in names if name.startswith(PREFIX) and name not in known)

@@ -34,7 +34,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-# -- redaction of passwords in addresses of servers
+# -- redaction
 
 _HIDDEN: Final = "(secret)"
 #: Parameters of libpq that are secrets.
@@ -70,7 +70,7 @@ def _named(match: re.Match[str]) -> str:
     return f"{match['name']}={_HIDDEN}" if match["name"] in _SECRET else match[0]
 
 
-# -- checks for what is safe on one machine only: weak keys, and addresses without TLS
+# -- weak keys and addresses without TLS
 
 #: Least number of characters of a key or signing secret if other machines reach the gateway.
 SECRET_MIN: Final = 16

@@ -19,7 +19,7 @@ FORM_FIELD: Final = r"^[A-Za-z0-9_\-]+$"
 URL_PATH: Final = r"^/[^\s?#]*$"
 
 _VISIBLE: Final = "characters of ASCII without spaces"
-#: Description of each pattern, to complete `expected …, found …`.
+#: Descriptions of the patterns, to complete `expected …, found …`.
 DESCRIPTIONS: Final[Mapping[str, str]] = {
     NAME: "a name out of a-z, A-Z, 0-9, _ and -, not beginning with -",
     KEY: _VISIBLE,

@@ -20,7 +20,7 @@ _LIBPQ: Final = re.compile(r"(\w+)\s*=\s*(?:'([^']*)'|(\S+))")
 
 
 def clear_text_warnings(settings: Settings, variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each setting that sends secrets or personal data without TLS.
+    """Yield one line per setting that sends secrets or personal data without TLS.
 
     Args:
         settings: The settings of this process.
@@ -75,7 +75,7 @@ def _is_local(name: str) -> bool:
     return is_loopback(name.strip("[]"))
 
 
-# -- start of a long-running process: its name, log and privacy
+# -- start
 
 #: Files of our processes are private.
 _UMASK: Final = 0o077

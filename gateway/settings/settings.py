@@ -92,7 +92,7 @@ class KafkaSettings(BaseSettings):
         return ",".join(servers)
 
 
-# -- settings of users' tokens: their issuer, keys and audience
+# -- tokens of users
 
 
 class UserSettings(BaseSettings):
@@ -115,7 +115,7 @@ class UserSettings(BaseSettings):
     )
 
 
-# -- all settings of Headwater, with their descriptions; `environment` reads and shows them
+# -- all settings
 
 PREFIX: Final = "HEADWATER_"
 #: The app of the built-in workflows.
@@ -295,7 +295,7 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
 
     @field_validator("app")
     @classmethod
-    def _each_once(cls, value: str) -> str:
+    def _unique(cls, value: str) -> str:
         names = [name.strip() for name in value.split(",")] if value else []
         if names != [BUILTIN_APP] and len({"", BUILTIN_APP, *names}) < len(names) + 2:
             raise PydanticCustomError("not_apps", "")
@@ -371,7 +371,7 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
 
     @property
     def apps(self) -> tuple[str, ...]:
-        """The apps whose workflows are run, without the built-in one."""
+        """The apps with workflows to run, without the built-in one."""
         return tuple(self.app.split(",")) if self.app not in {"", BUILTIN_APP} else ()
 
     @property

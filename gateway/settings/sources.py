@@ -1,6 +1,6 @@
 """Sources of the settings, and their signing secrets.
 
-Without a file of sources, every provider is a source of its own name, whose secrets are a setting.
+Without a file of sources, every provider is a source of its own name, with secrets in a setting.
 The pipeline needs only the sources; processes that receive or sign read their secrets.
 """
 
@@ -30,7 +30,7 @@ from headwater.processors.sources import (
 )
 from headwater.schemas.errors import HeadwaterError
 
-#: The sources file of `headwater up`: one source of each scheme, for this machine only.
+#: The sources file of `headwater up`: one source per scheme, for this machine only.
 DEVELOPMENT_SOURCES: Final = str(files("headwater.gateway.local") / "sources.toml")
 
 

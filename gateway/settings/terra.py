@@ -58,7 +58,7 @@ class TerraAccess:
             )
 
 
-# -- settings of Terra's API and of uploaded files: locations and credentials
+# -- settings
 
 
 class TerraSettings(BaseSettings):

@@ -48,7 +48,7 @@ class OwnershipSettings(BaseSettings):
     )
 
 
-# -- settings of workflows: limits, retention and ticks
+# -- settings
 
 #: Least number of characters of a key.
 _KEY_LENGTH_MIN: Final = 8

@@ -24,7 +24,7 @@ from headwater.schemas.tables import Table
 from headwater_github.tables import PULL_REQUESTS, PUSHES
 
 EVENT: Final = "x-github-event"
-#: Path of each column's value in the payload.
+#: Paths of the columns' values in the payload.
 _PATHS: Final = {
     PUSHES: {name: name for name in PUSHES.field_names[:-2]}
     | {

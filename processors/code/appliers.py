@@ -1,8 +1,4 @@
-"""Apply events to a code workflow's run, in every transition of its entries, live and for readers.
-
-Read a row as: in this status, this event leads to one of those statuses; fields of the event decide
-which. `None` is the status before the first record: a short step has no entry until its first
-attempt has ended. A timed-out attempt may still complete while the step waits for the next one.
+"""Apply events to a code workflow's run: live, and for readers of its history.
 
 The state is changed in place and returned. An event that does not fit the state is a bug in
 Headwater, because `decide` wrote it: InvariantViolation.
@@ -50,6 +46,10 @@ from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 
 _PENDING, _WAITING = EntryStatus.PENDING, EntryStatus.WAITING
 
+#: Every transition of an entry: in this status, this event leads to one of those statuses; fields
+#: of the event decide which. None is the status before the first record: a short step has no entry
+#: until its first attempt has ended. A timed-out attempt may still complete while the step waits
+#: for the next one.
 TRANSITIONS: Final[dict[type, dict[EntryStatus | None, frozenset[EntryStatus]]]] = {
     EntryOpened: {None: frozenset({_PENDING, _WAITING})},
     StepStarted: {None: frozenset({_PENDING})},
@@ -64,7 +64,7 @@ TRANSITIONS: Final[dict[type, dict[EntryStatus | None, frozenset[EntryStatus]]]]
 }
 
 
-# -- apply events: `apply(run, event, at_ms)` is the one path for live runs and for readers
+# -- applying: `apply(run, event, at_ms)`
 
 #: Kinds that wait for something outside the code; the others wait for the entries under them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})

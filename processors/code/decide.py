@@ -147,7 +147,7 @@ def decide_command(
     return _decide_by_type(run, command, facts, limits)
 
 
-def _decide_by_type(  # noqa: PLR0911, PLR0912, C901, one for each command
+def _decide_by_type(  # noqa: PLR0911, PLR0912, C901, one per command
     run: CodeRun,
     command: SendEvent
     | PauseRun

@@ -48,7 +48,7 @@ class ReplayEngine:
         return decide_command(run, command, facts, self._cleanup_ms, self._limits)
 
     def decide(self, run: CodeRun, request: Request, now_ms: int) -> Decision:
-        """Decide a request; each type has its own function."""
+        """Decide a request; every type has its own function."""
         return decide_request(run, request, now_ms, self._entries_max)
 
     @staticmethod

@@ -101,7 +101,7 @@ class NotAwaitedError(Exception):
 
 
 class NonDeterministicError(Exception):
-    """The workflow's own code called something whose result would differ on replay."""
+    """The workflow's own code called something that returns another result on replay."""
 
 
 class UnserialisableError(Exception):

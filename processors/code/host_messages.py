@@ -1,6 +1,6 @@
 """Messages between the owner of a run and its code host, with the requests of the run's code.
 
-Requests are not durable: after a crash the code runs again and repeats them. Each one names its
+Requests are not durable: after a crash the code runs again and repeats them. A request names its
 entry by the key.
 """
 
@@ -215,7 +215,7 @@ CodeCommand: TypeAlias = (
 )
 
 
-# -- messages between the owner of a run and its code host
+# -- messages
 
 
 class Activate(HostMessage, frozen=True):
@@ -312,7 +312,7 @@ ToHost: TypeAlias = (
 FromHost: TypeAlias = Requested[CodeCommand] | AttemptStarted | YieldBack | Pong
 
 
-def message_for_host(  # noqa: C901, PLR0911, one for each event
+def message_for_host(  # noqa: C901, PLR0911, one per event
     run: CodeRun, event: RunEvent, activation: int, sequence: int
 ) -> HostMessage | None:
     """Return what the host has to know about an event that was applied, or None."""

@@ -45,7 +45,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 
-#: Error name of a canceled run whose code did not handle the cancellation.
+#: Error name of a canceled run if its code did not handle the cancellation.
 CANCELLED_ERROR: Final = "CancelledError"
 #: Reason with which children end.
 _ENDED: Final = "its parent has ended"
@@ -113,7 +113,7 @@ def end_children(
     return posts_to_end(run, children, reason, cancelled=cancelled)
 
 
-# -- decide how a run is rolled back: which steps, and what happens when handlers fail
+# -- rollback
 
 #: Retries of a rollback handler, and the delay before the first in ms; it doubles.
 ROLLBACK_RETRIES: Final = 5
@@ -138,7 +138,7 @@ def unfinished_rollback_log(run: CodeRun) -> list[RunEvent]:
 
 
 def begin_rollback(run: CodeRun, request: BeginRollback, _: int) -> Decision:
-    """Begin the rollback of a run whose code failed."""
+    """Begin the rollback of a run after its code failed."""
     if run.rollback:
         return STALE
     ended = code_ended(run, cancelled=run.cancelling is not None)
@@ -174,7 +174,7 @@ def rollback_raised(run: CodeRun, request: RollbackRaised, now_ms: int) -> Decis
     ]
 
 
-# -- cancel a run: its code is notified, may clean up, and is terminated if it takes too long
+# -- cancellation
 
 
 def cancel(run: CodeRun, command: CancelRun, reached_ms: int, until_ms: int) -> Decision:
@@ -217,7 +217,7 @@ def terminate_cancelled(run: CodeRun, why: str) -> list[RunEvent]:
     return [*code_ended(run, cancelled=True), RollbackStarted(failure, cut_off=True)]
 
 
-# -- start a run that has waited for its slot
+# -- start
 
 
 def begin(run: CodeRun, command: GrantSlot, reached_ms: int) -> Decision:

@@ -4,10 +4,10 @@ A retry starts a new run of the same code with the same seed. The new run takes 
 previous run, and its code replays over them; entries that it does not take over are executed again.
 The entries of a run form a tree of joins, races and loops with leaves in it:
 
-- The failed entry is executed again: the entry whose error ended the run or, if that error belongs
-  to no entry, the entry that errored last. Entries that errored after it, which the code never saw,
-  are executed again as well. A container among them is reopened, and so are errored entries under
-  it. If no entry has errored, the code itself failed: it replays over everything.
+- The failed entry is executed again: the entry with the error that ended the run or, if that error
+  belongs to no entry, the entry that errored last. Entries that errored after it, which the code
+  never saw, are executed again as well. A container among them is reopened, and so are errored
+  entries under it. If no entry has errored, the code itself failed: it replays over everything.
 - If the command has a key, that entry and every entry first reached after it are executed again.
 - Entries that were rolled back are executed again, because their effects are undone.
 - All containers above entries that are executed again are reopened, even if they have a result; a
@@ -112,8 +112,8 @@ class _Tree:
     """The entries of a run as a tree.
 
     Attributes:
-        above: For each key, the containers above the entry, with the iteration if it is a loop.
-        latest: The latest recorded iteration of each loop.
+        above: By key, the containers above the entry, with the iteration if it is a loop.
+        latest: The latest recorded iterations of the loops.
     """
 
     def __init__(self, entries: dict[str, Entry]) -> None:
@@ -147,7 +147,7 @@ class _Tree:
         return None
 
     def unhandled(self) -> dict[str, Entry]:
-        """Return the entries whose errors the code may not have handled."""
+        """Return the entries with errors that the code may not have handled."""
         return {
             key: entry
             for key, entry in self.entries.items()
@@ -201,7 +201,7 @@ class _RetryPlan:
         return len(self.restarted) + len(self._open) > size
 
     def _resume_iterations(self) -> dict[str, int]:
-        """Return the iteration at which each loop continues: the first with a repeated entry."""
+        """Return the iterations at which loops continue: the first with a repeated entry."""
         iterations = dict(self._tree.latest)
         for key in (*self.restarted, *self._open):
             for scope, iteration in self._tree.above[key]:
@@ -230,7 +230,7 @@ def _restarts(entry: Entry) -> bool:
 
 
 def _failed(run: CodeRun, tree: _Tree, *, only_final_error: bool) -> set[str]:
-    """Return the entries whose unhandled errors ended the run or came later, and those under them.
+    """Return the entries with unhandled errors from the end of the run on, and those under them.
 
     Args:
         run: The errored run.

@@ -1,23 +1,17 @@
 """State of a code workflow's run: its entries, the grammar of their keys, and their trimming.
 
+An entry is a recorded call of `step.<something>`. Its key is the path of names that leads to it:
+
     key   = part *("/" part)
     part  = name | "~" number
 
 A name is the author's, with `/` written as `%2F`; a `%` before `2F` or `25` is written as `%25`, so
-that every name has one spelling and no two names share one. `~n` is iteration n of the loop
-before it, counted from 0. So `pages/~3/fetch` is the entry "fetch" in iteration 3 of the loop
-"pages". A scope contains entries: the workflow itself (the empty scope), a branch of a join
-or a race (`fetch/user`), or an iteration of a loop (`pages/~3`).
+that every name has one spelling and no two names share one. `~n` is iteration n of the loop before
+it, counted from 0. So `pages/~3/fetch` is the entry "fetch" in iteration 3 of the loop "pages".
 
-Only the kind of the entry above decides whether a part that looks like an iteration is one: a
-branch may be named `~3` as well.
-
-An entry is a recorded call of `step.<something>`. Its key is the path of names that leads to it,
-such as `pages/~3/fetch`.
-
-Iterations can only be repeated from a known state: to roll back kept iterations, or to retry from
-them. If no state is known at that iteration, because a replay started after it, older iterations
-are kept from the latest known state on. They are not shown and not rolled back.
+A scope contains entries: the workflow itself (the empty scope), a branch of a join or a race
+(`fetch/user`), or an iteration of a loop (`pages/~3`). Only the kind of the entry above decides
+whether a part that looks like an iteration is one: a branch may be named `~3` as well.
 """
 
 import re
@@ -83,7 +77,7 @@ def iteration_of(part: str) -> int | None:
 
 
 def scopes_above(key: str) -> Iterator[tuple[str, str]]:
-    """Yield the scopes that contain a key, outermost first, each with the key part after it."""
+    """Yield the scopes that contain a key, outermost first, with the part of the key after them."""
     parts = key.split(_SEPARATOR)
     for depth in range(1, len(parts)):
         yield _SEPARATOR.join(parts[:depth]), parts[depth]
@@ -102,7 +96,7 @@ def keys_at_or_under(keys: Iterable[str], scopes: Collection[str]) -> list[str]:
 
 
 def keys_of_iterations(keys: Iterable[str], loop: str) -> Iterator[tuple[str, int]]:
-    """Yield the keys that are in iterations of a loop, each with the iteration's number."""
+    """Yield the keys that are in iterations of a loop, with the numbers of the iterations."""
     prefix = f"{loop}{_SEPARATOR}{_ITERATION}"
     for key in keys:
         if key.startswith(prefix):
@@ -112,9 +106,9 @@ def keys_of_iterations(keys: Iterable[str], loop: str) -> Iterator[tuple[str, in
                 yield key, number
 
 
-# -- state of a code workflow's run: its entries, by key
+# -- state
 
-#: Kinds that contain other entries, whose keys begin with the key of the container.
+#: Kinds that contain other entries. Their keys begin with the key of the container.
 CONTAINERS = frozenset({EntryKind.JOIN, EntryKind.RACE, EntryKind.LOOP})
 
 
@@ -162,14 +156,19 @@ class CodeRun(Run, kw_only=True):
     first_ordinal: int = 0
 
 
-# -- drop old iterations of loops, so that histories stay short
+# -- trimming
 
 #: Only entries with results lead from one state to the next.
 _RESULTS: Final = frozenset({EntryStatus.COMPLETED, EntryStatus.ERRORED})
 
 
 def trim(entries: dict[str, Entry], key: str, before: int) -> list[str]:
-    """Drop a loop's iterations before one, in place, and return the keys of their entries."""
+    """Drop a loop's iterations before one, in place, and return the keys of their entries.
+
+    Iterations can only be repeated from a known state: to roll back kept iterations, or to retry
+    from them. If no state is known at that iteration, because a replay started after it, older
+    iterations are kept from the latest known state on. They are not shown and not rolled back.
+    """
     loop = entries[key]
     earliest = max((number for number in loop.commits if number <= before), default=0)
     for number in [number for number in loop.commits if number < earliest]:

@@ -79,7 +79,7 @@ def catch_up(run: CodeRun, until_ms: int) -> list[RunEvent]:
 
 
 def _taken(fitting: list[Received], limit: int) -> list[Received]:
-    """Return the first events, up to a limit, whose payloads together fit into a usual result."""
+    """Return the first events, up to a limit, that together fit into a usual result."""
     taken: list[Received] = []
     chars = 0
     for event in fitting[:limit]:
@@ -141,7 +141,7 @@ def cleanup_expired(run: CodeRun, until_ms: int) -> bool:
 
 
 def handlers_due(run: CodeRun, now_ms: int) -> list[str]:
-    """Return the keys of the steps whose rollback handlers have to be retried."""
+    """Return the keys of the steps with rollback handlers to retry."""
     if run.rollback is None:
         return []
     return [

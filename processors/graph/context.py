@@ -1,5 +1,7 @@
 """Values of a run: the context and branch that expressions read, and the paths that set values.
 
+Expressions read these names:
+
 input, state, output    of the run, shared by all tokens
 _branch                 index, total and output of the branch; empty outside of all forks
 an item variable        the item of the branch; the innermost fork with this name wins
@@ -89,12 +91,12 @@ def set_path_within_depth(
     path: str,
     value: Any,  # noqa: ANN401
 ) -> dict[str, Any] | EvaluationProblem:
-    """Return a copy as `set_path` does, or a fault if the result has too many levels."""
+    """Return a copy as `set_path` does, or a problem if the result has too many levels."""
     return depth_problem(path, value) or set_path(values, path, value)
 
 
 def depth_problem(path: str, value: Any) -> EvaluationProblem | None:  # noqa: ANN401
-    """Return a fault if a value set at this path is nested too deeply."""
+    """Return a problem if a value set at this path is nested too deeply."""
     levels = NESTING_MAX - path.count(".") - 1
     if not is_deeper(value, levels):
         return None
@@ -125,7 +127,7 @@ def section_of(path: str) -> tuple[str, str]:
     return section, rest
 
 
-# -- values that expressions of a graph can read: the shared context and the branch
+# -- context and branch
 
 SHARED: Final = Names("input", "state", "output")
 BRANCH: Final = "_branch"
@@ -215,7 +217,7 @@ class Scope:
         """Evaluate an expression. A missing field is null, or false for a condition.
 
         Returns:
-            The value, or a Fault that quotes the expression.
+            The value, or a problem that quotes the expression.
         """
         facts = self.context.facts_for(expression)
         value = expression.evaluate(facts, self.local, self.evaluations)

@@ -1,10 +1,10 @@
 """Flow of values: a node's input and result, the merged outputs of branches, a run's output.
 
-Branches are merged in the order of their indexes, whatever the order of arrival. The source is
-`_branch.output` or a field of it; a branch without the field contributes null.
-
 Branches have separate outputs: in a fork, `output.x` belongs to the branch, and only `state.x`
 changes the shared context. Outside of all forks, `output.x` is the output section of the run.
+
+Branches are merged in the order of their indexes, whatever the order of arrival. A merge reads
+`_branch.output` or a field of it; a branch without the field contributes null.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,7 +68,7 @@ def merge_branches(
     last_wins           the value of the highest index that has one; {} without any
 
     Returns:
-        The change of the context. A Fault if merge_object merges anything but objects and null.
+        The change of the context. A problem if merge_object merges anything but objects and null.
     """
     values = {branch.branch_index: source_value(merge.source, branch.output) for branch in branches}
     return merge_values(merge, values)
@@ -99,10 +99,10 @@ def merge_arrivals(
     """Merge the outputs of the branches at a join.
 
     `merges` are by the transition that a token took. Merges into the same target are one merge, in
-    which each branch counts once, whichever of its tokens arrived first.
+    which a branch counts once, whichever of its tokens arrived first.
 
     Returns:
-        The changes, or a Fault as in `merge_branches`.
+        The changes, or a problem as in `merge_branches`.
     """
     by_target: dict[str, tuple[Merge, dict[int, Any]]] = {}
     for arrival in sorted(arrivals, key=attrgetter("transition")):
@@ -179,14 +179,14 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-# -- mappings: the input of a node, and where its result is stored
+# -- mappings
 
 
 def mapped(mapping: Mapped, scope: Scope, what: str) -> dict[str, Any] | EvaluationProblem:
     """Return the object that a mapping produces; a dot in a target creates a nested object.
 
     Returns:
-        The object, or a Fault that quotes the failed expression and names `what` was mapped.
+        The object, or a problem that quotes the failed expression and names `what` was mapped.
     """
     values: dict[str, Any] = {}
     for target, expression in mapping:
@@ -223,10 +223,10 @@ def map_output(graph: Graph, token: Token, scope: Scope, result: Any) -> Planned
             where = f"outputMapping of {token.node_ref!r}, {target}"
             return failed(f"{value.message} ({where})", events=tuple(events))
         section, path = section_of(target)
-        depth_fault = depth_problem(path, value)
-        if depth_fault is not None:
+        too_deep = depth_problem(path, value)
+        if too_deep is not None:
             where = f"outputMapping of {token.node_ref!r}"
-            return failed(f"{depth_fault.message} ({where})", events=tuple(events))
+            return failed(f"{too_deep.message} ({where})", events=tuple(events))
         payload = {"path": target, "branch": section == "output" and token.fork is not None}
         events.append(Trace("operation.context.field_set", token.id, token.node_ref, payload))
         if payload["branch"]:
@@ -238,7 +238,7 @@ def map_output(graph: Graph, token: Token, scope: Scope, result: Any) -> Planned
     return Planned(tuple(decisions), tuple(events))
 
 
-# -- the end of a run: its output, by the output mapping of its definition
+# -- output of a run
 
 
 def decide_completion(graph: Graph, scope: Scope) -> Planned:

@@ -1,9 +1,5 @@
 """Decide what follows task results, timeouts, expired leases and messages from others.
 
-An expired lease says nothing about the job: its worker may have been stopped or disconnected. So
-the next attempt is available at once, and does not use up the node's retries. But a job can also
-crash its workers one after the other; after a number of expired leases its run fails.
-
 Pure functions: (run, request, facts) -> events or a rejection. A request that comes too late (for a
 token or run that has ended, or an attempt that has timed out) is rejected as STALE.
 """
@@ -65,6 +61,10 @@ LEASES_LOST_MAX: Final = 10
 def expire_lease(draft: Draft, token: LiveToken, lease: Lease, policy: RetryPolicy) -> None:
     """Take a job from its worker when its time is over.
 
+    An expired lease states nothing about the job: its worker may have been stopped or disconnected.
+    So the next attempt is available at once, and does not use up the node's retries. But a job can
+    also crash its workers one after the other; after a number of expired leases its run fails.
+
     Raises:
         RunOver: The run fails with it.
     """
@@ -99,7 +99,7 @@ def _timeout_failure(draft: Draft, token: LiveToken, lease: Lease) -> Failure:
     )
 
 
-# -- decide what happens to a graph run after task results, timeouts and messages from others
+# -- actions
 
 _ONCE: Final = RetryPolicy(0, 0, "constant")
 
@@ -263,7 +263,7 @@ def _time_out_token(draft: Draft, token: LiveToken) -> None:
 
 
 def meeting_timed_out(draft: Draft, key: str) -> None:
-    """Decide for the tokens whose wait at a join has timed out."""
+    """Decide for the tokens with a timed-out wait at a join."""
     fork, node = parse_meeting_key(key)
     waiting = waiting_at(draft, fork, node)
     transition = draft.graph.transition(draft.run.meetings[key].transition)

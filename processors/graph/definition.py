@@ -1,7 +1,7 @@
 """The definition of a graph, as its author wrote it in one document, read with all its type errors.
 
-Reading accepts all of a document or rejects it. This module checks the types of fields;
-`validation` checks whether the parts agree.
+A document is read completely or rejected. This module checks the types of fields; `validation`
+checks whether the parts agree.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ def _of_fields(
             yield location, f"expected one of the fields {', '.join(known)}, found {name!r:.80}"
 
 
-# -- the definition of a graph, as its author wrote it in one document
+# -- definitions
 
 #: Codes of problems in a definition.
 INVALID_DEFINITION: Final = "INVALID_DEFINITION"

@@ -1,8 +1,4 @@
-"""Draw a definition as Mermaid or SVG, optionally with the tokens of a run, in layers of nodes.
-
-A node is one layer below the lowest node that leads to it, not counting transitions that close a
-loop. Nodes without incoming transitions are at the top.
-"""
+"""Draw a definition as Mermaid or SVG, optionally with the tokens of a run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -25,7 +21,11 @@ _DRAWN: Final = {
 
 
 def layers(definition: Definition) -> list[list[str]]:
-    """Return the nodes by layer, in the order of the document. Takes linear time."""
+    """Return the nodes by layer, in the order of the document. Takes linear time.
+
+    A node is one layer below the lowest node that leads to it, not counting transitions that close
+    a loop. Nodes without incoming transitions are at the top.
+    """
     refs = [node.ref for node in definition.nodes]
     first = definition.initial_node_ref
     onward: dict[str, list[str]] = {ref: [] for ref in refs}
@@ -102,7 +102,7 @@ def drawn_state(tokens: TokensAt, ref: str) -> str:
     return ""
 
 
-# -- draw a definition as a Mermaid flowchart, optionally with the tokens of a run
+# -- Mermaid
 
 #: Styles of nodes that have, or had, tokens.
 _STYLES: Final = {
@@ -154,7 +154,7 @@ def _text(text: str) -> str:
     )
 
 
-# -- draw a definition as SVG, optionally with the tokens of a run
+# -- SVG
 
 # All in pixels.
 _WIDTH: Final = 170

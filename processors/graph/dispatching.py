@@ -94,7 +94,7 @@ def child_id(run: GraphRun, token: int) -> str:
 
 
 def dispatch_retries(draft: Draft, numbers: list[int]) -> None:
-    """Dispatch the next attempts of tokens whose retry is due."""
+    """Dispatch the next attempts of tokens with a due retry."""
     tokens = (draft.run.tokens[number] for number in numbers)
     attempts = (
         TaskDispatch(token.number, token.attempts + 1, job=_job(draft, token)) for token in tokens

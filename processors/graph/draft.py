@@ -1,9 +1,4 @@
-"""A decision in progress: its events so far, the run after them, and the end of the run.
-
-One result causes many events, and each depends on the previous ones: branches join, a token
-continues, its task is dispatched. So a draft applies each event at once to an overlay and leaves
-the run itself unchanged. The caller that appends the events applies them to the run.
-"""
+"""A decision in progress: its events so far, the run after them, and the end of the run."""
 
 import copy
 import json
@@ -79,7 +74,12 @@ class Overlay(MutableMapping[K, V]):
 
 
 class Draft:
-    """A decision about a graph run, with the events so far applied."""
+    """A decision about a graph run, with the events so far applied.
+
+    One result causes many events, and an event depends on the previous ones: branches join, a token
+    continues, its task is dispatched. So a draft applies every event at once to an overlay and
+    leaves the run itself unchanged. The caller that appends the events applies them to the run.
+    """
 
     def __init__(
         self, run: GraphRun, graph: Graph, now_ms: int, evaluator: Evaluator | None = None
@@ -192,7 +192,7 @@ def text_of(value: Any) -> Json:  # noqa: ANN401, any JSON value
     return _TEXT(value)
 
 
-# -- end graph runs, their tokens and the child workflows that tokens wait for
+# -- end of a run
 
 
 class RunOver(Exception):
@@ -213,7 +213,7 @@ def fail(draft: Draft, failure: Failure, settled: Iterable[int] = ()) -> NoRetur
     Args:
         draft: Draft of the run.
         failure: Error of the run.
-        settled: Tokens whose end the draft has recorded already.
+        settled: Tokens with an end that the draft has recorded already.
 
     Raises:
         RunOver: Always.

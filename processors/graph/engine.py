@@ -1,4 +1,4 @@
-"""The graph engine: runs workflows that are declared as definitions and whose tasks do the work."""
+"""The graph engine: runs workflows that are declared as definitions; tasks do the work."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -71,7 +71,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import RunStatus
 
-#: Compiled definitions kept for runs, in addition to the newest of each workflow.
+#: Compiled definitions kept for runs, in addition to the newest of every workflow.
 _GRAPHS_MAX: Final = 256
 
 

@@ -166,7 +166,7 @@ def _missing(
         return MissingBranch(
             branch_index=number,
             why=why,
-            says=_ended_says(number, ended),
+            says=_ended_sentence(number, ended),
             token_id=None if ended is None else str(ended.number),
             node_ref=None if ended is None else ended.node,
             status=None if ended is None else ended.status,
@@ -238,7 +238,7 @@ def _doing(past: Past, token: LiveToken) -> str:
             return f"has not begun {node}: {why}"
 
 
-def _ended_says(number: int, ended: TokenView | None) -> str:
+def _ended_sentence(number: int, ended: TokenView | None) -> str:
     if ended is None:
         return f"Branch {number} has ended and cannot arrive."
     return f"Branch {number} has ended at {ended.node!r} ({ended.status}) and cannot arrive."

@@ -53,7 +53,7 @@ class Graph:
 
         Args:
             definition: The definition.
-            whole: False for a part of a definition, whose groups may be forked elsewhere.
+            whole: False for a part of a definition; its groups may be forked elsewhere.
 
         Raises:
             DefinitionInvalid: Contains all problems.
@@ -126,14 +126,14 @@ def compile_mapping(path: str, mapping: Mapping[str, str]) -> Mapped:
     return compiled
 
 
-#: Characters of all distinct expressions, each counted as at least `_SHORT`. They take about half
-#: a second to compile, which blocks the owner.
+#: Characters of all distinct expressions, counted as at least `_SHORT` characters. They take about
+#: half a second to compile, which blocks the owner.
 EXPRESSIONS_MAX: Final = 200_000
 _SHORT: Final = 50
 
 
 class _Compiler:
-    """Compiles the expressions of a definition, each distinct one once, and collects problems."""
+    """Compiles the expressions of a definition, every distinct one once, and collects problems."""
 
     def __init__(self, transitions: tuple[Transition, ...] = ()) -> None:
         self.problems: list[Problem] = []

@@ -233,7 +233,7 @@ def _token_not_found(past: Past, token: str) -> Rejection:
 
 
 def _with_new_token(draft: Draft, node: str) -> tuple[Draft, LiveToken]:
-    """Create a token at a node. Return a draft whose `reset` keeps the token."""
+    """Create a token at a node. Return a draft that keeps the token on `reset`."""
     run, graph = draft.run, draft.graph
     draft.emit(TokensCreated(run.created, 1, node, None, None, ROOT, None, None, 0, 1, ()))
     draft_with_token = Draft(draft.run, graph, draft.now_ms, draft.evaluator)

@@ -193,7 +193,7 @@ def _trace(what: str, token: Token, transition: Transition, counts: Counts | Non
     return Trace(f"decision.sync.{what}", token.id or None, token.node_ref, payload)
 
 
-# -- decide what follows when a join is activated: one token continues, others are cancelled
+# -- continuation after a join
 
 #: Reason for cancelling tokens that have not arrived when a join is activated.
 ACTIVATED: Final = "fan-in activated before completion"
@@ -223,7 +223,7 @@ def decide_continuation(  # noqa: PLR0913, three are optional
     """Decide how a join continues. Takes linear time.
 
     The arrivals complete, the fork's other tokens are cancelled, outputs are merged, and one token
-    continues in place of the token that began the fork.
+    continues instead of the token that began the fork.
 
     Args:
         graph: The compiled graph.
@@ -272,8 +272,8 @@ def _merged(
     merged = merge_arrivals(merges, arrived)
     if isinstance(merged, EvaluationProblem):
         return merged
-    faults = (depth_problem(section_of(change.path)[1], change.value) for change in merged)
-    return next(filter(None, faults), merged)
+    problems = (depth_problem(section_of(change.path)[1], change.value) for change in merged)
+    return next(filter(None, problems), merged)
 
 
 def merges_of(graph: Graph, refs: Iterable[str]) -> dict[str, Merge]:

@@ -32,7 +32,7 @@ from headwater.schemas.history import (
 )
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-#: Compiled definitions kept in the cache; each takes some milliseconds to compile.
+#: Compiled definitions kept in the cache; compiling one takes some milliseconds.
 _GRAPHS_KEPT: Final = 64
 
 
@@ -40,7 +40,7 @@ class Past:
     """A run, folded up to an event.
 
     Records must arrive in order, beginning with the first of the run. A retry continues the run
-    before it, whose records must come first.
+    before it; their records must come first.
 
     Attributes:
         until: Number of the last event to apply; None applies all.
@@ -161,7 +161,7 @@ class Past:
         }
 
 
-#: The document of a run whose GraphStarted has not been applied.
+#: The document of a run before its GraphStarted is applied.
 _NONE: Final = "{}"
 
 
@@ -180,7 +180,7 @@ def moment_or_none(ms: int | None) -> datetime | None:
     return None if ms is None else moment(ms)
 
 
-# -- draw a graph run: its definition with the tokens on it
+# -- drawing
 
 #: Format of a drawing.
 Format: TypeAlias = Literal["svg", "mermaid"]
@@ -199,7 +199,7 @@ def draw(past: Past, drawing_format: Format) -> str | Rejection:
 
 
 def tokens_at(tokens: Iterable[TokenView]) -> TokensAt:
-    """Count the tokens of each status at each node, in the order of their creation."""
+    """Count the tokens by node and status, in the order of their creation."""
     counts: dict[str, Counter[str]] = {}
     for token in tokens:
         counts.setdefault(token.node, Counter())[token.status] += 1

@@ -101,7 +101,7 @@ def merge_branches(*, branches: Sequence[Plain], merge: Plain) -> Planned:
 
 
 def extract_output(*, mapping: Mapping[str, str] | None, context: Plain) -> Planned:
-    """Return the output of a run as one `COMPLETE_WORKFLOW`; see `processors.graph.completion`."""
+    """Return the output of a run as one `COMPLETE_WORKFLOW`; see `data_flow.complete`."""
     scope = Scope(_context(context))
     return _plain(data_flow.complete(compile_mapping("mapping", mapping or {}), scope))
 

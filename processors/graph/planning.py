@@ -1,7 +1,7 @@
 """Values that planners take and return: tokens and forks, decisions and traces, without effects.
 
-A token is at a node. A fork begins where a completed token continues as several branches. Each of
-its tokens knows the fork, and the fork knows the token that began it, which may be in a fork
+A token is at a node. A fork begins where a completed token continues as several branches. All
+its tokens refer to the fork, and the fork to the token that began it, which may be in a fork
 itself. A branch may have many tokens, one after the other or at once; a join counts it once.
 
 In plain dictionaries, decisions are named in capitals: `CreateToken` is `CREATE_TOKEN`.
@@ -59,7 +59,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     sibling_group: str | None = None
     branch_index: int = 0
     branch_total: int = 1
-    #: How often the token took each transition.
+    #: How often the token took every transition.
     iteration_counts: Mapping[str, int] = NO_COUNTS
     #: The innermost fork; None outside of all forks.
     fork: str | None = None
@@ -114,7 +114,7 @@ def branch_path(origin: Token, index: int) -> str:
     return f"{origin.path_id}.{origin.node_ref}.{index}"
 
 
-# -- decisions of planners, and traces of how they were reached: plain data without effects
+# -- decisions
 
 
 def _tag(name: str) -> str:
@@ -301,7 +301,7 @@ def failed(message: str, name: str = EXPRESSION_ERROR, events: tuple[Trace, ...]
     return Planned((FailWorkflow(error=message, name=name),), events)
 
 
-# -- combine consecutive decisions of one kind, so that they become one record
+# -- batching
 
 
 def batch(decisions: Iterable[Decision]) -> tuple[Decision, ...]:

@@ -46,7 +46,7 @@ def decide_start(graph: Graph, input: Any) -> Planned:  # noqa: A002, ANN401
     )
 
 
-# -- decide where a completed token continues
+# -- routing
 
 
 class _ExpressionFailed(Exception):

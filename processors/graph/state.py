@@ -1,11 +1,8 @@
 """State of a graph run: its live tokens, forks, branches, joins and context, and its bytes.
 
-Ended tokens and forks are not kept: the context and the history hold what remains of them. Counters
-say how many branches of a fork can still arrive, so an arrival costs the same for any number of
-siblings.
-
-States contain authors' values as Python objects. MessagePack has 64-bit integers and JSON has
-integers of any length, so longer ones are encoded as an extension.
+Ended tokens and forks are not kept: the context and the history hold what remains of them. The
+number of branches of a fork that can still arrive is counted, so an arrival costs the same for any
+number of siblings.
 """
 
 from collections.abc import Sequence
@@ -55,7 +52,7 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
         node: `node` to `taken` are as in `tokens.Token`.
         transition: Transition by which the token arrived.
         attempts: Failed attempts.
-        lost: Failed attempts whose lease expired.
+        lost: Failed attempts with an expired lease.
         at_ms: When its task is retried, or its child times out.
         job: Idempotency token of a task for external workers, from its first dispatch.
         lease: Lease of the worker that executes the job.
@@ -207,7 +204,7 @@ def parse_meeting_key(key: str) -> tuple[str, str]:
     return fork, node.replace("~1", "/").replace("~0", "~")
 
 
-# -- encode states of graph runs as bytes, and decode them
+# -- encoding
 
 _LARGE_INTEGER: Final = 1
 _LEAST: Final = -(2**63)
@@ -216,7 +213,11 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def encode(run: GraphRun) -> bytes:
-    """Return the bytes of a state."""
+    """Return the bytes of a state.
+
+    A state contains authors' values as Python objects. MessagePack has 64-bit integers and JSON has
+    integers of any length, so longer ones are encoded as an extension.
+    """
     try:
         return _encode(run)
     except OverflowError:
@@ -224,7 +225,7 @@ def encode(run: GraphRun) -> bytes:
 
 
 def _extended(value: Any) -> Any:  # noqa: ANN401, any value
-    """Return a value with an extension in place of each large integer."""
+    """Return a value with extensions instead of large integers."""
     if isinstance(value, dict):
         return {key: _extended(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -244,7 +245,7 @@ def _large_integer(code: int, data: memoryview) -> int:
 decode: Final = msgspec.msgpack.Decoder(GraphRun, ext_hook=_large_integer).decode
 
 
-# -- where in its run an event of a graph belongs, in terms of the graph's definition
+# -- locations of events
 
 
 def location_of(run: GraphRun, decision_events: Sequence[RunEvent], event: RunEvent) -> str:

@@ -1,8 +1,8 @@
-"""Recompute how the decisions of a run came about, from the state before each of them.
+"""Recompute how the decisions of a run came about, from the states before them.
 
 No trace is stored. Decisions are pure and histories are complete, so the planners' results of any
 run can be computed again on request. The events in the history show whether the decision is the
-same. If another release decided differently, the page says so and shows only what the recorded
+same. If another release decided differently, the page states it and shows only what the recorded
 events say.
 """
 
@@ -61,7 +61,7 @@ _TRIGGERS: Final = (
 class Tracing:
     """Folds a run and recomputes its decisions within a range.
 
-    Decisions whose first event is numbered `first` or later are traced, up to `limit`. Records
+    Decisions with a first event numbered `first` or later are traced, up to `limit`. Records
     arrive as for `Past`.
     """
 

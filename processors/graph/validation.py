@@ -73,7 +73,7 @@ def problems_of(definition: Definition, *, whole: bool = True) -> list[Problem]:
 
     Args:
         definition: The definition.
-        whole: False for a part of a definition, whose groups may be forked elsewhere.
+        whole: False for a part of a definition; its groups may be forked elsewhere.
 
     Returns:
         The problems in the order of the document; empty if there are none.

@@ -1,1 +1,1 @@
-"""Providers, one package each: how their deliveries become events and rows."""
+"""Providers, one package per provider: how their deliveries become events and rows."""

@@ -1,7 +1,7 @@
 """What the gateway has to know of a verified body: its type, and the person it is about.
 
 The envelope only decides where a delivery is routed. Names and ids become Kafka keys and Postgres
-columns, so code that parses an envelope checks them against the limits of those (`texts`).
+columns, so code that parses an envelope checks them against the limits of those (`input_texts`).
 """
 
 from hashlib import sha256
@@ -15,7 +15,7 @@ _EVENT_ID_CHARS: Final = 32
 _length: Final = Struct(">I").pack
 _RETRIED_FOR_MS: Final = 24 * 60 * 60 * 1000
 
-#: Type of a signed delivery whose body could not be read. It is kept and becomes a dead letter.
+#: Type of a signed delivery with an unreadable body. It is kept and becomes a dead letter.
 UNREADABLE: Final = "unreadable"
 #: Error code of a body that its provider cannot parse.
 MALFORMED: Final = "malformed_payload"

@@ -14,7 +14,7 @@ from headwater.processors.providers.provider import Provider
 from headwater.processors.signature_schemes import SignatureScheme
 from headwater.schemas.errors import PARSE_ERRORS
 
-#: Type of a delivery whose type is not at the configured location.
+#: Type of a delivery without a type at the configured location.
 UNKNOWN: Final = "unknown"
 #: Bytes of an encoded text: every character may be two escapes.
 _TEXT_BYTES_MAX: Final = 12 * MAX_ID_CHARS + 2

@@ -1,8 +1,4 @@
-"""Headwater as a provider: its own system events become deliveries that no client can post.
-
-The system event that a report was stored starts the workflow that submits it to Terra. So every
-stored report is submitted, wherever its upload was interrupted.
-"""
+"""Headwater as a provider: its own system events become deliveries that no client can post."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -72,10 +68,10 @@ def normalize_closed(
     return Normalized((RowUpdate(CONNECTIONS, (payload.terra_user_id,), columns, event.stamp()),))
 
 
-# -- lab reports to be submitted to Terra: rows of lab_uploads, and the lookup of Terra's ids
+# -- lab reports
 
 #: The workflow that submits a report to Terra, and the effect that starts it. The instance id is
-#: that of the upload, so a report whose event is repeated is submitted once.
+#: that of the upload, so a report is submitted once even if its event is repeated.
 LAB: Final = "terra-lab"
 
 
@@ -92,7 +88,11 @@ class LabParams(msgspec.Struct, frozen=True, kw_only=True):
 def normalize_uploaded(
     event: WebhookAdmitted, user_id: str, payload: LabUploaded
 ) -> NormalizeResult:
-    """Normalize `lab_uploaded`: an upload that is to be submitted to Terra."""
+    """Normalize `lab_uploaded`: an upload that is to be submitted to Terra.
+
+    The system event that a report was stored starts the workflow that submits it to Terra. So every
+    stored report is submitted, wherever its upload was interrupted.
+    """
     columns: dict[str, Value] = {
         "user_id": user_id,
         "storage_key": payload.storage_key,
@@ -133,7 +133,7 @@ def normalize_submitted(
     return Normalized((upload, lookup))
 
 
-# -- declaration of Headwater's own provider: its system events and their normalizers
+# -- declaration
 
 F = TypeVar("F", bound=SystemEvent)
 
@@ -171,7 +171,7 @@ HEADWATER: Final = Provider(
 )
 
 
-# -- convert system events to deliveries: like webhooks, but without a signature
+# -- delivery of a system event
 
 
 def delivery_of(system_event: SystemEvent, *, request_id: str, now_ms: int) -> WebhookReceived:

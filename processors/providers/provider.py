@@ -1,18 +1,10 @@
-"""Providers: senders of webhooks, each declared in one place, and the owners of their deliveries.
+"""Providers: senders of webhooks and their declarations, and the owners of their deliveries.
 
 Everything specific to a provider is in its declaration: where its deliveries are posted and how
-they are signed, what a body means and whom it is about, which types of deliveries exist, and how
-they become rows. Gateway and pipeline know only names of providers, so a new one is a package with
-a declaration, and nothing else changes. Installed packages add providers through the entry point
-group `headwater.providers`.
-
-The owner of the rows decides where a delivery is processed, because one worker owns all rows of
-one key. Most types fill rows of a user. The delivery names that user itself (its reference is a
-user id), or a lookup returns it: a table, filled by other deliveries, whose key is the subject.
-
-One worker owns all rows of one key. A delivery that is appended to its owner's partition is
-processed in one step, by the worker that reads it, so the gateway calls this function before it
-appends. Copies of a delivery have the same owner, and end up in one partition.
+they are signed, what a body means and which user it is about, which types of deliveries exist, and
+how they become rows. Gateway and pipeline know only names of providers, so a new one is a package
+with a declaration, and nothing else changes. Installed packages add providers through the entry
+point group `headwater.providers`.
 """
 
 import re
@@ -49,7 +41,7 @@ P = TypeVar("P")
 #: Reason of a delivery without a user or subject.
 NO_USER: Final = "no_user"
 
-#: Reason of a delivery whose source has no normalizer.
+#: Reason of a delivery of a source without a normalizer.
 NO_NORMALIZER: Final = "no_normalizer"
 
 #: Reason of a delivery that would fill a table which its type does not declare.
@@ -74,7 +66,7 @@ class Lookup:
         table: A table with a column `user_id`.
         our_id: Column with Headwater's own id of the subject, if any.
         missing: Reason of a delivery that waits for the row.
-        expected: Text for people whose delivery waited in vain: what was missing.
+        expected: Text for a delivery that waited in vain: what was missing.
         cure: Text for them: what to do.
     """
 
@@ -112,7 +104,7 @@ class DeliveryType(Generic[P]):
         skips: Returns why a delivery is skipped for every owner, or None.
         starts: Returns the effects of a delivery that fills its lookup, from the subject's row
             before and after it. It has to return the same when the delivery is processed again.
-        other_subject: Returns a second subject whose row of the lookup the delivery changes.
+        other_subject: Returns a second subject; the delivery changes its row of the lookup.
         version: To be increased with every change of the result; rows store it.
     """
 
@@ -162,7 +154,7 @@ class DeliveryType(Generic[P]):
         return None if self.skips is None else self.skips(self.payload(body))
 
     def subjects_of(self, event: WebhookAdmitted) -> tuple[str, ...]:
-        """Return the subjects whose rows of the lookup a delivery changes.
+        """Return the subjects of the lookup rows that a delivery changes.
 
         Raises:
             MalformedPayload: The body cannot be decoded.
@@ -333,7 +325,7 @@ def _refuse_duplicates(what: str, names: list[str]) -> None:
         raise ValueError(f"expected each {what} of a provider once, found {', '.join(twice)} twice")
 
 
-# -- lookups of the users of subjects: tables that several providers fill or read
+# -- lookups
 
 #: The user of a Terra connection.
 CONNECTION: Final = Lookup(
@@ -353,11 +345,19 @@ LAB_UPLOAD: Final = Lookup(
 )
 
 
-# -- which partition a delivery belongs to: that of the owner of the rows that it changes
+# -- owners
 
 
 class Placement(NamedTuple):
-    """What determines the owner of a delivery: equal in all gateways and workers of a system."""
+    """What determines the owner of a delivery: equal in all gateways and workers of a system.
+
+    One worker owns all rows of one key. A delivery that is appended to its owner's partition is
+    processed in one step, by the worker that reads it, so the gateway determines the owner before
+    it appends. Copies of a delivery have the same owner, and end up in one partition.
+
+    Most types fill rows of a user. The delivery names that user itself (its reference is a user
+    id), or a lookup returns it: a table, filled by other deliveries, with the subject as key.
+    """
 
     providers: Providers
     user_prefix: str

@@ -1,10 +1,4 @@
-"""Results of normalizing a delivery: rows with ranks, effects, and when its user was seen.
-
-Deliveries are ordered by their stamps, so the first and the last of a set do not depend on the
-order of reading. Of a batch two suffice: its first one, and the first one of its last hour. A
-user's row changes once an hour, not with every delivery: with many users it would otherwise be a
-third of all records.
-"""
+"""Results of normalizing a delivery: rows with ranks, effects, and when its user was seen."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -28,7 +22,7 @@ SUBMITTED_RANK: Final = 1
 REPORT_RANK: Final = 2
 
 
-# -- possible results of normalizing a delivery
+# -- results
 
 #: Reason of a delivery without any usable record.
 NO_USABLE_RECORD: Final = "no_usable_record"
@@ -107,12 +101,17 @@ def details_of(rejected: Sequence[Rejected]) -> str:
     return "\n".join(f"{record.code}: {record.detail}" for record in rejected)
 
 
-# -- when a user was first and last seen: the row of `users` that deliveries update besides
-# theirs
+# -- rows of `users`
 
 
 def first_seen(user_id: str, events: Sequence[WebhookAdmitted]) -> tuple[RowUpdate, ...]:
-    """Return the updates of a user's row by one or more of the user's deliveries."""
+    """Return the updates of a user's row by one or more of the user's deliveries.
+
+    Deliveries are ordered by their stamps, so the first and the last of a set do not depend on the
+    order of reading. Of a batch two suffice: its first one, and the first one of its last hour. A
+    user's row changes once an hour, not with every delivery: with many users it would otherwise be
+    a third of all records.
+    """
     first = last = events[0]
     if len(events) > 1:
         hour = max(event.sent_at_ms for event in events) // HOUR_MS

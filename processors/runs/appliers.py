@@ -1,7 +1,7 @@
 """Apply the events of a run's life cycle to its state.
 
-Appliers change the state in place; the status changes by the table in `transitions.py`. Engines
-apply further events of their own.
+Appliers change the state in place; the status changes by the table `TRANSITIONS` of `state`.
+Engines apply further events of their own.
 """
 
 from collections.abc import Callable, Mapping

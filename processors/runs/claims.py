@@ -3,16 +3,14 @@
 A partition of `workflow-history` has one writer at a time, its owner, but Kafka does not enforce
 that: a process that was suspended may wake up and append what it still holds in memory. So a new
 owner first appends a claim. The offset of the latest claim is the epoch, every record carries its
-writer's epoch, and a record whose epoch is not that of the latest claim before it is void: for the
+writer's epoch, and a record with another epoch than the latest claim before it is void: for the
 owner, for the projector, for every reader alike, because all of them fold the same bytes in the
 same order. A new owner reads up to its own claim before it appends, so no record that it has not
 seen can count. ADR 0006 has the full argument.
 
-A process that acquires a partition has a greater epoch than all earlier owners. It claims the
-partition, in each of its topics, before it appends anything else, and every record carries the
-epoch. So a record with a lower epoch than an earlier record is from a superseded owner. This is the
-idea of `processors.runs.claims` for compacted topics: compaction may remove a claim, so the
-greatest epoch that was seen stands in for the latest claim.
+An owner of compacted topics claims its partition in all of them, too. But compaction may remove a
+claim, so the greatest epoch that was seen replaces the latest claim: a record with a lower epoch
+than an earlier record is from a superseded owner.
 """
 
 from collections.abc import Mapping
@@ -123,7 +121,7 @@ def _claimed(
     return ClaimedWorkflow(name, kind, params=params, limit=most, limit_key=key)
 
 
-# -- decide which records of a partition count: a record is void after one of a newer owner
+# -- compacted topics
 
 #: Epoch of a partition that has not been claimed yet.
 NO_EPOCH: Final = -1

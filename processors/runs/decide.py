@@ -1,13 +1,10 @@
 """Decide commands from outside: check their names; create, pause, resume, terminate, send events.
 
-Services that accept requests have smaller limits of their own; these hold for every producer of
-the command topic.
-
-Retries are in `processors.replay.retrying`, because they depend on the entries of a run.
-
 Pure: (state, command, facts) -> events or a rejection. A command that would change nothing is
 rejected as well, so that its sender knows; the codes ALREADY_PAUSED and NOT_PAUSED state that the
 requested state is the current one.
+
+Retries are in `processors.code.retrying`, because they depend on the entries of a run.
 """
 
 from collections.abc import Callable, Iterator
@@ -112,7 +109,11 @@ _NAMES: Final = {
 
 
 def names_refusal(command: Command) -> Rejection | None:
-    """Return the rejection of a command with a name that is too long, or an invalid ticket."""
+    """Return the rejection of a command with a name that is too long, or an invalid ticket.
+
+    Services that accept requests have smaller limits of their own; these hold for every producer of
+    the command topic.
+    """
     for path, get in _NAMES[type(command)]:
         name = get(command)
         # A character has at most four bytes.
@@ -136,8 +137,7 @@ def _refusal(command: Command, path: str, expected: str, text: str) -> Rejection
     )
 
 
-# -- decide commands from outside: create, pause, resume, terminate, cancel, restart, send
-# events
+# -- commands
 
 
 def not_found(instance_id: str) -> Rejection:

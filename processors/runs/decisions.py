@@ -46,7 +46,7 @@ Decision: TypeAlias = list[RunEvent] | Rejection
 STALE: Final = Rejection(failures.STALE, "it arrived too late to have an effect")
 
 
-# -- requests for an active run: by its code, a step, its host or the clock
+# -- requests
 
 
 class Request(msgspec.Struct, frozen=True, tag=True, tag_field="_", array_like=True, gc=False):
@@ -138,7 +138,7 @@ class Wake(Request, frozen=True):
     complete: bool = False
 
 
-# -- times at which failed attempts are retried
+# -- retry times
 
 #: Attempts are counted from 1; a policy without a limit has this many.
 ANY_NUMBER = -1

@@ -134,7 +134,7 @@ def _expected(duration: object) -> str:
     )
 
 
-# -- how long instances that have ended are kept, as operators configure it: forever by default
+# -- retention
 
 _NEVER: Final = "never"
 _EXPECTED: Final = (

@@ -108,7 +108,7 @@ class Engine(Protocol[R]):
         """Return when, after `after_ms`, a timer next changes the run, or None."""
 
     def expected_attempt(self, run: R, key: str) -> int | None:
-        """Return the number of the attempt of a step whose result is still expected, or None."""
+        """Return the number of the attempt of a step with a pending result, or None."""
 
     # -- stored state
 
@@ -149,7 +149,7 @@ def engine_of(engines: Engines, kind: str) -> Engine[Any]:
     return engine
 
 
-# -- fold a history, whichever engines decide its runs
+# -- folding
 
 #: Events of runs; claims and rejections are not among them.
 _RUN_EVENTS: Final = frozenset(get_args(RunEvent))

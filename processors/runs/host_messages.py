@@ -80,7 +80,7 @@ class AttemptStarted(HostMessage, frozen=True):
     rollback: bool = False
 
 
-# -- messages from owners to task hosts. Hosts answer as they do for steps of code
+# -- messages to task hosts, which reply as for steps of code
 
 
 class TaskCall(msgspec.Struct, frozen=True, array_like=True, gc=False):

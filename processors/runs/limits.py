@@ -73,8 +73,8 @@ REASON_MAX: Final = 1_000
 #: threads would only compete for the interpreter. Small enough for the usual database limit of
 #: 100 connections.
 THREADS_MAX: Final = 32
-#: Code hosts of deployments in a worker besides that of the active one. Each is a process that has
-#: loaded an app; a machine of 4 GB can hold this many in addition to the worker.
+#: Code hosts of deployments in a worker besides that of the active one. A code host is a process
+#: that has loaded an app; a machine of 4 GB can hold this many in addition to the worker.
 DEPLOYED_HOSTS_MAX: Final = 8
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]*")
@@ -164,8 +164,7 @@ def too_many_entries(key: str, entries_max: int) -> str:
     )
 
 
-# -- labels of instances: a few names with texts, set at creation, by which instances are
-# queried
+# -- labels
 
 LABELS_MAX: Final = 16
 LABEL_NAME_MAX: Final = 64

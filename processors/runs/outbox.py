@@ -77,7 +77,7 @@ def _with_order(event: PostsQueued, order: int) -> PostsQueued:
     )
 
 
-# -- end runs: the parent is notified, the slot is returned, and nothing follows the end
+# -- the end of a run
 
 
 def ended_by(

@@ -119,6 +119,11 @@ def fitting(engine: Engine[Any], run: Any, decision: Decision) -> Decision:  # n
         return Rejection(decision.code, bounded(decision.message))
     if bytes_max(decision) <= DECISION_BYTES_MAX:
         return decision
+    return replacement(engine, run, decision)
+
+
+def replacement(engine: Engine[Any], run: Any, decision: list[RunEvent]) -> Decision:  # noqa: ANN401
+    """Return a decision whose upper bound is too large, or its replacement; see `fitting`."""
     size = bytes_max(decision, _exactly)
     if size <= DECISION_BYTES_MAX:
         return decision

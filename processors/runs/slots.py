@@ -147,7 +147,7 @@ def _numbered(posts: Sequence[Post], first: int) -> list[RunEvent]:
 def grant_refusal(run: Run, command: GrantSlot) -> Rejection | None:
     """Return why a run does not accept a granted slot, or None if it does.
 
-    The instance that counts slots takes back a rejected one (`streams.engine.refusal_notices`).
+    The instance that counts slots takes back a rejected one (`streams.engine.effects`).
     """
     if run.slot is None or run.ended or command.ticket != _ticket_of(run):
         return Rejection(SLOT_NOT_WANTED, f"{run.instance_id} does not wait for this slot")

@@ -1,17 +1,7 @@
 """State of an instance of any kind: its life cycle, and the idempotency keys that it stores.
 
-A transition that is not in the table cannot happen: `decide` rejects it, and an applier that meets
-it in a history raises InvariantViolation. Events without a row leave the status as it is, and none
-of them follows the end of a run. Read a row as: in this status, this event leads to that status.
-Code that has passed its last step boundary may end while the run is paused.
-
 States are changed in place, only by appliers: a state belongs to one owner, and copying it for
 every event would make a step as expensive as its history is long.
-
-The instance itself stores its keys, in its history and its state, so that two gateways, a client
-that retries, and a new owner after a crash all get the same result. The key of the creation is
-stored as long as the instance; keys of events for at least a day, at most as many as a mailbox
-holds. A client that sends more within a day and then repeats the first creates a new event.
 """
 
 from typing import Final
@@ -76,6 +66,10 @@ __all__ = [
 
 _ACTIVE, _WAITING, _PAUSED = RunStatus.ACTIVE, RunStatus.WAITING, RunStatus.PAUSED
 
+#: In this status, this event leads to that status. Any other transition cannot happen: `decide`
+#: rejects it, and an applier that meets it in a history raises InvariantViolation. Events without
+#: a row leave the status as it is, and none of them follows the end of a run. Code that has passed
+#: its last step boundary may end while the run is paused.
 TRANSITIONS: Final[dict[type, dict[RunStatus, RunStatus]]] = {
     RunStarted: dict.fromkeys(RunStatus, _ACTIVE),
     SlotAsked: {_ACTIVE: _WAITING},
@@ -101,7 +95,7 @@ TRANSITIONS: Final[dict[type, dict[RunStatus, RunStatus]]] = {
 }
 
 
-# -- state of an instance, as far as it does not depend on the kind of its workflow
+# -- state
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -144,7 +138,7 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
         unsent: The outbox.
         received: Highest post number received from every instance that sends events here.
         once: Idempotency key under which the instance was created.
-        keys: Idempotency keys of events, the oldest first (see `processors.runs.once`).
+        keys: Idempotency keys of events, the oldest first (see `remember`).
         limits: Limits of its code; None for the defaults.
         slot: Slot of its workflow's concurrency limit, if any (see `processors.runs.slots`).
     """
@@ -217,7 +211,7 @@ class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         iteration: Current iteration of a loop.
         commits: State of a loop by iteration. It replays from the latest and rolls back from the
             earliest.
-        trimmed: Iterations of a loop before this one are dropped (`processors.replay.trimming`).
+        trimmed: Iterations of a loop before this one are dropped (`processors.code.state.trim`).
         excused: Whether the code need not reach it again: a retry kept it although it came after
             an entry that is executed again, or a log line stated that the code skips it.
     """
@@ -250,14 +244,14 @@ class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     excused: bool = False
 
 
-# -- idempotency keys: a request with a key is executed once, however often it is sent
+# -- idempotency keys
 
 REMEMBERED_MS: Final = 86_400_000
 REMEMBERED_MAX: Final = MAILBOX_MAX
 
 
 def created_before(run: Run, once: Once | None) -> Rejection | None:
-    """Return the response to a creation whose key created the instance already, else None."""
+    """Return the response to a creation with a key that created the instance already, else None."""
     if once is None or run.once is None or run.once.key != once.key:
         return None
     if run.once.digest != once.digest:
@@ -268,7 +262,7 @@ def created_before(run: Run, once: Once | None) -> Rejection | None:
 
 
 def received_before(run: Run, once: Once | None) -> Rejection | None:
-    """Return the response to an event whose key is stored in the instance, else None."""
+    """Return the response to an event with a key that is stored in the instance, else None."""
     known = run.keys.get(once.key) if once else None
     if once is None or known is None:
         return None
@@ -291,7 +285,14 @@ def _chosen(once: Once) -> str:
 
 
 def remember(run: Run, event: EventReceived, at_ms: int) -> None:
-    """Store the key of an event, and drop keys that are too old or too many."""
+    """Store the key of an event, and drop keys that are too old or too many.
+
+    The instance itself stores its keys, in its history and its state, so that two gateways, a
+    client that retries, and a new owner after a crash all get the same result. The key of the
+    creation is stored as long as the instance; keys of events for at least a day, at most as many
+    as a mailbox holds. A client that sends more within a day and then repeats the first creates a
+    new event.
+    """
     if event.once is None:
         return
     keys = run.keys

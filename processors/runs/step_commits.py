@@ -1,4 +1,4 @@
-"""Steps whose SQL takes effect: their commit rows, and which SQL a step may not contain."""
+"""Commit rows of steps with SQL, and the SQL that a step may not contain."""
 
 import re
 from typing import Final, NamedTuple
@@ -29,7 +29,7 @@ _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 
 
 class EffectUnknown(StoreUnavailable):
-    """Postgres was asked to commit the SQL of a step, and the outcome is unknown."""
+    """The commit of a step's SQL was sent to Postgres, and the outcome is unknown."""
 
 
 class StepId(NamedTuple):
@@ -41,7 +41,7 @@ class StepId(NamedTuple):
 
 
 class StepCommit(msgspec.Struct, frozen=True, array_like=True):
-    """A step whose SQL will take effect, or has."""
+    """A step with SQL that will take effect, or has."""
 
     key: str
     run_number: int
@@ -54,7 +54,7 @@ class StepCommit(msgspec.Struct, frozen=True, array_like=True):
 
 
 def settled(stored: StepReturned, request: StepReturned) -> StepReturned:
-    """Return what to record for a step whose SQL took effect as `stored`, now that it returned.
+    """Return what to record for a returned step after its SQL took effect as `stored`.
 
     An earlier attempt may have been counted as failed although its SQL took effect. The result is
     that of the earlier attempt; the attempt number is that of the current one.

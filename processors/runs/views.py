@@ -228,7 +228,7 @@ _APPLIERS: Final[dict[type, Callable[[Tokens, Any, int], None]]] = {
 }
 
 
-# -- history of one run for display: steps, tokens, events and logs, folded from the log
+# -- runs
 
 
 class EventView(msgspec.Struct, kw_only=True, gc=False):

@@ -1,9 +1,8 @@
 """The queue of a concurrency limit: its state, its events, and which run gets a slot.
 
-The state is changed in place. An event that does not fit the state is a bug, because `decide` wrote
-it: InvariantViolation.
-
-Pure functions: (state, command, current limit) -> events or a rejection.
+Deciding is pure: (state, command, current limit) -> events or a rejection. Applying changes the
+state in place. An event that does not fit the state is a bug, because it was decided here:
+InvariantViolation.
 """
 
 from typing import Final
@@ -72,7 +71,7 @@ class SlotsRun(Run, kw_only=True):
         return len(self.tickets) - self.waiting
 
 
-# -- apply the events of slots: `apply(run, event, at_ms)` is used by owners and readers
+# -- applying: `apply(run, event, at_ms)`
 
 
 def begin(before: SlotsRun | None, record: HistoryAppended) -> SlotsRun:
@@ -126,7 +125,7 @@ def _return_slot(run: SlotsRun, number: int) -> None:
     run.waiting -= number >= run.first
 
 
-# -- decide which run gets a slot: first come, first served
+# -- deciding: first come, first served
 
 #: Maximum slots granted in one decision, so that the posts fit into a record. Others follow.
 GRANTED_MAX: Final = 1_000

@@ -1,6 +1,6 @@
 """Decide the effects of a delivery on workflows, and the commands for these effects.
 
-An effect takes place once. It is identified by its delivery and its rule, and consumers skip one
+An effect happens once. It is identified by its delivery and its rule, and consumers skip one
 that was there before. A repeated start does nothing, because the instance id is taken. A signal
 names its sender and its number: the rule, the partition of the topic `effects`, and the offset.
 Owners accept no number twice from one sender, and none below the highest accepted one. So signals
@@ -125,7 +125,7 @@ def command_for(effect: EffectDecided, partition: int, offset: int) -> EffectCom
 
 
 def refused(send: EffectCommand, code: str, message: str) -> RejectedEffect | None:
-    """Return the failure of an effect by its command's outcome, or None if it took place."""
+    """Return the failure of an effect by its command's outcome, or None if it happened."""
     exists = code == INSTANCE_EXISTS and isinstance(send.command, StartRun)
     if exists or not is_refused(code):
         return None

@@ -242,7 +242,7 @@ async def refusal(reader: PooledReader, request_id: str) -> Refusal | None:
     return msgspec.convert(rows[0], Refusal) if rows else None
 
 
-# -- lineage from Postgres: a row with its sources, and positions of deliveries
+# -- rows and positions
 
 _SETTING: Final = {
     name: filled("setting_rows", of=sql.Identifier(name)) for name in ("user_id", "subject")

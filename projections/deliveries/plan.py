@@ -331,7 +331,7 @@ READERS: Final[dict[str, Callable[[list[LogRecord], Rows], None]]] = {
 }
 
 
-# -- the projection of deliveries: the newest record of a key is a row
+# -- the projection
 
 
 def plan(records: Iterable[LogRecord]) -> Plan:

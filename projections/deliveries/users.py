@@ -62,7 +62,7 @@ async def waiting_of(
     return msgspec.convert(rows, tuple[Outcome, ...])
 
 
-# -- everything about one user: connections, row counts, latest outcomes, waiting deliveries
+# -- one user
 
 #: Outcomes shown, both of finished and of waiting deliveries.
 _OUTCOMES_SHOWN: Final = 20
@@ -162,7 +162,7 @@ async def user_whole(reader: PooledReader, user_id: str) -> UserWhole:
     )
 
 
-# -- progress of a wipe and what it has removed, as reported by partitions
+# -- progress of a wipe
 
 #: Counts in addition to the rows of tables.
 _COUNTED = ("raw_events", "traces", "dead_letters", "effects", "waiting")

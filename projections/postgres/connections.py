@@ -4,10 +4,6 @@ Headwater's tables are in `headwater`, where only the migrating login can create
 tables are in `authors`, where the SQL of steps can create objects, too. A function there could
 shadow one that Headwater calls without a schema, so no connection of Headwater has `authors` or
 `public` in its search path.
-
-A reader does not wait long for an unavailable Postgres: it raises StoreUnavailable within about two
-seconds, or eight if Postgres froze during the query, and recovers by itself. At the limit the
-connection is cut, because canceling a query with psycopg requires a responsive server.
 """
 
 import asyncio
@@ -77,7 +73,7 @@ def with_settings(dsn: str, **settings: str) -> str:
     return make_conninfo(dsn, options=f"{options} {ours}".lstrip())
 
 
-# -- base class of objects with a pool of connections to Postgres
+# -- pools
 
 C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 
@@ -107,7 +103,7 @@ class Pooled(Generic[C]):
         await self.close()
 
 
-# -- read from Postgres with a pool of connections and a time limit per query
+# -- reads
 
 #: Maximum rows of a page, because a response is in memory twice.
 PAGE_MAX: Final = 10_000
@@ -125,6 +121,10 @@ Row: TypeAlias = dict[str, Any]
 
 class PooledReader(Pooled[AsyncConnection[DictRow]]):
     """Runs queries through a pool of connections.
+
+    A reader does not wait long for an unavailable Postgres: a read fails within about two seconds,
+    or eight if Postgres froze during the query, and the reader recovers by itself. At the limit the
+    connection is cut, because canceling a query with psycopg requires a responsive server.
 
     All methods except `open` and `close` raise StoreUnavailable.
     """

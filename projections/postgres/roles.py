@@ -2,14 +2,6 @@
 
 `headwater migrate --roles` creates missing ones without passwords. Every `headwater migrate` grants
 their privileges, also on new tables. The migrating login owns the tables.
-
-The role `headwater_steps` reads, writes and creates tables in the authors' schema. Of Headwater's
-own objects it can use only the function that writes the commit row of a step. Each database has its
-own login in that role. `headwater migrate` creates both, with a random password that is stored in
-`headwater.step_login` for workers.
-
-`headwater migrate --reader NAME` creates or updates the role. It has no password, so that none is
-on a command line: the administrator of Postgres sets one, or another way to log in.
 """
 
 import secrets
@@ -74,7 +66,7 @@ def grant_roles(connection: psycopg.Connection) -> None:
     connection.execute(statement("grant_roles"))
 
 
-# -- the role and the login for the SQL of steps
+# -- steps
 
 STEP_ROLE: Final = "headwater_steps"
 _PASSWORD_BYTES: Final = 32
@@ -84,6 +76,11 @@ _NAME_MAX: Final = 63
 
 def open_to_steps(connection: psycopg.Connection, report: Callable[[str], None]) -> None:
     """Create or update the role and the login, in the current transaction.
+
+    The role `headwater_steps` reads, writes and creates tables in the authors' schema. Of
+    Headwater's own objects it can use only the function that writes the commit row of a step. Each
+    database has its own login in that role, with a random password that is stored in
+    `headwater.step_login` for workers.
 
     Args:
         connection: As the migrating login.
@@ -135,7 +132,7 @@ def _keep_login(connection: psycopg.Connection) -> None:
     connection.execute(statement("keep_step_login"), parameters)
 
 
-# -- access of analysts to Postgres: a role that can read only the documented tables and views
+# -- analysts
 
 #: Documented tables in addition to the projection tables: the outcomes of deliveries. All others
 #: are internal.
@@ -169,6 +166,9 @@ def documented(connection: psycopg.Connection) -> tuple[str, ...]:
 
 def make_reader(dsn: str, name: str) -> tuple[str, ...]:
     """Create a role that can read only documented tables; return their names.
+
+    `headwater migrate --reader NAME` calls it. The role has no password, so that none is on a
+    command line: the administrator of Postgres sets one, or another way to log in.
 
     An existing role of that name loses its other privileges and keeps its password.
 

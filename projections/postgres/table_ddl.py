@@ -1,10 +1,8 @@
 """DDL of projection tables from their declarations; creates tables of installed packages.
 
-Headwater's own tables are created by migrations. A package has none: its tables are created from
-their declarations when the projector starts. Columns are only ever added, as everywhere.
-
-`python -m headwater.projections.postgres.table_ddl NAME` prints it. Released migrations are never
-changed, so the text is copied into a migration by hand, and a test compares the two.
+Headwater's own tables are created by migrations. Released migrations are never changed, so the text
+that `python -m headwater.projections.postgres.table_ddl NAME` prints is copied into a migration by
+hand, and a test compares the two.
 """
 
 import contextlib
@@ -31,6 +29,9 @@ def make_tables(
     dsn: str, report: Callable[[str], None], tables: Sequence[Table] = INSTALLED
 ) -> None:
     """Create missing tables and add missing columns.
+
+    A package has no migrations: its tables are created from their declarations when the projector
+    starts. Columns are only ever added, as everywhere.
 
     Raises:
         TableUnfit: An existing table does not fit its declaration.
@@ -104,7 +105,7 @@ def _widen(
         connection.execute("\n".join(column_comments(table)).encode())
 
 
-# -- the DDL of a projection table, generated from its declaration
+# -- DDL
 
 #: Additional last columns of every projection table: name, definition and comment.
 BOOKKEEPING: Final = (

@@ -1,13 +1,8 @@
 """Definition of a projection, and the plan of what a batch of records changes in Postgres.
 
 Planning never fails because of a record. A record that cannot be read becomes a row of
-`projection_errors`, so that it neither blocks others nor disappears.
-
-The parameters of statements are built here, so that it happens while Postgres is still busy with
-the previous batch.
-
-Such a topic has one partition and few records, and every process folds it. Postgres decides the
-rows with the same rules as the fold, because only Postgres has the earlier records here.
+`projection_errors`, so that it neither blocks others nor disappears. The parameters of statements
+are built here, while Postgres is still busy with the previous batch.
 
 Each projection has its own consumer group, connection and offsets, so that none delays another.
 `projections.catalogue` lists them.
@@ -80,7 +75,7 @@ def base64_text(data: bytes | None) -> str | None:
     return None if data is None else b64encode(data).decode()
 
 
-# -- what a batch of records changes in Postgres, planned without access to Postgres
+# -- plans
 
 Partition: TypeAlias = tuple[str, int]
 
@@ -244,13 +239,15 @@ def _is_new(
     return partition in offsets and record.offset >= stored[partition]
 
 
-# -- plan topics in which each record depends on earlier ones: one statement per record
-
-
 def one_by_one(
     records: Iterable[LogRecord], statement_of: Callable[[LogRecord], RowStatement]
 ) -> Plan:
-    """Plan records in order; `statement_of` may raise the exceptions in `UNREADABLE`."""
+    """Plan records in order; `statement_of` may raise the exceptions in `UNREADABLE`.
+
+    For topics in which each record depends on earlier ones. Such a topic has one partition and few
+    records, and every process folds it. Only Postgres has the earlier records here, so each record
+    is one statement, by which Postgres decides with the same rules as the fold.
+    """
     statements: list[RowStatement] = []
     refused = 0
     for record in records:
@@ -264,7 +261,7 @@ def one_by_one(
     return Plan(statements=tuple(statements), unreadable=refused)
 
 
-# -- definition of a projection: which topics become which rows, and how
+# -- projections
 
 #: Plans statements for records in partition order; never fails because of a record.
 Planner: TypeAlias = Callable[[Iterable[LogRecord]], Plan]

@@ -54,7 +54,7 @@ async def next_offsets(reader: PooledReader, projection: str, topic: str) -> dic
     return {row["partition"]: row["next_offset"] for row in rows}
 
 
-# -- the projector's access to Postgres: a batch's rows and next offsets in one transaction
+# -- transactions
 
 #: The minimum in psycopg; a running server answers within milliseconds.
 _CONNECT_TIMEOUT_S: Final = 2

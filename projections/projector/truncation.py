@@ -1,11 +1,9 @@
 """Topics that lost applied records: detect them, and move a projection back to their end.
 
-A broker may lose the end of a partition. If the log ends before the applied offset, the offsets
-show the loss. If new records have made it as long again, only leader epochs show it (KIP-320), so
-Postgres stores one with every offset.
-
-A single broker that loses power may lose acknowledged records. Their rows stay in Postgres, because
-the previous rows are unknown; the projection continues with the next record.
+A broker may lose the end of a partition; a single broker that loses power may lose acknowledged
+records. If the log ends before the applied offset, the offsets show the loss. If new records have
+made it as long again, only leader epochs show it (KIP-320), so Postgres stores one with every
+offset.
 """
 
 import asyncio
@@ -122,7 +120,7 @@ async def pause(stop: asyncio.Event, seconds: float) -> None:
             await stop.wait()
 
 
-# -- move a projection back to the end of a topic that lost records
+# -- accepting a loss
 
 #: Yields the records of a topic partition, from the first to before an offset.
 ReadPartition: TypeAlias = Callable[[str, int, int], AsyncIterator[Sequence[LogRecord]]]
@@ -206,6 +204,9 @@ async def accept(
     now_ms: int,
 ) -> bool:
     """Let a projection continue at the end of a partition, and record the loss.
+
+    The rows of lost records stay in Postgres, because the previous rows are unknown; the projection
+    continues with the next record.
 
     Returns:
         Whether it was moved; False if a projector has moved it in the meantime.

@@ -135,7 +135,7 @@ def _one(rows: list[Row]) -> Rebuild | None:
     return msgspec.convert(rows[0], Rebuild) if rows else None
 
 
-# -- carry out a rebuild in Postgres: one connection, which holds the lock on it
+# -- work under the lock
 
 _CONNECT_TIMEOUT_S: Final = 2
 _PAGE: Final = 1_000

@@ -48,7 +48,7 @@ async def instance_counts(reader: PooledReader) -> list[InstanceCount]:
     return msgspec.convert(await reader.answers(statement("instance_counts")), list[InstanceCount])
 
 
-# -- instances that are past their retention, in the order of their retention
+# -- past retention
 
 
 class Expiry(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ def _parameters(expiry: Expiry) -> dict[str, Any]:
     return {"until": expiry.until, "workflow": expiry.workflow}
 
 
-# -- find the instances about a user, for a wipe, and read the progress of the wipe
+# -- about a user
 
 #: Rows per query; params may be large.
 _PAGE: Final = 100

@@ -1,14 +1,12 @@
 """Row changes of a batch of histories, including slots, merged by row into patches.
 
-A row is inserted, may be granted, and is deleted. Its changes within a batch are merged here.
-
 A few statements write all patches. They read only the rows that they write, except for retries,
 which copy rows of the previous run. Their order:
 
 1. Loops trim their iterations. Steps that were added and trimmed within the batch have no rows.
 2. Rows and changes. Each row has only one of the two.
 3. Instances. If an instance was restarted within the batch, its runs follow one by one, because the
-row of a new run saves that of the previous run.
+   row of a new run saves that of the previous run.
 
 A deleted instance has no earlier patches; its rows in Postgres are deleted first.
 
@@ -90,7 +88,10 @@ def is_slots_instance(instance_id: str) -> bool:
 
 
 class SlotPatches:
-    """Changes of slots in one batch."""
+    """Changes of slots in one batch.
+
+    A row is inserted, may be granted, and is deleted.
+    """
 
     def __init__(self) -> None:
         #: By instance that counts them, and number.
@@ -134,7 +135,7 @@ class SlotPatches:
         yield from row_statements("workflow_slot", rows)
 
 
-# -- row changes of a batch of histories, merged by row into patches
+# -- histories
 
 _Key: TypeAlias = tuple[str, str]
 _Run: TypeAlias = tuple[str, str, int]

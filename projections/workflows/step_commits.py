@@ -7,7 +7,7 @@ repeated request for the same step waits for an earlier transaction of unknown o
 reads its commit row.
 
 There are two logins. Claims use the login of the worker. Transactions of steps use one that can
-access only the authors' schema (`step_role`). It inserts the commit row through the function
+access only the authors' schema (`roles`). It inserts the commit row through the function
 `headwater_steps.commit_step`, which requires a ticket that only the claim has: authors' SQL can
 call the function but cannot write commit rows of other steps. So Postgres enforces the limits of a
 step, whatever its SQL is. After COMMIT, all changes of the session are reset.
@@ -94,7 +94,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(StepReturned)
 class StepCommits(Pooled[_Connection]):
     """Runs the SQL of steps with a small pool of connections.
 
-    Implements `StepDatabase` of `streams.engine.step_database`. All methods except `open` and
+    Implements `StepDatabase` of `streams.engine.steps_with_sql`. All methods except `open` and
     `close` raise StoreUnavailable.
     """
 

@@ -1,8 +1,5 @@
 """Records of workflows: decisions, commands, outcomes, and the events of slots and of no run.
 
-A ticket identifies the requesting run: the instance, the number and the seed of the run, so that a
-run of an instance that was deleted and created again has another ticket.
-
 One record of `workflow-history` contains the result of one decision about one instance, so it is
 appended completely or not at all. `processors.runs.claims` explains who may append, and which
 records count.
@@ -20,7 +17,11 @@ from headwater.schemas.history.values import Artifact, Json, Part, Tagged
 
 
 class OfSlots(Tagged, frozen=True):
-    """Base of the events of an instance that counts slots."""
+    """Base of the events of an instance that counts slots.
+
+    A ticket identifies the requesting run: the instance, the number and the seed of the run, so
+    that a run of an instance that was deleted and created again has another ticket.
+    """
 
 
 class SlotsLimited(OfSlots, frozen=True):
@@ -59,7 +60,7 @@ class SlotReturned(OfSlots, frozen=True):
 SlotEvent: TypeAlias = SlotsLimited | SlotQueued | SlotsGiven | SlotReturned
 
 
-# -- events that belong to no run: claims of partitions, and rejections
+# -- events of no run
 
 #: Stands for an unknown leader epoch; Kafka's own value.
 NO_LEADER_EPOCH: Final = -1
@@ -121,7 +122,7 @@ class CommandRejected(Tagged, frozen=True):
     message: str
 
 
-# -- records of workflows: decisions in the log, commands, and their outcomes
+# -- records
 
 RunEvent: TypeAlias = LifeEvent | CodeEvent | GraphEvent | SlotEvent
 LogEvent: TypeAlias = (

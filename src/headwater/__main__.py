@@ -1,4 +1,4 @@
-"""`python -m headwater`: the command line, as processes start each other with it."""
+"""`python -m headwater`: the command line, as processes start other processes with it."""
 
 from headwater.gateway.cli.main import main
 

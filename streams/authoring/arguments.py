@@ -148,11 +148,11 @@ def wants_tx(name: str, callback: Callable[..., Any]) -> bool:
 
 
 def _plain_code(function: object) -> types.CodeType | None:
-    """Return the code object of a function whose signature it fully describes, else None."""
+    """Return the code object of a function if it fully describes the signature, else None."""
     # Decorators set attributes on the function.
     if not isinstance(function, types.FunctionType) or function.__dict__:
         return None
-    code = function.__code__  # Read once: each access raises an event for audit hooks.
+    code = function.__code__  # Read once: every access raises an event for audit hooks.
     return None if code.co_kwonlyargcount else code
 
 

@@ -71,7 +71,7 @@ class InspectableInstance(ABC):
         return _InRun(self, number)
 
     async def introspect_tokens(self, at: int | None = None) -> TokensPage:
-        """Return all live tokens: the node of each, and what it waits for."""
+        """Return all live tokens: their nodes, and what they wait for."""
         whole: TokensPage | None = None
         while True:
             after = None if whole is None or whole.cursor is None else int(whole.cursor)

@@ -45,7 +45,7 @@ class Controllable(ABC, Generic[T]):
         return await self.perform(CANCEL, reason or None)
 
     async def restart(self) -> T:
-        """Start a new run. A request whose outcome is unknown is not repeated."""
+        """Start a new run. A request with an unknown outcome is not repeated."""
         return await self.perform(RESTART)
 
     async def retry(self, from_step: str | None = None) -> T:

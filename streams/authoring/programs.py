@@ -1,4 +1,4 @@
-"""For programs outside of workflows: bound workflows, an injected clock and randomness."""
+"""Workflows of a program, bound to a server or a test, and its clock and randomness."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -52,7 +52,7 @@ class Runtime:
         return str(UUID(int=self._draw_bits(128), version=4))
 
 
-# -- workflows under the keys of a program, independent of whether a server or a test runs them
+# -- bound workflows
 
 
 class BoundInstance(Protocol[R_co]):

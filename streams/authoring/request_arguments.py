@@ -65,7 +65,7 @@ def checked_labels(labels: object) -> tuple[Label, ...]:
     return labels_of(untyped)
 
 
-# -- batches of instances to create, as client programs and tests pass them
+# -- batches
 
 
 class NewInstance(NamedTuple):

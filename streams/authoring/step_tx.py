@@ -78,7 +78,7 @@ def _as_text(value: object) -> str:
     )
 
 
-# -- the transaction of a step: effects that are applied together with its result
+# -- the transaction
 
 
 class StepTx:

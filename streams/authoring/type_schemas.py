@@ -49,7 +49,7 @@ _KEYS: Final[Mapping[type, Schema]] = {
     mi.IntType: {"pattern": "^(0|-?[1-9][0-9]*)$", "maxLength": 4_000},
     mi.UUIDType: {"pattern": "^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$"},
 }
-#: Types whose values are what the JSON parser returns, if this is true of their parts.
+#: Types with the values that the JSON parser returns, if this is true of their parts.
 _PLAIN: Final = (
     *(mi.AnyType, mi.NoneType, mi.BoolType, mi.IntType, mi.FloatType, mi.StrType),
     *(mi.ListType, mi.DictType, mi.TypedDictType, mi.UnionType, mi.LiteralType),

@@ -100,7 +100,7 @@ class ValueType:
 
         Undeclared fields are refused, unless the type's schema permits more
         (`additionalProperties`), as that of a mapping does. Null is accepted for a dict or a list
-        whose content is not constrained.
+        with unconstrained content.
 
         Raises:
             TypeError: JSON cannot be read as this type.
@@ -136,7 +136,7 @@ def _read_custom(cls: type, value: Any) -> Any:  # noqa: ANN401
 
 
 def _closed(schema: Any) -> Any:  # noqa: ANN401, a part of a schema
-    """Return a schema whose objects refuse undeclared fields."""
+    """Return a schema that refuses undeclared fields in objects."""
     if isinstance(schema, list):
         return [_closed(item) for item in schema]
     if not isinstance(schema, dict):
@@ -160,7 +160,7 @@ def _whole(value: Any) -> Any:  # noqa: ANN401, any JSON value
     return value
 
 
-# -- types that a workflow's function declares for its params and its result
+# -- params and results of workflows
 
 #: Annotations of results that do not describe a value.
 _NO_TYPES: Final = (Any, object, None, typing.NoReturn, typing.Never, type(None))
@@ -261,7 +261,7 @@ def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-# -- types of step results, from the annotations of the steps' functions
+# -- results of steps
 
 
 def step_result_type(function: Callable[..., Any]) -> ValueType | None:

@@ -1,9 +1,4 @@
-"""Values that a workflow receives, read-only, passes to entries, and gets from them.
-
-A step that changed the payload of its run would not be called again on replay, so the code would
-then see the original payload and might behave differently. Lists and dicts refuse changes, also
-within objects. Whether the fields of an object can be set is decided by its class.
-"""
+"""Values that a workflow receives, read-only, passes to entries, and gets from them."""
 
 import functools
 import math
@@ -54,7 +49,12 @@ class ReadOnlyList(list[Any]):
 
 
 def frozen(value: Any) -> Any:  # noqa: ANN401, any JSON value, or what it was converted to
-    """Return the value with all lists, dicts and sets read-only. Objects are changed in place."""
+    """Return the value with all lists, dicts and sets read-only. Objects are changed in place.
+
+    A step that changed the payload of its run would not be called again on replay, so the code
+    would then see the original payload and might behave differently. Whether the fields of an
+    object can be set is decided by its class.
+    """
     kind: type = type(value)
     if kind is str or kind is int:
         return value
@@ -94,7 +94,7 @@ def _fields(kind: type) -> tuple[str, ...]:
     )
 
 
-# -- values that a workflow receives, passes to entries, and gets from them
+# -- values
 
 #: Params and result of a workflow; Any by default.
 P_contra = TypeVar("P_contra", contravariant=True, default=Any)

@@ -68,7 +68,7 @@ class Declarations(msgspec.Struct, frozen=True):
     concurrency: dict[str, Concurrency] = {}
     #: Topics that steps publish to, by the name of the workflow that declares them.
     publishes: dict[str, tuple[str, ...]] = {}
-    #: Names of workflows whose runs follow the code (`versioning="latest"`).
+    #: Names of workflows with runs that follow the code (`versioning="latest"`).
     latest: tuple[str, ...] = ()
 
     @property

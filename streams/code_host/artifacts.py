@@ -21,7 +21,7 @@ from headwater.streams.code_host.builtin_app import BUILTIN_APP
 
 #: Ten times the largest artifact. Code does not compress better than that.
 UNPACKED_BYTES_MAX: Final = 100 * 1024 * 1024
-#: More than the largest app has. Each uses a disk block and takes time to create.
+#: More than the largest app has. A file uses a disk block and takes time to create.
 ENTRIES_MAX: Final = 10_000
 #: Limits of file systems for a name, and for a path below any folder.
 _NAME_BYTES_MAX: Final = 255

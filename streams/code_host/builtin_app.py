@@ -1,23 +1,23 @@
 """The built-in app: the workflow that runs the schedules of apps.
 
+Every worker serves it in a separate host, in addition to its configured apps. Authors do not need
+to include it, and their code cannot bring it down.
+
 A schedule is an instance of the workflow RUNNER; its id is the schedule's name. The instance sleeps
 until the next tick and starts the workflows that are due. Ticks therefore start exactly once,
 whichever worker owns the instance, and missed ticks are known after any downtime. The id of a
 started instance contains its tick, so a tick cannot start two.
 
 The declaration of a schedule is in the state of its instance, not in the code. It is passed when
-the instance is created, and each worker that starts sends it again as an event. A tick belongs to
+the instance is created, and every worker that starts sends it again as an event. A tick belongs to
 the declaration that was known when it was due. The code only knows whether an app of its worker
 still has the schedule. If none has, nothing is started, and after an hour the instance ends.
 
 The active deployment declares its schedules in the same way, and takes precedence over an app with
-a schedule of the same name. Each event states which activation it belongs to, so that a worker that
+a schedule of the same name. An event states which activation it belongs to, so that a worker that
 lags changes nothing, and when that was activated, so that a tick belongs to the deployment that was
 active when it was due. If the active deployment has no such schedule, the instance waits for one
 that has: it must remember the latest activation.
-
-Every worker serves it in a separate host, in addition to its configured apps. Authors do not need
-to include it, and their code cannot bring it down.
 """
 
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ from headwater.streams.code_host.schedules import (
 from headwater.streams.replay.step import Step
 from headwater.streams.replay.workflow import Workflow
 
-#: Name of the workflow whose instances are the schedules of apps.
+#: Name of the workflow of schedules: one instance per schedule of an app.
 RUNNER: Final = "headwater-schedule"
 #: Type of the event by which a worker declares a schedule.
 DECLARED: Final = "declared"
@@ -55,7 +55,7 @@ _NAP_MS: Final = 300 * 86_400_000
 #: of the old and the new one own the instance in turn.
 _ABSENCES_MAX: Final = 60
 _ABSENCE_MS: Final = 60_000
-#: Iterations whose entries are kept in the history.
+#: Iterations with entries that are kept in the history.
 _KEPT: Final = 10
 _EVENTS_MAX: Final = 100
 _WAITS: Final = "nothing is started until a worker reports what {} declares"
@@ -355,7 +355,7 @@ def _unix_ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1_000)
 
 
-# -- the built-in app: the workflows that are part of Headwater
+# -- the app
 
 #: Its name in lists of apps.
 BUILTIN_APP: Final = "headwater"

@@ -1,8 +1,8 @@
 """Main program of a code host: a child process at the other end of a pipe.
 
-Started by `host_process.py`. Authors' code may do anything here: block, crash, print, exit. What
-the parent must know about such ends is written to the crash record in advance. The process exits
-when the pipe is closed, and on Linux the kernel kills it when its parent exits.
+Started by `streams.workflows.host_process`. Authors' code may do anything here: block, crash,
+print, exit. What the parent must know about such ends is written to the crash record in advance.
+The process exits when the pipe is closed, and on Linux the kernel kills it when its parent exits.
 """
 
 import asyncio
@@ -91,6 +91,7 @@ class Child:
             call_sync=threads.call,
             tasks=app.tasks,
             may_begin=may_begin,
+            loop=self._loop,
         )
         self._pipe = Pipe(connection, received=self._receive, ended=self._end, waits=True)
         self._beat()

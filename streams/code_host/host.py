@@ -1,8 +1,8 @@
 """A code host: runs authors' code and tasks of graphs, and exchanges messages with owners.
 
-It makes no decisions about runs and holds nothing that is not recorded, so its state may be lost at
-any time. Workflow code runs synchronously, with its own loop for every run. Steps run on the
-process's event loop.
+A host makes no decisions about runs and holds nothing that is not recorded, so its state may be
+lost at any time. Workflow code runs synchronously, with its own loop for every run. Steps run on
+the process's event loop.
 """
 
 import asyncio
@@ -185,7 +185,7 @@ def _unknown(call: TaskCall, tasks: Mapping[str, Task]) -> StepRaised:
     return StepRaised(call.reached, call.attempt, failure, call.policy, retryable=False)
 
 
-# -- A code host: runs authors' code, and exchanges messages with owners
+# -- the host
 
 NO_TASKS: Final[Mapping[str, Task]] = {}
 #: Messages from owners to hosts.
@@ -202,12 +202,14 @@ class Host:
 
     Args:
         workflows: Workflows by name.
-        emit: Called with each message for owners. The caller batches them into frames.
+        emit: Called with every message for owners. The caller batches them into frames.
         now_ms: Returns the current time in Unix milliseconds.
         call_sync: Calls functions that are not async.
         tasks: Tasks by name.
         allowance: Number of attempts that may start; may be shared between hosts.
         may_begin: Returns whether step code of an activation may start now.
+        loop: Event loop of the process, on which steps run; by default the one that runs when
+            messages are handled.
     """
 
     def __init__(  # noqa: PLR0913, the dependencies of a process
@@ -220,11 +222,13 @@ class Host:
         tasks: Mapping[str, Task] = NO_TASKS,
         allowance: Allowance | None = None,
         may_begin: MayBegin = always,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         refuse_in_workflows()
         self._workflows = dict(workflows)
         self._emit = emit
         self._services = HostServices(emit, now_ms, call_sync, allowance or Allowance(), may_begin)
+        self._loop = loop
         self._tasks = {**BUILT_IN, **tasks}
         self._runs: dict[int, HostedRun] = {}
         self._graphs: dict[int, HostedTasks] = {}
@@ -234,7 +238,7 @@ class Host:
     def handle(self, messages: Iterable[ToHost]) -> None:
         """Handle messages from owners."""
         # Looked up here: while a run executes, the running loop is the run's own.
-        self._services.loop = asyncio.get_running_loop()
+        self._services.loop = self._loop or asyncio.get_running_loop()
         for message in messages:
             if isinstance(message, Activate):
                 self._activate(message)
@@ -291,7 +295,7 @@ class Host:
     def _refuse(self, message: Activate, failure: Failure) -> None:
         self._emit(Requested(message.activation, Raise(failure)))
 
-    def _handle_run(  # noqa: C901, one branch for each message
+    def _handle_run(  # noqa: C901, one branch per message
         self, run: HostedRun, message: ToHost
     ) -> None:
         activation = run.activation

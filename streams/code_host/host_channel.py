@@ -3,11 +3,6 @@
 A frame is its length in 4 bytes followed by a list of messages in MessagePack. A raw socket is used
 rather than an asyncio stream, so that sent data is passed to the kernel at once: it arrives even if
 the next line of an author's code kills the sender.
-
-A child that is killed, crashes, or is stuck in C code cannot report which run was executing. It
-therefore records that in advance, at no cost, in shared memory. The pulse shows the parent whether
-the child makes progress; a thread of the child could not do this while C code holds the
-interpreter. After the recorded data, Python's fault handler writes the stacks of all threads.
 """
 
 import asyncio
@@ -31,7 +26,7 @@ from headwater.streams.deadlines import anonymous_file
 _HEADER: Final = 4
 #: Largest read: some thousand small messages, a few milliseconds of work.
 _READ_BYTES: Final = 256 * 1024
-#: Messages in a frame, each of which may hold a result of 1 MiB. Bounds what is encoded at once,
+#: Messages in a frame. A message may hold a result of 1 MiB. Bounds what is encoded at once,
 #: and what a host handles before it responds. A lower limit would cost more appends.
 _MESSAGES_MAX: Final = 256
 #: Bytes of a frame with several messages.
@@ -74,7 +69,7 @@ class Pipe:
         received: Called with the bodies of the frames of one read.
         ended: Called once, when the other end is closed.
         waits: Whether this end stops reading while more than UNSENT_MAX bytes are unsent. At most
-            one of the two ends may do so; otherwise both could wait for each other.
+            one of the two ends may do so; otherwise both could wait forever.
         frame_max: Largest frame in bytes.
         garbled: Called for a larger frame. Nothing of it is kept.
     """
@@ -246,21 +241,21 @@ class Pipe:
         self._has_capacity.set()
 
 
-# -- crash record of a child process: memory shared with its parent, which survives the child
+# -- crash record
 
-#: EX_SOFTWARE of sysexits.h: an error in Headwater, whose traceback is in the log.
+#: EX_SOFTWARE of sysexits.h: an error in Headwater; its traceback is in the log.
 EXIT_BROKEN: Final = 70
 #: Abandoned callbacks hold every thread.
 EXIT_NO_THREADS: Final = 71
 
-#: Offsets of the current activation, pulse, data length, and held threads, 8 bytes each.
+#: Offsets of the current activation, pulse, data length, and held threads: 8 bytes long.
 _TURN, _PULSE, _LENGTH, _HELD = range(4)
 _HEAD: Final = 32
-#: Space for the attempts that start in one iteration of the loop, some 100 bytes each.
+#: Space for the attempts that start in one iteration of the loop: some 100 bytes an attempt.
 _NOTE_MAX: Final = 1024 * 1024
 _SIZE: Final = _HEAD + _NOTE_MAX
 _NONE: Final = -1
-#: Bytes read of the fault handler's report, enough for several threads.
+#: Bytes read of the report of `faulthandler`, enough for several threads.
 _REPORT_MAX: Final = 64 * 1024
 
 _DECODER: Final = msgspec.msgpack.Decoder(list[AttemptStarted])
@@ -276,7 +271,13 @@ _OTHERS: Final = (
 
 
 class CrashRecord:
-    """The shared memory, mapped by either process."""
+    """The shared memory, mapped by either process.
+
+    A child that is killed, crashes, or is stuck in C code cannot report which run was executing. It
+    therefore records that in advance, at no cost, in shared memory. The pulse shows the parent
+    whether the child makes progress; a thread of the child could not do this while C code holds the
+    interpreter. After the recorded data, Python's `faulthandler` writes the stacks of all threads.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -287,7 +288,7 @@ class CrashRecord:
     def create(cls) -> "CrashRecord":
         """Create a record on an anonymous file."""
         descriptor = anonymous_file("headwater-crash-record", _SIZE)
-        # The fault handler writes at the current position of the file.
+        # `faulthandler` writes at the current position of the file.
         os.lseek(descriptor, _SIZE, os.SEEK_SET)
         record = cls(descriptor)
         record.set_turn(None)
@@ -349,7 +350,7 @@ class CrashRecord:
         return self._head[_HELD]
 
     def turn(self) -> int | None:
-        """Return the activation whose code was executing, if any."""
+        """Return the activation that was executing code, if any."""
         turn = self._head[_TURN]
         return None if turn == _NONE else turn
 

@@ -1,4 +1,4 @@
-"""Main program of a host whose output people read: every printed line names its step."""
+"""Main program of a host with output for people: every printed line names its step."""
 
 import io
 import sys
@@ -18,7 +18,7 @@ UNFINISHED_MAX: Final = 256
 
 
 class NamedLines(io.TextIOBase):
-    """A stream whose lines begin with the step that prints them, as `order/o-1 quote | `.
+    """A stream with lines that begin with the step that prints them, as `order/o-1 quote | `.
 
     Output outside of a step is attributed to the app. An unfinished line is kept until it ends, is
     longer than LINE_MAX, or is the oldest of more than UNFINISHED_MAX.

@@ -1,6 +1,6 @@
 """Declaration of schedules: cron expressions that start workflows.
 
-A schedule is validated where it is declared, and is data from then on. `schedule_runner` runs it.
+A schedule is validated where it is declared, and is data from then on. `builtin_app` runs it.
 """
 
 import sys
@@ -100,7 +100,7 @@ def schedule(  # noqa: PLR0913, the options of a schedule
 ) -> Schedule:
     """Declare that a workflow of this app is started at the times of a cron expression.
 
-    Each tick starts the instance `<name>-<tick as 20260101T030000Z>`.
+    A tick starts the instance `<name>-<tick as 20260101T030000Z>`.
 
     Args:
         name: 1 to 83 of a-z, A-Z, 0-9, _ and -, not beginning with -.

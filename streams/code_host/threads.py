@@ -1,12 +1,4 @@
-"""Threads for callbacks that are not async, and processes that authors' code forks.
-
-A forked process has a copy of the host: its pipe to the worker, and the event loop or the thread
-that called the author's code. It must not continue as a second host. It therefore closes the pipe
-at once, and exits when the callback that forked it returns.
-
-A thread cannot be stopped from outside. A callback that is abandoned after its timeout keeps its
-thread until it returns. When such callbacks hold all threads, the process has to be replaced.
-"""
+"""Threads for callbacks that are not async, and processes that authors' code forks."""
 
 import asyncio
 import contextlib
@@ -25,7 +17,12 @@ _state = {"forked": False}
 
 
 def watch_forks(connection: socket.socket) -> None:
-    """Close the pipe in every process that is forked from this one from now on."""
+    """Close the pipe in every process that is forked from this one from now on.
+
+    A forked process has a copy of the host: its pipe to the worker, and the event loop or the
+    thread that called the author's code. It must not continue as a second host. It therefore closes
+    the pipe at once, and exits when the callback that forked it returns (`end_if_forked`).
+    """
 
     def close_pipe() -> None:
         _state["forked"] = True
@@ -40,13 +37,17 @@ def end_if_forked() -> None:
         os._exit(0)
 
 
-# -- threads for callbacks that are not async, so that a callback that blocks delays no other
+# -- threads
 
 log = logging.getLogger(__name__)
 
 
 class Threads:
     """The threads of a process.
+
+    A thread cannot be stopped from outside. A callback that is abandoned after its timeout keeps
+    its thread until it returns. When such callbacks hold all threads, the process has to be
+    replaced.
 
     Args:
         exhausted: Called when abandoned callbacks hold all threads.

@@ -1,8 +1,4 @@
-"""Activations of a partition: instances ready for a host, held runs, and running attempts.
-
-Messages to hosts are staged, and sent when the events that caused them are durable. A run that is
-paused, or whose code rests, is sent nothing: messages for it are held until it continues.
-"""
+"""Activations of a partition: instances ready for a host, held runs, and running attempts."""
 
 import heapq
 from collections import defaultdict
@@ -54,12 +50,12 @@ class ReadyInstances:
         return {host for host, queue in self._queues.items() if queue}
 
     def urgency(self, closed: Collection[int] = ()) -> tuple[Priority, int] | None:
-        """Return the priority of the first instance whose host is not closed, and its time."""
+        """Return the priority of the first instance with an open host, and its time."""
         queue = self._first(closed)
         return queue[0][:2] if queue else None
 
     def pop(self, closed: Collection[int] = ()) -> str | None:
-        """Remove and return the key of the first instance whose host is not closed."""
+        """Remove and return the key of the first instance with an open host."""
         queue = self._first(closed)
         return heapq.heappop(queue)[3] if queue else None
 
@@ -70,12 +66,14 @@ class ReadyInstances:
         return min(waiting, key=lambda queue: queue[0], default=[])
 
 
-# -- activations of a partition: the runs that hosts hold, and the running attempts of their
-# steps
+# -- activations
 
 
 class Activations:
     """The activations of one owner.
+
+    Messages to hosts are staged, and sent when the events that caused them are durable. A run that
+    is paused, or has idle code, is sent nothing: messages for it are held until it continues.
 
     Args:
         timers: Timers of the owner.
@@ -124,7 +122,7 @@ class Activations:
     def make_ready(self, live: LiveInstance, priority: Priority, at_ms: int) -> None:
         """Queue an instance for its host, unless its code is running already.
 
-        An instance whose host was lost waits for the SQL of its steps, so as not to start them
+        An instance with a lost host waits for the SQL of its steps, so as not to start them
         again.
         """
         is_active = live.committing if live.activation is None else not live.resting
@@ -226,7 +224,7 @@ class Activations:
                 self._timers.unwatch(started)
 
     def cancelled(self, live: LiveInstance, keys: Collection[str]) -> None:
-        """Stop timeouts of cancelled attempts, and drop those whose SQL is being committed."""
+        """Stop timeouts of cancelled attempts, and drop those with SQL that is being committed."""
         self.attempts_ended(live, *keys)
         for commit in live.committing:
             if commit.step in keys:

@@ -1,10 +1,4 @@
-"""Decides the commands of one owner. Every command gets an outcome, even if an error occurs.
-
-The state of a run is in memory, in snapshots, and is sent to its host at every activation. All of
-it counts towards the limit: results, errors, events in the mailbox, and posts to be sent. Decisions
-are checked before they are applied, because the log must be able to store them. A state is measured
-exactly only when an estimate comes near the limit.
-"""
+"""Decide the commands of one owner. Every command gets an outcome, even if an error occurs."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,9 +10,15 @@ from headwater.processors.json_schemas import SchemaInvalid
 from headwater.processors.runs.decide import names_refusal, not_found
 from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.engine import Engine, Engines, engine_of
-from headwater.processors.runs.limits import RUN_BYTES_MAX, VALUE_BYTES_TOP, bounded, value_problem
+from headwater.processors.runs.limits import (
+    DECISION_BYTES_MAX,
+    RUN_BYTES_MAX,
+    VALUE_BYTES_TOP,
+    bounded,
+    value_problem,
+)
 from headwater.processors.runs.params import params_problem
-from headwater.processors.runs.sizes import bytes_max, fitting
+from headwater.processors.runs.sizes import bytes_max, fitting, replacement
 from headwater.processors.runs.slot_keys import slot_scope
 from headwater.processors.runs.slots import SLOTS, with_slot_request
 from headwater.processors.runs.state import Run
@@ -63,7 +63,13 @@ _TOKEN_BYTES: Final = 256
 
 
 class RunSizeLimit:
-    """The size limit of the runs of one owner."""
+    """The size limit of the runs of one owner.
+
+    The state of a run is in memory, in snapshots, and is sent to its host at every activation. All
+    of it counts towards the limit: results, errors, events in the mailbox, and posts to be sent.
+    Decisions are checked before they are applied, because the log must be able to store them. A
+    state is measured exactly only when an estimate comes near the limit.
+    """
 
     def __init__(self, run_bytes_max: int = RUN_BYTES_MAX) -> None:
         self._most = run_bytes_max
@@ -72,18 +78,35 @@ class RunSizeLimit:
         self, live: LiveInstance | None, engine: Engine[Any], decision: Decision, now_ms: int
     ) -> Decision:
         """Return the decision, or one in place of a decision that is too large."""
-        decision = fitting(engine, live.run if live else None, decision)
+        run = live.run if live else None
+        if isinstance(decision, Rejection):
+            return fitting(engine, run, decision)
+        sizes = [bytes_max((event,)) for event in decision]
+        if sum(sizes) > DECISION_BYTES_MAX:
+            decision = replacement(engine, run, decision)
+            if isinstance(decision, Rejection):
+                return decision
+            sizes = [bytes_max((event,)) for event in decision]
         # Instances that count slots have their own limit.
-        if live is None or isinstance(decision, Rejection) or live.run.kind == SLOTS:
+        if live is None or live.run.kind == SLOTS or live.run.ended:
             return decision
-        if live.run.ended:
-            return decision
+        return self._within(live, engine, decision, sizes, now_ms)
+
+    def _within(
+        self,
+        live: LiveInstance,
+        engine: Engine[Any],
+        decision: list[RunEvent],
+        sizes: list[int],
+        now_ms: int,
+    ) -> Decision:
+        """Keep track of the size of a run, and limit it."""
         if isinstance(decision[0], RunStarted) or isinstance(decision[-1], _ENDS):
             live.bytes_most = None
             return decision
         before = live.bytes_most
         if before is not None:
-            live.bytes_most = before + _growth(decision, before)
+            live.bytes_most = before + _growth(decision, sizes, before)
             if live.bytes_most <= self._most // 2:
                 return decision
         measured = self._measured(live, engine, decision, now_ms)
@@ -126,19 +149,24 @@ class RunSizeLimit:
         )
 
 
-def _growth(events: list[RunEvent], before: int) -> int:
-    """Return an upper bound of how much events enlarge a state, in bytes."""
+def _growth(events: list[RunEvent], sizes: list[int], before: int) -> int:
+    """Return an upper bound of how much events enlarge a state, in bytes.
+
+    Args:
+        events: The events.
+        sizes: Upper bounds of their own sizes.
+        before: Upper bound of the size of the state.
+    """
     size = 0
-    for event in events:
+    for event, event_size in zip(events, sizes, strict=True):
         if isinstance(event, LogWritten):
             continue  # Log lines are not part of the state.
-        event_size = bytes_max((event,))
+        size += event_size
         if isinstance(event, FanInActivated):
             # Each merge sets a value composed of the outputs of branches.
-            event_size += before * len(event.merges)
+            size += before * len(event.merges)
         elif isinstance(event, TokensCreated):
-            event_size += event.count * (_TOKEN_BYTES + 4 * len(event.path))
-        size += event_size
+            size += event.count * (_TOKEN_BYTES + 4 * len(event.path))
     return size
 
 
@@ -157,7 +185,7 @@ def _waiting(run: Run, events: list[RunEvent]) -> int:
     return sum(len(text) if text.isascii() else len(text.encode()) for text in payloads)
 
 
-# -- chooses the engine that decides a command, and its input
+# -- engine and facts of a command
 
 
 class CommandDecider:
@@ -275,7 +303,7 @@ def _params_refusal(
     return Rejection(INVALID_PARAMS, bounded(message))
 
 
-# -- decides the commands of one owner. Every command gets an outcome, even if an error occurs
+# -- outcomes
 
 
 class Commands:

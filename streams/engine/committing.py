@@ -1,12 +1,7 @@
-"""Commits decisions to memory and staged records, and contains errors to one instance.
+"""Commit decisions to memory and staged records, and contain errors to one instance."""
 
-Deciding is pure, so an error there changes nothing. An error while events are applied leaves an
-inconsistent state: what was staged is rolled back, and the instance is *damaged* until its state is
-restored from the log. An instance that is damaged repeatedly, or that cannot even be ended, is
-quarantined.
-"""
-
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.engine import engine_of
@@ -15,20 +10,10 @@ from headwater.processors.runs.outbox import in_order
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.failures import INTERNAL
 from headwater.schemas.history import (
-    CancelRequested,
     EntriesCancelled,
-    EntryCompleted,
-    EntryErrored,
-    EntryOpened,
     EntryRolledBack,
-    EventReceived,
     Failure,
     HistoryAppended,
-    HostLost,
-    LogWritten,
-    LoopAdvanced,
-    OfGraph,
-    OfSlots,
     PostsQueued,
     PostsSent,
     RollbackFailed,
@@ -36,17 +21,15 @@ from headwater.schemas.history import (
     RunCompleted,
     RunErrored,
     RunEvent,
-    RunPaused,
     RunResumed,
     RunStarted,
     RunSuspended,
     RunTerminated,
     SlotAsked,
+    SlotEvent,
     SlotGranted,
     StepCompleted,
     StepFailed,
-    StepsRetried,
-    StepStarted,
     TokenCompleted,
     TokenFailed,
     TokensCancelled,
@@ -136,63 +119,98 @@ class Committer:
         self._activations.make_ready(live, Priority.BEGIN, record.at_ms)
         return live
 
-    def _follow(  # noqa: C901, PLR0912, PLR0915, one branch for each event
-        self, live: LiveInstance, event: RunEvent, sequence: int
-    ) -> None:
+    def _follow(self, live: LiveInstance, event: RunEvent, sequence: int) -> None:
         """Stage the effects of an event on the code and on other instances."""
-        failed = _failed_attempt(event)
-        if failed is not None:
+        kind = type(event)
+        if kind in _FAILURES and (failed := _failed_attempt(event)) is not None:
             self._activations.attempt_failed(live, failed)
         message = live.engine.message_for_host(live.run, event, live.activation or 0, sequence)
         if message is not None:
             self._activations.send(live, message)
-        # The most frequent events come first.
-        match event:
-            case StepStarted() | EntryOpened():
-                pass
-            case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
-                self._activations.attempts_ended(live, event.key)
-            case TokenCompleted() | TokenFailed():
-                self._activations.attempts_ended(live, str(event.token))
-            case TokensCancelled():
-                self._activations.attempts_ended(live, *map(str, event.tokens))
-            case OfGraph():
-                pass
-            case SlotAsked() | PostsSent() | OfSlots():
-                self._timers.rest(live)
-            case SlotGranted():
-                self._activations.make_ready(live, Priority.BEGIN, live.run.started_at_ms)
-            case EntriesCancelled():
-                self._activations.cancelled(live, event.keys)
-            case PostsQueued():
-                self._staging.effect(Queued(live.key, event.posts))
-            case RunResumed():
-                live.resting = True
-                self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
-            case RollbackStarted(cut_off=True):
-                # Its code was cut off. It is executed again to collect the handlers.
-                self._activations.release(live)
-                self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
-            case RunSuspended():
-                self._timers.rest(live)
-                live.resting = True
-            case RunCompleted() | RunErrored() | RunTerminated():
-                self._activations.release(live)
-                self._timers.rest(live)
-            case (
-                EntryCompleted()
-                | EntryErrored()
-                | LogWritten()
-                | EventReceived()
-                | StepsRetried()
-                | LoopAdvanced()
-                | CancelRequested()
-                | RollbackStarted()
-                | HostLost()
-                | RunPaused()
-                | RunStarted()
-            ):
-                pass
+        follow_up = _FOLLOW_UPS.get(kind)
+        if follow_up is not None:
+            follow_up(self, live, event)
+
+    # -- effects by type of event
+
+    def entry_ended(
+        self,
+        live: LiveInstance,
+        event: StepCompleted | StepFailed | EntryRolledBack | RollbackFailed,
+    ) -> None:
+        """Stop timing the attempts of an entry."""
+        self._activations.attempts_ended(live, event.key)
+
+    def token_ended(self, live: LiveInstance, event: TokenCompleted | TokenFailed) -> None:
+        """Stop timing the attempts of a token."""
+        self._activations.attempts_ended(live, str(event.token))
+
+    def tokens_cancelled(self, live: LiveInstance, event: TokensCancelled) -> None:
+        """Stop timing the attempts of tokens."""
+        self._activations.attempts_ended(live, *map(str, event.tokens))
+
+    def rest(self, live: LiveInstance, _: RunEvent) -> None:
+        """Let an instance rest that waits for nothing."""
+        self._timers.rest(live)
+
+    def slot_granted(self, live: LiveInstance, _: SlotGranted) -> None:
+        """Let a run begin that has got its slot."""
+        self._activations.make_ready(live, Priority.BEGIN, live.run.started_at_ms)
+
+    def entries_cancelled(self, live: LiveInstance, event: EntriesCancelled) -> None:
+        """Abandon the attempts of canceled entries."""
+        self._activations.cancelled(live, event.keys)
+
+    def posts_queued(self, live: LiveInstance, event: PostsQueued) -> None:
+        """Send posts when their record is durable."""
+        self._staging.effect(Queued(live.key, event.posts))
+
+    def resumed(self, live: LiveInstance, _: RunResumed) -> None:
+        """Let the code of a run continue."""
+        live.resting = True
+        self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
+
+    def rollback_started(self, live: LiveInstance, event: RollbackStarted) -> None:
+        """Execute code that was cut off again, to collect its handlers."""
+        if event.cut_off:
+            self._activations.release(live)
+            self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
+
+    def suspended(self, live: LiveInstance, _: RunSuspended) -> None:
+        """Let a run rest until it is resumed."""
+        self._timers.rest(live)
+        live.resting = True
+
+    def ended(self, live: LiveInstance, _: RunEvent) -> None:
+        """Release a run that has ended."""
+        self._activations.release(live)
+        self._timers.rest(live)
+
+
+_FollowUp: TypeAlias = Callable[[Committer, LiveInstance, Any], None]
+
+
+def _follow_ups() -> dict[type, _FollowUp]:
+    by_method: dict[_FollowUp, tuple[type, ...]] = {
+        Committer.entry_ended: (StepCompleted, StepFailed, EntryRolledBack, RollbackFailed),
+        Committer.token_ended: (TokenCompleted, TokenFailed),
+        Committer.tokens_cancelled: (TokensCancelled,),
+        Committer.rest: (SlotAsked, PostsSent, *get_args(SlotEvent)),
+        Committer.slot_granted: (SlotGranted,),
+        Committer.entries_cancelled: (EntriesCancelled,),
+        Committer.posts_queued: (PostsQueued,),
+        Committer.resumed: (RunResumed,),
+        Committer.rollback_started: (RollbackStarted,),
+        Committer.suspended: (RunSuspended,),
+        Committer.ended: (RunCompleted, RunErrored, RunTerminated),
+    }
+    return {kind: method for method, kinds in by_method.items() for kind in kinds}
+
+
+#: What follows an event, by its type. Other events have no effects.
+_FOLLOW_UPS: Final = _follow_ups()
+#: Events with which an attempt may have failed.
+_FAILURES: Final = frozenset({StepFailed, RollbackFailed, EntryRolledBack, TokenFailed})
 
 
 def _failed_attempt(event: RunEvent) -> str | None:
@@ -208,9 +226,9 @@ def _failed_attempt(event: RunEvent) -> str | None:
             return None
 
 
-# -- error containment, so that a partition survives a failing command, message, timer or instance
+# -- containment
 
-#: How often an owner restores the state of one instance. The partition waits for each of these.
+#: How often an owner restores the state of one instance. The partition waits meanwhile.
 #: Three attempts are enough for transient errors such as a lack of memory.
 DAMAGES_MAX: Final = 3
 
@@ -223,7 +241,13 @@ class Ending(NamedTuple):
 
 
 class Containment:
-    """Contains the errors of one owner."""
+    """Contains the errors of one owner.
+
+    Deciding is pure, so an error there changes nothing. An error while events are applied leaves an
+    inconsistent state: what was staged is rolled back, and the instance is *damaged* until its
+    state is restored from the log. An instance that is damaged repeatedly, or that cannot even be
+    ended, is quarantined.
+    """
 
     def __init__(
         self,
@@ -307,6 +331,6 @@ class Containment:
 
 
 def failure_of(what: str, error: Exception) -> Failure:
-    """Return the failure of a run whose decision failed."""
+    """Return the failure of a run with a failed decision."""
     message = f"{what} failed: {describe_error(error)}; the log of the worker has the traceback"
     return Failure(INTERNAL, bounded(message))

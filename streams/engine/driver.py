@@ -4,7 +4,7 @@ Between turns, input arrives: commands, messages of hosts, sent posts, outcomes 
 all of it, has every owner decide, and returns the batches to append. The effects of a batch
 (messages for hosts, replies, posts) are released in order when its append has returned. A second
 turn may run while the first append is in flight, so hosts, broker and owners work concurrently. A
-partition whose appends do not return takes part in no turn, and the others continue.
+partition with appends that do not return takes part in no turn, and the others continue.
 
 Worker, harness and simulation do the I/O: they append, send, and pass the time.
 """
@@ -130,7 +130,7 @@ class Driver:
 
         Args:
             reason: Why it was lost.
-            turn: The activation whose own code was running, if any.
+            turn: Activation of the run that was executing its own code, if any.
             host: Number of the host.
         """
         sent = {number: partition.messages for number, partition in self.partitions.items()}
@@ -350,9 +350,13 @@ class Driver:
             first: Offset of its first record. None if the append was abandoned or its outcome is
                 unknown; it then has no effects.
         """
-        flight.partition.landed[flight.batch.number] = first
-        self._release_landed(flight.partition)
-        self.wake_up()
+        partition = flight.partition
+        was_full = not partition.may_turn()
+        partition.landed[flight.batch.number] = first
+        self._release_landed(partition)
+        # Most appends leave nothing to decide until their effects have answers.
+        if was_full or partition.has_work():
+            self.wake_up()
 
     def release_confirmed(self) -> None:
         """Release effects of batches that waited for the ownership of their partition."""
@@ -414,7 +418,7 @@ def _never() -> bool:
 
 
 def recover(partition: Partition, commit: StepCommit, now_ms: int) -> None:
-    """Complete a step whose SQL took effect. Its row is kept until the log has the result."""
+    """Complete a step after its SQL took effect. Its row is kept until the log has the result."""
     if commit.key in partition.owner.instances.quarantined:
         return  # Its row must stay until the instance continues.
     partition.owner.recover_sql(commit, now_ms)

@@ -151,7 +151,7 @@ def command_of(key: str, post: Post, now_ms: int) -> CommandSent:
     )
 
 
-# -- notices for workflows whose commands were refused
+# -- notices of refusals
 
 
 def refusal_notice(
@@ -209,7 +209,7 @@ def refusal_notice(
     )
 
 
-# -- batches of decided but not yet appended records of an owner
+# -- staging
 
 #: Numbers of records and effects of a batch at some time.
 StagingMark: TypeAlias = tuple[int, int]
@@ -277,19 +277,21 @@ class Staging:
         """Add a record of an instance. Events that no command caused share one record."""
         records = self._batch.records
         live.batch, live.since_ms = self._batch.number, record.at_ms
-        tail = None if live.tail is None else records[live.tail]
-        size = bytes_max(record.events)
-        small = live.tail_bytes + size <= _JOINED_BYTES_MAX
-        if tail is not None and small and record.cause == NO_CAUSE and record.at_ms == tail.at_ms:
-            live.tail_bytes += size
-            events = tail.events + record.events
-            self._joined.append((live.tail or 0, tail))
-            records[live.tail or 0] = msgspec.structs.replace(tail, events=events)
-            return
-        if live.tail is None:
+        if live.tail is not None:
+            tail = records[live.tail]
+            if record.cause == NO_CAUSE and record.at_ms == tail.at_ms:
+                # Measured only now, because most records stay alone.
+                before = live.tail_bytes or bytes_max(tail.events)
+                live.tail_bytes = before + bytes_max(record.events)
+                if live.tail_bytes <= _JOINED_BYTES_MAX:
+                    events = tail.events + record.events
+                    self._joined.append((live.tail, tail))
+                    records[live.tail] = msgspec.structs.replace(tail, events=events)
+                    return
+        else:
             self._open.append(live)
         live.tail = len(records) if record.cause == NO_CAUSE else None
-        live.tail_bytes = size
+        live.tail_bytes = 0
         records.append(record)
 
     def note(

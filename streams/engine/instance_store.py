@@ -28,7 +28,7 @@ class StoredState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     parts: int = 1
 
 
-#: Stored in place of a deleted instance.
+#: Stored instead of a deleted instance.
 DELETED: Final = StoredState("", 0, -1, 0, b"")
 
 

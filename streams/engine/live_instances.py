@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headwater.processors.runs.host_messages import AttemptStarted, HostMessage
     from headwater.processors.runs.step_commits import StepId
 
-#: Bytes of a state in one Kafka record, whose limit is 11 MiB. A larger state has several records.
+#: Bytes of a state in one Kafka record; the limit is 11 MiB. A larger state has several records.
 PART_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -63,9 +63,9 @@ class LiveInstance:
         self.host = 0
         #: Running attempts by the key of their step; None until the host reports that one is long.
         self.attempts: dict[str, AttemptStarted | None] = {}
-        #: Steps whose SQL is being committed, even if their host was lost.
+        #: Steps with SQL that is being committed, even if their host was lost.
         self.committing: set[StepId] = set()
-        #: Those of them whose SQL was sent to Postgres: it may have taken effect.
+        #: Those of them with SQL that was sent to Postgres: it may have taken effect.
         self.trying: set[StepId] = set()
         #: Requests of its code since then: the first would undo one of them, the rest follow it.
         self.held_behind_sql: list[HostMessage] = []
@@ -152,7 +152,7 @@ class LiveInstances:
         self.parts: dict[str, int] = {}
         #: Bytes of the states that were loaded since the last `evict_restored`.
         self.loaded_bytes = 0
-        #: Instances whose history does not begin with their start. A deletion must follow.
+        #: Instances with a history that does not begin with their start. A deletion must follow.
         self.incomplete: set[str] = set()
         #: Reasons of quarantined instances, by key.
         self.quarantined: dict[str, str] = {}

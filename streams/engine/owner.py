@@ -6,7 +6,7 @@ posts) are held back until they are durable. Memory may thus be ahead of the log
 visible outside: if an append fails, this object is discarded.
 
 No exception is raised to the caller. An error in the decision of a command rejects that command;
-any other error ends its run. `containment` describes the handling of states.
+any other error ends its run. `committing` describes the handling of states.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -97,7 +97,7 @@ class Owner:
         self._commands = Commands(partition, decider, committer, self._containment, *parts[1:4])
         #: Returns the errors since the last call. Every error cost one command, run or instance.
         self.take_incidents = self._containment.take_incidents
-        #: Steps whose SQL is being committed.
+        #: Steps with SQL that is being committed.
         self.sql = StepsWithSql(instances, self._activations, self._request)
         self.without_code = self._activations.without_code
         # No snapshot has the events that were read of them.
@@ -194,7 +194,7 @@ class Owner:
         return self._guarded(live.key, "a step with SQL", now_ms, begin, None)
 
     def recover_sql(self, commit: StepCommit, now_ms: int) -> None:
-        """Complete a step whose SQL took effect; see `StepsWithSql.recover`."""
+        """Complete a step after its SQL took effect; see `StepsWithSql.recover`."""
         recover = partial(self.sql.recover, commit, now_ms)
         self._guarded(commit.key, "a step with SQL", now_ms, recover, None)
 

@@ -1,7 +1,7 @@
 """Quarantined instances: their history cannot be applied, or their run cannot be ended.
 
 A quarantined instance has no state in memory. It rejects commands, and other instances continue. A
-marker in place of its state records this in the store and in snapshots; its history is complete.
+marker instead of its state records this in the store and in snapshots; its history is complete.
 When a worker of another release acquires the partition, it reads the history from the beginning and
 tries the instance again.
 """
@@ -12,7 +12,7 @@ from zlib import crc32
 
 from headwater.streams.engine.instance_store import StoredState
 
-#: Stored in place of the kind of an engine.
+#: Stored instead of the kind of an engine.
 KIND: Final = "quarantined"
 #: Identifies the release that quarantined an instance.
 RELEASE: Final = crc32(version("headwater").encode())
@@ -37,7 +37,7 @@ class Incident(NamedTuple):
 
 
 def marker(reason: str, position: int, parts: int = 1) -> StoredState:
-    """Return the marker that is stored in place of the state of a quarantined instance."""
+    """Return the marker that is stored instead of the state of a quarantined instance."""
     return StoredState(KIND, RELEASE, 0, position, reason.encode(errors="replace"), parts)
 
 

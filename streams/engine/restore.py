@@ -56,7 +56,7 @@ class Restored:
 
     Attributes:
         wakes: Times and keys of stored instances with a timer.
-        outcomes: Outcomes of commands whose replies may not have been sent, by cause.
+        outcomes: Outcomes of commands with replies that may not have been sent, by cause.
     """
 
     instances: LiveInstances
@@ -142,7 +142,7 @@ async def restore_partition(
 ) -> Restored:
     """Read a partition up to the owner's claim.
 
-    Instances whose history cannot be applied, even from its beginning, are quarantined.
+    Instances with a history that cannot be applied even from its beginning are quarantined.
 
     Args:
         log: Reads the history and the snapshots.

@@ -1,14 +1,10 @@
-"""Steps with SQL: its commit, from the return of an attempt to the record of its outcome.
+"""Steps with SQL: their commit, from the return of an attempt to the record of its outcome.
 
 The statements of a step run in one Postgres transaction with a commit row that has the step and its
 result. The record in the log follows. After a crash between the two, the new owner finds the row
 and completes the step from it; the callback does not run again. Owners also claim their partition
 in Postgres, which refuses transactions of older epochs. A superseded owner thus cannot commit a
 transaction after the new owner has read the rows.
-
-The owner continues while Postgres executes the SQL. Requests that would undo such a step meanwhile
-are held back: if the step were cancelled, or its run ended, before the outcome is known, the log
-would not record an effect that exists, and it would not be rolled back.
 """
 
 from collections.abc import Callable, Collection
@@ -65,7 +61,7 @@ class StepDatabase(Protocol):
         """
 
     async def forget(self, partition: int, steps: Collection[StepId]) -> None:
-        """Delete the rows of steps whose results are durable in the log.
+        """Delete the rows of steps with results that are durable in the log.
 
         Raises:
             StoreUnavailable: Postgres is not available.
@@ -73,19 +69,23 @@ class StepDatabase(Protocol):
 
 
 def failed(returned: StepReturned, failure: Failure) -> StepRaised:
-    """Return the failure of a step whose SQL failed. Permanent errors are not retried."""
+    """Return the failure of a step with failed SQL. Permanent errors are not retried."""
     retryable = failure.name not in _FINAL
     # A database may include the whole of a value that it rejects.
     truncated = Failure(failure.name, bounded(failure.message))
     return StepRaised(returned.step, returned.attempt, truncated, returned.policy, retryable)
 
 
-# -- steps whose SQL is being committed, from the return of an attempt to the record of its
-# outcome
+# -- steps
 
 
 class StepsWithSql:
-    """The steps with SQL of one owner, which decides their requests."""
+    """The steps with SQL of one owner, which decides their requests.
+
+    The owner continues while Postgres executes the SQL. Requests that would undo such a step
+    meanwhile are held back: if the step were cancelled, or its run ended, before the outcome is
+    known, the log would not record an effect that exists, and it would not be rolled back.
+    """
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class StepsWithSql:
         return _release(live, commit)
 
     def recover(self, commit: StepCommit, now_ms: int) -> None:
-        """Complete a step whose SQL took effect, if the log does not have the result yet."""
+        """Complete a step after its SQL took effect, if the log does not have the result yet."""
         if (awaited := self._attempt_awaited(commit)) is not None:
             live, attempt = awaited
             self._request(live, msgspec.structs.replace(commit.returned, attempt=attempt), now_ms)

@@ -1,4 +1,4 @@
-"""Timers of an owner: wake-up times, timeouts of attempts, and since when instances rest."""
+"""Timers of an owner: wake-up times, timeouts of attempts, and since when instances are idle."""
 
 import heapq
 from collections import OrderedDict, deque
@@ -52,9 +52,9 @@ class Timers(Generic[K]):
         return heap[0][0] if heap else None
 
     def due(self, now_ms: int) -> Iterator[K]:
-        """Remove and yield the keys whose time has come, in the order of their times.
+        """Remove and yield the due keys, in the order of their times.
 
-        This includes keys whose time is set during the iteration.
+        This includes keys that get a time during the iteration.
         """
         while (at_ms := self.next_ms()) is not None and at_ms <= now_ms:
             key: K = heapq.heappop(self._heap)[1]
@@ -66,7 +66,7 @@ class Timers(Generic[K]):
         heapq.heapify(self._heap)
 
 
-# -- requests for attempts that take long, time out, or are lost with their host
+# -- attempts
 
 
 def report_running(started: AttemptStarted) -> StepUnderWay:
@@ -89,7 +89,7 @@ def timed_out(started: AttemptStarted) -> StepRaised | RollbackRaised:
 
 
 def lost(started: AttemptStarted, reason: str) -> StepRaised | RollbackRaised:
-    """Return the failure of an attempt whose host was lost. Any of them may be the cause."""
+    """Return the failure of an attempt with a lost host. Any of them may be the cause."""
     failure = Failure(
         HOST_LOST,
         f"{reason} while the step was running. All steps that run in a host fail with it, because "
@@ -101,7 +101,7 @@ def lost(started: AttemptStarted, reason: str) -> StepRaised | RollbackRaised:
     return StepRaised(started.step, started.attempt, failure, started.policy)
 
 
-# -- timers of an owner: wake-up times, timeouts of attempts, and since when instances rest
+# -- timers of an owner
 
 #: A running attempt: its activation, the key of its step, its number.
 AttemptId: TypeAlias = tuple[int, str, int]
@@ -140,7 +140,7 @@ class TimerQueue:
             self._wakes.put(live.key, wake_at_ms)
 
     def woken(self, now_ms: int) -> Iterator[str]:
-        """Remove and yield the keys of instances whose wake-up time has come."""
+        """Remove and yield the keys of instances that are due to wake up."""
         return self._wakes.due(now_ms)
 
     def wake_soon(self, keys: Iterable[str], at_ms: int) -> None:
@@ -164,7 +164,7 @@ class TimerQueue:
     def attempts_due(
         self, now_ms: int
     ) -> Iterator[tuple[AttemptId, Callable[[AttemptStarted], Request]]]:
-        """Remove and yield due attempts, with a function that returns the request for each."""
+        """Remove and yield due attempts, with a function that returns their requests."""
         for attempt_id in self._deadlines.due(now_ms):
             yield attempt_id, timed_out
         while self._unseen and next(iter(self._unseen.values())) <= now_ms:

@@ -24,7 +24,7 @@ from headwater.streams.engine.restore import Outcome, remaining_outcomes
 StepOutcome: TypeAlias = StepReturned | StepRaised | None
 
 #: How far the clock may be behind the latest time of a partition, in milliseconds; the turn then
-#: uses the latest time. The clocks of two owners may each differ from Kafka's by ten seconds. A
+#: uses the latest time. The clocks of two owners may differ from Kafka's by ten seconds. A
 #: greater difference means that the earlier clock was wrong. Time is then set back, as it would
 #: otherwise stand still.
 _HELD_MAX_MS: Final = 20_000
@@ -38,7 +38,7 @@ class Partition:
     """A partition of a driver.
 
     Attributes:
-        outcomes: Outcomes of commands whose replies may not have been sent, by cause.
+        outcomes: Outcomes of commands with replies that may not have been sent, by cause.
         start: Offset from which the history was read.
         position: Offset after the latest acknowledged record of this owner.
         replied: Offset up to which replies to commands were sent.
@@ -64,7 +64,7 @@ class Partition:
     _decided: int = 0
     #: Number of the latest durable batch.
     acknowledged: int = 0
-    #: Steps whose SQL took effect, and the batch that has their result.
+    #: Steps with SQL that took effect, and the batch with their result.
     settled: list[tuple[int, StepId]] = field(default_factory=list)
     #: Durable posts: their instance, and their greatest number.
     posts_sent: list[tuple[str, int]] = field(default_factory=list)
@@ -84,6 +84,10 @@ class Partition:
     def has_input(self) -> bool:
         """Whether input has arrived since its last turn."""
         return bool(self.commands or self.messages or self.posts_sent or self.step_outcomes)
+
+    def has_work(self) -> bool:
+        """Whether a turn would decide, stage or restore something, timers and hosts aside."""
+        return self.has_input() or self.owner.has_work() or self.owner.has_damaged
 
     def move_to(self, now_ms: int) -> None:
         """Set the time of a turn, but not slightly before that of the previous turn."""
@@ -164,7 +168,7 @@ class Answers(NamedTuple):
 
     Attributes:
         replies: Replies, with the partition that their receiver consumes.
-        notices: Commands for workflows whose commands were refused.
+        notices: Commands that notify workflows of their refused commands.
     """
 
     partition: Partition
@@ -183,7 +187,7 @@ class Released:
         self.to_hosts: dict[int, list[HostMessage]] = defaultdict(list)
         self.posts: list[tuple[Partition, Queued]] = []
         self.answers: list[Answers] = []
-        #: Steps whose SQL result is durable in the log.
+        #: Steps with an SQL result that is durable in the log.
         self.recorded: list[tuple[Partition, StepId]] = []
 
 

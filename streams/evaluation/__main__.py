@@ -2,7 +2,7 @@
 
 A single-threaded process forks a child that runs tasks. The kernel kills the child if a task
 exceeds its processor time; a child that runs out of memory exits, or is killed. The parent then
-reports that in place of a result, and forks again, which takes a millisecond.
+reports that instead of a result, and forks again, which takes a millisecond.
 """
 
 import os

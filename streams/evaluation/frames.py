@@ -7,7 +7,7 @@ import msgspec
 from headwater.processors.task_runner import TaskRequest, TaskResponse
 
 LENGTH_BYTES: Final = 4
-#: In place of a response: the process is ready. Other numbers are the signal that killed it.
+#: Instead of a response: the process is ready. Other numbers are the signal that killed it.
 READY: Final = 0
 
 encode: Final = msgspec.msgpack.Encoder().encode

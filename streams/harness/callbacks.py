@@ -16,7 +16,7 @@ _REAL_WAIT_S: Final = 0.001
 class Callbacks:
     """The callbacks that run in the process of a test.
 
-    The test's clock advances when each of them has ended, or waits for virtual time. A callback
+    The test's clock advances when all of them have ended or wait for virtual time. A callback
     that waits for something real is awaited up to a limit. After that it no longer stops the clock,
     so that the timeout of its step can end it.
     """

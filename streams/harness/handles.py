@@ -109,7 +109,7 @@ def _check_text(what: str, text: object, least: int, most: int) -> None:
         )
 
 
-# -- answers to inspection queries in tests, computed from the log as on the server
+# -- inspection
 
 
 def answer_query(
@@ -152,7 +152,7 @@ def _answer(past: Past, folded: Past | Tracing, query: InspectionQuery[Any]) -> 
     return draw(past, "svg" if question is SVG else "mermaid")
 
 
-# -- handles of instances in tests: actions, status and history
+# -- instances
 
 A = TypeVar("A")
 
@@ -279,7 +279,7 @@ def _no_run(number: object, latest: int) -> CommandRefusedError:
     return refused(RUN_NOT_FOUND, f"expected a run number of 0 to {latest}, found {number!r:.80}")
 
 
-# -- handles of workflows in tests, which create instances as a client does
+# -- workflows
 
 
 class TestWorkflow(Generic[P_contra, R_co]):

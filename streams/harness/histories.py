@@ -59,7 +59,7 @@ class InstanceRecords:
             yield [*runs(self._engines, records).values()][-1]
 
 
-# -- histories in tests: the log of a run in the form of the API's responses
+# -- histories
 
 
 class _OfRun(TypedDict):

@@ -123,7 +123,7 @@ def _name(error: Exception) -> str:
     return UNIQUE_CONSTRAINT if unique else type(error).__name__
 
 
-# -- results in tests: rows of the database, and records that steps have published
+# -- published records
 
 T = TypeVar("T")
 
@@ -145,11 +145,14 @@ class Listed(list[T]):
         return self
 
 
-# -- check of published topics in tests: outside of a test, the record would wait for its topic
+# -- check of topics
 
 
 def check_topics(message: FromHost, topics: Collection[str] | None) -> FromHost:
-    """Return the message, or a failure of its step if it publishes to a topic not in `topics`."""
+    """Return the message, or a failure of its step if it publishes to a topic not in `topics`.
+
+    Outside of a test, the record would wait for its topic.
+    """
     returned = message.request if isinstance(message, Requested) else None
     if topics is None or not isinstance(returned, StepReturned) or returned.rollback:
         return message

@@ -72,7 +72,7 @@ _BUILTIN, _APP = _HOSTS = range(2)
 class WorkflowTest:
     """Runs workflows in a test: `async with WorkflowTest([order], seed=7) as test: ...`.
 
-    `workflows` are code, or definitions of graphs, whose nodes name the tasks. `kinds` are
+    `workflows` are code, or definitions of graphs that name the tasks. `kinds` are
     workflows without code, by name, with the kinds of their additional engines. `topics` are those
     that steps may publish to, None for any. `cleanup` limits cancelled code, `limits` names and
     values. `patience` is the real time for which callbacks are awaited.

@@ -1,8 +1,5 @@
 """Workarounds for aiokafka: clients that hang silently, and slow compression.
 
-That costs some 20 microseconds, to write a batch as to read one, and most batches are small: the
-records of a millisecond, per partition. A reused context costs a third of that.
-
 Broken connections, on uvloop: aiokafka may write to a connection that the broker has dropped before
 it notices. Transports of asyncio ignore that; those of uvloop raise RuntimeError. aiokafka takes it
 for a bug and ends its fetch or send task for good: `getmany` returns nothing from then on, without
@@ -10,8 +7,8 @@ an error. The patch reports a broken connection, which aiokafka reconnects.
 
 Starting and stopping: a start that is cancelled, or a stop that meets an error, leaves connections
 open and tasks running. A `stop` may lose the cancellation of its caller to a task of the client
-that ends at the same time, and one that meets a failed fetch ends as if it had been cancelled.
-The patch closes all of them and cancels only the caller that was cancelled.
+that ends at the same time, and one that meets a failed fetch ends as if it had been cancelled. The
+patch closes all of them and cancels only the caller that was cancelled.
 
 Closing a connection over TLS: `stop` also waits for the broker's close notification, for which
 asyncio allows 30 seconds. That delays a takeover of partitions. The patch allows one second.
@@ -20,9 +17,9 @@ Partitions without a leader: while a producer has records for one, it refreshes 
 pause, and sends nothing to any partition until it has the answer. That takes half a minute if it
 queries a broker that is suspended. The patch refreshes at intervals and keeps sending.
 
-Fetches of idle partitions: a consumer has one fetch in flight per broker. A partition whose records
-were being processed waits for the end of a fetch that began without it. The patch limits how long
-the broker may hold such a fetch. A fetch of all partitions may take as long as the consumer is
+Fetches of idle partitions: a consumer has one fetch in flight per broker. A partition with records
+that were being processed waits for the end of a fetch that began without it. The patch limits how
+long the broker may hold such a fetch. A fetch of all partitions may take as long as the consumer is
 configured to: a record in any of them ends it.
 
 Size of a fetch result: aiokafka limits the number of records and their compressed bytes. Repetitive
@@ -31,8 +28,8 @@ together, a gigabyte. With the patch a call returns a limited number of unpacked
 partition, or one record; the next call returns the rest.
 
 Connecting: a client makes one connection at a time. While it waits for a suspended broker, it
-connects to no other. The patch makes one at a time to each broker. A connection that is
-made after its client was closed is closed, too.
+connects to no other. The patch makes one at a time to every broker. A connection that is made after
+its client was closed is closed, too.
 
 Errors when no broker is reachable: aiokafka names only the addresses and logs the reason, so that a
 wrong password looks like a broker that is down. The patch adds the reason to the error.
@@ -40,9 +37,9 @@ wrong password looks like a broker that is down. The patch adds the reason to th
 Tokens: a broker reports a refused token in a response that is not an error. aiokafka takes it for
 success and waits for another response until it times out. The patch raises the refusal.
 
-Compression: see `streams.kafka.zstd`. Time of the last confirmed membership: see
-`streams.kafka.group_confirmations`. Truncated logs: see `streams.kafka.truncation`
-and `streams.kafka.committed`.
+Compression: see `reuse_zstd_contexts`. Consumer groups, that is the time of the last confirmed
+membership, static members and committed epochs: see `streams.kafka.consumer_groups`. Truncated
+logs: see `streams.kafka.truncation`.
 """
 
 import asyncio
@@ -101,12 +98,16 @@ def decompress(frame: bytes | bytearray | memoryview) -> bytes:
 
 
 def reuse_zstd_contexts() -> None:
-    """Patch aiokafka for all of this process; calling it again changes nothing."""
+    """Patch aiokafka for all of this process; calling it again changes nothing.
+
+    Creating a context costs some 20 microseconds, to write a batch as to read one, and most batches
+    are small: the records of a millisecond, per partition. A reused context costs a third of that.
+    """
     default_records.zstd_encode = compress  # type: ignore[attr-defined]
     default_records.zstd_decode = decompress  # type: ignore[attr-defined]
 
 
-# -- workarounds for aiokafka bugs that make a consumer or producer hang silently
+# -- clients
 
 #: Why the last attempt to connect to a broker failed, by its host and port.
 _FAILED: Final[dict[tuple[str, int], str]] = {}

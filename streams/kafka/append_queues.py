@@ -1,14 +1,4 @@
-"""Queues of records to append: group commit of many callers, and one queue for each partition.
-
-Records that arrive during an append are part of the next one: at 64 connections that is one round
-trip for some dozens of records. A partition has one append in flight at a time, so that its records
-are in the log in the order in which they were added. A partition without a leader delays no other.
-A failed append fails for that partition alone, which continues with another producer.
-
-A stalled broker must cost neither memory nor copies. So the bytes held are bounded; beyond that
-limit callers get `Overloaded` at once. A caller that no longer waits withdraws its record while
-that is still possible, so that a retry is not queued along with the first attempt. What the
-producer already has cannot be withdrawn: an idempotent producer sends it when the broker is back.
+"""Queues of records to append: group commit of many callers, and one queue per partition.
 
 A partition that accepts nothing, because it has no leader, delays only its own entries. Entries are
 in the memory of this process, and are lost if it ends.
@@ -69,7 +59,7 @@ P = TypeVar("P", bound=Producer)
 
 
 class PartitionProducers(Protocol[P]):
-    """Provides a producer for each partition; see `Producers`."""
+    """Provides a producer per partition; see `Producers`."""
 
     def producer_for(self, partition: int) -> P:
         """Return the producer of a partition: the same until it fails."""
@@ -115,10 +105,21 @@ class _Queue(Generic[E]):
 class GroupCommit(Generic[E]):
     """Appends to one topic.
 
+    Records that arrive during an append are part of the next one: at 64 connections that is one
+    round trip for some dozens of records. A partition has one append in flight at a time, so that
+    its records are in the log in the order in which they were added. A failed append fails for that
+    partition alone, which continues with another producer.
+
+    A stalled broker must cost neither memory nor copies. So the bytes held are bounded; beyond that
+    limit callers get `Overloaded` at once. A caller that no longer waits withdraws its record while
+    that is still possible, so that a retry is not queued along with the first attempt. What the
+    producer already has cannot be withdrawn: an idempotent producer sends it when the broker is
+    back.
+
     Args:
         producers: The producers.
         topic: The topic.
-        settled: Called once for each entry that was added and not withdrawn, with entries that are
+        settled: Called once for every entry that was added and not withdrawn, with entries that are
             durable or, with an error, may or may not be in the log. It must not raise.
         held_bytes_max: Limit of queued and in-flight bytes.
         linger_s: Seconds to wait for more records before an append.
@@ -264,7 +265,7 @@ def _size(record: Outgoing) -> int:
     return _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
 
 
-# -- queues of entries to append to the partitions of a topic, independent of each other
+# -- one queue per partition
 
 #: How often entries are checked for readiness.
 _LOOK_S: Final = 0.05

@@ -1,15 +1,11 @@
 """Append records to Kafka in batches, through producers that fail independently.
 
-A call costs one await, not one per record: records are packed into one batch per partition and
-sent with `acks=all` by an idempotent producer. `send()` would cost a future and a task switch per
+A call costs one await, not one per record: records are packed into one batch per partition and sent
+with `acks=all` by an idempotent producer. `send()` would cost a future and a task switch per
 record.
 
 No append waits forever. An idempotent producer retries for as long as a partition has no leader. An
 append that waits for it is logged after some seconds, and fails some seconds later.
-
-An idempotent producer that lost a batch of a partition, or cannot deliver it, cannot be used for
-that partition any more; for the others it still works. So the failed partition gets another
-producer, and the others keep theirs: they may have a leader when that one has none.
 """
 
 import asyncio
@@ -186,7 +182,7 @@ class Appender:
     async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
         """Pass records to the producer, in order; `acknowledged` waits until they are durable.
 
-        Concurrent calls are not ordered among each other.
+        Concurrent calls are not ordered.
 
         Returns:
             One Kafka batch per partition, or several if there are many records; those of a
@@ -330,8 +326,7 @@ def _pack(producer: AIOKafkaProducer, group: Sequence[Outgoing]) -> list[_Packed
     return packed
 
 
-# -- producers for partitions that fail independently: one for all, until it fails for some of
-# them
+# -- producers
 
 #: How long a producer may take to stop: longer than an append of its last batches. While Kafka is
 #: unavailable it would wait forever.
@@ -339,7 +334,12 @@ _STOP_ALL_S: Final = 10.0
 
 
 class Producers:
-    """The producers of a client."""
+    """The producers of a client.
+
+    An idempotent producer that lost a batch of a partition, or cannot deliver it, cannot be used
+    for that partition any more; for the others it still works. So the failed partition gets another
+    producer, and the others keep theirs: they may have a leader when that one has none.
+    """
 
     def __init__(
         self, cluster: Cluster, client_id: str, broker_clock: BrokerClock | None = None

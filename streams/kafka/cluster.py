@@ -1,6 +1,6 @@
 """The Kafka cluster: addresses, authentication, its id, and short-lived clients.
 
-All Kafka clients of the system are created from this value.
+All Kafka clients of the system are created from `Cluster`.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class Cluster:
         return self.servers
 
 
-# -- short-lived Kafka clients as context managers: started, errors translated, always stopped
+# -- short-lived clients: started, errors translated, always stopped
 
 _RETRY_S: Final = 0.1
 
@@ -181,7 +181,7 @@ async def standalone_consumer(
             await consumer.stop()
 
 
-# -- the id that Kafka assigns to a cluster once, whatever its addresses are
+# -- id
 
 
 async def cluster_id(cluster: Cluster) -> str:

@@ -1,18 +1,4 @@
-"""Fixes to aiokafka's consumer groups: static members, leader epochs (KIP-320), confirmations.
-
-aiokafka keeps no time of acknowledged heartbeats. The time that matters is when the request was
-sent: the coordinator keeps a member for a session after it received it, and a process that was
-suspended may have read the response much later.
-
-A worker with a name (`HEADWATER_MEMBER`) that joins replaces the member of that name, which is dead
-in most cases. If it is alive, Kafka fences it (KIP-345). But aiokafka sends the name only when it
-joins, so it gets UNKNOWN_MEMBER_ID and joins again. Then it replaces its successor, which does the
-same, without end. With this patch a static member sends a heartbeat with its name before it
-rejoins, and fails if it is fenced.
-
-aiokafka commits offsets alone. Only leader epochs show whether a log still has what was read up to
-such an offset (`truncation`). So the epoch is written to the metadata text of the offset.
-"""
+"""Fixes to aiokafka's consumer groups: static members, leader epochs (KIP-320), confirmations."""
 
 import asyncio
 import logging
@@ -45,7 +31,12 @@ _SEND: Final = GroupCoordinator._send_req  # noqa: SLF001 (aiokafka has no hook 
 
 
 def record_confirmations() -> None:
-    """Patch aiokafka for all of this process; calling it again changes nothing."""
+    """Patch aiokafka for all of this process; calling it again changes nothing.
+
+    aiokafka keeps no time of acknowledged heartbeats. The time that matters is when the request was
+    sent: the coordinator keeps a member for a session after it received it, and a process that was
+    suspended may have read the response much later.
+    """
     GroupCoordinator._send_req = _send_req  # type: ignore[method-assign] # noqa: SLF001
 
 
@@ -70,7 +61,7 @@ async def _send_req(self: Any, request: Any) -> Any:  # noqa: ANN401 (as aiokafk
     return response
 
 
-# -- static membership: a member that was fenced by another process fails instead of rejoining
+# -- static members
 
 #: FENCED_INSTANCE_ID of Kafka's protocol.
 _FENCED: Final = 82
@@ -115,7 +106,14 @@ class _NamedHeartbeat(Request[_Heartbeat]):
 
 
 def patch_static_members() -> None:
-    """Patch aiokafka for all of this process; calling it again changes nothing."""
+    """Patch aiokafka for all of this process; calling it again changes nothing.
+
+    A worker with a name (`HEADWATER_MEMBER`) that joins replaces the member of that name, which is
+    dead in most cases. If it is alive, Kafka fences it (KIP-345). But aiokafka sends the name only
+    when it joins, so it gets UNKNOWN_MEMBER_ID and joins again. Then it replaces its successor,
+    which does the same, without end. With this patch a static member sends a heartbeat with its
+    name before it rejoins, and fails if it is fenced.
+    """
     GroupCoordinator.reset_generation = _reset  # type: ignore[method-assign]
     GroupCoordinator._do_rejoin_group = _rejoin  # type: ignore[method-assign] # noqa: SLF001
 
@@ -162,7 +160,7 @@ async def _check(self: Any) -> None:  # noqa: ANN401 (see above)
         )
 
 
-# -- committed offsets with the leader epoch of the record before them (KIP-320)
+# -- committed offsets with leader epochs
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +181,11 @@ class Committed(NamedTuple):
 
 
 def commit_leader_epochs() -> None:
-    """Have all consumers commit the leader epochs of what they read; calling it again is fine."""
+    """Have all consumers commit the leader epochs of what they read; calling it again is fine.
+
+    aiokafka commits offsets alone. Only leader epochs show whether a log still has what was read up
+    to such an offset (`truncation`). So the epoch is written to the metadata text of the offset.
+    """
     GroupCoordinator.commit_offsets = _commit_offsets  # type: ignore[method-assign]
 
 

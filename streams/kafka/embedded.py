@@ -59,7 +59,7 @@ _JAVA_FLAGS = (
     "-Djava.awt.headless=true",
     "-Djava.net.preferIPv4Stack=true",
     "-Dlog4j2.disableJmx=true",
-    # Kafka's libraries use both; Java 25 would print a paragraph about each.
+    # Kafka's libraries use both; Java 25 would print a paragraph about both.
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
 )
@@ -79,7 +79,7 @@ auto.create.topics.enable=false
 message.max.bytes={_RECORD_BYTES_MAX}
 replica.fetch.max.bytes={_RECORD_BYTES_MAX}
 
-# One node: one replica. Few partitions: each costs time at start.
+# One node: one replica. Few partitions: a partition costs time at start.
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=8
 transaction.state.log.replication.factor=1
@@ -210,7 +210,7 @@ class EmbeddedKafka:
         that clients reach the broker again after a restart.
 
         Raises:
-            PartUnavailable: With a one-line message that says what to do.
+            PartUnavailable: With a one-line message that states what to do.
         """
         if self.pid is not None:
             return f"{_HOST}:{self._port}"
@@ -457,7 +457,7 @@ def _answers(port: int) -> bool:
     """Request metadata (version 1, no topics) and look for the broker itself in the response.
 
     The socket opens long before the broker serves, and the broker is listed only once it does. So
-    a connection alone does not mean "ready". A client library would log each refused connection
+    a connection alone does not mean "ready". A client library would log every refused connection
     as an error.
     """
     body = struct.pack(">hhihi", 3, 1, 0, -1, 0)  # api, version, correlation, no client id, topics

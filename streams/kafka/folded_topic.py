@@ -1,8 +1,8 @@
 """A small topic that every reader folds into the same state.
 
-It has one partition, so that the order of the log decides. A writer appends a record, reads up to
-it, and learns its outcome from the fold. A reader queries the end offset of the topic before an
-answer that must reflect all records.
+The topic has one partition, so that the order of the log decides. A writer appends a record, reads
+up to it, and learns its outcome from the fold. A reader queries the end offset of the topic before
+an answer that must reflect all records.
 """
 
 import asyncio
@@ -46,8 +46,6 @@ class SharedRefresh:
             await self._refresh()
             self._done = number
 
-
-# -- A small topic that every reader folds into the same state
 
 log = logging.getLogger(__name__)
 

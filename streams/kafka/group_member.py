@@ -316,5 +316,5 @@ class _Listener(ConsumerRebalanceListener):
         self._member.assigned(tp.partition for tp in assigned)
 
     def on_confirmed(self, sent_s: float) -> None:
-        """Called by `group_confirmations`."""
+        """Called by `consumer_groups`."""
         self._member.confirmed(sent_s)

@@ -115,7 +115,7 @@ def fetch_jars(directory: Path, report: Callable[[str], None]) -> tuple[Path, ..
             directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=directory, prefix=".fetching-") as scratch:
                 _fetch_missing(missing, directory, Path(scratch), _Progress(jars, missing, report))
-        except OSError as error:  # covers the HTTP library, whose errors are OSErrors
+        except OSError as error:  # covers the HTTP library, which raises OSErrors
             _refuse(directory, error)
     return tuple(directory / jar.filename for jar in jars)
 
@@ -165,7 +165,7 @@ def _download(artifact: "Artifact") -> Path:
 
 
 def _refuse(directory: Path, error: OSError) -> NoReturn:
-    """Turn a failed fetch into a one-line message that says what to do."""
+    """Turn a failed fetch into a one-line message that states what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         need_mb = sum(jar.size for jar in locked_jars()) // 1_000_000
         raise ProcessUnavailable(

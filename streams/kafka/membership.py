@@ -2,7 +2,7 @@
 
 Every process has one member in the group `headwater-members`, which is assigned no partition. With
 its request to join, a member announces the schema versions it reads. The group's leader computes
-the versions common to all (`schemas.forms`), and members get them with their assignment. So
+the versions common to all (`schemas.codec`), and members get them with their assignment. So
 whenever a member joins, leaves or is lost, all learn the versions in one rebalance, which
 interrupts nothing else. There is no topic and no heartbeat of our own.
 
@@ -62,7 +62,7 @@ _STOP_S: Final = 5.0
 
 
 class _Assignor(AbstractPartitionAssignor):
-    """Assigns schema versions in place of partitions."""
+    """Assigns schema versions instead of partitions."""
 
     name: Final = "headwater-forms"
 
@@ -222,7 +222,7 @@ def system_membership(cluster: Cluster, member: str) -> Iterator[Membership]:
         membership.stop()
 
 
-# -- state of the cluster as Kafka knows it: members, end offsets, and lag of consumer groups
+# -- state of the cluster
 
 _OURS: Final = frozenset(topic.name for topic in TOPICS)
 
@@ -240,7 +240,7 @@ class ClusterState(NamedTuple):
     Attributes:
         members: The running processes.
         ends: End offsets, by topic and partition.
-        behind: Number of records that each consumer group has yet to read of our topics.
+        behind: Number of records of our topics that consumer groups have yet to read, by group.
     """
 
     members: tuple[Member, ...]

@@ -1,6 +1,6 @@
 """Read from Kafka outside of consumer groups: ranges of a partition, single records, offsets.
 
-A reader never hangs silently. One that gets nothing for `STALL_S` fails and names the offset it
+A reader never hangs silently. One that gets nothing for some seconds fails and names the offset it
 waited for; one that reads for long logs its progress.
 """
 
@@ -123,7 +123,7 @@ class Offsets:
         return BrokerUnavailable(f"expected offsets of {self._cluster}, found: {error!r}")
 
 
-# -- read a partition from an offset to an end, for example to restore memory
+# -- ranges
 
 log = logging.getLogger(__name__)
 
@@ -271,7 +271,7 @@ class _Progress:
         )
 
 
-# -- read single records of a topic by partition and offset
+# -- single records
 
 #: Records that are read and skipped rather than sought past: a seek costs a request.
 _LOOKUP_RECORDS: Final = 500

@@ -161,7 +161,7 @@ class StateStore:
                     break
                 pairs.append((key[len(start) :], iterator.value()))
                 iterator.next()
-            # An iterator that hits a corrupted file just ends; only its status tells.
+            # An iterator that hits a corrupted file just ends; only its status shows it.
             iterator.status()
         except Exception as error:
             raise self._corrupted(error) from error

@@ -1,4 +1,4 @@
-"""The stores on disk of a worker: one memory limit for all, and one process for each.
+"""The stores on disk of a worker: one memory limit for all, and one process per store.
 
 Every partition has a folder `GROUP/PARTITION.0`, locked by the process that uses it. If a suspended
 process holds the lock, a spare folder is used, because that process may never continue.
@@ -41,7 +41,7 @@ _WRITE_SHARE: Final = 4
 _WRITE_BUFFER_MAX: Final = 32 * 1024 * 1024
 #: Write buffers of a store, of which all but one are being flushed.
 _WRITE_BUFFERS: Final = 4
-#: Files at level 0 that wait for compaction; a read has to check the filter of each.
+#: Files at level 0 that wait for compaction; a read has to check their filters.
 _NEW_FILES_MAX: Final = 60
 #: Twice a row, so that neighbors of what is read do not fill the cache.
 _BLOCK_BYTES: Final = 8 * 1024

@@ -1,12 +1,12 @@
 """Truncation detection for consumers, which aiokafka lacks (KIP-320).
 
-A broker that lost power, or whose disk was restored, may have lost the end of a partition that
+A broker that lost power, or has a restored disk, may have lost the end of a partition that
 consumers have read. While the log ends before the position of a consumer, the broker refuses its
 fetches as out of range. But new records get the lost offsets again. Once the log reaches the
 position, the consumer continues there, and silently skips the records before it.
 
 Every batch carries the epoch of the leader that appended it, and a leader that appends after a loss
-has a higher one. So a fetch whose first record has another epoch than the record before it is held
+has a higher one. So a fetch that begins with another epoch than the record before it is held
 back, and the consumer queries the leader for the end of the earlier epoch (OffsetForLeaderEpoch).
 If that is before the position, the log was cut there. A consumer at the end of a log queries its
 leader every few seconds, because the log may end there with other records than it has read.

@@ -1,10 +1,7 @@
 """Ownership of a partition, without I/O: claims, appends, staged changes, and blocks.
 
-Changes of a batch must not reach the store before the broker has acknowledged them, but the batch
-itself has to see them. So they are staged, and written when their owner reports them as durable.
-
 Nothing in Kafka keeps a superseded owner from writing: its records may arrive late, and a suspended
-process resumes. Its records are void (`processors.epochs`), but compaction keeps only the last
+process resumes. Its records are void (`processors.runs.claims`), but compaction keeps only the last
 record of a key, so a void record could remove a valid one. An owner therefore checks whether the
 offsets of its appends are contiguous. If they are not, it reads the records in the gap, and
 rewrites its own state of their keys; the compaction lag of the topics is far longer than that
@@ -67,7 +64,12 @@ class Store(Protocol):
 
 
 class Staged:
-    """A store and the changes to be written to it."""
+    """A store and the changes to be written to it.
+
+    Changes of a batch must not reach the store before the broker has acknowledged them, but the
+    batch itself has to see them. So they are staged, and written when their owner reports them as
+    durable.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -109,7 +111,7 @@ class Staged:
         self._changes.clear()
 
 
-# -- partitions that are blocked until another release can read or write their records
+# -- blocks
 
 
 class SchemaVersionsChanged(HeadwaterError):
@@ -154,7 +156,7 @@ class BlockedPartitions(Waiting):
         self._forms = _NONE
 
 
-# -- ownership of a partition, without I/O: claims, appends, and records of other writers
+# -- ownership
 
 #: Topics with the writer's epoch in every record. Claims of event ids are valid from any writer;
 #: hops, effects, traces and dead letters may be duplicated.

@@ -1,7 +1,4 @@
-"""Reprocess dead letters and deliveries: append them to their topics again.
-
-A record that is put back is marked as a replay, so that it is not dropped as a duplicate. Once it
-is durable, a separate record marks the dead letter as replayed.
+"""Reprocess dead letters and deliveries: append them to their topics again, marked as replays.
 
 Intake processes a record with that mark although it is a duplicate. Its rows do not change; a dead
 or parked delivery may be processed successfully this time.
@@ -67,7 +64,11 @@ class _Bounds(NamedTuple):
 
 
 class DeadLetters:
-    """Puts dead letters and deliveries back into their topics."""
+    """Puts dead letters and deliveries back into their topics.
+
+    Once the record that was put back is durable, a separate record marks the dead letter as
+    replayed.
+    """
 
     def __init__(self, *, cluster: Cluster, clock: Callable[[], int]) -> None:
         self._cluster = cluster
@@ -243,7 +244,7 @@ def _position(partition: int, offset: int) -> bytes:
     return f"{partition}@{offset}".encode()
 
 
-# -- replay deliveries: append them to `webhooks` again, with a mark
+# -- deliveries
 
 _YES: Final = b"true"
 

@@ -1,12 +1,4 @@
-"""Append what the gateway did: traces of requests without a delivery, and audit entries.
-
-They are appended in the background, in batches. While Kafka is unavailable, they are held up to a
-limit and appended when it is back; the rest is counted and logged.
-
-A caller that no longer waits does not withdraw its entry, because the operation has happened.
-Entries that are queued while Kafka is unavailable are appended when it is back; those in flight may
-or may not be in the log, as the error to their caller stated.
-"""
+"""Append what the gateway did: traces of requests without a delivery, and audit entries."""
 
 import asyncio
 import logging
@@ -40,7 +32,11 @@ class _Answer:
 
 
 class AnswerLog:
-    """The topic `traces` for the gateway."""
+    """The topic `traces` for the gateway.
+
+    Traces are appended in the background, in batches. While Kafka is unavailable, they are held up
+    to a limit and appended when it is back; the rest is counted and logged.
+    """
 
     def __init__(self, *, cluster: Cluster) -> None:
         producers = Producers(cluster, "headwater-gateway-answers")
@@ -106,7 +102,7 @@ class AnswerLog:
         self._lost = 0
 
 
-# -- append operations of API keys: an entry is durable before its response is sent
+# -- audit
 
 #: The only partition of the topic: it has one order, so that one hash covers all earlier entries.
 PARTITION: Final = 0
@@ -125,7 +121,13 @@ class _Entry:
 
 
 class AuditLog:
-    """The topic `audit` for the gateway."""
+    """The topic `audit` for the gateway.
+
+    An entry is durable before its response is sent. A caller that no longer waits does not withdraw
+    its entry, because the operation has happened. Entries that are queued while Kafka is
+    unavailable are appended when it is back; those in flight may or may not be in the log, as the
+    error to their caller stated.
+    """
 
     def __init__(self, *, cluster: Cluster, append_timeout_s: float) -> None:
         self._cluster = cluster

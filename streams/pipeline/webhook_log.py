@@ -1,11 +1,4 @@
-"""The topic `webhooks` for the gateway: append deliveries and wipe orders, read deliveries.
-
-Duplicates: if two copies of a delivery reach one gateway, the second waits for the first and is
-answered as its duplicate. So is the retry of a delivery whose sender gave up while the first
-attempt was in flight; an attempt that was only queued is withdrawn (`streams.kafka.group_commit`).
-Copies that other gateways accepted, or this one before a restart, are known from the topic
-`admissions`, read in the background. If a duplicate is not recognized, intake drops it.
-"""
+"""The topic `webhooks` for the gateway: append deliveries and wipe orders, read deliveries."""
 
 import asyncio
 import contextlib
@@ -94,7 +87,14 @@ class _Delivery:
 
 
 class WebhookLog:
-    """The topic `webhooks` for the gateway."""
+    """The topic `webhooks` for the gateway.
+
+    Duplicates: if two copies of a delivery reach one gateway, the second waits for the first and is
+    answered as its duplicate. So is the retry of a delivery whose sender gave up while the first
+    attempt was in flight; an attempt that was only queued is withdrawn (`GroupCommit`). Copies that
+    other gateways accepted, or this one before a restart, are known from the topic `admissions`,
+    read in the background. If a duplicate is not recognized, intake drops it.
+    """
 
     def __init__(
         self,
@@ -384,8 +384,7 @@ def _ce_type(source: str, kind: str) -> bytes:
     return f"{source}.{kind}".encode()
 
 
-# -- order wipes: append a delivery `user_wiped` to every partition of `webhooks`, after its
-# fence
+# -- wipes
 
 #: The hexadecimal digits of an event id.
 _ID_CHARS = 32

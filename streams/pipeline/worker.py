@@ -98,7 +98,7 @@ class SessionDeadline:
             )
 
 
-# -- the pipeline worker: a partition runner in one Faust app
+# -- the worker
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,8 +1,5 @@
 """Activation of a run in a host: its execution and its rollback.
 
-The author's code is replayed first, without starting anything new: entries without a result stay
-pending. When it rests, every handler that belongs to a completed step is known.
-
 The code is executed until it rests. If nothing is running then, the run suspends: it notifies the
 owner, once for every event that it has seen, and may be evicted. When the code has returned, the
 run returns. When the code has failed, steps that have returned may have to be rolled back, so the
@@ -41,13 +38,16 @@ from headwater.streams.replay.workflow import Workflow
 
 
 def to_roll_back(entries: Mapping[str, Entry]) -> list[str]:
-    """Return the steps whose handlers have not run yet, in the order of completion."""
+    """Return the steps with handlers that have not run yet, in the order of completion."""
     done = [(entry.sequence, key) for key, entry in entries.items() if is_to_roll_back(entry)]
     return [key for _, key in sorted(done)]
 
 
 class Rollback:
     """The rollback of a run.
+
+    The author's code is replayed first, without starting anything new: entries without a result
+    stay pending. When it rests, every handler that belongs to a completed step is known.
 
     Args:
         entries: Entries of the run, by key.
@@ -117,13 +117,13 @@ class Rollback:
         self._host.call_handler(key, entry.rollback_attempts + 1, handler, output)
 
 
-#: For a step whose handler the code no longer has.
+#: For a step with a handler that the code no longer has.
 _NO_LONGER_IN_THE_CODE: Final = Handler(lambda _: None, 0)
 
 
-# -- activation of a run in a host, from the owner's first message about it to the last
+# -- activation
 
-#: Failure of a canceled run whose code does not raise another error.
+#: Failure of a canceled run if its code raises no other error.
 _CANCELED: Final = Failure(CANCELLED_ERROR, "the run was cancelled")
 #: Warning about a run that cannot continue. It is stored as a key, so it must not change.
 _STUCK: Final = (

@@ -1,13 +1,8 @@
 """Branches of joins, races and loops: concurrent execution, and replay of ended entries.
 
-Although their results are recorded, their code is run again for three reasons: to find out whether
-its entries still fit the history, to restore variables that surrounding code may read, and, during
-a rollback, to collect rollback handlers.
-
-Nothing is sent to the owner, and no step is called. Recorded results are delivered in the order of
-the log, that of the whole entry last. Entries without a recorded result stay pending, and code that
-still waits when the entry's own result is due is closed. The replay may thus find a divergence, but
-never changes the recorded result.
+The code within an entry that has ended is run again, although its result is recorded, for three
+reasons: to find out whether its entries still fit the history, to restore variables that
+surrounding code may read, and, during a rollback, to collect rollback handlers.
 """
 
 import asyncio
@@ -29,7 +24,7 @@ Branch: TypeAlias = Callable[[S], Awaitable[Any]]
 
 
 class Branches(Generic[S]):
-    """Branches, each in its own task and scope.
+    """Branches, with a task and a scope per branch.
 
     Attributes:
         settled: Value and error by branch, in the order in which they settled.
@@ -145,7 +140,7 @@ class Branches(Generic[S]):
         }
 
 
-# -- replay of the code within joins, races and loops that have ended
+# -- replay of ended entries
 
 
 def only_replays(scope: Scope, entry: Entry | None) -> bool:
@@ -168,6 +163,11 @@ async def replay_within(
     settled: Callable[[Branches[Any]], None] = lambda _: None,
 ) -> Entry:
     """Replay the code within an entry, once, until the entry's result is due, and return that.
+
+    Nothing is sent to the owner, and no step is called. Recorded results are delivered in the order
+    of the log, that of the whole entry last. Entries without a recorded result stay pending, and
+    code that still waits when the entry's own result is due is closed. The replay may thus find a
+    divergence, but never changes the recorded result.
 
     Args:
         scope: Scope of the entry.

@@ -1,11 +1,12 @@
 """Execution of a run's code from its beginning until it rests.
 
 The author's function runs on its own loop (`loop.py`), and the results that it awaits are delivered
-in the order of the log (`results.py`). When it awaits no more recorded results, the run is live.
+in the order of the log (`run_context.Results`). When it awaits no more recorded results, the run is
+live.
 
 Joins, races and loops that have their results still run their branches again, but only to visit
-their entries (`finished_entries.py`). A run that is rolled back is executed again, too
-(`rollback.py`).
+their entries (`branches`). A run that is rolled back is executed again, too
+(`activation.Rollback`).
 """
 
 from collections.abc import Iterator

@@ -26,7 +26,7 @@ ATTEMPT: contextvars.ContextVar[CurrentAttempt | None] = contextvars.ContextVar(
 )
 
 
-# -- the host of a run as the run uses it: it runs attempts, sends commands, and has a clock
+# -- port
 
 
 class Call:

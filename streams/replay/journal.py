@@ -19,8 +19,8 @@ class Journal:
         first_ordinal: Ordinal of the first entry that is not in `ordinals`.
 
     Attributes:
-        finished: Keys of joins, races and loops whose code has run to its end. Another call with
-            the same name returns the same result and runs nothing.
+        finished: Keys of joins, races and loops with code that has run to its end. Another call
+            with the same name returns the same result and runs nothing.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ import functools
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from threading import get_ident
 from typing import Any, Final, NoReturn
 
 from typing_extensions import override
@@ -27,23 +28,16 @@ CLOSINGS_MAX: Final = 100
 _PAST: Final = "/"
 
 
-def _restore_loop(
-    loop: asyncio.AbstractEventLoop | None, current: asyncio.Task[Any] | None
-) -> None:
-    """Make an outer loop the running one again, in the task that it was executing."""
-    asyncio._set_running_loop(loop)  # noqa: SLF001
-    if loop is not None and current is not None:
-        asyncio._enter_task(loop, current)  # noqa: SLF001
-
-
 class WorkflowLoop(asyncio.AbstractEventLoop):
     """The event loop of one run."""
 
-    __slots__ = ("_failed", "_ready", "_tasks", "warn")
+    __slots__ = ("_failed", "_ready", "_tasks", "_thread", "warn")
 
     def __init__(self, warn: Callable[[str, str], None]) -> None:
         #: Logs a warning about a line of the author's code, once.
         self.warn = warn
+        #: The thread that executes it; 0 if none does.
+        self._thread = 0
         self._ready: deque[asyncio.Handle] = deque()
         #: Tasks that have not ended, with the loop iteration in which they were created.
         self._tasks: dict[asyncio.Task[Any], str] = {}
@@ -77,7 +71,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                         "the workflow spins: a million turns without waiting for an entry"
                     )
         finally:
-            _restore_loop(outside, current)
+            self._leave_loop(outside, current)
 
     def _enter_loop(self) -> tuple[asyncio.AbstractEventLoop | None, asyncio.Task[Any] | None]:
         """Make this the running loop. Return the previous loop and the task it was executing.
@@ -90,7 +84,28 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         if outside is not None and current is not None:
             asyncio._leave_task(outside, current)  # noqa: SLF001
         asyncio._set_running_loop(self)  # noqa: SLF001
+        if isinstance(outside, WorkflowLoop):
+            outside._thread = 0  # noqa: SLF001 (of this class)
+        self._thread = get_ident()
         return outside, current
+
+    def _leave_loop(
+        self, outside: asyncio.AbstractEventLoop | None, current: asyncio.Task[Any] | None
+    ) -> None:
+        """Make an outer loop the running one again, in the task that it was executing."""
+        self._thread = 0
+        asyncio._set_running_loop(outside)  # noqa: SLF001
+        if isinstance(outside, WorkflowLoop):
+            outside._thread = get_ident()  # noqa: SLF001 (of this class)
+        if outside is not None and current is not None:
+            asyncio._enter_task(outside, current)  # noqa: SLF001
+
+    def is_executing(self) -> bool:
+        """Whether the caller is executed by this loop.
+
+        Before Python 3.12, `asyncio.get_running_loop` makes a system call.
+        """
+        return self._thread == get_ident()
 
     def close_tasks(self) -> None:
         """Close all tasks. Nothing runs on this loop afterwards."""
@@ -132,7 +147,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                     awaited for awaited in chain if getattr(awaited, "cr_frame", None) is not None
                 ]
         finally:
-            _restore_loop(outside, current)
+            self._leave_loop(outside, current)
 
     @override
     def call_soon(  # type: ignore[override]
@@ -193,8 +208,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             key: Key of the loop.
 
         Returns:
-            The failed tasks of these iterations whose exceptions no code has retrieved. Tasks that
-            still run become `past`: see `take_failed`.
+            The failed tasks of these iterations with exceptions that no code has retrieved. Tasks
+            that still run become `past`: see `take_failed`.
         """
         prefix = f"{key}/"
         for task, scope in self._tasks.items():
@@ -203,7 +218,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return self._take_matching(lambda scope: scope.startswith(prefix))
 
     def take_failed(self, *, past: bool) -> list[asyncio.Task[Any]]:
-        """Remove and return failed tasks whose exceptions no code has retrieved.
+        """Remove and return failed tasks with exceptions that no code has retrieved.
 
         Args:
             past: Only tasks of iterations that no replay reaches again; otherwise all tasks.
@@ -302,7 +317,7 @@ def _with_ordered_tasks(
 ) -> Callable[..., Coroutine[Any, Any, asyncio.TaskGroup]]:
     """Wrap `TaskGroup.__aenter__` so that the group cancels its tasks in order of creation.
 
-    By default it has a set, whose order is that of memory addresses: a replay would differ.
+    By default it has a set, ordered by memory addresses: a replay would differ.
     """
 
     @functools.wraps(enter)

@@ -14,7 +14,7 @@ from headwater.streams.authoring.values import decode, encode
 from headwater.streams.authoring.workflow_values import Break, Continue
 from headwater.streams.replay.branches import S, UntilDue, is_replayed, only_replays
 
-#: Consecutive iterations without an entry. Each commit of a loop is an append, so a loop that waits
+#: Consecutive iterations without an entry. A commit of a loop is an append, so a loop that waits
 #: for nothing would append without end.
 IDLE_MAX: Final = 10_000
 
@@ -165,7 +165,7 @@ class _Loop(Generic[S]):
         return outcome
 
     def _end_if_cancelled(self, error: Exception | None = None) -> None:
-        """End a loop whose body was cancelled with its task or the run, even if it ignored that.
+        """End a loop after its task or the run was cancelled, even if its body ignored that.
 
         A replay must begin at a commit from before the cancellation, and waits only for the result
         of the loop if it has one.

@@ -1,10 +1,4 @@
-"""State that all entries of one run share while its code runs.
-
-A recorded result is not delivered as soon as the code awaits it. When the code rests, the recorded
-result with the lowest sequence among those awaited is delivered, and so on. The code thus sees
-results in the order of the log, now as before a crash, and gather, races and branches execute in
-the same order.
-"""
+"""State that all entries of one run share while its code runs."""
 
 import asyncio
 import heapq
@@ -74,11 +68,14 @@ class LoggedLines:
         return seen
 
 
-# -- delivery of entries' results to the code that awaits them
-
-
 class Results:
-    """The results that the code of one run awaits."""
+    """The results that the code of one run awaits.
+
+    A recorded result is not delivered as soon as the code awaits it. When the code rests, the
+    recorded result with the lowest sequence among those awaited is delivered, and so on. The code
+    thus sees results in the order of the log, now as before a crash, and gather, races and branches
+    execute in the same order.
+    """
 
     def __init__(self, loop: WorkflowLoop) -> None:
         self._loop = loop
@@ -141,9 +138,6 @@ class Results:
         self._commits.clear()
 
 
-# -- step calls of a run's code, from their first attempt to their result
-
-
 class StepCalls:
     """Calls without a result."""
 
@@ -163,7 +157,7 @@ class StepCalls:
         return self._calls.get(key)
 
     def add(self, call: Call) -> None:
-        """Add a call whose next attempt is started by the owner."""
+        """Add a call; the owner starts its next attempt."""
         self._calls[call.reached.key] = call
 
     def start(self, call: Call) -> None:
@@ -217,8 +211,6 @@ class StepCalls:
         return discarded
 
 
-# -- state that all entries of one run share while its code runs
-
 #: Calls of `step` without waiting: more than any run has entries, and than log lines that a host
 #: should buffer.
 CALLS_MAX: Final = 100_000
@@ -231,7 +223,7 @@ class RunContext:
 
     Attributes:
         rolling_back: Whether the code only runs to collect rollback handlers.
-        pending: Keys of entries whose results arrive when a command that was sent is durable.
+        pending: Keys of entries with results that arrive when a command that was sent is durable.
         cancelled_at: Sequence of the run's cancellation, if any. The code receives it after it has
             seen all events before it.
         cancel_delivered: Whether the code has received the cancellation.
@@ -267,7 +259,7 @@ class RunContext:
         self.lines = LoggedLines(begin.entries.values(), begin.logged_at, begin.lines)
         self.handlers: dict[str, Handler] = {}
         self.pending: set[str] = set()
-        #: Calls of entries that are not awaited yet: the object whose method was called, the name
+        #: Calls of entries that are not awaited yet: the object of the called method, the name
         #: of the call for messages, and its coroutine.
         self.unawaited: dict[int, tuple[object, str, Coroutine[Any, Any, Any]]] = {}
         self._ticket = 0
@@ -299,10 +291,10 @@ class RunContext:
 
         Args:
             command: The command.
-            awaits: Key of the entry whose result arrives when this command is durable. If the entry
-                was cancelled, the command is not sent: code in an inner scope runs once more after
-                an outer scope has cancelled its entries, and the owner would neither accept the
-                command nor answer it.
+            awaits: Key of the entry with the result that arrives when this command is durable. If
+                the entry was cancelled, the command is not sent: code in an inner scope runs once
+                more after an outer scope has cancelled its entries, and the owner would neither
+                accept the command nor answer it.
         """
         if self.closed:
             return
@@ -327,7 +319,7 @@ class RunContext:
             self.send(Log("warn", SYSTEM, line, None, None, None, is_replay=False, once=key))
 
     def log_failed(self, tasks: "Iterable[asyncio.Task[Any]]") -> None:
-        """Log failures of tasks that no code has retrieved, once in a run for each text.
+        """Log failures of tasks that no code has retrieved, once per run and text.
 
         They are logged when the code has returned. Tasks of a loop's iterations do not fail again
         in a replay that begins after these: they are logged when the loop commits, or, if they

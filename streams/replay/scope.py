@@ -120,8 +120,9 @@ class Scope:
             NonDeterministicError: It is.
         """
         run = self.run
-        loop = asyncio._get_running_loop()  # noqa: SLF001
-        if loop is not run.loop and isinstance(loop, WorkflowLoop):
+        if run.loop.is_executing():
+            return
+        if isinstance(asyncio._get_running_loop(), WorkflowLoop):  # noqa: SLF001
             begin = run.begin
             raise NonDeterministicError(
                 f'expected "{name}" to be called with the step of this run, found that of '
@@ -185,7 +186,7 @@ class Scope:
                 f'expected the entry "{name}" to be called before {self} returns, found it called '
                 "later: await all tasks where they begin"
             )
-        if asyncio._get_running_loop() is not run.loop:  # noqa: SLF001
+        if not run.loop.is_executing():
             raise NonDeterministicError(
                 f'expected the entry "{name}" to be awaited by the workflow\'s own code, found it '
                 "inside a step or a thread: call it outside, and pass its result in"
@@ -240,7 +241,7 @@ class Scope:
     # -- the end of the scope
 
     def end(self, error: Exception | None) -> Exception | None:
-        """End a scope whose code has returned or raised, and return its error.
+        """End a scope after its code returned or raised, and return its error.
 
         Entries that it has left running are abandoned: a gather of which one fails leaves the
         others. Entries that were never awaited are an error if the code returns.
@@ -279,7 +280,7 @@ class Scope:
         return f'"{self.scope}"' if self.scope else "the workflow"
 
 
-# -- time and randomness that are the same on every replay
+# -- time and randomness
 
 
 class DeterministicValues(Scope):

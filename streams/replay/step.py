@@ -79,7 +79,7 @@ class Step(DeterministicValues):
     @property
     def log(self) -> StepLog:
         """Log lines of the run. Every call must be awaited."""
-        # Created on each use: stored, it and its scope would form a reference cycle.
+        # Created on every use: stored, it and its scope would form a reference cycle.
         return StepLog(self)
 
     @overload

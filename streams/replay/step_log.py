@@ -1,6 +1,5 @@
 """`step.log`: durable log lines of a run."""
 
-import asyncio
 from collections.abc import Coroutine, Generator
 from typing import Any, Final, NoReturn
 
@@ -15,7 +14,7 @@ from headwater.streams.replay.scope import Scope
 
 
 class _Written(Coroutine[Any, Any, None]):
-    """Result of a call whose line is already written. It may be awaited, run, or ignored."""
+    """Result of a call with a line that is already written. It may be awaited, run, or ignored."""
 
     @override
     def send(self, value: object) -> NoReturn:
@@ -97,7 +96,7 @@ class StepLog:
     ) -> Coroutine[Any, Any, None]:
         run = self._scope.run
         self._scope.check_run(f"log.{level}")
-        if asyncio._get_running_loop() is not run.loop:  # noqa: SLF001
+        if not run.loop.is_executing():
             # In a step's callback, which may be a plain function that cannot await.
             self._write(level, message, data, category)
             return _WRITTEN

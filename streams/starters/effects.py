@@ -1,10 +1,5 @@
 """Carry out the effects of deliveries on workflows: a consumer of the topic `effects`.
 
-A pipeline worker that crashes between append and commit appends the same effects again, at new
-offsets. A duplicate start changes nothing; a duplicate signal would be sent twice. So only the
-first copy is carried out, as far back as copies can be apart: what a worker had in flight, which is
-at most the work of the second before its last commit, and what others wrote until it was replaced.
-
 The commands of a batch of one partition are sent in the order of their offsets. The end of the
 batch is committed when all outcomes are known and rejected commands are dead letters. After a crash
 in between, the batch is sent again, which changes nothing (`processors.triggers`). A command
@@ -57,7 +52,14 @@ LOOK_BACK: Final = 5_000
 
 
 class EffectMemory:
-    """First offsets of the effects of one partition."""
+    """First offsets of the effects of one partition.
+
+    A pipeline worker that crashes between append and commit appends the same effects again, at new
+    offsets. A duplicate start changes nothing; a duplicate signal would be sent twice. So only the
+    first copy is carried out, as far back as copies can be apart: what a worker had in flight,
+    which is at most the work of the second before its last commit, and what others wrote until it
+    was replaced.
+    """
 
     def __init__(self, limit: int = REMEMBERED_MAX) -> None:
         self._limit = limit
@@ -99,7 +101,7 @@ def _effects(records: Sequence[Incoming]) -> Iterator[tuple[EffectDecided, int]]
             continue  # It is a dead letter already.
 
 
-# -- carry out the effects of deliveries on workflows: a consumer of the topic `effects`
+# -- starter
 
 log = logging.getLogger(__name__)
 

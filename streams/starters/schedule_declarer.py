@@ -64,7 +64,7 @@ async def declare_activated(
     *,
     new_id: Callable[[], str],
 ) -> None:
-    """Declare the schedules of the active deployment, again after each activation.
+    """Declare the schedules of the active deployment, again after every activation.
 
     Args:
         client: Sends commands.

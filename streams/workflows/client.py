@@ -1,9 +1,5 @@
 """Client for workflow commands and their outcomes; it detects whether any worker runs.
 
-Concurrent callers share one query to Kafka, whose answer is valid for a second. A worker that is
-restarted is absent for a moment, so workers count as absent only after some seconds. Meanwhile the
-query is repeated every second, so that later callers need not wait as long.
-
 Every command has exactly one outcome in the log. The owner sends it to the partition of
 `workflow-replies` that the command names. A client consumes one such partition, from before its
 first command, without a consumer group: brokers keep no state for it, and a client that exits
@@ -38,7 +34,12 @@ RESTARTED_WITHIN_S: Final = 3.0
 
 
 class Presence:
-    """The members of the workers' group."""
+    """The members of the workers' group.
+
+    Concurrent callers share one query to Kafka, whose answer is valid for a second. A worker that
+    is restarted is absent for a moment, so workers count as absent only after some seconds.
+    Meanwhile the query is repeated every second, so that later callers need not wait as long.
+    """
 
     def __init__(self, cluster: Cluster, *, restarted_within_s: float = RESTARTED_WITHIN_S) -> None:
         self._cluster = cluster
@@ -101,7 +102,7 @@ class Presence:
         return bool(members)
 
 
-# -- client for workflow commands and their outcomes
+# -- client
 
 log = logging.getLogger(__name__)
 

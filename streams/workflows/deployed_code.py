@@ -98,7 +98,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-# -- deployed code as a worker runs it: a host for every deployment that is needed
+# -- hosts
 
 log = logging.getLogger(__name__)
 

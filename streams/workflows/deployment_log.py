@@ -34,7 +34,7 @@ def _apply_definition(catalogue: Catalogue, value: bytes | None) -> Outcome:
     return catalogue.apply(decode(value, GraphDeployed))
 
 
-# -- the topics of deployments and artifacts, for processes that run, show or deploy code
+# -- deployments and artifacts
 
 
 class ArtifactLost(HeadwaterError):

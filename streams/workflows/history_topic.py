@@ -1,17 +1,4 @@
-"""The history topic for processes that own no partition: read a run, erase instances.
-
-The reader need not own the partition. The projection stored the offset of the run's first record
-and knew that it counts, so its epoch is that of the latest claim before it. From there on, the same
-fold as everywhere decides (`processors.runs.claims`). Records of other instances are skipped by
-their keys, without being decoded.
-
-Readers of the history act on `InstanceDeleted`. Earlier records of the instance are removed when
-Kafka compacts the log, once each of them has a tombstone. Tombstones may be written by a process
-that does not own the partition: they have no effect on state, and may be repeated.
-
-The last record of an instance is erased first, and its deletion last. Wherever compaction stops, a
-reader finds the beginning of a history followed by its deletion.
-"""
+"""The history topic for processes that own no partition: read a run, erase instances."""
 
 import asyncio
 from collections import defaultdict
@@ -36,7 +23,13 @@ _SLASH: Final = b"/"
 
 
 class RunReader:
-    """Reads runs from Kafka, within a time limit."""
+    """Reads runs from Kafka, within a time limit.
+
+    The projection stored the offset of the run's first record and knew that it counts, so its epoch
+    is that of the latest claim before it. From there on, the same fold as everywhere decides
+    (`processors.runs.claims`). Records of other instances are skipped by their keys, without being
+    decoded.
+    """
 
     def __init__(self, cluster: Cluster, within_s: float = WITHIN_S) -> None:
         self._cluster = cluster
@@ -110,7 +103,7 @@ class _RunFilter:
                 yield appended
 
 
-# -- erases deleted instances from the history: appends tombstones for their records
+# -- erasing
 
 #: Tombstones in one append.
 _TOGETHER: Final = 1_000
@@ -118,6 +111,12 @@ _TOGETHER: Final = 1_000
 
 async def erase_deleted(cluster: Cluster, appender: Appender) -> int:
     """Append tombstones for all records of deleted instances. Return their number.
+
+    Readers of the history act on `InstanceDeleted`. Earlier records of the instance are removed
+    when Kafka compacts the log, once each of them has a tombstone. Tombstones may be written by a
+    process that does not own the partition: they have no effect on state, and may be repeated. The
+    last record of an instance is erased first, and its deletion last. Wherever compaction stops, a
+    reader finds the beginning of a history followed by its deletion.
 
     The keys of these records are held in memory.
 

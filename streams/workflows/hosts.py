@@ -1,9 +1,6 @@
 """The code hosts of a worker, and their reloading in development.
 
 Hosts of deployments are started and stopped on demand.
-
-The new code is first loaded, and replayed against the open runs, in a separate process. If it
-cannot be loaded, the old code keeps running. Runs that do not fit the new code are logged.
 """
 
 import asyncio
@@ -277,7 +274,7 @@ class Hosts:
                 (host.pause_reading if too_much else host.resume_reading)()
 
 
-# -- reloads apps during development: a change of an app's files restarts only its host
+# -- reloading
 
 #: Open runs that are replayed after a change, enough for a development machine.
 _RUNS_MAX: Final = 1_000
@@ -293,6 +290,10 @@ class AppChanged(HeadwaterError):
 
 class Reloading:
     """Watches the files of apps.
+
+    A change of an app's files restarts only its host. The new code is first loaded, and replayed
+    against the open runs, in a separate process. If it cannot be loaded, the old code keeps
+    running. Runs that do not fit the new code are logged.
 
     Args:
         hosts: Hosts of the worker.

@@ -1,9 +1,4 @@
-"""Periodic work of a worker: checkpoints, evictions, offset commits; and its settings.
-
-A checkpoint of a partition states that everything in its history before a position is in snapshots.
-Snapshots cannot be fenced by epochs. A late snapshot of a superseded owner is detected when the
-partition is restored; the history is then read from the position of that snapshot (`restore.py`).
-"""
+"""Periodic work of a worker: checkpoints, evictions, offset commits; and its settings."""
 
 import asyncio
 import contextlib
@@ -67,6 +62,11 @@ class TakenStates(NamedTuple):
 
 class Checkpoints:
     """The checkpoints of a worker's partitions.
+
+    A checkpoint of a partition states that everything in its history before a position is in
+    snapshots. Snapshots cannot be fenced by epochs. A late snapshot of a superseded owner is
+    detected when the partition is restored; the history is then read from the position of that
+    snapshot (`streams.engine.restore`).
 
     Args:
         workflow_log: Writes the snapshots.
@@ -179,7 +179,7 @@ async def _snapshots(
     return records
 
 
-# -- settings of a workflow worker: intervals of its periodic work, and limits
+# -- settings
 
 #: How long an instance rests before it is moved to the store, in milliseconds.
 IDLE_MS: Final = 5_000
@@ -218,7 +218,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     passed: tuple[str, ...] = ()
 
 
-# -- periodic work of a worker: evicting resting instances, checkpoints, and offset commits
+# -- evictions, checkpoints and offset commits
 
 
 class Housekeeping:

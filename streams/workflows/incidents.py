@@ -74,7 +74,7 @@ class Incidents:
         return True
 
 
-# -- restores damaged states of instances from the log, while their partitions wait
+# -- restoring
 
 #: Poll interval until staged records are appended.
 _STAGED_S: Final = 0.02

@@ -1,9 +1,4 @@
-"""The outbox of a worker: commands to instances, records for topics, replies to clients.
-
-The commands of an instance are sent in order, and so are its records for one topic. The instance is
-informed up to which post all are acknowledged. A topic or partition that cannot be written to does
-not delay others.
-"""
+"""The outbox of a worker: commands to instances, records for topics, replies to clients."""
 
 import asyncio
 import logging
@@ -54,6 +49,10 @@ class _PendingCommand(NamedTuple):
 
 class Outbox:
     """Sends the posts of a worker's instances.
+
+    The commands of an instance are sent in order, and so are its records for one topic. The
+    instance is informed up to which post all are acknowledged. A topic or partition that cannot be
+    written to does not delay others.
 
     Args:
         cluster: The cluster.
@@ -213,7 +212,7 @@ def _identity(command: CommandSent) -> CommandSent:
     return command
 
 
-# -- sends outcomes of commands to clients, and to workflows whose commands were refused
+# -- replies
 
 #: Longest time to stop a producer, in seconds.
 _REPLIES_STOP_S: Final = 2.0

@@ -189,8 +189,7 @@ class DeployedGraphs:
             self.kinds[version.name] = KIND
 
 
-# -- the code that a worker can run: that of its apps and deployments, and workflows without
-# code
+# -- code of apps and deployments
 
 
 class RunnableCode:

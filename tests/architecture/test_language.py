@@ -37,7 +37,7 @@ SELDOM: Final = frozenset(
     | {"stands", "wanted", "whom", "whose"}
 )
 #: Uses of these in a thousand lines.
-SELDOM_MAX: Final = 20
+SELDOM_MAX: Final = 15
 
 #: What has such a word and stays: names of tests that a page refers to, a method of Python's files,
 #: the name of a step in recorded histories, and a user of Unix.

@@ -187,7 +187,7 @@ def test_a_reader_that_gets_nothing_says_which_offset_it_waits_for(broker: Broke
 def test_a_reader_of_single_records_gives_up_while_kafka_stalls(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headwater.streams.kafka.readers._STALL_S", 1.0)
+    monkeypatch.setattr("headwater.streams.kafka.readers._LOOKUP_STALL_S", 1.0)
     cluster, partition = Cluster(broker.bootstrap), 1
 
     async def whole() -> None:

@@ -73,7 +73,7 @@ def test_a_takeover_that_fails_is_tried_again(topics: str, fails: Callable[[], A
         attempts.append(number)
         if attempts == [number]:
             await fails()
-        return cast("Partition", SimpleNamespace(number=number, replied=replied, owner=Idle()))
+        return idle_partition(number, replied)
 
     async def scenario() -> None:
         wake_up = asyncio.Event()
@@ -96,7 +96,7 @@ def test_a_worker_that_the_group_refuses_waits_until_it_is_let_in(
     topics: str, caplog: pytest.LogCaptureFixture
 ):
     async def take_over(number: int, replied: int) -> Partition:
-        return cast("Partition", SimpleNamespace(number=number, replied=replied, owner=Idle()))
+        return idle_partition(number, replied)
 
     async def scenario() -> None:
         subject = ownership(topics, Driver(partitions=1), take_over)
@@ -149,7 +149,7 @@ class Members:
     def _taking(self, name: str) -> Callable[[int, int], Awaitable[Partition]]:
         async def take_over(number: int, replied: int) -> Partition:
             self.does.append((name, "takes over", number))
-            return cast("Partition", SimpleNamespace(number=number, replied=replied, owner=Idle()))
+            return idle_partition(number, replied)
 
         return take_over
 
@@ -256,7 +256,7 @@ def test_a_takeover_whose_commands_cannot_be_read_leaves_nothing_open(topics: st
             # A leader epoch that no request can hold.
             owner = SimpleNamespace(claims=Claims(cause=0, leader_epoch=2**40))
             return cast("Partition", SimpleNamespace(number=number, replied=0, owner=owner))
-        return cast("Partition", SimpleNamespace(number=number, replied=0, owner=Idle()))
+        return idle_partition(number, 0)
 
     async def scenario() -> None:
         driver = Driver(partitions=PARTITIONS)
@@ -284,7 +284,7 @@ def test_a_partition_with_runs_of_a_newer_kind_waits_and_says_so(
         attempts.append(number)
         if number == 0:
             engine_of(ENGINES, "chart")
-        return cast("Partition", SimpleNamespace(number=number, replied=replied, owner=Idle()))
+        return idle_partition(number, replied)
 
     async def scenario() -> None:
         wake_up = asyncio.Event()
@@ -322,9 +322,14 @@ class Idle:
         return []
 
 
+def idle_partition(number: int, replied: int) -> Partition:
+    fields = {"commands": [], "in_flight": [], "owner": Idle()}
+    return cast("Partition", SimpleNamespace(number=number, replied=replied, **fields))
+
+
 def test_what_is_heard_late_of_a_partition_concerns_nobody_who_has_it_now(topics: str):
     async def take_over(number: int, replied: int) -> Partition:
-        return cast("Partition", SimpleNamespace(number=number, replied=replied, owner=Idle()))
+        return idle_partition(number, replied)
 
     async def scenario() -> None:
         wake_up = asyncio.Event()

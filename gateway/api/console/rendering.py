@@ -152,7 +152,7 @@ def redirect(to: str) -> Response[bytes]:
     )
 
 
-# -- context of a page while it is rendered: the request, the API client and the session
+# -- context of a page
 
 BASE: Final = "/console"
 #: Entries of the navigation bar.

@@ -1,9 +1,4 @@
-"""Routes of the console: pages, actions of forms, and sessions.
-
-The signing key is derived from the admin key, and no state is stored. So gateways with the same
-admin key accept each other's sessions, and a changed key ends all sessions. Signing out deletes
-the cookie.
-"""
+"""Routes of the console: pages, actions of forms, and sessions."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,6 +35,10 @@ _DIGITS_MAX: Final = 16
 
 class Sessions:
     """Creates and verifies sessions.
+
+    The signing key is derived from the admin key, and no state is stored. So gateways with the same
+    admin key accept each other's sessions, and a changed key ends all sessions. Signing out deletes
+    the cookie.
 
     Args:
         operators_key: The admin key.
@@ -83,7 +82,7 @@ class Sessions:
         return compare_digest(received.encode(errors="replace"), expected.encode())
 
 
-# -- actions of the forms: one request that changes something, then a redirect to its page
+# -- actions: one request that changes something, then a redirect to its page
 
 _ACTION_BY_NAME: Final = {action.name: action for action in ACTIONS}
 
@@ -192,7 +191,7 @@ def _expected_active(form: Mapping[str, str]) -> str:
     return f'"{form.get("replaces") or "none"}"'
 
 
-# -- routes of the console: pages, forms, and signing in and out
+# -- routes
 
 _LOG: Final = logging.getLogger("headwater.gateway.api.console")
 

@@ -74,7 +74,7 @@ def _span(entry: Mapping[str, Any], now: datetime) -> tuple[datetime, datetime]:
     return start, max(start, end)
 
 
-# -- views: read the data of a page from the API and render its template
+# -- views
 
 #: Most dead letters and parked deliveries that the overview counts.
 _COUNT_MAX: Final = 100

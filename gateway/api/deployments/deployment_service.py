@@ -41,7 +41,7 @@ from headwater.schemas.v1_answers import (
     WorkflowDeployed,
 )
 
-#: Stands for the active deployment where there is none, in If-Match.
+#: Represents the active deployment where there is none, in If-Match.
 NONE: Final = "none"
 #: Most bytes of declarations: every gateway and worker has those of all deployments in memory.
 _DECLARED_BYTES_MAX: Final = 1024 * 1024
@@ -129,7 +129,7 @@ class DeploymentService:
             deployment_of(deployments, name)
         active = NONE if deployments.active is None else deployments.active.id
         if after and after == deployments.rolled_back_from:
-            # A repeated request, whose first response may have been lost.
+            # A repeated request: its first response may have been lost.
             name = name or active
         if name != active:
             target = deployments.rolled_back_to(name)

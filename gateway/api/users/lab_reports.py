@@ -16,7 +16,7 @@ from headwater.gateway.api.problems import Problem
 from headwater.gateway.builtin.blobs.store import reports_of
 
 _HOUR_S: Final = 3_600.0
-#: Users in memory, about 200 bytes each. A user without uploads for an hour starts over.
+#: Users in memory; one takes about 200 bytes. A user without uploads for an hour starts over.
 _USERS_MAX: Final = 100_000
 
 
@@ -90,7 +90,7 @@ class UploadLimits:
         return used
 
 
-# -- parse uploaded lab reports within limits, and validate them before they are stored
+# -- files
 
 FILE_BYTES_MAX: Final = 10 * 1024 * 1024
 #: Bytes of a form in addition to the file: boundaries, headers, other fields.

@@ -25,7 +25,7 @@ from headwater.streams.workflows.client import Addressed, Commands
 class TerraApi(Protocol):
     """Terra's API. All methods except `close` raise TerraNotConfigured, TerraFailed, TerraRefused.
 
-    See `gateway.terra.client`.
+    See `gateway.builtin.terra.client`.
     """
 
     def require(self) -> None:
@@ -107,7 +107,7 @@ class UserPorts:
         return self.services.blobs
 
 
-# -- start built-in workflows for a user, and wait for their results
+# -- built-in workflows
 
 _POLL_EVERY_S: Final = 0.2
 

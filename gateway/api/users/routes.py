@@ -1,9 +1,4 @@
-"""User routes under /v1. A user can read and change only their own data.
-
-The imports of a user are numbered. The next one may start when the latest has ended according to
-Postgres, and its id is the next number: of two concurrent starts, the owner of that instance
-accepts one.
-"""
+"""User routes under /v1. A user can read and change only their own data."""
 
 import asyncio
 import hashlib
@@ -46,6 +41,10 @@ _DIGEST_BYTES: Final = 16
 async def next_import(ports: UserPorts, user_id: str) -> str:
     """Return the instance id of a user's next import.
 
+    The imports of a user are numbered. The next one may start when the latest has ended according
+    to Postgres, and its id is the next number: of two concurrent starts, the owner of that instance
+    accepts one.
+
     Raises:
         Problem: An import of the user is running.
         StoreUnavailable: Postgres did not answer.
@@ -83,7 +82,7 @@ def _under_way(instance_id: str) -> Problem:
     )
 
 
-# -- user routes under /v1. A user can read and change only their own data
+# -- routes
 
 #: Seconds that a request waits for a session of Terra.
 _SESSION_WITHIN_S: Final = 20.0

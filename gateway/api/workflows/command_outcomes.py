@@ -1,11 +1,4 @@
-"""Outcomes of commands: statuses of instances, refusals, and commands that wait for a worker.
-
-Requests that wait for the same position of the projection continue at the same time, and then all
-of them read a status.
-
-A command is durable before its outcome is awaited, and is decided when a worker starts. A caller
-that waits for the outcome gets an error; one that prefers not to wait gets 202.
-"""
+"""Outcomes of commands: statuses of instances, refusals, and commands that wait for a worker."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -34,7 +27,11 @@ FetchStatuses: TypeAlias = Callable[
 
 
 class Statuses:
-    """Looks up statuses of instances in batches."""
+    """Looks up statuses of instances in batches.
+
+    Requests that wait for the same position of the projection continue at the same time, and then
+    all of them read a status.
+    """
 
     def __init__(self, fetch: FetchStatuses) -> None:
         self._fetch = fetch
@@ -73,7 +70,7 @@ class Statuses:
                     pending[key].set_result(statuses.get(key))
 
 
-# -- converts replies to refused commands into problems
+# -- refusals
 
 
 def refusal(reply: ReplySent, **extensions: Any) -> Problem:  # noqa: ANN401 (JSON)
@@ -89,7 +86,7 @@ def refusal(reply: ReplySent, **extensions: Any) -> Problem:  # noqa: ANN401 (JS
     return Problem(reply.code, reply.message, headers=headers, **extensions)
 
 
-# -- responses to commands while no worker runs
+# -- commands while no worker runs
 
 P = ParamSpec("P")
 
@@ -100,7 +97,11 @@ _DETAIL: Final = (
 
 
 class CommandsPending(Exception):
-    """Commands are in the log, but no worker runs that decides them."""
+    """Commands are in the log, but no worker runs that decides them.
+
+    A command is durable before its outcome is awaited, and is decided when a worker starts. A
+    caller that waits for the outcome gets an error; one that prefers not to wait gets 202.
+    """
 
     def __init__(self, accepted: Sequence[CommandAccepted]) -> None:
         super().__init__(f"{len(accepted)} commands")

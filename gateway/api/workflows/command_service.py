@@ -1,11 +1,8 @@
-"""Sends commands to workflow instances, one or many, and responds with their outcomes.
+"""Send commands to workflow instances, one or many, and respond with their outcomes.
 
 A response is sent once Postgres has applied the outcome, so that later reads include it. A caller
 that prefers not to wait gets 202 with the outcome itself; so does every caller while Postgres lags
 or is unavailable.
-
-No state is kept between pages: every page has the cursor of the next. A page may be requested
-again, because every action can be repeated: it is refused or has no effect the second time.
 """
 
 from collections.abc import Sequence
@@ -71,7 +68,7 @@ from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnkno
 #: Seconds that a write waits for Postgres. A projection that lags by more will take longer than
 #: clients wait.
 _APPLIED_TIMEOUT_S: Final = 5.0
-#: Reply codes of a command whose idempotency key was used before.
+#: Reply codes of a command with an idempotency key that was used before.
 _REPLAYED_CODES: Final = frozenset({EVENT_ALREADY_RECEIVED, INSTANCE_CREATED_BEFORE})
 
 
@@ -279,11 +276,16 @@ def _check_instance(workflow: str, instance_id: str, limits: Limits, *, may_crea
         raise Problem(INSTANCE_NOT_FOUND, problem)
 
 
-# -- changes many instances, page by page, so that a caller can follow the progress
+# -- many instances
 
 
 class BulkService:
-    """Applies an action to all instances that match a filter."""
+    """Applies an action to all instances that match a filter.
+
+    Instances are changed page by page, so that a caller can follow the progress. No state is kept
+    between pages: every page has the cursor of the next. A page may be requested again, because
+    every action can be repeated: it is refused or has no effect the second time.
+    """
 
     def __init__(self, query_service: QueryService, command_service: CommandService) -> None:
         self._query_service = query_service

@@ -11,7 +11,7 @@ from headwater.schemas.history import HistoryAppended
 
 T = TypeVar("T")
 
-#: Runs that are folded at a time: each has a Kafka reader, and a run in memory.
+#: Runs that are folded at a time: a run has a Kafka reader, and its state in memory.
 FOLDS_MAX: Final = 8
 
 

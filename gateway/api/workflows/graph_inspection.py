@@ -172,7 +172,7 @@ def _encode(past: Past, inspection: Callable[[], Inspected]) -> bytes | Rejectio
     return json.dumps(msgspec.to_builtins(result), separators=(",", ":")).encode()
 
 
-# -- routes that inspect instances of graphs. They are read-only
+# -- routes
 
 #: Largest sequence number of an event.
 _NUMBER_MAX: Final = 2**63 - 1

@@ -1,4 +1,4 @@
-"""Deploys graph definitions and reads deployed ones, with the routes."""
+"""Deploy graph definitions and read deployed ones, with the routes."""
 
 import asyncio
 import json
@@ -185,7 +185,7 @@ def _response(
     )
 
 
-# -- routes that deploy graphs and read deployed ones
+# -- routes
 
 BASE: Final = "/api/graphs"
 _GRAPH_PATH: Final = f"/{{{WORKFLOW}:str}}"

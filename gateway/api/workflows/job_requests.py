@@ -59,7 +59,7 @@ def read_key(text: str) -> JobKey:
     return JobKey(match[1], match[2], Attempt(int(match[3]), int(match[4]), int(match[5])))
 
 
-# -- request bodies of external workers
+# -- bodies
 
 #: Jobs of one response: a worker that needs more requests again, and leaves some to others.
 JOBS_MAX: Final = 100

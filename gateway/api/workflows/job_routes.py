@@ -41,7 +41,7 @@ from headwater.schemas.failures import (
 )
 from headwater.schemas.history import CompleteJob, ExtendJob, FailJob, Failure, ReplySent
 
-#: Problems of a job whose lease its worker may have lost.
+#: Problems of a job with a lease that its worker may have lost.
 _LOST_JOB_PROBLEMS: Final = (
     *(JOB_NOT_FOUND, "INSTANCE_NOT_FOUND", JOB_LEASE_LOST, JOB_ALREADY_ENDED, JOB_CANCELLED),
 )

@@ -26,7 +26,7 @@ from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnkno
 _AnyFuture: TypeAlias = "asyncio.Future[Any]"
 
 _FIRST: Final = asyncio.FIRST_COMPLETED
-#: Activations that wait at a time. Each queries Postgres when the history advances, at most once
+#: Activations that wait at a time. They query Postgres when the history advances, at most once
 #: per pause.
 WAITING_MAX: Final = 200
 #: Seconds between two queries of one activation, at first and at most.

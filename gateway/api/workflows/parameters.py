@@ -28,10 +28,10 @@ from headwater.schemas.history import Once
 from headwater.schemas.statuses import RunStatus
 
 PAGE_DEFAULT: Final = 50
-#: Rows of a page; each may carry a value of 1 MiB.
+#: Rows of a page; a row may contain a value of 1 MiB.
 PAGE_MAX: Final = 100
 #: Steps of a page that is read from the log. Every page reads the log of the run from the start, so
-#: pages are large. `projections.workflows.untrimmed` bounds their size in bytes.
+#: pages are large. `projections.workflows.trimmed_entries` bounds their size in bytes.
 TRIMMED_PAGE_MAX: Final = 5_000
 #: Largest offset of Kafka.
 _OFFSET_MAX: Final = 2**63 - 1
@@ -297,7 +297,7 @@ def prefers_async(prefer: str) -> bool:
     )
 
 
-# -- the header Idempotency-Key: converts it to what the owner of an instance deduplicates by
+# -- Idempotency-Key
 
 #: Sizes of the digest of a request, and of the digest from which an id is derived.
 _DIGEST_BYTES: Final = 8

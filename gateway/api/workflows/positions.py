@@ -1,9 +1,6 @@
 """Positions in the history: stated by responses, and awaited by later reads from Postgres.
 
 Format: `workflow-history/3@123`, for all records of partition 3 up to offset 123.
-
-It polls only while requests wait: often for requests that wait for their own write, less often
-for streams of changes.
 """
 
 import asyncio
@@ -62,15 +59,14 @@ def read_positions(texts: Iterable[str]) -> dict[int, int]:
 
 
 def furthest(positions: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Return the furthest offset of each partition."""
+    """Return the furthest offsets by partition."""
     offsets: dict[int, int] = {}
     for partition, offset in positions:
         offsets[partition] = max(offset, offsets.get(partition, -1))
     return offsets
 
 
-# -- progress of the workflow projection in Postgres: one poller for all requests that wait for
-# it
+# -- progress of the projection
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -103,7 +99,11 @@ class _Waiter:
 
 
 class Freshness:
-    """Tracks the applied offsets of the projection, and waits for them."""
+    """Tracks the applied offsets of the projection, and waits for them.
+
+    One poller serves all requests that wait, and polls only while requests wait: often for requests
+    that wait for their own write, less often for streams of changes.
+    """
 
     def __init__(self, next_offsets: Callable[[], Awaitable[Mapping[int, int]]]) -> None:
         self._fetch_next_offsets = next_offsets
@@ -135,11 +135,11 @@ class Freshness:
         return len(self._waiters)
 
     def applied(self) -> dict[int, int]:
-        """Return the last offset of each partition that was applied at the last poll."""
+        """Return the last applied offsets of the partitions as of the last poll."""
         return {partition: offset - 1 for partition, offset in self._next.items() if offset > 0}
 
     async def refresh(self) -> dict[int, int]:
-        """Poll now; return the last applied offset of each partition.
+        """Poll now; return the last applied offsets of the partitions.
 
         Raises:
             StoreUnavailable: Postgres could not be read.
@@ -248,7 +248,7 @@ class Freshness:
 
     async def _pause(self, pause_s: float) -> bool:
         """Sleep; return True, and early, if an impatient request arrives."""
-        # Requests whose wait is over remove themselves first.
+        # Requests remove themselves first when their wait is over.
         await asyncio.sleep(_PAUSE_S)
         if not self._waiters:
             return False

@@ -1,4 +1,4 @@
-"""Reads of workflows from Postgres: names, instances, jobs and histories, encoded for HTTP."""
+"""Read workflows from Postgres: names, instances, jobs and histories, encoded for HTTP."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -105,7 +105,7 @@ def _step(step: C) -> C:
     return msgspec.structs.replace(step, type=WAIT_OVER_HTTP)
 
 
-# -- reads of workflows from Postgres: names, instances, jobs and histories
+# -- reads
 
 #: Seconds that a request waits for the positions that it requires.
 _APPLIED_TIMEOUT_S: Final = 10.0

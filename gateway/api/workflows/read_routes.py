@@ -1,9 +1,4 @@
-"""Routes that read workflows and instances, and stream live changes of an instance.
-
-A message is a step, a token, an event, a log line or the instance's status, encoded as in a
-history. One record may cause several messages. Only the last of them has its offset as `id`, so a
-client that resumes after an id gets every message once.
-"""
+"""Routes that read workflows and instances, and stream live changes of an instance."""
 
 import asyncio
 import re
@@ -40,12 +35,12 @@ from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
 #: Seconds without a message after which a comment is sent: many proxies close a connection that is
 #: idle for 30 to 60 s.
 HEARTBEAT_S: Final = 15.0
-#: Streams at a time. Each queries Postgres when its partition advances, at most every _GAP_S.
+#: Streams at a time. A stream queries Postgres when its partition advances, at most every _GAP_S.
 STREAMS_MAX: Final = 200
 _GAP_S: Final = 0.05
 #: Seconds before a stream queries Postgres again when it is unavailable.
 _RETRY_S: Final = 1.0
-#: Tells the client how many milliseconds to wait before it reconnects.
+#: Milliseconds for the client to wait before it reconnects.
 _BEGIN: Final = b"retry: 1000\n\n"
 _HEARTBEAT: Final = b": still here\n\n"
 
@@ -56,7 +51,12 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
 class Tails:
-    """Streams of changes, for one gateway."""
+    """Streams of changes, for one gateway.
+
+    A message is a step, a token, an event, a log line or the instance's status, encoded as in a
+    history. One record may cause several messages. Only the last of them has its offset as `id`, so
+    a client that resumes after an id gets every message once.
+    """
 
     def __init__(
         self, workflows: Workflows, freshness: Freshness, *, heartbeat_s: float = HEARTBEAT_S
@@ -194,7 +194,7 @@ def _status(instance: Instance) -> StatusOfRun:
     )
 
 
-# -- routes that read workflows and instances
+# -- routes
 
 
 def listing_routes(query_service: QueryService) -> list[HTTPRouteHandler]:

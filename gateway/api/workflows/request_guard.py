@@ -27,7 +27,7 @@ from headwater.streams.authoring.programs import Runtime
 
 AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 
-#: Policies whose hooks get the body. The handler calls them once it has read the body.
+#: Policies with hooks that get the body. The handler calls them once it has read the body.
 _WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT, Policy.WORK})
 
 
@@ -38,7 +38,7 @@ AUTHORIZES_LATER: Final = "authorizes_later"
 
 
 class BodyRequest(JsonRequest):
-    """A request whose body is parsed as the struct that its handler takes."""
+    """A request that parses its body as the struct that its handler takes."""
 
     limits: ClassVar[Limits] = DEFAULT_LIMITS
 

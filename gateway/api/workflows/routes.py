@@ -228,7 +228,7 @@ class WorkflowService:
         tag: str,
         **options: Any,  # noqa: ANN401 (passed to Router)
     ) -> Router:
-        """Return a router whose request bodies are limited."""
+        """Return a router that limits request bodies."""
         return Router(
             base,
             route_handlers=handlers,

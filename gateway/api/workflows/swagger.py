@@ -20,7 +20,7 @@ from typing_extensions import override
 from headwater.gateway.api.front import wants_html
 from headwater.gateway.api.request_scope import AnyRequest
 
-#: Package whose files are served. It is not imported: its code is for other frameworks.
+#: Package of the files that are served. It is not imported: its code is for other frameworks.
 _PACKAGE: Final = "swagger_ui"
 _ASSETS: Final[Mapping[str, str]] = {
     "swagger-ui-bundle.js": "text/javascript",

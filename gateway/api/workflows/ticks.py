@@ -61,7 +61,7 @@ class Ticks:
         """Make the workers execute what is due.
 
         Limits of the request apply to all workers together. Without limits the workers are called
-        at the same time. With limits they are called one after the other, each with what is left,
+        at the same time. With limits they are called one after the other, with what is left,
         and every tick begins with another worker.
 
         Raises:
@@ -127,7 +127,7 @@ def _unavailable(url: str, error: str) -> Problem:
     )
 
 
-# -- HTTP server in a worker started with --tick: one route, on loopback, that receives ticks
+# -- server in a worker, on loopback
 
 
 class ExecuteTick(Protocol):
@@ -146,7 +146,7 @@ async def serve_ticks(
     """Serve ticks while the context is open.
 
     Args:
-        urls: Addresses such as http://127.0.0.1:8090; the first one whose port is free is used.
+        urls: Addresses such as http://127.0.0.1:8090; the first one with a free port is used.
         tick: Executes a tick.
         new_id: Returns ids for requests.
 

@@ -1,8 +1,4 @@
-"""Blobs as files in a folder, and the choice between a folder and a bucket.
-
-A blob is written to a temporary file, synced, and renamed to its path. So a reader never sees a
-partial blob, and an acknowledged blob survives a crash of the machine.
-"""
+"""Blobs as files in a folder, and the choice between a folder and a bucket."""
 
 import asyncio
 import contextlib
@@ -26,7 +22,11 @@ _UNFINISHED: Final = ".new-"
 
 
 class FolderBlobs:
-    """The blobs of a folder, which is created with the first blob."""
+    """The blobs of a folder, which is created with the first blob.
+
+    A blob is written to a temporary file, synced, and renamed to its path. So a reader never sees a
+    partial blob, and an acknowledged blob survives a crash of the machine.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
@@ -136,7 +136,7 @@ def _unavailable(error: OSError) -> BlobsUnavailable:
     return BlobsUnavailable(f"cannot access blobs at {error.filename}: {error.strerror}")
 
 
-# -- choose the blob store for an address
+# -- choice of a store
 
 #: Prefix of the address of a bucket.
 S3: Final = "s3://"

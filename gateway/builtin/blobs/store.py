@@ -63,7 +63,7 @@ class Blobs(Protocol):
         """Delete a blob; return whether it existed."""
 
     async def delete_prefix(self, prefix: str) -> int:
-        """Delete the blobs whose keys begin with a prefix; return their number."""
+        """Delete the blobs under a prefix; return their number."""
 
     def keys(self, prefix: str = "") -> AsyncIterator[str]:
         """Yield the keys that begin with a prefix, in any order."""

@@ -84,7 +84,7 @@ async def _exit_with_parent(parent: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Run the rebuild whose id is the command-line argument."""
+    """Run the rebuild with the id in the command-line argument."""
     settings = load_settings()
     begin_service(settings)
     collect_seldom()

@@ -1,7 +1,4 @@
-"""Run requested rebuilds in child processes, and delete outdated local stores.
-
-They contain data of all users. A switch without a store computes the rows again.
-"""
+"""Run requested rebuilds in child processes, and delete outdated local stores."""
 
 import asyncio
 import contextlib
@@ -25,7 +22,7 @@ _BEGUN: Final = "begun-after"
 
 
 def folder_of(settings: Settings) -> Path:
-    """Return the folder of all rebuilds, with one folder for each."""
+    """Return the folder of all rebuilds, with one folder per rebuild."""
     return settings.state_dir / "rebuilds"
 
 
@@ -39,6 +36,8 @@ def note_wipes(stores: Path, wipes: Wipes) -> None:
 
 async def delete_outdated(reader: PooledReader, folder: Path) -> None:
     """Delete the stores that were created before a wipe. Call it only while no rebuild runs.
+
+    Stores contain data of all users. A switch without a store computes the rows again.
 
     Raises:
         StoreUnavailable: Postgres did not answer.
@@ -63,7 +62,7 @@ def _text(wipes: Wipes) -> str:
     return f"{wipes.number} {wipes.latest}\n"
 
 
-# -- run requested rebuilds one after the other, each in a child process
+# -- child processes
 
 log = logging.getLogger("headwater.rebuild")
 

@@ -39,7 +39,7 @@ class TerraRefused(TerraFailed):
         return self.status == 404
 
 
-# -- the fields of Terra's responses that Headwater reads; other fields are ignored
+# -- responses
 
 
 class WidgetSession(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class TerraUser(msgspec.Struct, frozen=True):
 
 
 class NamedUser(msgspec.Struct, frozen=True):
-    """The id of a connection whose other fields cannot be parsed."""
+    """The id of a connection with otherwise unreadable fields."""
 
     user_id: str
 
@@ -95,7 +95,7 @@ class LabAccepted(msgspec.Struct, frozen=True):
     upload_id: str
 
 
-# -- Terra's list of the connections of all users, read at most once a minute for all callers
+# -- connections of all users
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -112,7 +112,7 @@ class ConnectionList(msgspec.Struct, frozen=True, kw_only=True):
         listed_s: When the read began, in Unix seconds: deliveries signed later are newer.
         by_reference: Connections by the reference of their user.
         by_id: Connections by their own id.
-        unreadable: Ids of connections whose other fields cannot be parsed.
+        unreadable: Ids of connections with otherwise unreadable fields.
         nameless: Number of entries without a readable id, which may be any connections.
     """
 

@@ -3,7 +3,7 @@
 A `Retry-After` of Terra blocks only the user or connection of the request.
 
 Repeating a request has no effect in Terra except further deliveries, which are idempotent. So a
-request whose response was lost may be sent again.
+request may be sent again if its response was lost.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _TIMEOUTS: Final = {
     Lane.DATA: httpx.Timeout(15.0, connect=5.0),
     Lane.LABS: httpx.Timeout(60.0, connect=5.0),
 }
-#: Seconds from the end of the request to the end of the response; the timeouts above apply to each
+#: Seconds from the end of the request to the end of the response; the timeouts above apply to every
 #: piece of it.
 _WHOLE_S: Final = 60.0
 #: Attempts of a request; after these, the caller must retry later.
@@ -105,7 +105,7 @@ class Terra:
         self._speedup = speedup
         self._queue = FairQueue(access.rate)
         self._scheduler = RequestScheduler(self._queue, self._steady_s, speedup)
-        # One connection for each concurrent request, so that none waits within httpx.
+        # One connection per concurrent request, so that none waits within httpx.
         self._http = {
             lane: httpx.AsyncClient(
                 base_url=access.api.rstrip("/") + "/",

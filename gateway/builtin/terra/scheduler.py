@@ -1,10 +1,4 @@
-"""Schedule requests to Terra: fair order, rate, and delays before repeats.
-
-Every request belongs to a party: a user, a connection of Terra, or the account as a whole. Parties
-take turns (round-robin) and have their own rate, and a Retry-After of Terra for one party does not
-delay others. Lab reports go first, because a user waits for them. A waiting request has no state
-besides its entry in the queue, so it can be cancelled at any time.
-"""
+"""Schedule requests to Terra: fair order, rate, and delays before repeats."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -23,7 +17,7 @@ _PARTY_BURST: Final = 8
 _PARTY_SHARE: Final = 0.25
 #: Concurrent requests of one party, so that slow responses leave connections to others.
 _PARTY_CONCURRENT: Final = 4
-#: Waiting requests of one party and of all; each takes about 500 bytes and a task.
+#: Waiting requests of one party and of all; one takes about 500 bytes and a task.
 _PARTY_WAITING_MAX: Final = 64
 _WAITING_MAX: Final = 1_000
 #: Blocked parties in memory; above it, the oldest one is unblocked.
@@ -33,7 +27,7 @@ _BLOCKED_S: Final = 3_600.0
 
 
 class Lane(IntEnum):
-    """Priority of requests; each lane has its own connections."""
+    """Priority of requests; lanes have their own connections."""
 
     LABS = 0
     DATA = 1
@@ -71,6 +65,11 @@ class _Queue:
 
 class FairQueue:
     """Grants turns to requests, fairly among parties and within the rates.
+
+    Every request belongs to a party: a user, a connection of Terra, or the account as a whole.
+    Parties take turns (round-robin) and have their own rate, and a Retry-After of Terra for one
+    party does not delay others. Lab reports go first, because a user waits for them. A waiting
+    request has no state besides its entry in the queue, so it can be cancelled at any time.
 
     All times are seconds of any monotonic clock.
 
@@ -118,7 +117,7 @@ class FairQueue:
         return self._numbers
 
     def grant(self, now_s: float) -> Iterator[int]:
-        """Yield the numbers of requests whose turn it is now; they count as active from then on."""
+        """Yield the numbers of requests that may be sent now; they count as active from then on."""
         self._forget(now_s)
         while (party := self._next(now_s)) is not None:
             yield self._begin(party, now_s)
@@ -153,7 +152,7 @@ class FairQueue:
         self._active[party.lane] -= 1
 
     def return_turn(self, party: Party) -> None:
-        """Return a turn whose request was not sent."""
+        """Return an unused turn."""
         self._due_s -= self._gap_s
         self._queues[party].due_s -= self._gap_of(party)
         self.end(party)
@@ -207,7 +206,7 @@ class FairQueue:
         return soonest_s
 
     def _forget(self, now_s: float) -> None:
-        """Remove parties without waiting or active requests whose rate limit has recovered."""
+        """Remove parties with a recovered rate limit and without waiting or active requests."""
         while self._blocked and next(iter(self._blocked.values())) <= now_s:
             self._blocked.popitem(last=False)
         for party in [*self._queues]:
@@ -217,7 +216,7 @@ class FairQueue:
                 del self._queues[party]
 
 
-# -- decide whether and when to repeat a request to Terra; pure functions
+# -- repeats
 
 #: Retryable statuses: timeouts, rate limits, and temporary errors of a server or a proxy.
 _RETRYABLE: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -254,7 +253,7 @@ def retry_after_s(header: str, now_s: float) -> float | None:
     return max(0.0, (moment - datetime.fromtimestamp(now_s, UTC)).total_seconds())
 
 
-# -- schedule requests to Terra: one future for each waiting request, and one timer for all
+# -- waiting requests
 
 
 class RequestScheduler:

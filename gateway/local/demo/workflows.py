@@ -1,8 +1,4 @@
-"""The demo's workflows, as an author would write them: a report on a day, and a comparison.
-
-It is started before the day's rows exist. So its first step fails, and is retried until the rows
-are there; then the workflow sleeps, waits for a person's approval, and returns the report.
-"""
+"""The demo's workflows, as an author would write them: a report on a day, and a comparison."""
 
 import os
 from datetime import timedelta
@@ -124,7 +120,7 @@ day_comparison = GraphWorkflow(
 )
 
 
-# -- the demo's workflow, as an author would write it: a report on a person's day
+# -- report
 
 
 #: An app is the content of a module: also the imported graph, and its tasks.
@@ -145,7 +141,11 @@ class Day(TypedDict):
 
 @workflow("day-report")
 async def day_report(event: WorkflowEvent[DayRequest], step: Step) -> str:
-    """Read a day, wait a moment, wait for approval, and report."""
+    """Read a day, wait a moment, wait for approval, and report.
+
+    It is started before the day's rows exist. So its first step fails, and is retried until the
+    rows are there.
+    """
     request = event.payload
     day: Day = await step.do(
         "read the day",

@@ -224,7 +224,7 @@ def _refusal(request: _ApiRequest, refused: _Refused) -> _Answer:
     return Response(problem, status_code=refused.status, media_type="application/problem+json")
 
 
-# -- the stand-in's HTTP application: Terra's API under /v2, the widget, and control routes
+# -- the application
 
 #: Path of the control routes, to which injected errors do not apply.
 CONTROL: Final = "/stand-in"

@@ -206,7 +206,7 @@ def _text(moment: datetime) -> str:
     return moment.isoformat(timespec="microseconds")
 
 
-# -- deliveries of the stand-in: connections, requested data and lab reports
+# -- deliveries
 
 #: Longer ranges are announced before they are sent.
 LARGE_DAYS: Final = 28

@@ -1,7 +1,4 @@
-"""Configuration of a stand-in, and its state in SQLite: connections, sessions, deliveries.
-
-Terra does not lose accepted requests. With a file, neither does the stand-in, even if it crashes.
-"""
+"""Configuration of a stand-in, and its state in SQLite: connections, sessions, deliveries."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -71,7 +68,11 @@ class Due(msgspec.Struct, frozen=True):
 
 
 class People:
-    """The state of the stand-in."""
+    """The state of the stand-in.
+
+    Terra does not lose accepted requests. With a file, neither does the stand-in, even if it
+    crashes.
+    """
 
     def __init__(self, file: Path | None) -> None:
         if file is not None:
@@ -186,7 +187,7 @@ class People:
         return self._db
 
 
-# -- configuration of a stand-in
+# -- configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

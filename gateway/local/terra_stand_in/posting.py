@@ -84,7 +84,7 @@ class ErrorInjector:
             del self._pending[number]
 
 
-# -- post signed deliveries to Headwater, and retry them until they are accepted
+# -- posting
 
 log = logging.getLogger(__name__)
 

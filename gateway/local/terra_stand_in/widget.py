@@ -60,7 +60,7 @@ def _page(title: str, content: str) -> bytes:
     return _PAGE.format(title=escape(title), content=content).encode()
 
 
-# -- the widget: sessions in which a user connects a wearable, or cancels
+# -- sessions
 
 _EXPIRES_S: Final = 900
 _SCOPES: Final = "ACTIVITY,BODY,DAILY,SLEEP"

@@ -1,1 +1,1 @@
-"""Terra: types of its deliveries, whom they are about, and the columns that they set."""
+"""Terra: types of its deliveries, the users they are about, and the columns that they set."""

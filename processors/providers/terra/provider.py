@@ -1,4 +1,4 @@
-"""Declaration of Terra: where its deliveries are posted, and how each type is processed."""
+"""Declaration of Terra: where its deliveries are posted, and how every type is processed."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -62,7 +62,7 @@ def _of_connection(
     normalize: Callable[[WebhookAdmitted, str, P], NormalizeResult],
     *tables: Table,
 ) -> DeliveryType[P]:
-    """Return a type whose rows belong to the connection's user."""
+    """Return a type with rows that belong to the connection's user."""
     return DeliveryType(decode=decode, normalize=normalize, tables=tables, lookup=CONNECTION)
 
 

@@ -119,7 +119,7 @@ def rows_of_records(
     delivery: Delivery[R],
     read: Callable[[R, int, int], tuple[str, dict[str, Value]] | Rejected],
 ) -> NormalizeResult:
-    """Create rows of (user, source, key) from records, each with one key and columns.
+    """Create rows of (user, source, key) from records with one key and columns.
 
     Args:
         table: The table.

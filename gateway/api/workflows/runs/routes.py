@@ -254,7 +254,7 @@ def _cancel_route(request_guard: RequestGuard, run_service: RunService) -> HTTPR
 async def _authorize_named(
     request_guard: RequestGuard, request: AnyRequest, workflow: str, run_id: str
 ) -> None:
-    """Authorize a request for a run whose workflow is named, before the run is read."""
+    """Authorize a request for a run of a named workflow, before the run is read."""
     context = request_guard.context_of(request, request.route_handler)
     await request_guard.authorize(replace(context, workflow_name=workflow, instance_id=run_id))
 

@@ -1,8 +1,4 @@
-"""Creates runs on a deployment under an idempotency key, finds and cancels them.
-
-A request reserves its key, creates the run, and stores the response, which later requests with the
-same key get again.
-"""
+"""Create runs on a deployment under an idempotency key, find and cancel them."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -97,7 +93,7 @@ def artifact_for(deployments: Deployments, workflow: str, name: str | None) -> A
     return artifact_of(deployment)
 
 
-# -- creation of runs under an idempotency key
+# -- idempotent requests
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -160,7 +156,11 @@ class IdempotentRequest(NamedTuple):
 
 
 class IdempotentRequests:
-    """Executes idempotent requests."""
+    """Executes idempotent requests.
+
+    A request reserves its key, creates the run, and stores the response, which later requests with
+    the same key get again.
+    """
 
     def __init__(self, keys: IdempotencyKeyStore) -> None:
         self._keys = keys
@@ -215,7 +215,7 @@ class IdempotentRequests:
             _LOG.warning("could not free the idempotency key of a refused request: %s", error)
 
 
-# -- creates, finds and cancels runs for the routes under `/v1`
+# -- runs
 
 #: Called with the id of a run before a command for it is sent; used by the audit log.
 OnRunId: TypeAlias = Callable[[str], None]
@@ -277,8 +277,9 @@ class RunService:
             new: The run.
             run_id: Its id, if the key is new.
             on_run_id: Called with the id of the run before its command is sent.
-            request_hash: Hash of what the key stands for. Without one, requests with the same key
-                are equal if they have the same workflow, which is half of a run's identity.
+            request_hash: Hash of the request that the key identifies. Without one, requests with
+                the same key are equal if they have the same workflow, which is half of a run's
+                identity.
         """
         request_hash = request_hash or canonical_hash([new.workflow_name])
         request = IdempotentRequest(

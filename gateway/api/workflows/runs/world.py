@@ -197,7 +197,7 @@ def _one_of() -> str:
     return f"one of {', '.join(_EVENT_TYPES)}"
 
 
-# -- routes under `/v1/world`, for external programs whose runs Headwater executes
+# -- routes
 
 BASE: Final = "/v1/world"
 _ID: Final = "run_01J9ZB4Q3V8D5T2M7K6N1XWYRA"
