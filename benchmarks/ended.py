@@ -77,7 +77,6 @@ class Owned:
             number,
             restored.claims,
             instances,
-            restored.wakes,
             code=Code(workflows),
             number_activations=lambda _: 1,
             draw_seed=lambda: "0123456789abcdef",

@@ -16,8 +16,8 @@ import uvloop
 from headwater.processors.code.engine import ReplayEngine
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.workflows.housekeeping import Pace
 from headwater.streams.workflows.worker import WorkflowWorker
+from headwater.streams.workflows.worker_options import Pace, WorkerCode, WorkerServices
 
 _PACES: Final = {
     "often": Pace(checkpoint_records=1),
@@ -28,11 +28,10 @@ _PACES: Final = {
 async def _main(bootstrap: str, app: str, member: str, checkpoints: str) -> None:
     worker = WorkflowWorker(
         cluster=Cluster(bootstrap),
-        apps=[app],
-        engines={ReplayEngine.kind: ReplayEngine()},
-        clock=now_ms,
-        draw_seed=lambda: secrets.token_hex(8),
         name="bench-worker",
+        engines={ReplayEngine.kind: ReplayEngine()},
+        code=WorkerCode(apps=[app]),
+        services=WorkerServices(clock=now_ms, draw_seed=lambda: secrets.token_hex(8)),
         member=member,
         pace=_PACES[checkpoints],
     )

@@ -32,25 +32,6 @@ from headwater.schemas.codec import decode
 from headwater.schemas.records import OperationAudited
 from headwater.schemas.topics import AUDIT as TOPIC
 
-__all__ = [
-    "AUDIT",
-    "GENESIS",
-    "OFFSET_TOP",
-    "AuditFilter",
-    "Chained",
-    "Entry",
-    "Finding",
-    "LogEntry",
-    "Verification",
-    "between",
-    "canonical",
-    "entry_of",
-    "linked",
-    "newest",
-    "next_offset",
-    "plan_entries",
-]
-
 #: Hash before the first entry.
 GENESIS: Final = bytes(hashlib.sha256().digest_size)
 #: Postgres's text cannot hold NUL.

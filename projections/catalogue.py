@@ -25,8 +25,6 @@ _TRUNCATED_S: Final = 30.0
 #: All projections.
 PROJECTIONS: Final = (DELIVERIES, WORKFLOWS, GRAPHS, DEPLOYMENTS, AUDIT)
 
-__all__ = ["PROJECTIONS", "run_projector"]
-
 
 async def run_projector(
     *,

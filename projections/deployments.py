@@ -21,8 +21,6 @@ from headwater.schemas.deployments import DeploymentActivated, GraphDeployed
 from headwater.schemas.topics import DEPLOYMENTS as TOPIC
 from headwater.schemas.topics import GRAPH_DEFINITIONS
 
-__all__ = ["DEPLOYMENTS", "GRAPHS"]
-
 
 def _graph_statement(record: LogRecord) -> RowStatement:
     deployed = decode(record.value, GraphDeployed)

@@ -5,12 +5,10 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.idempotency import REMEMBERED_MS, IdempotencyKey, StoredRequest
+from headwater.processors.idempotency_keys import REMEMBERED_MS, IdempotencyKey, StoredRequest
 from headwater.projections.postgres.connections import PooledReader, Row
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.errors import StoreUnavailable
-
-__all__ = ["Hits", "IdempotencyKeys", "hits_of", "record_hits"]
 
 
 class Hits(msgspec.Struct, frozen=True):

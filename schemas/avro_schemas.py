@@ -81,10 +81,11 @@ def _record(kind: type[msgspec.Struct], defined: set[type]) -> dict[str, Any]:
 def _field(
     kind: type[msgspec.Struct], field: msgspec.structs.FieldInfo, defined: set[type]
 ) -> dict[str, Any]:
-    doc = next((doc for doc in _docs(kind, field.name) if doc), None)
-    if doc is None:
-        raise TypeError(f"{kind.__name__}.{field.name}: expected a #: comment above it, found none")
-    schema = {"name": field.name, "type": _type(field.type, defined), "doc": doc}
+    schema = {
+        "name": field.name,
+        "type": _type(field.type, defined),
+        "doc": doc_of(kind, field.name),
+    }
     # Text, not Avro's enum, because its older readers do not report the unknown member. A new
     # member is still a new version, which is not written before all members read it.
     enums = [type_ for type_ in (field.type, *get_args(field.type)) if is_enum(type_)]
@@ -118,6 +119,18 @@ def _type(annotation: Any, defined: set[type]) -> Any:  # noqa: ANN401, any anno
 
 def _paragraph(doc: str) -> str:
     return " ".join(doc.split("\n\n", 1)[0].split()).replace("`", "")
+
+
+def doc_of(kind: type[msgspec.Struct], name: str) -> str:
+    """Return the doc of a field.
+
+    Raises:
+        TypeError: It has none.
+    """
+    doc = next((doc for doc in _docs(kind, name) if doc), None)
+    if doc is None:
+        raise TypeError(f"{kind.__name__}.{name}: expected a #: comment above it, found none")
+    return doc
 
 
 def _docs(kind: type, name: str) -> Iterator[str | None]:

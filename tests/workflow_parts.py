@@ -10,19 +10,25 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.client import RESTARTED_WITHIN_S, WorkflowClient
 from headwater.streams.workflows.worker import WorkflowWorker
+from headwater.streams.workflows.worker_options import WorkerCode, WorkerServices
 from tests.fakes.engines import ENGINES
 
 
 def a_worker(bootstrap: str, **options: Any) -> WorkflowWorker:  # noqa: ANN401 (its own)
-    """A worker of the app of most tests."""
-    usual: dict[str, Any] = {
-        "apps": ["tests.e2e.workflow_app"],
-        "engines": ENGINES,
-        "clock": now_ms,
-        "draw_seed": lambda: "seed",
-        "name": "tests",
-    }
-    return WorkflowWorker(cluster=Cluster(bootstrap), **(usual | options))
+    """A worker of the app of most tests; options of its code and services are passed flat."""
+    code = {"apps": ["tests.e2e.workflow_app"]} | _taken(options, WorkerCode)
+    services = {"clock": now_ms, "draw_seed": lambda: "seed"} | _taken(options, WorkerServices)
+    usual: dict[str, Any] = {"engines": ENGINES, "name": "tests"}
+    return WorkflowWorker(
+        cluster=Cluster(bootstrap),
+        code=WorkerCode(**code),
+        services=WorkerServices(**services),
+        **(usual | options),
+    )
+
+
+def _taken(options: dict[str, Any], kind: Any) -> dict[str, Any]:  # noqa: ANN401 (a NamedTuple)
+    return {name: options.pop(name) for name in kind._fields if name in options}
 
 
 def a_client(

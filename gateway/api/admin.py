@@ -15,7 +15,6 @@ from headwater.gateway.api.deliveries import delivery_routes, raw_event_routes
 from headwater.gateway.api.json_bodies import BodySize, LimitedBodies, OperatorRequest, check_texts
 from headwater.gateway.api.lineage import lineage_routes
 from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses
-from headwater.gateway.api.ports import DeliveryLog, Replays
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import checked_parameters, moment_of
 from headwater.gateway.api.request_scope import AnyRequest
@@ -34,6 +33,8 @@ from headwater.projections.deliveries.queries import (
 from headwater.projections.deliveries.users import UserWhole, user_whole
 from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
 from headwater.projections.workflows.instances import InstanceCount, instance_counts
+from headwater.streams.pipeline.reprocessing import DeadLetters, ReplayResult
+from headwater.streams.pipeline.webhook_log import WebhookLog
 
 
 def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
@@ -111,16 +112,6 @@ class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
-class ReplayResult(msgspec.Struct, frozen=True):
-    """Result of replaying one dead letter."""
-
-    partition: int
-    offset: int
-    topic: str
-    ok: bool
-    detail: str
-
-
 class ReplayAnswer(msgspec.Struct, frozen=True):
     """Results of a replay. With `all`, `next` is set while there may be more dead letters."""
 
@@ -128,7 +119,7 @@ class ReplayAnswer(msgspec.Struct, frozen=True):
     replayed: int
     failed: int
     next: DeadLetterPosition | None
-    results: list[ReplayResult]
+    results: Sequence[ReplayResult]
 
 
 class Traces(msgspec.Struct, frozen=True):
@@ -158,8 +149,8 @@ class Projections(msgspec.Struct, frozen=True):
 
 def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
     reader: Reader,
-    log: DeliveryLog,
-    replays: Replays,
+    log: WebhookLog,
+    replays: DeadLetters,
     providers: Providers,
     *,
     key: str,
@@ -171,7 +162,7 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
     Args:
         reader: Postgres reader.
         log: Topic `webhooks`.
-        replays: Replays dead letters and deliveries.
+        replays: DeadLetters dead letters and deliveries.
         providers: Installed providers.
         key: Operators' key.
         limited: Middleware that limits request bodies.
@@ -198,7 +189,7 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
     )
 
 
-def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandler]:
+def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteHandler]:
     @get(
         "/dlq",
         summary="Dead letters, newest first",
@@ -304,42 +295,35 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
     return [traces, outcomes, outcome, instances, projections]
 
 
-async def _replay(reader: Reader, replays: Replays, request: ReplayRequest) -> ReplayAnswer:
+async def _replay(reader: Reader, replays: DeadLetters, request: ReplayRequest) -> ReplayAnswer:
     if request.all == bool(request.positions):
         raise Problem("invalid_parameter", "expected either positions or all", field="positions")
     check_texts(_REASON_CHARS, reason=request.reason)
-    positions = [(position.partition, position.offset) for position in request.positions]
-    pending: list[DeadLetter] = []
-    next_page = None
-    if request.all:
-        pending, next_page = await _pending(reader, request)
-        positions = [(letter.partition, letter.offset) for letter in pending]
-    if request.dry_run and request.all:
-        results = [_dry_run_result(letter.partition, letter.offset, letter) for letter in pending]
-    elif request.dry_run:
+    pending, next_page = await _pending(reader, request) if request.all else ({}, None)
+    positions = [*pending, *((named.partition, named.offset) for named in request.positions)]
+    if request.dry_run:
         results = [
-            _dry_run_result(partition, offset, await reader.dead_letter(partition, offset))
-            for partition, offset in positions
+            _dry_run_result(*position, pending.get(position) or await reader.dead_letter(*position))
+            for position in positions
         ]
     else:
-        results = [
-            ReplayResult(
-                replayed.partition, replayed.offset, replayed.topic, replayed.ok, replayed.detail
-            )
-            for replayed in await replays.replay(positions)
-        ]
+        results = [*await replays.replay(positions)]
     succeeded = sum(result.ok for result in results)
     return ReplayAnswer(request.dry_run, succeeded, len(results) - succeeded, next_page, results)
 
 
 async def _pending(
     reader: Reader, request: ReplayRequest
-) -> tuple[list[DeadLetter], DeadLetterPosition | None]:
+) -> tuple[dict[tuple[int, int], DeadLetter], DeadLetterPosition | None]:
     """Return a page of dead letters that were never replayed, and the position to continue at."""
     begin = request.after
     after = (-1, -1) if begin is None else (begin.partition, begin.offset)
     page = await reader.pending_dead_letters(limit=REPLAYS_MAX, after=after)
-    letters = [letter for letter in page if request.reason in (None, letter.reason)]
+    letters = {
+        (letter.partition, letter.offset): letter
+        for letter in page
+        if request.reason in (None, letter.reason)
+    }
     last = page[-1] if len(page) == REPLAYS_MAX else None
     return letters, DeadLetterPosition(last.partition, last.offset) if last else None
 

@@ -23,7 +23,7 @@ from headwater.gateway.api.audit import Auditing, audit_router
 from headwater.gateway.api.authentication import STATE as WRONG_KEYS
 from headwater.gateway.api.authentication import Callers, WrongKeys, key_id
 from headwater.gateway.api.body_limits import READ_S, BodyReader, Budget
-from headwater.gateway.api.builtin_routes import BuiltinInstances, prune_routes, replay_routes
+from headwater.gateway.api.builtin_routes import prune_routes, replay_routes
 from headwater.gateway.api.console.api_client import ConsoleKeys
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
@@ -34,8 +34,8 @@ from headwater.gateway.api.json_bodies import ANY_JSON, BodyKind, LimitedBodies
 from headwater.gateway.api.monitoring import Metrics, health_routes
 from headwater.gateway.api.openapi import SECURITY as KEYS
 from headwater.gateway.api.openapi import responses_of
+from headwater.gateway.api.operations import Operations
 from headwater.gateway.api.ownership import UnexpectedHits, ownership_routers
-from headwater.gateway.api.ports import AnswerLog, AuditLog, DeliveryLog, Replays
 from headwater.gateway.api.problems import HANDLERS, Problem
 from headwater.gateway.api.reads import read_routes
 from headwater.gateway.api.rebuilds import rebuild_routes
@@ -60,6 +60,9 @@ from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
+from headwater.streams.pipeline.reprocessing import DeadLetters
+from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
+from headwater.streams.pipeline.webhook_log import WebhookLog
 
 _VERSION: Final = version("headwater")
 _ROOT: Final = "/"
@@ -96,10 +99,10 @@ class Ports:
         clock: Unix milliseconds.
     """
 
-    log: DeliveryLog
+    log: WebhookLog
     answers: AnswerLog
     audit: AuditLog
-    replays: Replays
+    replays: DeadLetters
     reader: Reader
     workflows: WorkflowPorts
     users: UserServices
@@ -194,7 +197,7 @@ def _operators_routes(
     settings: Settings, ports: Ports, providers: Providers, limited: LimitedBodies
 ) -> list[Router]:
     key, reader, workflows = settings.admin_key.get_secret_value(), ports.reader, ports.workflows
-    builtin = BuiltinInstances(
+    operations = Operations(
         commands=workflows.commands,
         workflows=workflows.workflows,
         new_id=workflows.new_id,
@@ -203,8 +206,8 @@ def _operators_routes(
     further = [
         *wipe_routes(reader, ports.wiping),
         *rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id),
-        *replay_routes(reader, builtin),
-        *prune_routes(reader, builtin),
+        *replay_routes(reader, operations),
+        *prune_routes(reader, operations),
     ]
     hits = UnexpectedHits(reader, settings.project, ports.clock)
     return [
@@ -292,9 +295,11 @@ async def _running(
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as exits:
         exits.enter_context(watch.watching())
-        for log in (ports.log, ports.answers, ports.audit, ports.replays, ports.wiping.log):
+        for log in (ports.log, ports.answers, ports.audit):
             await log.start()
             exits.push_async_callback(log.stop)
+        exits.push_async_callback(ports.replays.stop)
+        exits.push_async_callback(ports.wiping.log.stop)
         for reader in (ports.reader, watching):
             await reader.open()
             exits.push_async_callback(reader.close)

@@ -29,7 +29,6 @@ from typing_extensions import override
 from headwater.gateway.api.authentication import admitted_key, operators_only
 from headwater.gateway.api.monitoring import Metrics
 from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses
-from headwater.gateway.api.ports import AuditLog
 from headwater.gateway.api.problems import on_headwater_error
 from headwater.gateway.api.request_parameters import checked_parameters, moment_of
 from headwater.gateway.api.request_scope import (
@@ -42,6 +41,7 @@ from headwater.projections.audit import AuditFilter, Chained, newest
 from headwater.projections.postgres.connections import PooledReader
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.records import OperationAudited
+from headwater.streams.pipeline.request_logs import AuditLog
 
 _LOG: Final = logging.getLogger("headwater.gateway.audit")
 

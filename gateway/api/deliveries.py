@@ -1,6 +1,5 @@
 """Operator routes for deliveries: list them, get one with its bytes, and process some again."""
 
-import re
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -13,7 +12,6 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import OptionalBody, problem_responses
-from headwater.gateway.api.ports import DeliveryLog, Replays
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import moment_of
 from headwater.projections.deliveries.lineage import (
@@ -31,11 +29,15 @@ from headwater.projections.deliveries.users import WaitingDelivery, oldest_waiti
 from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
 from headwater.schemas.errors import PARSE_ERRORS, UndecodableRecord, UnknownSchema
 from headwater.schemas.topics import WEBHOOKS
-from headwater.streams.pipeline.webhook_log import Stored
+from headwater.streams.pipeline.reprocessing import (
+    WEBHOOKS_POSITION,
+    DeadLetters,
+    DeliveryToReplay,
+    known_positions,
+)
+from headwater.streams.pipeline.webhook_log import Stored, WebhookLog
 
 _PAGE_DEFAULT: Final = 50
-#: Partition and offset in the topic webhooks.
-_POSITION: Final = re.compile(r"([0-9]{1,9})@([0-9]{1,18})")
 
 Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
 Moment = Annotated[str | None, QueryParameter(description="RFC 3339.")]
@@ -53,7 +55,7 @@ class DeliveryAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     body: str | None = None
 
 
-def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHandler]:
+def delivery_routes(reader: PooledReader, log: WebhookLog) -> list[HTTPRouteHandler]:
     """Return the routes under /admin/deliveries."""
 
     @get(
@@ -100,7 +102,7 @@ def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHan
             bool, QueryParameter(name="body", description="Include the body.")
         ] = False,
     ) -> DeliveryAnswer:
-        at = _POSITION.fullmatch(named)
+        at = WEBHOOKS_POSITION.fullmatch(named)
         if at is not None:
             received = await log.read(int(at[1]), int(at[2]))
             named = named if received is None else received.delivery.event_id
@@ -116,7 +118,7 @@ def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHan
     return [listing, one]
 
 
-async def _body(log: DeliveryLog, details: DeliveryWhole) -> str | None:
+async def _body(log: WebhookLog, details: DeliveryWhole) -> str | None:
     try:
         received = await log.read(details.outcome.partition, details.outcome.offset)
     except (UndecodableRecord, UnknownSchema):
@@ -130,8 +132,6 @@ async def _body(log: DeliveryLog, details: DeliveryWhole) -> str | None:
 DRAIN_MAX: Final = 1_000
 _DRAIN_DEFAULT: Final = 100
 _USER_CHARS: Final = 512
-#: Partition and offset in the topic webhooks.
-_TOPIC_POSITION: Final = re.compile(rf"(?:{WEBHOOKS}/)?([0-9]{{1,9}})@([0-9]{{1,18}})")
 
 
 class RawEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -183,7 +183,7 @@ class Drained(msgspec.Struct, frozen=True):
 
 
 def raw_event_routes(
-    reader: PooledReader, log: DeliveryLog, replays: Replays
+    reader: PooledReader, log: WebhookLog, replays: DeadLetters
 ) -> list[HTTPRouteHandler]:
     """Return the routes under /admin/raw-events, and /admin/drain."""
 
@@ -212,12 +212,13 @@ def raw_event_routes(
     async def replay(named: FromPath[str]) -> RawEventReplayed:
         details = await _find(reader, log, named)
         event_id = details.outcome.event_id
-        for partition, offset in _positions(details):
-            for appended in await replays.reprocess([(partition, offset)]):
-                if appended.new_offset is not None:
-                    position = f"{WEBHOOKS}/{partition}@{appended.new_offset}"
-                    return RawEventReplayed(ok=True, raw_event_id=event_id, position=position)
-        raise Problem("gone", _GONE.format(details.outcome.partition, details.outcome.offset))
+        delivery = DeliveryToReplay(event_id, _positions(details))
+        appended = await replays.reprocess([delivery])
+        if event_id not in appended:
+            raise Problem("gone", _GONE.format(details.outcome.partition, details.outcome.offset))
+        partition, offset = appended[event_id]
+        position = f"{WEBHOOKS}/{partition}@{offset}"
+        return RawEventReplayed(ok=True, raw_event_id=event_id, position=position)
 
     @post(
         "/drain",
@@ -234,7 +235,7 @@ def raw_event_routes(
         subjects = None if data.user_id is None else await subjects_of(reader, data.user_id)
         waiting = await oldest_waiting(reader, subjects=subjects, limit=data.limit)
         appended = await replays.reprocess([_last_read(parked) for parked in waiting])
-        return Drained(ok=True, enqueued=sum(record.new_offset is not None for record in appended))
+        return Drained(ok=True, enqueued=len(appended))
 
     return [raw_event, replay, drain]
 
@@ -245,10 +246,10 @@ _GONE: Final = (
 )
 
 
-async def _find(reader: PooledReader, log: DeliveryLog, named: str) -> DeliveryWhole:
+async def _find(reader: PooledReader, log: WebhookLog, named: str) -> DeliveryWhole:
     """Return the details of a delivery by event id, request id or position."""
     event_id = named
-    at = _TOPIC_POSITION.fullmatch(named)
+    at = WEBHOOKS_POSITION.fullmatch(named)
     if at is not None:
         stored = await log.read(int(at[1]), int(at[2]))
         if stored is None:
@@ -268,27 +269,19 @@ async def _find(reader: PooledReader, log: DeliveryLog, named: str) -> DeliveryW
     return details
 
 
-def _positions(details: DeliveryWhole) -> list[tuple[int, int]]:
-    """Return the known positions of a delivery, the likeliest first.
-
-    A delivery is stored at the offset that its outcome names, until a replay or a gateway appends
-    another record with the same id; then compaction keeps only the later record. So a delivery is
-    searched for at all its known positions.
-    """
+def _positions(details: DeliveryWhole) -> tuple[tuple[int, int], ...]:
     outcome = details.outcome
-    positions = [outcome.position, *(journey.position for journey in reversed(details.journeys))]
-    matches = [_TOPIC_POSITION.fullmatch(position) for position in positions]
-    parsed = [(int(match[1]), int(match[2])) for match in matches if match is not None]
-    return list(dict.fromkeys([(outcome.partition, outcome.offset), *parsed]))
+    later = [journey.position for journey in reversed(details.journeys)]
+    return known_positions(outcome.partition, outcome.offset, outcome.position, *later)
 
 
-def _last_read(waiting: WaitingDelivery) -> tuple[int, int]:
-    """Return where a parked delivery was last read; compaction may have removed older records."""
-    at = _TOPIC_POSITION.fullmatch(waiting.position)
-    return (waiting.partition, waiting.offset) if at is None else (int(at[1]), int(at[2]))
+def _last_read(parked: WaitingDelivery) -> DeliveryToReplay:
+    """Return a parked delivery, first where it was last read."""
+    positions = known_positions(parked.partition, parked.offset, parked.position)
+    return DeliveryToReplay(parked.event_id, positions[::-1])
 
 
-async def _stored(log: DeliveryLog, details: DeliveryWhole) -> AsyncIterator[tuple[str, Stored]]:
+async def _stored(log: WebhookLog, details: DeliveryWhole) -> AsyncIterator[tuple[str, Stored]]:
     for partition, offset in _positions(details):
         stored = await log.read(partition, offset)
         if stored is not None and stored.delivery.event_id == details.outcome.event_id:

@@ -11,9 +11,9 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, QueryParameter
 
 from headwater.gateway.api.openapi import problem_responses
-from headwater.gateway.api.ports import DeliveryLog
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import sent_segments
+from headwater.gateway.builtin.instances import InstanceNamed
 from headwater.processors.columns import RowUpdate
 from headwater.processors.lineage import (
     ColumnValue,
@@ -37,6 +37,7 @@ from headwater.projections.errors import RecordRefused
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import Table, begins_with_user
+from headwater.streams.pipeline.webhook_log import WebhookLog
 
 #: Deliveries that are normalized again for one row; reading them takes a few seconds.
 _DELIVERIES_MAX: Final = 1_000
@@ -88,24 +89,15 @@ class ImpactRow(msgspec.Struct, frozen=True, kw_only=True):
     columns_still_set: tuple[str, ...]
 
 
-class StartedInstance(msgspec.Struct, frozen=True):
-    """An instance of a workflow that a delivery started."""
-
-    workflow: str
-    id: str
-
-
 class Impact(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that a delivery set, and workflow instances that it started."""
 
     raw_event_id: str
     rows: tuple[ImpactRow, ...]
-    instances: tuple[StartedInstance, ...]
+    instances: tuple[InstanceNamed, ...]
 
 
-def lineage_routes(
-    reader: Reader, log: DeliveryLog, providers: Providers
-) -> list[HTTPRouteHandler]:
+def lineage_routes(reader: Reader, log: WebhookLog, providers: Providers) -> list[HTTPRouteHandler]:
     """Return the routes under /admin/why and /admin/impact."""
 
     @get(
@@ -165,7 +157,7 @@ def _key(table: Table, segments: Sequence[str]) -> tuple[str, ...]:
 
 async def _why(
     reader: Reader,
-    log: DeliveryLog,
+    log: WebhookLog,
     providers: Providers,
     table: Table,
     key: tuple[str, ...],
@@ -231,7 +223,7 @@ async def _deliveries(
 
 
 async def _normalized(
-    reader: Reader, log: DeliveryLog, providers: Providers, placed: Sequence[LocatedDelivery]
+    reader: Reader, log: WebhookLog, providers: Providers, placed: Sequence[LocatedDelivery]
 ) -> list[RowUpdate]:
     """Normalize deliveries with the current normalizers."""
     received = await log.read_all([(entry.partition, entry.offset) for entry in placed])
@@ -268,7 +260,7 @@ def _overridden(value: ColumnValue) -> Overridden:
 
 
 async def _impact(
-    reader: Reader, log: DeliveryLog, providers: Providers, raw_event_id: str
+    reader: Reader, log: WebhookLog, providers: Providers, raw_event_id: str
 ) -> Impact:
     details = await delivery(reader, raw_event_id)
     if details is None or details.outcome.event_id != raw_event_id:
@@ -302,7 +294,7 @@ async def _impact(
         )
         for row_ in remaining
     ]
-    instances = tuple(StartedInstance(effect.workflow, effect.instance_id) for effect in started)
+    instances = tuple(InstanceNamed(effect.workflow, effect.instance_id) for effect in started)
     return Impact(raw_event_id=raw_event_id, rows=tuple(rows), instances=instances)
 
 

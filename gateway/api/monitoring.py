@@ -21,10 +21,10 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from headwater.gateway.api.ports import DeliveryLog
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import StoreUnavailable
+from headwater.streams.pipeline.webhook_log import WebhookLog
 
 #: Litestar adds the charset to text types.
 MEDIA_TYPE: Final = "text/plain; version=0.0.4"
@@ -200,7 +200,7 @@ class Readiness(msgspec.Struct, frozen=True):
     parts: dict[str, str]
 
 
-def health_routes(log: DeliveryLog, reader: PooledReader, metrics: Metrics) -> Router:
+def health_routes(log: WebhookLog, reader: PooledReader, metrics: Metrics) -> Router:
     """Return the monitoring routes; they need no key.
 
     Args:

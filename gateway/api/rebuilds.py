@@ -10,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from headwater.gateway.api.openapi import problem_responses
+from headwater.gateway.api.operations import operation_routes
 from headwater.gateway.api.problems import Problem
 from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
 from headwater.projections.rebuilds.rebuilds import (
@@ -89,15 +90,6 @@ def rebuild_routes(
     known = tuple(projections)
     problems = problem_responses("not_found", "not_compared", "store_unavailable")
 
-    @post(
-        "/rebuilds",
-        audit="rebuilds.begin",
-        status_code=202,
-        summary="Rebuild a projection from the first offset",
-        description=f"One of: {', '.join(known)}. The projector builds it while the current one "
-        f"continues to serve, and compares the two. {_COMPARED} A dry run cannot be switched to.",
-        responses=problem_responses("rebuild_under_way", "store_unavailable"),
-    )
     async def rebuild(data: JSONBody[RebuildOrder]) -> RebuildState:
         if data.projection not in known:
             detail = f"projection: expected one of {', '.join(known)}, found {data.projection!a}"
@@ -112,11 +104,6 @@ def rebuild_routes(
     async def listing(limit: Limit = _PAGE_DEFAULT) -> Rebuilds:
         return Rebuilds([_state(row) for row in await latest(reader, limit=limit)])
 
-    @get(
-        "/rebuilds/{rebuild_id:str}",
-        summary="Get the progress of a rebuild, and its differences",
-        responses=problem_responses("not_found", "store_unavailable"),
-    )
     async def look(rebuild_id: FromPath[str]) -> RebuildState:
         return _state(await _get(reader, rebuild_id))
 
@@ -141,7 +128,17 @@ def rebuild_routes(
     async def back(rebuild_id: FromPath[str]) -> RebuildState:
         return await _move(reader, rebuild_id, "switching_back", ("switched",))
 
-    return [rebuild, listing, look, switch, back]
+    routes = operation_routes(
+        "rebuild",
+        rebuild,
+        look,
+        audit="rebuilds.begin",
+        summary="Rebuild a projection from the first offset",
+        description=f"One of: {', '.join(known)}. The projector builds it while the current one "
+        f"continues to serve, and compares the two. {_COMPARED} A dry run cannot be switched to.",
+        responses=problem_responses("rebuild_under_way", "store_unavailable"),
+    )
+    return [*routes, listing, switch, back]
 
 
 async def _get(reader: PooledReader, rebuild_id: str) -> Rebuild:

@@ -10,10 +10,10 @@ from litestar.enums import ScopeType
 from litestar.exceptions import MethodNotAllowedException, NotFoundException
 from litestar.types import Scope
 
-from headwater.gateway.api.ports import AnswerLog
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import claimed_request_id, displayable_path, own_request_id
 from headwater.schemas.records import RequestAnswered
+from headwater.streams.pipeline.request_logs import AnswerLog
 
 _LOG: Final = logging.getLogger("headwater.gateway.refused")
 

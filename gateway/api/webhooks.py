@@ -19,13 +19,12 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from headwater.gateway.api.body_limits import BodyReader, Hold, Refusal
-from headwater.gateway.api.delivery_batcher import (
-    DeliveryBatcher,
+from headwater.gateway.api.delivery_reader import (
+    DeliveryReader,
     HandshakeResponse,
     IncomingDelivery,
 )
 from headwater.gateway.api.monitoring import Metrics
-from headwater.gateway.api.ports import DeliveryLog
 from headwater.gateway.api.problems import MEDIA_TYPE, document, retry_headers
 from headwater.gateway.api.refusals import Refusals
 from headwater.gateway.api.request_scope import keep_request_id
@@ -34,7 +33,7 @@ from headwater.processors.signatures import Claim, Refused, read_claim
 from headwater.processors.sources import GITHUB_EVENT, Source
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded
 from headwater.schemas.records import RequestAnswered
-from headwater.streams.pipeline.webhook_log import Appended
+from headwater.streams.pipeline.webhook_log import Appended, WebhookLog
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -80,7 +79,7 @@ class Receiver:
         self,
         source: Source,
         *,
-        log: DeliveryLog,
+        log: WebhookLog,
         bodies: BodyReader,
         peer_of: Callable[[Scope], str],
         refusals: Refusals,
@@ -90,7 +89,7 @@ class Receiver:
     ) -> None:
         self._source = source.name
         self._scheme = source.scheme
-        self._batcher = DeliveryBatcher(source, log)
+        self._reader = DeliveryReader(source, log)
         self._bodies = bodies
         self._peer_of = peer_of
         self._refusals = refusals
@@ -207,7 +206,7 @@ class Receiver:
     async def _append(self, incoming: IncomingDelivery) -> Accepted | HandshakeResponse | Refusal:
         started = perf_counter()  # a duration for a metric, not part of the delivery
         try:
-            answer = await self._batcher.process(incoming)
+            answer = await self._reader.process(incoming)
         except (BrokerUnavailable, Overloaded, NotYetReadable) as error:
             return Refusal(error.code, error.message)
         if isinstance(answer, Refused):

@@ -14,12 +14,12 @@ from litestar.params import FromPath, PathParameter
 
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import problem_responses
-from headwater.gateway.api.ports import Wipes
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.builtin.blobs.store import Blobs, InvalidBlobKey, reports_of
 from headwater.projections.deliveries.users import progress
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import forgotten
+from headwater.streams.pipeline.wiping import WipeLog
 
 _POLL_EVERY_S: Final = 0.2
 #: A response waits up to 20 s for the partitions; commands wait somewhat longer.
@@ -35,7 +35,7 @@ UserId = Annotated[str, PathParameter(description="The user's id, as in deliveri
 class Wiping:
     """Dependencies of wipes in addition to Postgres."""
 
-    log: Wipes
+    log: WipeLog
     blobs: Blobs
     new_id: Callable[[], str]
     polls: int = _POLLS

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,8 +12,7 @@ from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.settings import Settings
 from headwater.processors.wipes import ForgetParams
 from headwater.projections.deliveries.plan import DELIVERIES
-from headwater.projections.deliveries.replaying import Matched, ReplayCursor, Selection
-from headwater.projections.deliveries.replaying import page as page_of
+from headwater.projections.deliveries.replaying import Matched, ReplayCursor, Selection, page
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.projector.store import next_offsets
 from headwater.projections.workflows.history import PROJECTION
@@ -29,14 +27,13 @@ from headwater.projections.workflows.instances import (
 )
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import Command, DeleteInstance, TerminateRun
-from headwater.schemas.topics import EFFECTS, WEBHOOKS, WORKFLOW_HISTORY
+from headwater.schemas.topics import EFFECTS, WORKFLOW_HISTORY
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.readers import Offsets
-from headwater.streams.pipeline.reprocessing import DeliveryReplay, DeliveryToReplay
+from headwater.streams.pipeline.reprocessing import DeadLetters, DeliveryToReplay, known_positions
 from headwater.streams.workflows.client import Addressed, WorkflowClient
 from headwater.streams.workflows.history_topic import erase_deleted
 
-_POSITION: Final = re.compile(rf"{WEBHOOKS}/([0-9]+)@([0-9]+)")
 #: Outcomes of deliveries with decided effects on workflows.
 _HAD_EFFECTS: Final = ("processed", "skipped")
 
@@ -44,27 +41,22 @@ _HAD_EFFECTS: Final = ("processed", "skipped")
 class DeliveryReplays:
     """Replays deliveries."""
 
-    def __init__(self, reader: PooledReader, settings: Settings) -> None:
+    def __init__(self, reader: PooledReader, settings: Settings, clock: Callable[[], int]) -> None:
         self._reader = reader
-        self._log = DeliveryReplay(cluster_of(settings))
+        self._log = DeadLetters(cluster=cluster_of(settings), clock=clock)
 
-    async def page(
-        self, selection: Selection, after: ReplayCursor, limit: int
-    ) -> Sequence[Matched]:
-        """Return a page of a selection, after a cursor."""
-        return await page_of(self._reader, selection, after, limit)
-
-    async def append(self, page: Sequence[Matched], replay_id: str) -> int:
-        """Append deliveries again; return how many of them the log still had."""
-        return await self._log.replay([_replay_of(row) for row in page], replay_id)
+    async def replay_page(
+        self, selection: Selection, after: Sequence[str], size: int, replay_id: str
+    ) -> tuple[Sequence[Matched], int]:
+        """Append a page of deliveries again; return them, and how many the log still had."""
+        rows = await page(self._reader, selection, ReplayCursor(*after), size)
+        deliveries = [_replay_of(row) for row in rows]
+        return rows, len(await self._log.reprocess(deliveries, replay_id))
 
 
 def _replay_of(row: Matched) -> DeliveryToReplay:
-    positions = [(row.partition, row.offset)]
-    read_at = _POSITION.fullmatch(row.position)
-    if read_at is not None:
-        positions.append((int(read_at[1]), int(read_at[2])))
-    return DeliveryToReplay(row.event_id, tuple(positions), row.status in _HAD_EFFECTS)
+    positions = known_positions(row.partition, row.offset, row.position)
+    return DeliveryToReplay(row.event_id, positions, row.status in _HAD_EFFECTS)
 
 
 # -- deletion
@@ -138,15 +130,20 @@ class InstanceDeletion:
             await asyncio.sleep(_POLL_EVERY_S)
         return len(deleted)
 
-    async def expired(self, expiry: Expiry, after: PruneCursor, limit: int) -> Sequence[Expired]:
-        """Return instances past their retention, after a cursor."""
-        return await expired(self._reader, expiry, after, limit)
+    async def prune_page(
+        self, expiry: Expiry, after: Sequence[str], size: int
+    ) -> tuple[Sequence[Expired], int]:
+        """Delete a page of instances past their retention, unless they have changed since.
 
-    async def delete_unchanged(self, page: Sequence[Expired]) -> int:
-        """Delete the instances that have not changed since; return how many were deleted."""
+        Returns:
+            The page, and how many of its instances were deleted.
+        """
+        rows = await expired(self._reader, expiry, PruneCursor(*after), size)
+        if not rows:
+            return rows, 0
         await self._connect()
-        outcomes = await self._client.send_many([_conditional_deletion_of(one) for one in page])
-        return sum(not outcome.code for outcome in outcomes)
+        outcomes = await self._client.send_many([_conditional_deletion_of(row) for row in rows])
+        return rows, sum(not outcome.code for outcome in outcomes)
 
     async def erase(self) -> int:
         """Erase the history of deleted instances by tombstones; return the number of records."""

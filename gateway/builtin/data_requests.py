@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 from typing_extensions import override
 
-from headwater.gateway.builtin.dependencies import TerraRequests
 from headwater.gateway.builtin.terra.answers import TerraFailed, TerraRefused
+from headwater.gateway.builtin.terra.client import Terra
 from headwater.gateway.settings.terra import TerraNotConfigured
 from headwater.processors.code.errors import NonRetryableError
 
@@ -70,9 +70,7 @@ def requests_of(connections: Iterable[str], kinds: Sequence[str]) -> list[DataRe
     return [DataRequest(connection, kind) for connection in connections for kind in kinds]
 
 
-async def request_one(
-    terra: TerraRequests, request: DataRequest, start: date, end: date
-) -> RequestResults:
+async def request_one(terra: Terra, request: DataRequest, start: date, end: date) -> RequestResults:
     """Make a request.
 
     Raises:
@@ -91,7 +89,7 @@ async def request_one(
 
 
 async def request_all(
-    terra: TerraRequests, requests: Sequence[DataRequest], start: date, end: date
+    terra: Terra, requests: Sequence[DataRequest], start: date, end: date
 ) -> RequestResults:
     """Make requests concurrently.
 

@@ -1,96 +1,20 @@
-"""Dependencies of the built-in workflows: their interfaces, and their creation on first use."""
+"""Dependencies of the built-in workflows, created on first use."""
 
 import asyncio
 import secrets
-from collections.abc import Collection, Sequence
-from datetime import date
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from headwater.gateway.builtin.blobs.folder import blobs_at
 from headwater.gateway.builtin.blobs.store import Blobs
 from headwater.gateway.builtin.terra.client import Terra
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.settings import Settings
-from headwater.projections.workflows.instances import Expired, Expiry, PruneCursor
-from headwater.schemas.providers.headwater import SystemEvent
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
     from headwater.gateway.builtin.bulk_operations import DeliveryReplays, InstanceDeletion
     from headwater.projections.deliveries.queries import Reader
     from headwater.streams.pipeline.webhook_log import WebhookLog
-
-
-class TerraRequests(Protocol):
-    """Requests to Terra. All methods raise TerraNotConfigured, TerraFailed, TerraRefused.
-
-    See `gateway.builtin.terra.client`.
-    """
-
-    async def request_data(self, kind: str, user_id: str, start: date, end: date) -> str:
-        """Request the data of a connection; return Terra's reference."""
-
-    async def upload_lab_report(
-        self, reference_id: str, *, name: str, content_type: str, content: bytes
-    ) -> tuple[str, str]:
-        """Upload a lab report; return the id of the upload, and the whole response."""
-
-
-class ConnectionQueries(Protocol):
-    """Queries of connections. All methods raise StoreUnavailable."""
-
-    async def active_connections(self, *, after: str, limit: int) -> Sequence[str]:
-        """Return Terra's ids of active connections in the order of their MD5, after a digest."""
-
-    async def active_connections_of(self, digests: Collection[str]) -> Sequence[str]:
-        """Return Terra's ids of the active connections with these digests."""
-
-
-class InstancePruner(Protocol):
-    """Deletes instances past their retention.
-
-    All methods raise StoreUnavailable, BrokerUnavailable, OutcomeUnknown, Overloaded.
-    """
-
-    async def expired(self, expiry: Expiry, after: PruneCursor, limit: int) -> Sequence[Expired]:
-        """Return instances past their retention, after a cursor."""
-
-    async def delete_unchanged(self, page: Sequence[Expired]) -> int:
-        """Delete the instances that have not changed since; return how many were deleted."""
-
-    async def erase(self) -> int:
-        """Erase the history of deleted instances; return the number of records."""
-
-
-class FactLog(Protocol):
-    """The topic `webhooks`, for system events."""
-
-    async def publish_fact(self, fact: SystemEvent, *, request_id: str) -> object:
-        """Append a system event; return when it is durable. Repeating it is safe.
-
-        Raises:
-            BrokerUnavailable: Kafka did not acknowledge in time.
-            Overloaded: Too many records wait for Kafka.
-        """
-
-
-class TerraDependencies(Protocol):
-    """Dependencies of the Terra workflows, opened on first use."""
-
-    async def terra(self) -> TerraRequests:
-        """Return Terra's API."""
-
-    async def connections(self) -> ConnectionQueries:
-        """Return the queries of connections."""
-
-    async def blobs(self) -> Blobs:
-        """Return the blob store."""
-
-    async def facts(self) -> FactLog:
-        """Return the log for system events."""
-
-
-# -- adapters
 
 #: Checks for the connection to Kafka, and seconds between them.
 _POLLS: Final = 100
@@ -130,7 +54,7 @@ class Dependencies:
         if self._replays is None:
             from headwater.gateway.builtin.bulk_operations import DeliveryReplays  # noqa: PLC0415 (see above)
 
-            self._replays = DeliveryReplays(await self.connections(), self._settings)
+            self._replays = DeliveryReplays(await self.connections(), self._settings, now_ms)
         return self._replays
 
     async def instance_deletion(self) -> "InstanceDeletion":

@@ -1,73 +1,75 @@
-"""Built-in workflows as instances: names, params and progress, for code that starts or reads them.
+"""Built-in workflows as their clients see them: names, params, progress and results.
 
 The workflows are in `gateway.builtin.maintenance_workflows` and `gateway.builtin.terra_workflows`.
-Those that deliveries start are named in `processors.providers.terra.backfill` and
-`processors.providers.headwater`. Dates are YYYY-MM-DD; ranges include the last day.
+Those that deliveries start are named in `processors.providers.terra.backfill`,
+`processors.providers.headwater` and `processors.wipes`. Dates are YYYY-MM-DD; ranges include the
+last day.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
-from headwater.projections.deliveries.replaying import FIRST as FIRST_DELIVERY
-from headwater.projections.deliveries.replaying import ReplayCursor, Selection
-from headwater.projections.workflows.instances import FIRST as FIRST_INSTANCE
-from headwater.projections.workflows.instances import Expiry, PruneCursor
+from headwater.projections.deliveries.replaying import Selection
+from headwater.projections.workflows.instances import Expiry
+
+
+class InstanceNamed(msgspec.Struct, frozen=True):
+    """An instance of a workflow."""
+
+    workflow: str
+    id: str
+
+
+# -- prunes and replays
 
 #: The workflow of prunes.
 PRUNE: Final = "headwater-prune"
-#: The step that deletes a page: its result is a `Pruned`.
-PRUNE_PAGE: Final = "page"
-#: The step that compacts the log: its result is the number of records.
+#: The workflow of replays.
+REPLAY: Final = "headwater-replay"
+_RATE_MAX: Final = 100_000
+#: The step of an operation that handles a page: its result is a `PageProgress`.
+PAGE: Final = "page"
+#: The step after the last page of a prune: its result is the number of records.
 ERASE: Final = "erase"
 
 
-class PruneParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Params of a prune."""
+class PruneParams(Expiry, frozen=True, kw_only=True):
+    """Params of a prune, with the number of instances."""
 
-    asked: Expiry
     matched: int
 
 
-class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of a prune; `kept` counts instances that changed after they were counted."""
+class ReplayOrder(Selection, frozen=True, kw_only=True):
+    """Deliveries to replay: those that match all filters; without filters, all deliveries.
 
-    deleted: int = 0
-    kept: int = 0
-    after: PruneCursor | None = FIRST_INSTANCE
-
-
-# -- replays
-
-#: The workflow of replays.
-REPLAY: Final = "headwater-replay"
-#: The step that replays a page: its result is a `ReplayProgress`.
-REPLAY_PAGE: Final = "page"
-
-
-class ReplayParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Params of a replay.
-
-    Attributes:
-        user_id: User of the deliveries, if it is only one: a wipe of the user finds the replay by
-            it.
-        rate: Deliveries a second; 0 for no limit.
-        dry_run: Whether it was only counted, which happens before it begins.
+    `since` and `until` are RFC 3339 and refer to the time of receipt. `from` and `to` are offsets
+    of the partition, inclusive. `rate` is in deliveries a second.
     """
 
-    selection: Selection
-    matched: int
-    user_id: str | None = None
-    rate: int = 0
+    rate: Annotated[int, msgspec.Meta(ge=1, le=_RATE_MAX)] | None = None
     dry_run: bool = False
 
 
-class ReplayProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of a replay; `gone` counts deliveries that are no longer in the log."""
+class ReplayParams(ReplayOrder, frozen=True, kw_only=True):
+    """Params of a replay, with the number of deliveries. A wipe of its `user_id` finds it."""
 
-    replayed: int = 0
-    gone: int = 0
-    after: ReplayCursor | None = FIRST_DELIVERY
+    matched: int
+
+
+class PageProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """Progress of an operation.
+
+    Attributes:
+        done: Number of instances that were deleted, or of deliveries that were replayed.
+        skipped: Number of instances that changed after they were counted, or of deliveries that
+            are no longer in the log.
+        after: Cursor of the next page; None after the last page.
+    """
+
+    done: int = 0
+    skipped: int = 0
+    after: tuple[str, ...] | None = ()
 
 
 # -- requests to Terra

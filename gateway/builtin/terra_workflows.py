@@ -21,7 +21,7 @@ from headwater.gateway.builtin.data_requests import (
     request_one,
     requests_of,
 )
-from headwater.gateway.builtin.dependencies import TerraDependencies
+from headwater.gateway.builtin.dependencies import Dependencies
 from headwater.gateway.builtin.instances import IMPORT, RECONCILE, ImportParams, LabResult
 from headwater.gateway.builtin.terra.answers import TerraFailed
 from headwater.gateway.builtin.terra.client import DATA_TYPES
@@ -81,7 +81,7 @@ class TerraWorkflows:
         clock: Returns Unix milliseconds; read only in steps.
     """
 
-    def __init__(self, dependencies: TerraDependencies, clock: Callable[[], int]) -> None:
+    def __init__(self, dependencies: Dependencies, clock: Callable[[], int]) -> None:
         self._dependencies = dependencies
         self._clock = clock
 

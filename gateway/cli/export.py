@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from headwater.gateway.cli.options import examples, postgres_option, settings_from
-from headwater.gateway.cli.output import at_terminal, counted, print_json, say
+from headwater.gateway.cli.output import at_terminal, counted, print_json, say, say_progress
 from headwater.gateway.settings.addresses import dsn_of
 
 if TYPE_CHECKING:
@@ -252,6 +252,7 @@ def export(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
             rows += len(batch)
             report(rows)
         writer.finish()
+    say_progress("")
     if as_json:
         print_json({"table": table, "format": format_, "output": str(output), "rows": rows})
         return
@@ -298,6 +299,6 @@ def _progress(table: str, clock: Callable[[], float]) -> Callable[[int], None]:
         nonlocal last_s
         if clock() - last_s >= _REPORT_EVERY_S:
             last_s = clock()
-            click.echo(f"\r{table}: rows so far: {rows:,}", err=True, nl=False)
+            say_progress(f"{table}: rows so far: {rows:,}")
 
     return report

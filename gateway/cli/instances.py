@@ -231,7 +231,7 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
 instances.add_command(show_logs)
 instances.add_command(
     OnDemand(
-        "long_operations:prune",
+        "operations:prune",
         "Delete instances past their retention from rows, snapshots, stores and the log.",
     )
 )

@@ -103,10 +103,10 @@ COMMANDS: Final = (
     ),
     OnDemand("jobs:jobs", "List the jobs of graphs, activate them, and end them."),
     OnDemand(
-        "long_operations:rebuild",
+        "operations:rebuild",
         "Build a table, or the workflows, again from offset 0 with this release, and compare.",
     ),
-    OnDemand("long_operations:replay", "Process deliveries again: those that match all options."),
+    OnDemand("operations:replay", "Process deliveries again: those that match all options."),
     OnDemand("runs:runs", "Create runs once per idempotency key, show and cancel them."),
     OnDemand("options:settings", "Show every setting: its variable, value, default and meaning."),
     OnDemand(

@@ -2,15 +2,14 @@
 
 import base64
 import contextlib
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import examples, limit_option
+from headwater.gateway.cli.operations import Operation, followed
+from headwater.gateway.cli.options import confirm, examples, limit_option, yes_option
 from headwater.gateway.cli.output import counted, rfc3339
 from headwater.gateway.cli.results import Columns, Result, fields, listing, prints
 from headwater.schemas.codec import decode
@@ -121,7 +120,7 @@ def _body(value: str | None) -> str:
 @click.option("--all", "everything", is_flag=True, help="All that were never replayed.")
 @click.option("--reason", help="With --all: only those of this reason.")
 @click.option("--dry-run", is_flag=True, help="Show what would be replayed, and change nothing.")
-@click.option("--yes", is_flag=True, help="With --all: do not ask for confirmation.")
+@yes_option
 @admin_options
 @prints
 def replay_letters(
@@ -139,40 +138,44 @@ def replay_letters(
     """
     if everything == bool(positions):
         raise click.UsageError("expected either PARTITION/OFFSET or --all")
-    request: dict[str, Any] = {"all": True, "reason": reason}
+    request: Operation = {"all": True, "reason": reason}
     if not everything:
         request = {
             "positions": [{"partition": p, "offset": o} for p, o in map(_position, positions)]
         }
     elif not (dry_run or yes):
-        count = sum(page["replayed"] for page in _replayed(api, request | {"dry_run": True}))
-        if count and not sys.stdin.isatty():
-            what = f"{counted(count, 'dead letter')} would be replayed"
-            raise click.UsageError(
-                f"expected --yes, or a terminal to confirm at, found neither: {what}"
-            )
-        if count:
-            click.confirm(f"Replay {counted(count, 'dead letter')}?", abort=True, err=True)
-    pages = list(_replayed(api, request | {"dry_run": dry_run}))
-    results = [result for page in pages for result in page["results"]]
-    done, failed = (sum(page[name] for page in pages) for name in ("replayed", "failed"))
+        counting = _replayed(api, {**request, "dry_run": True}, quiet=True)
+        if count := counting["replayed"]:
+            confirm(f"{counted(count, 'dead letter')} would be replayed.", "Continue?")
+    as_json: bool = click.get_current_context().params["as_json"]
+    done = _replayed(api, {**request, "dry_run": dry_run}, quiet=as_json)
+    what = "would be replayed" if dry_run else "replayed"
     return Result(
-        answer={"dry_run": dry_run, "replayed": done, "failed": failed, "results": results},
-        tables=[_REPLAYED.table(results)],
-        hints=[f"{done} {'would be replayed' if dry_run else 'replayed'}, {failed} not."],
-        failed=bool(failed),
+        answer={
+            "dry_run": dry_run,
+            **{name: done[name] for name in ("replayed", "failed", "results")},
+        },
+        tables=[_REPLAYED.table(done["results"])],
+        hints=[f"{done['replayed']} {what}, {done['failed']} not."],
+        failed=bool(done["failed"]),
     )
 
 
-def _replayed(api: Api, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the results of a replay, page by page."""
-    after = None
-    while True:
-        page: dict[str, Any] = api.post("/admin/dlq/replay", request | {"after": after})
-        yield page
-        after = page["next"]
-        if after is None:
-            return
+def _replayed(api: Api, request: Operation, *, quiet: bool) -> Operation:
+    """Replay page by page; return the results of all pages."""
+
+    def replay_page(before: Operation) -> Operation:
+        page = api.post("/admin/dlq/replay", {**request, "after": before["next"]})
+        sums = {name: before[name] + page[name] for name in ("replayed", "failed", "results")}
+        return {**page, **sums}
+
+    return followed(
+        replay_page({"replayed": 0, "failed": 0, "results": [], "next": None}),
+        poll=replay_page,
+        is_running=lambda current: current["next"] is not None,
+        progress=None if quiet else lambda current: f"{current['replayed']} replayed so far",
+        pause_s=0,
+    )
 
 
 @click.command(epilog=examples("headwater trace 01JZ2Y0W8M3V9Q6T5R4E3W2Q1A"))

@@ -5,6 +5,7 @@ Settings are imported where they are used: importing them is slower than printin
 
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -207,6 +208,31 @@ admin_flags: Final = combined(
     url_option,
     click.option("--admin-key", help="The operators' key. Default: HEADWATER_ADMIN_KEY."),
 )
+
+yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
+detach_option: Final = click.option("--detach", is_flag=True, help="Do not wait for its end.")
+
+
+def confirm(effect: str, question: str, *, yes: bool = False) -> None:
+    """Print what a command would do, and ask whether it may, unless `yes`.
+
+    Raises:
+        Abort: The answer is no.
+        UsageError: Nothing answered yes, and no one could: standard input is not a terminal.
+    """
+    say(effect)
+    if yes:
+        return
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort as error:
+        if sys.stdin.isatty():
+            raise
+        say("")
+        raise click.UsageError(
+            f"expected --yes, or a terminal to confirm at, found neither: {effect}"
+        ) from error
 
 
 def examples(*lines: str) -> str:

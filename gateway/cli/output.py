@@ -98,6 +98,18 @@ def say(message: str) -> None:
     show_message(message)
 
 
+def say_progress(text: str) -> None:
+    """Print progress to stderr: a line in a pipe; at a terminal, in place of the previous one.
+
+    An empty text removes the previous one.
+    """
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+    elif text:
+        say(text)
+
+
 def at_terminal() -> bool:
     """Return whether stdout is a terminal."""
     return sys.stdout.isatty()

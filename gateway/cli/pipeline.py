@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from headwater.gateway.cli.starting import pipeline_rules, stores_of
 from headwater.gateway.settings.cluster import cluster_of
@@ -18,6 +19,7 @@ from headwater.streams.evaluation.evaluator import (
 from headwater.streams.kafka.membership import system_membership
 from headwater.streams.kafka.skips import load_skips
 from headwater.streams.kafka.topics import check_topics
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.worker import run_worker
 
 
@@ -26,7 +28,13 @@ def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
     begin_service(settings)
     cluster = cluster_of(settings)
     rules = pipeline_rules(settings)
-    evaluator = started_evaluator(DELIVERY_LIMITS) if rules else EvaluatorProcess()
+    make_intake = partial(
+        Intake,
+        placement=Placement(providers_of(sources_of(settings)), settings.user_prefix),
+        park_for_ms=settings.park_for_s * 1000,
+        rules=rules,
+        evaluator=started_evaluator(DELIVERY_LIMITS) if rules else EvaluatorProcess(),
+    )
     asyncio.run(check_topics(cluster))
     asyncio.run(load_skips(cluster))
     with system_membership(cluster, f"pipeline {process_name()}") as membership:
@@ -34,10 +42,7 @@ def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
         run_worker(
             cluster=cluster,
             app_id=settings.app_id,
-            placement=Placement(providers_of(sources_of(settings)), settings.user_prefix),
-            rules=rules,
-            evaluator=evaluator,
-            park_for_ms=settings.park_for_s * 1000,
+            make_intake=make_intake,
             stores=stores_of(settings, clock),
             joined=membership.joined,
             member=settings.member or None,

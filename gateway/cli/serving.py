@@ -35,7 +35,8 @@ from headwater.streams.kafka.membership import system_membership
 from headwater.streams.kafka.topics import check_topics
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
-from headwater.streams.pipeline.webhook_log import WebhookLog, WipeLog
+from headwater.streams.pipeline.webhook_log import WebhookLog
+from headwater.streams.pipeline.wiping import WipeLog
 from headwater.streams.process_tuning import run_as_batch
 from headwater.streams.workflows.client import WorkflowClient
 from headwater.streams.workflows.deployment_log import DefinitionLog, DeploymentLog

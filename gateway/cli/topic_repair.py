@@ -8,11 +8,13 @@ import click
 import psycopg
 
 from headwater.gateway.cli.options import (
+    confirm,
     examples,
     kafka_option,
     postgres_option,
     settings_from,
     topic_options,
+    yes_option,
 )
 from headwater.gateway.cli.output import counted, say
 from headwater.gateway.cli.results import Columns, Result, prints
@@ -118,7 +120,7 @@ _FORCED_DEFAULT: Final = "The record has no effect in any process."
     help="Also skip a readable record. It has no effect then: a command has no outcome, "
     "and a client that waits for its reply is answered with INTERNAL.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @kafka_option
 @prints
 def skip(
@@ -137,9 +139,7 @@ def skip(
     except UndecodableRecord as error:
         raise click.ClickException(error.message) from error
     warning = _FORCED.get(topic, _FORCED_DEFAULT) if force else _WARNING
-    say(f"{topic}/{partition}@{offset}: {problem}.\n{warning}")
-    if not yes:
-        click.confirm("Skip it?", abort=True, err=True)
+    confirm(f"{topic}/{partition}@{offset}: {problem}.\n{warning}", "Skip it?", yes=yes)
     asyncio.run(mark_skipped(cluster, record, problem, now_ms))
     return Result(
         answer={"topic": topic, "partition": partition, "offset": offset, "fault": problem},
@@ -154,7 +154,7 @@ def skip(
     "accept-loss",
     epilog=examples("headwater topics accept-loss", "headwater topics accept-loss --yes"),
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @kafka_option
 @postgres_option
 @prints
@@ -174,10 +174,9 @@ def accept_loss(yes: bool, kafka: str | None, postgres: str | None) -> Result:
     ):
         applied = applied_offsets(connection, PROJECTIONS)
         lost = asyncio.run(_losses(cluster, applied))
-        for loss in lost:
-            say(f"Lost: {loss}")
-        if lost and not yes:
-            click.confirm("Accept that these records are lost?", abort=True, err=True)
+        if lost:
+            effect = "\n".join(f"Lost: {loss}" for loss in lost)
+            confirm(effect, "Accept that these records are lost?", yes=yes)
         moved = [loss for loss in lost if asyncio.run(_accept(connection, cluster, loss))]
     accepted = counted(len(moved), "partition")
     hint = f"{accepted} accepted; the projector continues in a minute."

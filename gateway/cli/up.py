@@ -28,8 +28,8 @@ from headwater.gateway.cli.user_tokens import with_development_issuer
 from headwater.gateway.cli.work import declared_by
 from headwater.gateway.client.requests import ulid_source
 from headwater.gateway.local.demo_day import demo_people
-from headwater.gateway.local.processes import is_above_info
-from headwater.gateway.local.supervisor import ProcessSpec, Supervisor
+from headwater.gateway.local.processes import ProcessSpec, is_above_info
+from headwater.gateway.local.supervisor import Supervisor
 from headwater.gateway.settings.addresses import url_of
 from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.environment import environment

@@ -5,9 +5,9 @@ from typing import Any, Final
 import click
 
 from headwater.gateway.cli.api import Api, admin_options, path_of
-from headwater.gateway.cli.long_operations import followed
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import examples
+from headwater.gateway.cli.operations import followed
+from headwater.gateway.cli.options import confirm, detach_option, examples, yes_option
 from headwater.gateway.cli.output import print_json, print_rows, say
 from headwater.gateway.cli.results import Columns, Result, json_option, prints
 
@@ -58,8 +58,8 @@ def show_user(user_id: str, api: Api) -> Result:
     epilog=examples("headwater user wipe user_amara", "headwater user wipe user_amara --yes"),
 )
 @click.argument("user_id", metavar="ID")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--detach", is_flag=True, help="Do not wait for its end.")
+@yes_option
+@detach_option
 @admin_options
 @json_option
 def wipe_user(user_id: str, yes: bool, detach: bool, api: Api, as_json: bool) -> None:
@@ -72,14 +72,13 @@ def wipe_user(user_id: str, yes: bool, detach: bool, api: Api, as_json: bool) ->
     if not yes:
         counts = {name: n for name, n in api.get(path)["counts"].items() if n}
         summary = ", ".join(f"{n} of {name}" for name, n in counts.items()) or "nothing"
-        say(f"{user_id} has: {summary}.")
-        click.confirm("Delete all of it permanently?", abort=True, err=True)
+        confirm(f"{user_id} has: {summary}.", "Delete all of it permanently?")
     wiped = api.post(f"{path}/wipe", {})
     blobs = wiped["deleted"]["blobs"]
     if not detach:
         wiped = followed(
             wiped,
-            poll=lambda: api.get(f"{path}/wipe{path_of(wiped['wipe_id'])}"),
+            poll=lambda current: api.get(f"{path}/wipe{path_of(current['wipe_id'])}"),
             is_running=lambda current: not current["done"],
             progress=None if as_json else _progress,
         )

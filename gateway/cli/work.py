@@ -9,10 +9,10 @@ import secrets
 import signal
 import sys
 from collections import ChainMap
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import click
 import uvloop
@@ -54,15 +54,15 @@ from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.skips import load_skips
 from headwater.streams.kafka.topics import check_topics, warn_about_missing_topics
 from headwater.streams.loop_watch import LoopWatch
+from headwater.streams.ownership.watchdog import StandstillWatch
 from headwater.streams.process_tuning import collect_seldom, run_as_batch
-from headwater.streams.watchdog import StandstillWatch
 from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.deployment_log import DefinitionLog, DeploymentLog
-from headwater.streams.workflows.host_process import HostKilled, Program, declarations_of
+from headwater.streams.workflows.host_process import HostKilled, HostOptions, declarations_of
 from headwater.streams.workflows.hosts import AppChanged
-from headwater.streams.workflows.housekeeping import Bounds
 from headwater.streams.workflows.runnable_code import DeployedGraphs
 from headwater.streams.workflows.worker import WorkflowWorker
+from headwater.streams.workflows.worker_options import Bounds, WorkerCode, WorkerServices
 
 _HELD: Final = "headwater_step_threads_held"
 _MEANING: Final = "Threads that callbacks of abandoned steps still occupy."
@@ -72,23 +72,10 @@ _QUARANTINED: Final = "headwater_workflow_instances_quarantined"
 _QUARANTINED_MEANING: Final = "Instances that the worker cannot decide anything for."
 
 
-class WorkerCounts(Protocol):
-    """Counts of a worker."""
-
-    def threads_held(self) -> Mapping[str, int]:
-        """Return the threads that are held, by app."""
-
-    def errors_contained(self) -> Mapping[str, int]:
-        """Return the contained errors, which affected only one command or run, by their kind."""
-
-    def quarantined(self) -> int:
-        """Return the number of quarantined instances."""
-
-
 class _Families(Collector):
     """Collects a worker's counts as metrics."""
 
-    def __init__(self, counts: WorkerCounts) -> None:
+    def __init__(self, counts: WorkflowWorker) -> None:
         self._counts = counts
 
     @override
@@ -104,7 +91,7 @@ class _Families(Collector):
 
 
 @contextmanager
-def metrics_server(port: int, counts: WorkerCounts) -> Iterator[int]:
+def metrics_server(port: int, counts: WorkflowWorker) -> Iterator[int]:
     """Serve GET /metrics on loopback while the context is open.
 
     Args:
@@ -190,6 +177,11 @@ def _bounds(settings: Settings) -> Bounds:
     )
 
 
+def _worker_code(settings: Settings, *, ticked: bool, reload: bool) -> WorkerCode:
+    builtin = HostOptions("headwater.gateway.builtin", {**os.environ, **environment(settings)})
+    return WorkerCode(apps=settings.apps, builtin=builtin, ticked=ticked, reload=reload)
+
+
 def _deployed_code(settings: Settings, deployments: DeploymentLog) -> DeployedCode:
     folder = settings.state_dir / "deployments"
     return DeployedCode(deployments, folder, hosts_max=settings.deployment_hosts)
@@ -241,22 +233,21 @@ async def _work(
         membership = exits.enter_context(system_membership(cluster, f"workflows {name}"))
         worker = WorkflowWorker(
             cluster=cluster,
-            apps=settings.apps,
-            engines=_engines(settings, graphs, slots),
-            clock=clock,
-            draw_seed=lambda: secrets.token_hex(_SEED_BYTES),
             name=name,
-            database=database,
+            engines=_engines(settings, graphs, slots),
+            code=_worker_code(settings, ticked=ticked, reload=reload)._replace(
+                graphs=DeployedGraphs(definitions, graphs.deploy, clock=clock), deployed=code
+            ),
+            services=WorkerServices(
+                clock=clock,
+                draw_seed=lambda: secrets.token_hex(_SEED_BYTES),
+                database=database,
+                stores=stores_of(settings, clock),
+                evaluator=evaluator,
+                joined=joined,
+            ),
             member=settings.member or None,
-            ticked=ticked,
-            joined=joined,
-            stores=stores_of(settings, clock),
-            builtin=Program("headwater.gateway.builtin", {**os.environ, **environment(settings)}),
-            graphs=DeployedGraphs(definitions, graphs.deploy, clock=clock),
-            deployed=code,
             bounds=_bounds(settings),
-            reload=reload,
-            evaluator=evaluator,
         )
         if ticked:
             await exits.enter_async_context(_tick_connections(settings, worker, new_id))

@@ -4,25 +4,16 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import Final
+
+from typing_extensions import override
 
 from headwater.schemas.errors import ProcessUnavailable
-
-__all__ = [
-    "ChildProcess",
-    "CrashHistory",
-    "ProcessSpec",
-    "RestartPolicy",
-    "SupervisedProcess",
-    "exit_text",
-    "log_size",
-    "log_tail",
-]
+from headwater.server_process import ServerProcess, last_lines, run_logged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +67,10 @@ class CrashHistory:
 
 # -- processes
 
-#: Seconds that a process may take to stop: a worker finishes the step that it is executing.
-_STOP_TIMEOUT_S = 15.0
 _OWN_LINE: Final = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) [\w.]+: ")
 #: Separates the origin of a host's line from the line.
 _HOST_SEPARATOR: Final = " | "
 _ROUTINE_LEVELS: Final = ("DEBUG", "INFO")
-#: Lines of a log that a message about a crash quotes.
-_QUOTED_LINES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,114 +92,34 @@ class ProcessSpec:
     shown: Callable[[str], bool] | None = None
 
 
-class SupervisedProcess(Protocol):
-    """A process as the supervisor manages it; servers implement it themselves."""
-
-    #: The signal that stops it in order.
-    stop_signal: signal.Signals
-
-    @property
-    def name(self) -> str:
-        """Name in messages."""
-
-    @property
-    def pid(self) -> int | None:
-        """Its first process, while it runs."""
-
-    @property
-    def log_file(self) -> Path:
-        """Its log."""
-
-    def start(self) -> str:
-        """Start it, wait until it answers, and return its address."""
-
-    def ask_to_stop(self) -> None:
-        """Send the signal that stops it, without waiting."""
-
-    def stop(self) -> None:
-        """Stop it in order; the signal may have been sent already."""
-
-    def kill(self) -> None:
-        """Kill it; also called after it ended."""
-
-    def poll(self) -> int | None:
-        """Return the exit code after it ended unexpectedly."""
-
-
-class ChildProcess:
-    """A child process, with the interface of a `SupervisedProcess`."""
-
-    stop_signal = signal.SIGTERM
+class ChildProcess(ServerProcess):
+    """A process of Headwater's own; `ProcessSpec.ready` returns whether it is ready."""
 
     def __init__(self, spec: ProcessSpec, log_file: Path) -> None:
+        super().__init__(spec.name, log_file, report=lambda _line: None)
         self.spec = spec
-        self.log_file = log_file
-        self._process: subprocess.Popen[bytes] | None = None
-        #: A second signal may mean "at once", so only one is sent.
-        self._stop_sent = False
         with contextlib.suppress(FileNotFoundError):  # Keep one earlier log.
             log_file.replace(log_file.with_suffix(".log.1"))
 
-    @property
-    def name(self) -> str:
-        """Name in messages, and of its log."""
-        return self.spec.name
-
-    @property
-    def pid(self) -> int | None:
-        """The process id, while it runs."""
-        return self._process.pid if self._process and self._process.poll() is None else None
-
+    @override
     def start(self) -> str:
-        """Start the process; `ProcessSpec.ready` returns whether it is ready."""
+        """Start the process, without waiting."""
+        environment = {**os.environ, **self.spec.env}
         try:
-            with open(self.log_file, "ab", opener=_private) as log:
-                self._process, self._stop_sent = self._launch(log), False
+            self._process = run_logged(self.spec.argv, self.log_file, env=environment)
         except OSError as error:
             raise ProcessUnavailable(
                 f"{self.name} could not be started: {error.strerror}: {error.filename}"
             ) from error
         return self.spec.name
 
-    def _launch(self, log: BinaryIO) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603 (the caller's own command line)
-            self.spec.argv,
-            env={**os.environ, **self.spec.env},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-    def ask_to_stop(self) -> None:
-        """Send SIGTERM, once."""
-        if self._process is not None and not self._stop_sent:
-            self._stop_sent = True
-            self._process.terminate()
-
-    def stop(self) -> None:
-        """Stop it by SIGTERM, and by SIGKILL after a timeout."""
-        self.ask_to_stop()
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOP_TIMEOUT_S)
-        self.kill()
-
+    @override
     def kill(self) -> None:
-        """Kill it and its own children."""
-        if self._process is None:
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def poll(self) -> int | None:
-        """Return the exit code after it ended."""
-        return self._process.poll() if self._process else None
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+        """Kill it and its own children, also after it ended."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        super().kill()
 
 
 class LogFollower:
@@ -258,7 +165,7 @@ def exit_text(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def log_size(process: SupervisedProcess) -> int:
+def log_size(process: ServerProcess) -> int:
     """Return the size of a process's log, to know later what it wrote since."""
     try:
         return process.log_file.stat().st_size
@@ -266,7 +173,7 @@ def log_size(process: SupervisedProcess) -> int:
         return 0
 
 
-def log_tail(process: SupervisedProcess, start: int, code: int | None = None) -> str:
+def log_tail(process: ServerProcess, start: int, code: int | None = None) -> str:
     """Quote the end of what a process has logged since its start.
 
     Nothing is quoted of a process that was killed by SIGKILL: its last line may be hours old.
@@ -278,11 +185,6 @@ def log_tail(process: SupervisedProcess, start: int, code: int | None = None) ->
     """
     if code == -signal.SIGKILL:
         return f"Its log is {process.log_file}"
-    try:
-        log = process.log_file.read_bytes()
-    except FileNotFoundError:
-        log = b""
-    since = log[start:] if start <= len(log) else log  # A shorter log was begun again.
-    lines = since.decode("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
+    lines = last_lines(process.log_file, start)
     quoted = "".join(f"\n  | {line}" for line in lines) or " has nothing."
     return f"Its log, {process.log_file},{' ends:' if lines else ''}{quoted}"

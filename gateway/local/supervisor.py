@@ -35,15 +35,13 @@ from headwater.gateway.local.processes import (
     LogFollower,
     ProcessSpec,
     RestartPolicy,
-    SupervisedProcess,
     exit_text,
     log_size,
     log_tail,
 )
 from headwater.gateway.settings.privacy import make_private_folder
 from headwater.schemas.errors import ProcessUnavailable
-
-__all__ = ["ProcessSpec", "SupervisedProcess", "Supervisor"]
+from headwater.server_process import ServerProcess
 
 #: Seconds that a process may take until it is first ready; a cold start takes 1 s here.
 _READY_TIMEOUT_S = 60.0
@@ -63,7 +61,7 @@ class _StopRequested(BaseException):
 class _Watched:
     """State of a process in the loop."""
 
-    process: SupervisedProcess
+    process: ServerProcess
     ready: Callable[[], bool]
     deaths: CrashHistory
     started_at: float
@@ -127,7 +125,7 @@ class Supervisor:
             self._exit.close()
         return kind is not None and issubclass(kind, _StopRequested)
 
-    def start_embedded(self, process: SupervisedProcess) -> str:
+    def start_embedded(self, process: ServerProcess) -> str:
         """Start a server and watch it; return its address."""
         watched = self._watch(process, ready=lambda: True, group=0)
         self._report(f"Starting {process.name}")
@@ -168,7 +166,7 @@ class Supervisor:
             for watched in self._watched:
                 self._look_at(watched)
 
-    def _watch(self, process: SupervisedProcess, ready: Callable[[], bool], group: int) -> _Watched:
+    def _watch(self, process: ServerProcess, ready: Callable[[], bool], group: int) -> _Watched:
         watched = _Watched(
             process=process,
             ready=ready,
@@ -270,7 +268,7 @@ class Supervisor:
                     how = "killed" if at_once else f"stopped ({time.monotonic() - began:.1f} s)"
                     self._report(f"{watched.process.name} {how}")
 
-    def _stop_interrupted(self, process: SupervisedProcess) -> bool:
+    def _stop_interrupted(self, process: ServerProcess) -> bool:
         """Stop a process; return whether a signal ended the wait for it."""
         try:
             with self._interruptible():

@@ -9,11 +9,10 @@ from headwater.processors.code import appliers, waits
 from headwater.processors.code.decide import KIND, decide_command, decide_request
 from headwater.processors.code.host_messages import RetryHandler, activate, message_for_host
 from headwater.processors.code.lifecycle import fail_run
-from headwater.processors.code.state import CodeRun, trimmed
+from headwater.processors.code.state import CodeRun
 from headwater.processors.runs.decisions import Decision, Facts, Request
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import CLEANUP_MS, DEFAULT_LIMITS, ENTRIES_MAX
-from headwater.processors.runs.state import Entry
 from headwater.schemas.history import Failure, Limits, RunCommand, RunEvent
 from headwater.schemas.statuses import OPEN, EntryKind, RunStatus
 
@@ -116,14 +115,3 @@ class ReplayEngine:
             run.left.clear()
             run.ordinals.clear()
             run.mailbox.clear()
-
-    @staticmethod
-    def steps(run: CodeRun) -> list[tuple[str, Entry]]:
-        """Return all entries except those that only the code sees and dropped iterations."""
-        hidden = trimmed(run.entries)
-        visible = [
-            (key, entry)
-            for key, entry in run.entries.items()
-            if entry.kind is not EntryKind.NOW and key not in hidden
-        ]
-        return sorted(visible, key=lambda item: item[1].ordinal)

@@ -31,7 +31,6 @@ from headwater.processors.runs.host_messages import CallTasks, DropTasks, HostMe
 from headwater.processors.runs.limits import DEFAULT_LIMITS, bounded, recorded
 from headwater.processors.runs.outbox import queue
 from headwater.processors.runs.slots import no_slots
-from headwater.processors.runs.state import Entry
 from headwater.schemas.failures import (
     GRAPH_INVALID,
     INSTANCE_NOT_ERRORED,
@@ -313,11 +312,6 @@ class GraphEngine:
                 collection.clear()
             run.latest = None
             run.shared, run.results = {}, {}
-
-    @staticmethod
-    def steps(run: GraphRun) -> list[tuple[str, Entry]]:
-        """Return nothing: operators look at a graph's tokens."""
-        return []
 
 
 def _compile_into(graphs: dict[str, Graph], key: str, document: Json) -> Graph:

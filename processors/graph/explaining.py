@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from headwater.processors.graph.definition import Synchronization
 from headwater.processors.graph.introspection import shown_failure, waits_for
-from headwater.processors.graph.past import Past, moment, moment_or_none
+from headwater.processors.graph.past import Past, PastToken, moment, moment_or_none
 from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import (
     GraphRun,
@@ -17,7 +17,6 @@ from headwater.processors.graph.state import (
     parse_meeting_key,
 )
 from headwater.processors.graph.validation import quorum
-from headwater.processors.runs.views import TokenView
 from headwater.schemas.graph_answers import ArrivedBranch, Explanation, JoinExplained, MissingBranch
 from headwater.schemas.statuses import RunStatus
 
@@ -38,7 +37,7 @@ class _JoinContext(NamedTuple):
     #: Live tokens, by the keys of all enclosing branches.
     live: Mapping[str, list[LiveToken]]
     #: The last token of a branch, live or ended.
-    last: Mapping[str, TokenView]
+    last: Mapping[str, PastToken]
 
 
 def explain(past: Past) -> Explanation:
@@ -71,7 +70,7 @@ def _by_branch(run: GraphRun) -> dict[str, list[LiveToken]]:
     return tokens
 
 
-def _last_tokens(past: Past) -> dict[str, TokenView]:
+def _last_tokens(past: Past) -> dict[str, PastToken]:
     return {
         branch_key(token.fork, token.branch): token
         for token in past.tokens.values()
@@ -238,7 +237,7 @@ def _doing(past: Past, token: LiveToken) -> str:
             return f"has not begun {node}: {why}"
 
 
-def _ended_sentence(number: int, ended: TokenView | None) -> str:
+def _ended_sentence(number: int, ended: PastToken | None) -> str:
     if ended is None:
         return f"Branch {number} has ended and cannot arrive."
     return f"Branch {number} has ended at {ended.node!r} ({ended.status}) and cannot arrive."

@@ -7,33 +7,66 @@ state, for example all branches that have arrived at a join just before it is ac
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.graph import appliers
 from headwater.processors.graph.diagrams import TokensAt, to_mermaid, to_svg
 from headwater.processors.graph.graph import Graph, graph_of
+from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import KIND, GraphRun
 from headwater.processors.runs.decisions import Rejection
-from headwater.processors.runs.views import Tokens, TokenView, apply_to_tokens, retried_tokens
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, NOT_A_GRAPH, SEQUENCE_NOT_FOUND
 from headwater.schemas.history import (
     CommandRejected,
+    Failure,
+    FanInActivated,
     HistoryAppended,
     InstanceDeleted,
+    JobActivated,
     LeaderEpochNoted,
+    LeaseExpired,
     LogEvent,
     PartitionClaimed,
     PostsSent,
     RunStarted,
+    SubworkflowStarted,
+    TasksDispatched,
+    TaskUnderWay,
+    TokenArrived,
+    TokenCompleted,
+    TokenFailed,
+    TokensCancelled,
+    TokensCreated,
+    TokensTimedOut,
 )
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_WAITING: Final = TokenStatus.WAITING_FOR_SIBLINGS.value
 #: Compiled definitions kept in the cache; compiling one takes some milliseconds.
 _GRAPHS_KEPT: Final = 64
+
+
+class PastToken(msgspec.Struct, kw_only=True, gc=False):
+    """A token, whether it has ended or not.
+
+    Attributes:
+        retry_status: Status after a retry of the run; None if the token had ended before.
+    """
+
+    number: int
+    node: str
+    fork: str | None
+    branch: int
+    status: str
+    updated_at_ms: int
+    failure: Failure | None = None
+    retry_status: str | None = None
 
 
 class Past:
@@ -61,7 +94,7 @@ class Past:
         self.run_number = run_number
         self.until = until
         self.state: GraphRun | None = None
-        self.tokens: Tokens = {}
+        self.tokens: dict[int, PastToken] = {}
         self.at_ms = 0
         self.graph: Graph | None = None
         self.deleted = False
@@ -117,7 +150,7 @@ class Past:
                 appliers.apply(self.state, event, record.at_ms)
             case _:
                 appliers.apply(self.state, event, record.at_ms)
-                apply_to_tokens(self.tokens, event, record.at_ms)
+                _apply_to_tokens(self.tokens, event, record.at_ms)
                 self.at_ms = record.at_ms
                 if self.graph is None and self.state.document != _NONE:
                     self.graph = _graph(self.state.document)
@@ -127,7 +160,11 @@ class Past:
             self.is_code_run = True
             return
         self.state = appliers.begin(self.state, record)
-        self.tokens = {} if event.kept is None else retried_tokens(self.tokens, record.at_ms)
+        self.tokens = {
+            number: token if token.retry_status is None else _restarted(token, record.at_ms)
+            for number, token in self.tokens.items()
+            if event.kept is not None
+        }
         self.at_ms = record.at_ms
         document = self.state.document
         self.graph = None if document == _NONE else _graph(document)
@@ -198,9 +235,89 @@ def draw(past: Past, drawing_format: Format) -> str | Rejection:
     return to_svg(definition, tokens) if drawing_format == "svg" else to_mermaid(definition, tokens)
 
 
-def tokens_at(tokens: Iterable[TokenView]) -> TokensAt:
+def tokens_at(tokens: Iterable[PastToken]) -> TokensAt:
     """Count the tokens by node and status, in the order of their creation."""
     counts: dict[str, Counter[str]] = {}
     for token in tokens:
         counts.setdefault(token.node, Counter())[token.status] += 1
     return counts
+
+
+# -- tokens of a run, whether they have ended or not
+
+
+def _apply_to_tokens(tokens: dict[int, PastToken], event: LogEvent, at_ms: int) -> None:
+    """Apply an event, if it is about tokens."""
+    if isinstance(event, TokensCreated):
+        for index in range(event.count):
+            number, branch = event.first + index, event.branch + index
+            tokens[number] = PastToken(
+                number=number,
+                node=event.node,
+                fork=event.fork,
+                branch=branch,
+                status=TokenStatus.PENDING.value,
+                updated_at_ms=at_ms,
+            )
+        return
+    status, numbers = status_change(event) or ("", ())
+    for number in numbers:
+        token = tokens[number]
+        token.retry_status = _retry_status(token, event)
+        token.status, token.updated_at_ms = status, at_ms
+        match event:
+            case TokenFailed() | LeaseExpired():
+                token.failure = event.failure
+            case TokenCompleted():
+                token.failure = None
+            case _:
+                pass
+
+
+def _retry_status(token: PastToken, event: LogEvent) -> str | None:
+    match event:
+        case TokensCancelled(kept=True) if token.status == _WAITING:
+            return _WAITING
+        case TokensCancelled(kept=True) | TokenFailed(retry_at_ms=None):
+            return TokenStatus.PENDING.value
+        case TokensTimedOut():
+            return _WAITING
+        case _:
+            return None
+
+
+def _restarted(token: PastToken, at_ms: int) -> PastToken:
+    status = token.retry_status or token.status
+    return msgspec.structs.replace(
+        token, status=status, updated_at_ms=at_ms, failure=None, retry_status=None
+    )
+
+
+def status_change(event: LogEvent) -> tuple[str, Sequence[int]] | None:  # noqa: PLR0911, C901, PLR0912
+    """Return the status that an event gives to tokens, and the tokens."""
+    match event:
+        case TokensCreated(first=first, count=count):
+            return "pending", range(first, first + count)
+        case TasksDispatched(tasks=tasks):
+            return "dispatched", [task.token for task in tasks]
+        case LeaseExpired(token=token):
+            return "dispatched", [token]
+        case TaskUnderWay(token=token) | JobActivated(token=token):
+            return "executing", [token]
+        case TokenCompleted(token=token):
+            return "completed", [token]
+        case TokenFailed(token=token, retry_at_ms=retry_ms, timed_out=timed_out):
+            status = "pending" if retry_ms is not None else "timed_out" if timed_out else "failed"
+            return status, [token]
+        case TokenArrived(token=token):
+            return "waiting_for_siblings", [token]
+        case SubworkflowStarted(token=token):
+            return "waiting_for_subworkflow", [token]
+        case FanInActivated(tokens=tokens):
+            return "completed", tokens
+        case TokensCancelled(tokens=tokens):
+            return "cancelled", tokens
+        case TokensTimedOut(tokens=tokens):
+            return "timed_out", tokens
+        case _:
+            return None

@@ -15,7 +15,7 @@ from headwater.processors.graph.decide import act_and_advance, meeting_timed_out
 from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.introspection import SHOWN_MAX
-from headwater.processors.graph.past import Past, moment
+from headwater.processors.graph.past import Past, moment, status_change
 from headwater.processors.graph.planning import Trace, as_dict
 from headwater.processors.graph.state import GraphRun, meeting_key
 from headwater.schemas.graph_answers import TracedDecision, TracePage
@@ -24,20 +24,12 @@ from headwater.schemas.history import (
     GraphStarted,
     HistoryAppended,
     InstanceDeleted,
-    JobActivated,
-    LeaseExpired,
     LogEvent,
     PostsSent,
     RunResumed,
     RunStarted,
-    SubworkflowStarted,
-    TasksDispatched,
-    TaskUnderWay,
-    TokenArrived,
     TokenCompleted,
     TokenFailed,
-    TokensCancelled,
-    TokensCreated,
     TokensTimedOut,
 )
 
@@ -228,40 +220,10 @@ def _trigger(run: GraphRun, first: LogEvent) -> Callable[[Draft], None] | None:
 
 
 def _traces_of(event: LogEvent) -> Iterator[Trace]:
-    change = _status_change(event)
+    change = status_change(event)
     if change is not None:
         status, tokens = change
         named = [str(number) for number in tokens[:_NAMED_MAX]]
         payload: dict[str, Any] = {"status": status, "count": len(tokens), "token_ids": named}
         token = named[0] if len(tokens) == 1 else None
         yield Trace("operation.tokens.status_updated", token, payload=payload)
-
-
-def _status_change(event: LogEvent) -> tuple[str, Sequence[int]] | None:  # noqa: PLR0911, C901, PLR0912
-    """Return the status that an event gives to tokens, and the tokens."""
-    match event:
-        case TokensCreated(first=first, count=count):
-            return "pending", range(first, first + count)
-        case TasksDispatched(tasks=tasks):
-            return "dispatched", [task.token for task in tasks]
-        case LeaseExpired(token=token):
-            return "dispatched", [token]
-        case TaskUnderWay(token=token) | JobActivated(token=token):
-            return "executing", [token]
-        case TokenCompleted(token=token):
-            return "completed", [token]
-        case TokenFailed(token=token, retry_at_ms=retry_ms, timed_out=timed_out):
-            status = "pending" if retry_ms is not None else "timed_out" if timed_out else "failed"
-            return status, [token]
-        case TokenArrived(token=token):
-            return "waiting_for_siblings", [token]
-        case SubworkflowStarted(token=token):
-            return "waiting_for_subworkflow", [token]
-        case FanInActivated(tokens=tokens):
-            return "completed", tokens
-        case TokensCancelled(tokens=tokens):
-            return "cancelled", tokens
-        case TokensTimedOut(tokens=tokens):
-            return "timed_out", tokens
-        case _:
-            return None

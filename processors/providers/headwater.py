@@ -30,17 +30,6 @@ from headwater.schemas.providers.headwater import (
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import CONNECTIONS, LAB_UPLOADS, TERRA_LAB_UPLOADS, Table, Value
 
-__all__ = [
-    "HEADWATER",
-    "LAB",
-    "LabParams",
-    "delivery_of",
-    "normalize_closed",
-    "normalize_listed",
-    "normalize_submitted",
-    "normalize_uploaded",
-]
-
 
 def normalize_listed(
     event: WebhookAdmitted, user_id: str, payload: ConnectionListed

@@ -41,7 +41,7 @@ class Claims:
     """The claims of one partition, up to the position that was read.
 
     Attributes:
-        epoch: Offset of the latest claim, or UNCLAIMED.
+        epoch: Offset of the latest claim, or UNCLAIMED; in compacted topics, the greatest epoch.
         cause: Highest offset of a command with an outcome, or NO_CAUSE.
         owner: Owner of the latest claim.
         leader_epoch: Leader epoch of the partition of `workflow-commands` until which all commands
@@ -54,7 +54,7 @@ class Claims:
     leader_epoch: int = NO_LEADER_EPOCH
 
     def admit(self, offset: int, record: HistoryAppended) -> bool:
-        """Process the record at an offset, and return whether its events count.
+        """Process the record at an offset of a history, and return whether its events count.
 
         Must be called once for every record of the partition, in order.
 
@@ -70,6 +70,19 @@ class Claims:
         self.cause = max(self.cause, record.cause)
         if isinstance(first, LeaderEpochNoted):
             self.note(first)
+        return True
+
+    def admit_epoch(self, epoch: int | None) -> bool:
+        """Process a record of a compacted topic, and return whether it counts.
+
+        Must be called for every record of the partition, in order. A record without an epoch, which
+        no owner has written (an operator's tombstone), counts.
+        """
+        if epoch is None:
+            return True
+        if epoch < self.epoch:
+            return False
+        self.epoch = epoch
         return True
 
     def note(self, noted: LeaderEpochNoted) -> None:
@@ -119,32 +132,6 @@ def _claimed(
 ) -> ClaimedWorkflow:
     most, key = (None, None) if limit is None else (limit.limit, limit.key)
     return ClaimedWorkflow(name, kind, params=params, limit=most, limit_key=key)
-
-
-# -- compacted topics
-
-#: Epoch of a partition that has not been claimed yet.
-NO_EPOCH: Final = -1
-
-
-@dataclass(slots=True)
-class NewestEpoch:
-    """The newest writer of one partition, up to the position that was read."""
-
-    epoch: int = NO_EPOCH
-
-    def admit(self, epoch: int | None) -> bool:
-        """Record an epoch, and return whether its record counts.
-
-        Must be called for every record of the partition, in order. A record without an epoch, which
-        no owner has written (an operator's tombstone), counts.
-        """
-        if epoch is None:
-            return True
-        if epoch < self.epoch:
-            return False
-        self.epoch = epoch
-        return True
 
 
 def epoch_after(offset: int, newest: int) -> int:

@@ -10,17 +10,6 @@ import msgspec
 
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_problem
 
-__all__ = [
-    "KEEP_FOREVER",
-    "LONGEST_MS",
-    "Duration",
-    "Retention",
-    "milliseconds",
-    "milliseconds_of",
-    "read_retention",
-    "timeout_of",
-]
-
 #: A number of milliseconds, text such as "10 seconds", or a timedelta.
 Duration: TypeAlias = str | float | timedelta
 

@@ -7,12 +7,12 @@ An engine is pure: no clock, no randomness, no I/O. It decides events; the calle
 applies them, one by one and in order, before the next decision.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, get_args
 
 from headwater.processors.runs.decisions import Decision, Facts, Request
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.state import Entry, Run
+from headwater.processors.runs.state import Run
 from headwater.schemas.errors import InvariantViolation, NewerSchema
 from headwater.schemas.history import (
     Failure,
@@ -125,9 +125,6 @@ class Engine(Protocol[R]):
     def drop_finished(self, run: R) -> None:
         """Drop what neither a restart nor a retry needs from a run that has ended."""
 
-    def steps(self, run: R) -> list[tuple[str, Entry]]:
-        """Return the entries for display, in the order in which they were first reached."""
-
 
 #: Engines by kind.
 Engines: TypeAlias = Mapping[str, Engine[Any]]
@@ -189,6 +186,22 @@ def fold(engines: Engines, run: Any, record: HistoryAppended) -> Any:  # noqa: A
                 expected += 1
             engine_of(engines, run.kind).apply(run, event, record.at_ms)
     return run
+
+
+def runs(engines: Engines, records: Iterable[HistoryAppended]) -> dict[int, Run]:
+    """Return the runs of one instance, by number.
+
+    Args:
+        engines: The engines by kind.
+        records: Records of the instance that count, in order.
+    """
+    states: dict[int, Run] = {}
+    latest: Run | None = None
+    for record in records:
+        number = record.run_number
+        if number in states or isinstance(record.events[0], RunStarted):
+            latest = states[number] = fold(engines, states.get(number, latest), record)
+    return states
 
 
 def _expect(record: HistoryAppended, what: str, expected: int, actual: int) -> None:

@@ -48,22 +48,6 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 
-__all__ = [
-    "BEGINNING",
-    "REMEMBERED_MAX",
-    "REMEMBERED_MS",
-    "TRANSITIONS",
-    "UNRESOLVED",
-    "Entry",
-    "Received",
-    "Run",
-    "Slot",
-    "StoredKey",
-    "created_before",
-    "received_before",
-    "remember",
-]
-
 _ACTIVE, _WAITING, _PAUSED = RunStatus.ACTIVE, RunStatus.WAITING, RunStatus.PAUSED
 
 #: In this status, this event leads to that status. Any other transition cannot happen: `decide`

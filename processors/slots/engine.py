@@ -13,7 +13,6 @@ from headwater.processors.runs.decide import not_found
 from headwater.processors.runs.decisions import STALE, Decision, Facts, Request, Wake
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.slots import SLOTS, Concurrencies
-from headwater.processors.runs.state import Entry
 from headwater.processors.slots import queue
 from headwater.processors.slots.queue import (
     SlotsRun,
@@ -141,8 +140,3 @@ class SlotsEngine:
     @staticmethod
     def drop_finished(run: SlotsRun) -> None:
         """Do nothing: the instance never ends."""
-
-    @staticmethod
-    def steps(run: SlotsRun) -> list[tuple[str, Entry]]:
-        """Return nothing: the instance has no entries."""
-        return []

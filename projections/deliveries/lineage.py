@@ -20,28 +20,6 @@ from headwater.projections.postgres.statements import (
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.tables import Table
 
-__all__ = [
-    "ChangedRow",
-    "Copy",
-    "Deliveries",
-    "Delivery",
-    "DeliveryFilter",
-    "DeliveryWhole",
-    "Effect",
-    "Journey",
-    "LocatedDelivery",
-    "Refusal",
-    "Source",
-    "SourcedRow",
-    "deliveries",
-    "deliveries_by_id",
-    "deliveries_of_row",
-    "delivery",
-    "refusal",
-    "row",
-    "rows_with_values_of",
-]
-
 
 class DeliveryFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Filter of deliveries: all fields that are set must match."""

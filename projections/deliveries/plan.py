@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.runs.claims import Claims, NewestEpoch
+from headwater.processors.runs.claims import Claims
 from headwater.projections.deliveries.row_readers import ROW_READERS, ROW_TYPES
 from headwater.projections.postgres.statements import names_user, wiped_rows
 from headwater.projections.projector.projection import (
@@ -30,8 +30,6 @@ from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_TOPIC
 from headwater.schemas.records import EffectDecided, UserForgotten
 from headwater.schemas.tables import Table
 from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WIPES
-
-__all__ = ["DELIVERIES", "READERS", "TOPICS", "Rows", "plan", "refuse_unknown"]
 
 #: Topics of this projection.
 TOPICS: Final = (*TABLE_BY_TOPIC, OUTCOMES, EFFECTS, TRACES, DEAD_LETTERS, WIPES)
@@ -115,8 +113,7 @@ def _read_newest(
 
 def _wiped_key(key: SqlRow) -> dict[str, Any]:
     """Return the key of a row removed by a wipe, with the user if the key has one."""
-    fields = dict(key) if isinstance(key, dict) else msgspec.structs.asdict(key)
-    return {**fields, "wiped_user": fields.get("user_id")}
+    return {**key, "wiped_user": key.get("user_id")}
 
 
 def _reader(
@@ -359,12 +356,11 @@ def plan(records: Iterable[LogRecord]) -> Plan:
 
 def _admitted(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecord]:
     """Return the admitted records without claims, and update the newest epoch."""
-    newest = NewestEpoch(claims.epoch)
-    admitted = [
-        record for record in records if newest.admit(_epoch_of(record)) and record.key != CLAIM_KEY
+    return [
+        record
+        for record in records
+        if claims.admit_epoch(_epoch_of(record)) and record.key != CLAIM_KEY
     ]
-    claims.epoch = newest.epoch
-    return admitted
 
 
 def _epoch_of(record: LogRecord) -> int | None:

@@ -12,20 +12,6 @@ from headwater.projections.postgres.connections import PooledReader, Row, bounde
 from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
 from headwater.projections.postgres.statements import filled, statement
 
-__all__ = [
-    "DeadLetter",
-    "DeadLetterPage",
-    "DeadLetterWhole",
-    "Hop",
-    "Outcome",
-    "OutcomeCount",
-    "ParkedDelivery",
-    "Position",
-    "ProjectionError",
-    "Reader",
-    "Trace",
-]
-
 _NEWEST: Final = {"at": "infinity", "partition": 0, "offset": 0}
 _LEVELS: Final = ("info", "error")
 

@@ -1,50 +1,49 @@
 """Deliveries selected for a replay, in the order in which they were received."""
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.postgres.statements import filled, template
 
-__all__ = ["FIRST", "Matched", "ReplayCursor", "Selection", "matched", "page"]
-
+_IDS_MAX: Final = 10_000
+#: Characters of a text.
+TEXT_MAX: Final = 512
 _OFFSET_MAX: Final = 2**63 - 1
 _SELECTED: Final = template("replay_selected")
 _MATCHED: Final = filled("replay_matched", selected=_SELECTED)
 _PAGE: Final = filled("replay_page", selected=_SELECTED)
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=_OFFSET_MAX)]
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Filter of deliveries: all fields that are set must match.
 
-    Attributes:
-        until: Deliveries received at or after this time never match.
-        from_offset: First offset of the partition, inclusive.
-        to_offset: Last offset of the partition, inclusive.
+    `since` and `until` are RFC 3339 and refer to the time of receipt. `from` and `to` are offsets
+    of the partition, inclusive.
     """
 
-    until: str
-    ids: tuple[str, ...] | None = None
-    source: str | None = None
-    type: str | None = None
-    user_id: str | None = None
+    ids: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=_IDS_MAX)] | None = None
+    source: _Text | None = None
+    type: _Text | None = None
+    user_id: _Text | None = None
     since: str | None = None
-    partition: int | None = None
-    from_offset: int = 0
-    to_offset: int = _OFFSET_MAX
+    until: str | None = None
+    partition: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
+    from_: _Offset | None = msgspec.field(default=None, name="from")
+    to: _Offset | None = None
 
 
-class ReplayCursor(msgspec.Struct, frozen=True):
-    """Position of a replay: the last delivery it has handled."""
+class ReplayCursor(NamedTuple):
+    """Position of a replay: the last delivery it has handled; by default, before all."""
 
-    received_at: str
-    event_id: str
-
-
-#: Position before all deliveries.
-FIRST: Final = ReplayCursor("-infinity", "")
+    received_at: str = "-infinity"
+    event_id: str = ""
 
 
 class Matched(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +80,17 @@ async def page(
     Raises:
         StoreUnavailable: Postgres does not answer.
     """
-    position = {"received_at": after.received_at, "event_id": after.event_id}
-    rows = await reader.answers(_PAGE, **_parameters(selection), **position, limit=limit)
+    parameters = {**_parameters(selection), **after._asdict(), "limit": limit}
+    rows = await reader.answers(_PAGE, **parameters)
     return msgspec.convert(rows, list[Matched])
 
 
 def _parameters(selection: Selection) -> dict[str, Any]:
-    parameters = msgspec.structs.asdict(selection)
-    parameters["since"] = selection.since or "-infinity"
-    parameters["ids"] = None if selection.ids is None else list(selection.ids)
-    return parameters
+    return {
+        **msgspec.structs.asdict(selection),
+        "ids": None if selection.ids is None else list(selection.ids),
+        "since": selection.since or "-infinity",
+        "until": selection.until or "infinity",
+        "from_offset": selection.from_ or 0,
+        "to_offset": _OFFSET_MAX if selection.to is None else selection.to,
+    }

@@ -24,8 +24,6 @@ from headwater.schemas.readers import Reader
 from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, RequestAnswered, Stamp
 from headwater.schemas.tables import UNSET, Column, Table, Value
 
-__all__ = ["ROW_READERS", "ROW_TYPES", "table_row", "table_row_reader"]
-
 #: Converts a record's value to a row.
 RowReader: TypeAlias = Callable[[bytes], bytes]
 

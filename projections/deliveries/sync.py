@@ -44,8 +44,6 @@ from headwater.projections.projector.store import SYNC_KEPT_DAYS
 from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_NAME
 from headwater.schemas.tables import Table
 
-__all__ = ["SYNCED", "SyncPage", "changes"]
-
 #: Sorts before every key: a constraint ensures that the first column of a key is not empty.
 _LOWEST: Final = {"text": "", "date": "-infinity", "timestamptz": "-infinity"}
 _BEGINNING: Final = "-infinity"

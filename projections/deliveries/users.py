@@ -14,19 +14,6 @@ from headwater.projections.postgres.statements import filled, names_user, statem
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.tables import Owner, Table
 
-__all__ = [
-    "Connection",
-    "Progress",
-    "UserWhole",
-    "WaitingDelivery",
-    "connections_of",
-    "oldest_waiting",
-    "progress",
-    "subjects_of",
-    "user_whole",
-    "waiting_of",
-]
-
 
 class WaitingDelivery(msgspec.Struct, frozen=True):
     """Position of a waiting delivery in `webhooks`, and where it was last read."""

@@ -4,12 +4,12 @@
 -- keys: a record that cannot be applied is in projection_errors, and later records must not fail
 -- because of it.
 
+-- Rewritten with every batch that changes it: free space on the page avoids index updates.
 create table workflow_instance (
     workflow_name text collate "C",
     instance_id text collate "C",
     run_number integer not null,
-    status text not null
-        check (status in ('active', 'waiting', 'paused', 'complete', 'errored', 'terminated')),
+    status text not null check (status in ('active', 'waiting', 'paused', 'complete', 'errored', 'terminated')),
     params json not null,
     output json,
     error_name text,
@@ -30,7 +30,6 @@ create table workflow_instance (
     run_offset bigint not null,
     "offset" bigint not null,
     primary key (workflow_name, instance_id)
--- Rewritten with every batch that changes it: free space on the page avoids index updates.
 ) with (fillfactor = 70);
 
 create index workflow_instance_newest
@@ -52,35 +51,27 @@ create index workflow_instance_deployment
     where deployment_id is not null;
 create index workflow_instance_labels on workflow_instance using gin (labels jsonb_path_ops);
 
-comment on table workflow_instance is
-    'Instances of workflows with their current run. Topic workflow-history.';
+comment on table workflow_instance is 'Instances of workflows with their current run. Topic workflow-history.';
 comment on column workflow_instance.workflow_name is 'The workflow.';
 comment on column workflow_instance.instance_id is 'The instance, unique within its workflow.';
 comment on column workflow_instance.run_number is 'Number of the current run; the first is 0.';
-comment on column workflow_instance.status is
-    'active, waiting, paused, complete, errored or terminated.';
+comment on column workflow_instance.status is 'active, waiting, paused, complete, errored or terminated.';
 comment on column workflow_instance.params is 'Parameters of the run, unchanged JSON text.';
 comment on column workflow_instance.output is 'Output of the run, unchanged JSON text.';
 comment on column workflow_instance.error_name is 'Name of the error with which the run ended.';
-comment on column workflow_instance.error_message is
-    'Message of the error; NUL is replaced by U+FFFD.';
-comment on column workflow_instance.error_detail is
-    'Additional data of the error, such as a join''s.';
-comment on column workflow_instance.parent_workflow_name is
-    'Workflow of the parent; null unless this is a child.';
+comment on column workflow_instance.error_message is 'Message of the error; NUL is replaced by U+FFFD.';
+comment on column workflow_instance.error_detail is 'Additional data of the error, such as a join''s.';
+comment on column workflow_instance.parent_workflow_name is 'Workflow of the parent; null unless this is a child.';
 comment on column workflow_instance.parent_instance_id is 'The parent.';
 comment on column workflow_instance.parent_run_number is 'The parent''s run.';
 comment on column workflow_instance.parent_step_key is 'The entry of the parent that started it.';
-comment on column workflow_instance.deployment_id is
-    'Deployment of the current run; null if it follows the newest code (versioning="latest").';
+comment on column workflow_instance.deployment_id is 'Deployment of the current run; null if it follows the newest code (versioning="latest").';
 comment on column workflow_instance.labels is 'Labels for searches: texts by name.';
 comment on column workflow_instance.created_at is 'When the first run began.';
 comment on column workflow_instance.updated_at is 'When its last event happened.';
-comment on column workflow_instance.started_at is
-    'When the current run began; for a retry, when the run that it continues began.';
+comment on column workflow_instance.started_at is 'When the current run began; for a retry, when the run that it continues began.';
 comment on column workflow_instance.completed_at is 'When the current run ended.';
-comment on column workflow_instance.retention_until is
-    'When a prune may remove the ended instance; null keeps it indefinitely.';
+comment on column workflow_instance.retention_until is 'When a prune may remove the ended instance; null keeps it indefinitely.';
 comment on column workflow_instance.partition is 'Partition of workflow-history.';
 comment on column workflow_instance.run_offset is 'Offset of the record that began the current run.';
 comment on column workflow_instance."offset" is 'Offset of the last applied record.';
@@ -109,8 +100,7 @@ create table workflow_run (
     primary key (workflow_name, instance_id, run_number)
 );
 
-comment on table workflow_run is
-    'Earlier runs of instances, as they were in workflow_instance when the next run began.';
+comment on table workflow_run is 'Earlier runs of instances, as they were in workflow_instance when the next run began.';
 comment on column workflow_run.workflow_name is 'The workflow.';
 comment on column workflow_run.instance_id is 'The instance.';
 comment on column workflow_run.run_number is 'The run; the first is 0.';
@@ -127,8 +117,7 @@ comment on column workflow_run.parent_step_key is 'The entry of the parent that 
 comment on column workflow_run.deployment_id is 'Deployment of the run.';
 comment on column workflow_run.updated_at is 'When its last event happened.';
 comment on column workflow_run.started_at is 'When it began.';
-comment on column workflow_run.completed_at is
-    'When it ended; null if it was restarted before it ended.';
+comment on column workflow_run.completed_at is 'When it ended; null if it was restarted before it ended.';
 comment on column workflow_run.partition is 'Partition of workflow-history.';
 comment on column workflow_run.run_offset is 'Offset of the record that began it.';
 comment on column workflow_run."offset" is 'Offset of its last record.';
@@ -140,8 +129,7 @@ create table workflow_step (
     step_key text collate "C",
     name text not null,
     type text not null,
-    status text not null
-        check (status in ('pending', 'waiting', 'completed', 'errored', 'cancelled')),
+    status text not null check (status in ('pending', 'waiting', 'completed', 'errored', 'cancelled')),
     attempts integer not null,
     max_attempts integer,
     timeout_ms bigint,
@@ -176,25 +164,20 @@ create index workflow_step_unfinished
 create index workflow_step_changed
     on workflow_step (workflow_name, instance_id, run_number, "offset");
 
-comment on table workflow_step is
-    'Entries of code workflows: steps, sleeps, waits, loops and others. Topic workflow-history.';
+comment on table workflow_step is 'Entries of code workflows: steps, sleeps, waits, loops and others. Topic workflow-history.';
 comment on column workflow_step.workflow_name is 'The workflow.';
 comment on column workflow_step.instance_id is 'The instance.';
 comment on column workflow_step.run_number is 'The run.';
 comment on column workflow_step.step_key is 'Path of names, for example pages/~3/fetch.';
 comment on column workflow_step.name is 'The author''s name for it.';
-comment on column workflow_step.type is
-    'do, sleep, wait_for_event, loop, join, race, child, checkpoint or removed.';
+comment on column workflow_step.type is 'do, sleep, wait_for_event, loop, join, race, child, checkpoint or removed.';
 comment on column workflow_step.status is 'pending, waiting, completed, errored or cancelled.';
 comment on column workflow_step.attempts is 'Ended attempts; 0 for all types but do.';
 comment on column workflow_step.max_attempts is 'Maximum attempts; null without a limit.';
 comment on column workflow_step.timeout_ms is 'Timeout of an attempt; null without one.';
-comment on column workflow_step.next_retry_at is
-    'When the next attempt begins, while it is scheduled.';
-comment on column workflow_step.wake_at is
-    'When a sleep ends or a wait times out; kept after its end.';
-comment on column workflow_step.wait_event_type is
-    'Awaited event type; a JSON list if the author gave a list.';
+comment on column workflow_step.next_retry_at is 'When the next attempt begins, while it is scheduled.';
+comment on column workflow_step.wake_at is 'When a sleep ends or a wait times out; kept after its end.';
+comment on column workflow_step.wait_event_type is 'Awaited event type; a JSON list if the author gave a list.';
 comment on column workflow_step.child_workflow_name is 'Workflow of the child that it started.';
 comment on column workflow_step.child_instance_id is 'The child that it started.';
 comment on column workflow_step.result is 'Its result, unchanged JSON text.';
@@ -202,20 +185,15 @@ comment on column workflow_step.error_name is 'Name of its error; for do, of the
 comment on column workflow_step.error_message is 'Message of the error; NUL is replaced by U+FFFD.';
 comment on column workflow_step.error_detail is 'Additional data of the error, such as a join''s.';
 comment on column workflow_step.ordinal is 'The order in which entries were first reached.';
-comment on column workflow_step.sequence is
-    'Number, within the run, of the event that showed it first; breaks ties of ordinals. Negative for entries that a retry copied from the previous run, in the order of that run.';
+comment on column workflow_step.sequence is 'Number, within the run, of the event that showed it first; breaks ties of ordinals. Negative for entries that a retry copied from the previous run, in the order of that run.';
 comment on column workflow_step.created_at is 'When it was first reached.';
 comment on column workflow_step.updated_at is 'When it last changed.';
 comment on column workflow_step.last_attempt_at is 'When its latest attempt began; null for all but do.';
-comment on column workflow_step.completed_at is
-    'When it ended; a later rollback does not change it.';
+comment on column workflow_step.completed_at is 'When it ended; a later rollback does not change it.';
 comment on column workflow_step.rolled_back_at is 'When its rollback was completed.';
-comment on column workflow_step.rollback_failed_at is
-    'When its rollback failed for good, after the last attempt of its handler.';
-comment on column workflow_step.trimmed_before is
-    'Of a loop: earlier iterations were trimmed, and their entries have no rows; null if none was.';
-comment on column workflow_step."offset" is
-    'Offset of the last record that changed the row, in the instance''s partition of workflow-history.';
+comment on column workflow_step.rollback_failed_at is 'When its rollback failed for good, after the last attempt of its handler.';
+comment on column workflow_step.trimmed_before is 'Of a loop: earlier iterations were trimmed, and their entries have no rows; null if none was.';
+comment on column workflow_step."offset" is 'Offset of the last record that changed the row, in the instance''s partition of workflow-history.';
 
 create table workflow_token (
     workflow_name text collate "C",
@@ -225,11 +203,7 @@ create table workflow_token (
     node_ref text not null,
     task text,
     subworkflow text,
-    status text not null
-        check (status in (
-            'pending', 'dispatched', 'executing', 'waiting_for_siblings',
-            'waiting_for_subworkflow', 'completed', 'failed', 'timed_out', 'cancelled'
-        )),
+    status text not null check (status in ('pending', 'dispatched', 'executing', 'waiting_for_siblings', 'waiting_for_subworkflow', 'completed', 'failed', 'timed_out', 'cancelled')),
     path_id text not null,
     parent_token_id bigint,
     sibling_group text,
@@ -274,50 +248,40 @@ create index workflow_token_current
 create index workflow_token_changed
     on workflow_token (workflow_name, instance_id, run_number, "offset") where "offset" >= 0;
 
-comment on table workflow_token is
-    'Tokens of graph workflows, each at a node, with their status. Topic workflow-history.';
+comment on table workflow_token is 'Tokens of graph workflows, each at a node, with their status. Topic workflow-history.';
 comment on column workflow_token.workflow_name is 'The workflow.';
 comment on column workflow_token.instance_id is 'The instance.';
 comment on column workflow_token.run_number is 'The run.';
 comment on column workflow_token.id is 'Number within the run, in the order of creation.';
 comment on column workflow_token.node_ref is 'The node.';
 comment on column workflow_token.task is 'The task of that node.';
-comment on column workflow_token.subworkflow is
-    'The workflow that the node starts, if it has no task.';
-comment on column workflow_token.status is
-    'pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow, completed, failed, timed_out or cancelled.';
+comment on column workflow_token.subworkflow is 'The workflow that the node starts, if it has no task.';
+comment on column workflow_token.status is 'pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow, completed, failed, timed_out or cancelled.';
 comment on column workflow_token.path_id is 'Its path, extended by .node.branch at each fork.';
 comment on column workflow_token.parent_token_id is 'The token that it follows.';
 comment on column workflow_token.sibling_group is 'The group of its innermost fork.';
 comment on column workflow_token.branch_index is 'Its branch in that fork; the first is 0.';
 comment on column workflow_token.branch_total is 'Number of branches of that fork.';
-comment on column workflow_token.iteration_counts is
-    'How often it took each transition: an object of counts by ref.';
+comment on column workflow_token.iteration_counts is 'How often it took each transition: an object of counts by ref.';
 comment on column workflow_token.attempts is 'Number of its latest attempt; 0 before the first.';
 comment on column workflow_token.input is 'Input of its task, unchanged JSON text.';
 comment on column workflow_token.result is 'Result of its task or workflow, unchanged JSON text.';
 comment on column workflow_token.error_name is 'Name of the error of its latest attempt.';
-comment on column workflow_token.error_message is
-    'Message of the error; NUL is replaced by U+FFFD.';
+comment on column workflow_token.error_message is 'Message of the error; NUL is replaced by U+FFFD.';
 comment on column workflow_token.error_detail is 'Additional data of the error.';
-comment on column workflow_token.next_retry_at is
-    'When the next attempt begins, while it is scheduled.';
-comment on column workflow_token.wake_at is
-    'When its wait for siblings or a workflow times out; kept after its end.';
+comment on column workflow_token.next_retry_at is 'When the next attempt begins, while it is scheduled.';
+comment on column workflow_token.wake_at is 'When its wait for siblings or a workflow times out; kept after its end.';
 comment on column workflow_token.reason is 'Why it was cancelled.';
-comment on column workflow_token.retry_status is
-    'Its status after a retry of its run; null if it had ended before.';
+comment on column workflow_token.retry_status is 'Its status after a retry of its run; null if it had ended before.';
 comment on column workflow_token.child_workflow_name is 'Workflow of the child that it started.';
 comment on column workflow_token.child_instance_id is 'The child that it started.';
-comment on column workflow_token.idempotency_token is
-    'Of a job: idempotency token for other systems, the same for all attempts.';
+comment on column workflow_token.idempotency_token is 'Of a job: idempotency token for other systems, the same for all attempts.';
 comment on column workflow_token.worker is 'External worker that holds the lease.';
 comment on column workflow_token.lease_until is 'When the lease expires.';
 comment on column workflow_token.created_at is 'When it was created.';
 comment on column workflow_token.updated_at is 'When it last changed.';
 comment on column workflow_token.completed_at is 'When it ended.';
-comment on column workflow_token."offset" is
-    'Offset of the last record that changed the row, in the instance''s partition of workflow-history.';
+comment on column workflow_token."offset" is 'Offset of the last record that changed the row, in the instance''s partition of workflow-history.';
 
 create table workflow_event (
     workflow_name text collate "C",
@@ -342,19 +306,15 @@ create index workflow_event_changed
 comment on table workflow_event is 'Events received by instances. Topic workflow-history.';
 comment on column workflow_event.workflow_name is 'The workflow.';
 comment on column workflow_event.instance_id is 'The instance.';
-comment on column workflow_event.run_number is
-    'The run; a retry gets the unconsumed events of the previous run, a restart gets none.';
-comment on column workflow_event.id is
-    'The sender''s id; an event with the same id is a duplicate.';
+comment on column workflow_event.run_number is 'The run; a retry gets the unconsumed events of the previous run, a restart gets none.';
+comment on column workflow_event.id is 'The sender''s id; an event with the same id is a duplicate.';
 comment on column workflow_event.type is 'Its type.';
 comment on column workflow_event.payload is 'Its payload, unchanged JSON text.';
-comment on column workflow_event.sequence is
-    'Number within the run, in order of arrival. Negative for events that a retry copied from the previous run.';
+comment on column workflow_event.sequence is 'Number within the run, in order of arrival. Negative for events that a retry copied from the previous run.';
 comment on column workflow_event.created_at is 'When it was sent, by the sender''s clock.';
 comment on column workflow_event.delivered_at is 'When a wait consumed it; null before.';
 comment on column workflow_event.consumed_by_step_key is 'The wait that consumed it.';
-comment on column workflow_event."offset" is
-    'Offset of the last record that changed the row, in the instance''s partition of workflow-history.';
+comment on column workflow_event."offset" is 'Offset of the last record that changed the row, in the instance''s partition of workflow-history.';
 
 create table workflow_log (
     workflow_name text collate "C",
@@ -381,8 +341,7 @@ comment on table workflow_log is 'Log lines of step.log and of the engine. Topic
 comment on column workflow_log.workflow_name is 'The workflow.';
 comment on column workflow_log.instance_id is 'The instance.';
 comment on column workflow_log.run_number is 'The run.';
-comment on column workflow_log.id is
-    'Position in workflow-history: partition-offset-index, zero-padded, so that text order is the order of writing.';
+comment on column workflow_log.id is 'Position in workflow-history: partition-offset-index, zero-padded, so that text order is the order of writing.';
 comment on column workflow_log.step_key is 'The step that wrote it, if one did.';
 comment on column workflow_log.attempt is 'That step''s attempt.';
 comment on column workflow_log.level is 'debug, info, warn or error.';
@@ -406,8 +365,7 @@ create table workflow_slot (
 
 create index workflow_slot_holder on workflow_slot (workflow_name, holder_id);
 
-comment on table workflow_slot is
-    'Runs that hold a slot of their workflow''s concurrency limit, or wait for one. Topic workflow-history.';
+comment on table workflow_slot is 'Runs that hold a slot of their workflow''s concurrency limit, or wait for one. Topic workflow-history.';
 comment on column workflow_slot.workflow_name is 'The workflow.';
 comment on column workflow_slot.instance_id is 'The limit: the instance that counts its slots.';
 comment on column workflow_slot.number is 'Number of the run, in order of arrival.';
@@ -415,8 +373,7 @@ comment on column workflow_slot.key is 'The key of the limit; null for a limit w
 comment on column workflow_slot.holder_id is 'The instance of the run.';
 comment on column workflow_slot.holder_run is 'The run.';
 comment on column workflow_slot.asked_at is 'When the slot was requested.';
-comment on column workflow_slot.granted_at is
-    'When the slot was granted; null while the run waits.';
+comment on column workflow_slot.granted_at is 'When the slot was granted; null while the run waits.';
 
 create table workflow_owner (
     partition integer primary key,

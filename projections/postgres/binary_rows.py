@@ -26,8 +26,6 @@ from headwater.projections.postgres.statements import SqlColumn, listed
 from headwater.schemas.avro_types import Annotation, Schema
 from headwater.schemas.readers import Reader, composing_reader_of
 
-__all__ = ["BinaryRows", "BinaryRowsDumper", "RowType", "array_of", "number", "row_reader", "text"]
-
 _OIDS: Final = {
     "boolean": 16,
     "bigint": 20,

@@ -22,20 +22,6 @@ from psycopg_pool import AsyncConnectionPool
 from headwater.projections.errors import store_edge
 from headwater.projections.postgres.statements import statement
 
-__all__ = [
-    "AUTHORS",
-    "HEADWATER",
-    "PAGE_MAX",
-    "C",
-    "Pooled",
-    "PooledReader",
-    "Row",
-    "bounded",
-    "own_dsn",
-    "with_search_path",
-    "with_settings",
-]
-
 HEADWATER: Final = "headwater"
 AUTHORS: Final = "authors"
 

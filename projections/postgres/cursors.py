@@ -10,8 +10,6 @@ import msgspec
 from headwater.projections.errors import InvalidCursor, RecordRefused
 from headwater.schemas.errors import PARSE_ERRORS
 
-__all__ = ["pack", "unpack", "valid_cursor"]
-
 T = TypeVar("T")
 
 

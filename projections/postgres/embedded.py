@@ -14,17 +14,15 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
-import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import ClassVar, Final, Literal
 from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
+from typing_extensions import override
 
 from headwater.projections.postgres.connections import AUTHORS, HEADWATER
 from headwater.projections.postgres.server_account import (
@@ -35,29 +33,28 @@ from headwater.projections.postgres.server_account import (
     write_private,
 )
 from headwater.schemas.errors import ProcessUnavailable
+from headwater.server_process import (
+    HOST,
+    STOP_TIMEOUT_S,
+    ServerProcess,
+    command_of,
+    free_port,
+    run_logged,
+    wait_until,
+)
 
-__all__ = ["EmbeddedPostgres", "psql_program"]
-
-_HOST = "127.0.0.1"
 _VERSION = 18
 #: The only role and database. The role owns everything, so it may also create test databases.
 _ROLE = "headwater"
 _DATABASE = "headwater"
 _PASSWORD_BYTES: Final = 24
 
-#: A start takes half a second; recovery after a power failure may take longer.
-_START_TIMEOUT_S = 60.0
-#: A fast shutdown writes a checkpoint; a server that takes longer than this is stuck.
-_STOP_TIMEOUT_S = 15.0
-_POLL_S = 0.05
 _ENVIRONMENT: Final = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-#: Lines of the server's log that an error message quotes.
-_QUOTED_LINES = 12
 #: A larger log is rotated at the next start.
 _LOG_BYTES_MAX = 5_000_000
 
 _SETTINGS = {
-    "listen_addresses": _HOST,
+    "listen_addresses": HOST,
     # No socket file: its path may be at most 107 bytes long, and data directories can be deeper.
     "unix_socket_directories": "",
     "max_connections": "50",
@@ -73,37 +70,22 @@ _SETTINGS = {
 }
 
 
-class EmbeddedPostgres:
+class EmbeddedPostgres(ServerProcess):
     """A Postgres server as a child process of this one, with its data in `data_dir`."""
 
     #: Postgres's fast shutdown. SIGTERM would wait for clients to disconnect.
-    stop_signal = signal.SIGINT
+    stop_signal: ClassVar[signal.Signals] = signal.SIGINT
 
     def __init__(self, data_dir: Path, *, port: int = 0, report: Callable[[str], None]) -> None:
         self._dir = data_dir.absolute()
+        super().__init__("postgres", self._dir / "postgres.log", report)
         self._port = port
-        self._report = report
-        self._process: subprocess.Popen[bytes] | None = None
         self._bin = _binaries()
         #: Parent of the data; the log, the port and the password are in `data_dir`.
         self._data_parent = reachable_folder(self._dir, ELSEWHERE)
         self._account = account_instead_of_root(self._data)
 
-    @property
-    def name(self) -> str:
-        """Name in progress lines and error messages."""
-        return "postgres"
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the server's main process while it runs."""
-        return self._process.pid if self._process and self._process.poll() is None else None
-
-    @property
-    def log_file(self) -> Path:
-        """Path of the server's log."""
-        return self._dir / "postgres.log"
-
+    @override
     def start(self) -> str:
         """Start the server, wait until it answers, and return the DSN of the database.
 
@@ -118,51 +100,25 @@ class EmbeddedPostgres:
             self._stop_stale_server()
             self._prepare_data()
             self._port = self._choose_port()
-            self._process = self._launch()
-            self._wait_until_ready()
+            self._process = self._run_server()
+            self._wait_until_ready(lambda: self._serves_our_data(self._port))
             self._create_database()
         return self._dsn(_DATABASE)
 
-    def ask_to_stop(self) -> None:
-        """Send the signal for a fast shutdown without waiting."""
-        if self._process is not None:
-            self._process.send_signal(self.stop_signal)
-
-    def stop(self) -> None:
-        """Shut down the server (rolls back open transactions); kill it if that takes too long."""
-        if self._process is None:
-            return
-        self.ask_to_stop()
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._report(f"Postgres did not stop within {_STOP_TIMEOUT_S:.0f} s; killing it.")
-        self.kill()
-
+    @override
     def kill(self) -> None:
-        """Kill the server and its children at once (SIGKILL); `start` works on the same data."""
-        if self._process is None:
-            return
+        """Kill the server and its children at once."""
         children: list[int] = []
-        if self._process.poll() is None:
+        if self._process is not None and self._process.poll() is None:
             # Stop it first: a server whose child dies starts others.
             self._process.send_signal(signal.SIGSTOP)
             children = _children_of(self._process.pid)
-            for pid in (*children, self._process.pid):
+            for pid in children:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        self._process.wait()
-        self._process = None
+        super().kill()
         # Until they exit, their shared memory prevents the next server from starting.
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
-        while any(_name_of(pid) == "postgres" for pid in children):
-            if time.monotonic() > deadline:
-                return
-            time.sleep(_POLL_S)
-
-    def poll(self) -> int | None:
-        """Return the exit code if the server exited by itself, None while it runs."""
-        return self._process.poll() if self._process else None
+        wait_until(lambda: not any(map(_is_postgres, children)), STOP_TIMEOUT_S)
 
     @property
     def _data(self) -> Path:
@@ -174,7 +130,7 @@ class EmbeddedPostgres:
 
     def _dsn(self, database: str, port: int | None = None) -> str:
         file = quote(str(self._password_file))
-        return f"postgresql://{_ROLE}@{_HOST}:{port or self._port}/{database}?passfile={file}"
+        return f"postgresql://{_ROLE}@{HOST}:{port or self._port}/{database}?passfile={file}"
 
     def _prepare_folders(self) -> None:
         """Create the folders, and give the server's account its own."""
@@ -218,10 +174,7 @@ class EmbeddedPostgres:
         locale = ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
         write_private(password, self._draw_password(), owner=self._account)
         try:
-            with self._open_log("wb") as log:
-                initdb = self._popen(
-                    "initdb", *command, *access, *locale, log=log, cwd=self._data_parent
-                )
+            initdb = self._run("wb", self._data_parent, "initdb", *command, *access, *locale)
             if code := initdb.wait():
                 raise self._failure(f"could not prepare {unfinished} (exit {code})")
         finally:
@@ -232,12 +185,8 @@ class EmbeddedPostgres:
         """Create the role's password, and store it for this machine's user only."""
         password = secrets.token_urlsafe(_PASSWORD_BYTES)
         # Format of libpq's password files: host, port, database, role, password.
-        write_private(self._password_file, f"{_HOST}:*:*:{_ROLE}:{password}\n")
+        write_private(self._password_file, f"{HOST}:*:*:{_ROLE}:{password}\n")
         return password
-
-    def _open_log(self, mode: Literal["wb", "ab"]) -> BinaryIO:
-        opener = partial(os.open, mode=0o600)
-        return open(self.log_file, mode, opener=opener)
 
     def _stop_stale_server(self) -> None:
         """Stop the server of an owner that was killed with kill -9."""
@@ -248,23 +197,14 @@ class EmbeddedPostgres:
         except (FileNotFoundError, ValueError, IndexError):
             return
         if not self._serves_our_data(port):
-            if (
-                _name_of(pid) != "postgres"
-            ):  # a power failure left the file, which would block Postgres
-                pid_file.unlink()
+            if not _is_postgres(pid):
+                pid_file.unlink()  # A power failure left it, and it would block Postgres.
             return
-        self._report(f"Stopping the Postgres that an earlier run left behind (pid {pid})")
-        # It may end by itself between a look at it and the signal.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, self.stop_signal)
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
-        while pid_file.exists():
-            if time.monotonic() > deadline:
-                raise ProcessUnavailable(
-                    f"An earlier Postgres (pid {pid}) still holds {self._data} and did not stop "
-                    f"within {_STOP_TIMEOUT_S:.0f} s. End it with: kill -QUIT {pid}"
-                )
-            time.sleep(_POLL_S)
+        if not self._stop_stale(pid, pid_file.exists):
+            raise ProcessUnavailable(
+                f"An earlier Postgres (pid {pid}) still holds {self._data} and did not stop "
+                f"within {STOP_TIMEOUT_S:.0f} s. End it with: kill -QUIT {pid}"
+            )
 
     def _serves_our_data(self, port: int) -> bool:
         """Query the server itself: the process id alone may belong to another program by now."""
@@ -278,58 +218,40 @@ class EmbeddedPostgres:
     def _choose_port(self) -> int:
         remembered = self._dir / "port"
         if self._port:
-            if not _is_free(self._port):
-                raise ProcessUnavailable(
-                    f"Postgres cannot listen on {_HOST}:{self._port}: the port is taken. Stop what "
-                    "uses it, or choose another with --postgres-port or HEADWATER_POSTGRES_PORT "
-                    "(0 takes a free one)."
-                )
+            self._refuse_taken_port(self._port)
             return self._port
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            if _is_free(port := int(remembered.read_text("utf-8"))):
-                return port
-        port = _free_port()
+        with contextlib.suppress(FileNotFoundError, ValueError, ProcessUnavailable):
+            port = int(remembered.read_text("utf-8"))
+            self._refuse_taken_port(port)
+            return port
+        port = free_port()
         remembered.write_text(f"{port}\n", "utf-8")
         return port
 
-    def _launch(self) -> subprocess.Popen[bytes]:
+    def _run_server(self) -> subprocess.Popen[bytes]:
         if self.log_file.exists() and self.log_file.stat().st_size > _LOG_BYTES_MAX:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         settings = [f"{name}={value}" for name, value in _SETTINGS.items()]
         settings.append(f"port={self._port}")
         options = [word for setting in settings for word in ("-c", setting)]
-        with self._open_log("ab") as log:
-            return self._popen("postgres", "-D", str(self._data), *options, log=log, cwd=self._data)
+        return self._run("ab", self._data, "postgres", "-D", str(self._data), *options)
 
-    def _popen(
-        self, program: str, *arguments: str, log: BinaryIO, cwd: Path
+    def _run(
+        self, mode: Literal["ab", "wb"], cwd: Path, program: str, *arguments: str
     ) -> subprocess.Popen[bytes]:
-        """Start a program of Postgres, as another user if this is root, in its own session."""
+        """Run a program of Postgres, as another user if this is root."""
         account = self._account
-        return subprocess.Popen(  # noqa: S603 (a program of the package, no external input)
+        return run_logged(
             [str(self._bin / program), *arguments],
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            self.log_file,
+            mode,
             # Without secrets, because other processes of its account may read it.
             env={name: value for name, value in os.environ.items() if name in _ENVIRONMENT},
+            cwd=cwd,
             user=account.pw_uid if account else None,
             group=account.pw_gid if account else None,
             extra_groups=[] if account else None,
         )
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while not self._serves_our_data(self._port):
-            if (code := self.poll()) is not None:
-                self.kill()
-                raise self._failure(f"died while starting (exit {code})")
-            if time.monotonic() > deadline:
-                self.kill()
-                raise self._failure(f"did not answer within {_START_TIMEOUT_S:.0f} s")
-            time.sleep(_POLL_S)
 
     def _create_database(self) -> None:
         with psycopg.connect(self._dsn("postgres"), autocommit=True) as connection:
@@ -342,13 +264,6 @@ class EmbeddedPostgres:
                         *map(sql.Identifier, (_DATABASE, AUTHORS, HEADWATER))
                     )
                 )
-
-    def _failure(self, problem: str) -> ProcessUnavailable:
-        lines = self.log_file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
-        ending = "\n".join(f"  {line}" for line in lines) or "  nothing"
-        return ProcessUnavailable(
-            f"Postgres {problem}. Its log is {self.log_file}; it said last:\n{ending}"
-        )
 
 
 def psql_program() -> str:
@@ -370,16 +285,8 @@ def _binaries() -> Path:
     return Path(package.submodule_search_locations[0]) / f"pginstall{_VERSION}" / "bin"
 
 
-def _name_of(pid: int) -> str:
-    """Return the program name of a process, empty if it does not exist."""
-    if Path("/proc/self/comm").exists():
-        try:
-            return Path(f"/proc/{pid}/comm").read_text("utf-8").strip()
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-    command = ("/bin/ps", "-p", str(pid), "-o", "comm=")  # macOS has no /proc
-    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (fixed command)
-    return Path(result.stdout.strip()).name
+def _is_postgres(pid: int) -> bool:
+    return Path(command_of(pid, "comm")).name == "postgres"
 
 
 def _children_of(pid: int) -> list[int]:
@@ -389,17 +296,3 @@ def _children_of(pid: int) -> list[int]:
     command = ("/usr/bin/pgrep", "-P", str(pid))  # macOS has no /proc
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (fixed command)
     return [int(child) for child in result.stdout.split()]
-
-
-def _is_free(port: int) -> bool:
-    try:
-        socket.create_server((_HOST, port)).close()
-    except OSError:
-        return False
-    return True
-
-
-def _free_port() -> int:
-    with socket.create_server((_HOST, 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

@@ -23,8 +23,6 @@ from headwater.projections.postgres.statements import statement
 from headwater.projections.postgres.table_ddl import make_tables
 from headwater.schemas.installed_tables import INSTALLED
 
-__all__ = ["Migration", "catalogue", "migrate", "unapplied"]
-
 _CONNECT_TIMEOUT_S: Final = 5
 
 

@@ -16,17 +16,6 @@ from headwater.projections.postgres.connections import HEADWATER, own_dsn
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.installed_tables import ALL_TABLES
 
-__all__ = [
-    "ROLES",
-    "STEP_ROLE",
-    "documented",
-    "grant_roles",
-    "login_of",
-    "make_reader",
-    "make_roles",
-    "open_to_steps",
-]
-
 #: Process that logs in as a role, by role.
 ROLES: Final = {
     "headwater_gateway": "the gateway (headwater serve)",

@@ -16,15 +16,6 @@ from typing import Final
 
 from headwater.schemas.errors import ProcessUnavailable
 
-__all__ = [
-    "ELSEWHERE",
-    "account_instead_of_root",
-    "is_reachable",
-    "programs_of",
-    "reachable_folder",
-    "write_private",
-]
-
 #: The first of these accounts that exists runs the server.
 _INSTEAD_OF_ROOT: Final = ("postgres", "nobody")
 #: Folder for programs and data that the account could not reach otherwise.

@@ -6,6 +6,7 @@ hand, and a test compares the two.
 """
 
 import contextlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -16,9 +17,10 @@ from psycopg import errors, sql
 from headwater.projections.errors import TableUnfit, store_edge
 from headwater.projections.postgres.connections import own_dsn
 from headwater.projections.postgres.statements import key_columns, statement, value_columns
-from headwater.schemas.avro_schemas import row_schema_of
+from headwater.schemas.avro_schemas import doc_of, row_schema_of
 from headwater.schemas.installed_tables import ALL_TABLES, INSTALLED
 from headwater.schemas.tables import Table
+from headwater.schemas.workflow_tables import WORKFLOW_TABLES, WorkflowTable
 
 _CONNECT_TIMEOUT_S: Final = 5
 #: Postgres's names of types that declarations name differently.
@@ -168,15 +170,42 @@ def column_comments(table: Table) -> Iterator[str]:
         yield f"comment on column {table.name}.{name} is {_text(doc)};"
 
 
+def workflow_ddl(table: WorkflowTable) -> str:
+    """Return the statement that creates a table of workflows; migrations add its indexes."""
+    lines = [f"{_quoted(column.name)} {column.definition}" for column in table.columns]
+    lines.append(f"primary key ({', '.join(table.key)})")
+    storage = f" with ({table.storage})" if table.storage else ""
+    definitions = ",\n    ".join(lines)
+    return f"create table {table.name} (\n    {definitions}\n){storage};\n"
+
+
+def workflow_comments(table: WorkflowTable) -> str:
+    """Return the statements that comment on a table of workflows and its columns."""
+    doc = " ".join((inspect.getdoc(table.kind) or "").split())
+    lines = [f"comment on table {table.name} is {_text(doc)};"]
+    for column in table.columns:
+        text = _text(doc_of(table.kind, column.name))
+        lines.append(f"comment on column {table.name}.{_quoted(column.name)} is {text};")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if name == "offset" else name  # reserved in SQL
+
+
 def _text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
 def main() -> None:
     """Print the statements of the named tables."""
-    declared = {table.name: table for table in ALL_TABLES}
+    declared = {table.name: ddl_of(table) for table in ALL_TABLES}
+    declared |= {
+        table.name: f"{workflow_ddl(table)}\n{workflow_comments(table)}"
+        for table in WORKFLOW_TABLES
+    }
     for name in sys.argv[1:]:
-        sys.stdout.write(ddl_of(declared[name]) + "\n")
+        sys.stdout.write(declared[name] + "\n")
 
 
 if __name__ == "__main__":

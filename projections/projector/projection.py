@@ -22,29 +22,8 @@ from headwater.projections.postgres.binary_rows import RowType
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.newer import Logged
 
-__all__ = [
-    "ROWS_MAX",
-    "UNREADABLE",
-    "Admitted",
-    "Batch",
-    "LogRecord",
-    "Partition",
-    "Plan",
-    "Planner",
-    "Projection",
-    "RowStatement",
-    "Span",
-    "SqlRow",
-    "admit",
-    "base64_text",
-    "one_by_one",
-    "payload",
-    "refusal",
-    "row_statements",
-]
-
-#: A row with the field names of its statement. All rows of a table have the same type.
-SqlRow: TypeAlias = dict[str, Any] | msgspec.Struct
+#: A row with the field names of its statement.
+SqlRow: TypeAlias = dict[str, Any]
 
 #: Exceptions when a record cannot be decoded, or has a time out of range.
 UNREADABLE: Final = (HeadwaterError, ValueError, OverflowError, OSError, msgspec.MsgspecError)
@@ -100,7 +79,7 @@ class RowStatement(NamedTuple):
     """One statement that upserts or deletes rows of a table.
 
     Attributes:
-        table: Key of `statements.UPSERTS` or DELETES; most are the table's name.
+        table: Key of `writes.UPSERTS` or DELETES; most are the table's name.
         rows: JSON array, or binary rows of the projection's type for them.
     """
 
@@ -203,9 +182,7 @@ def payload(rows: Sequence[SqlRow], verbatim: frozenset[str] = frozenset()) -> s
         verbatim: Fields with authors' JSON, in which NUL is not replaced: Postgres rejects such
             invalid JSON, and replacing NUL must not make it valid.
     """
-    # orjson is twice as fast with dicts; msgspec encodes structs without converting them.
-    structs = bool(rows) and isinstance(rows[0], msgspec.Struct)
-    encoded = msgspec.json.encode(rows) if structs else orjson.dumps(rows)
+    encoded = orjson.dumps(rows)
     if b"\\u0000" in encoded:  # a NUL, or its escape within JSON text
         encoded = orjson.dumps([_without_nul(row, verbatim) for row in rows])
     return encoded.decode()
@@ -216,8 +193,7 @@ def _are_binary(rows: Sequence[SqlRow] | Sequence[bytes]) -> TypeIs[Sequence[byt
 
 
 def _without_nul(row: SqlRow, verbatim: frozenset[str]) -> dict[str, object]:
-    fields = msgspec.structs.asdict(row) if isinstance(row, msgspec.Struct) else row
-    return {name: value if name in verbatim else _replaced(value) for name, value in fields.items()}
+    return {name: value if name in verbatim else _replaced(value) for name, value in row.items()}
 
 
 def _replaced(value: object) -> object:

@@ -43,8 +43,6 @@ from headwater.schemas.topics import DEAD_LETTERS
 if TYPE_CHECKING:
     from headwater.processors.runs.claims import Claims
 
-__all__ = ["Projector"]
-
 #: Large enough to spread a commit's 2 ms over many rows, small enough to be applied in 0.2 s.
 _BATCH_RECORDS_MAX: Final = 4_000
 #: Compressed bytes as in the log; uncompressed, twenty times as many.

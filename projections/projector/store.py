@@ -23,7 +23,8 @@ from headwater.processors.runs.claims import UNCLAIMED, Claims
 from headwater.projections.errors import BatchTooSlow, RecordRefused, store_edge
 from headwater.projections.postgres.binary_rows import BinaryRows, BinaryRowsDumper, array_of
 from headwater.projections.postgres.connections import PooledReader, own_dsn
-from headwater.projections.postgres.statements import DELETES, UPSERTS, statement
+from headwater.projections.postgres.statements import statement
+from headwater.projections.postgres.writes import DELETES, UPSERTS
 from headwater.projections.projector.projection import (
     Admitted,
     Batch,
@@ -38,8 +39,6 @@ from headwater.projections.projector.projection import (
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.history import NO_CAUSE, NO_LEADER_EPOCH
 from headwater.schemas.topics import DEAD_LETTERS, TRACES, retention_of
-
-__all__ = ["SYNC_KEPT_DAYS", "AppliedPosition", "Store", "next_offsets"]
 
 
 async def next_offsets(reader: PooledReader, projection: str, topic: str) -> dict[int, int]:

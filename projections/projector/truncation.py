@@ -158,17 +158,9 @@ class Applied(NamedTuple):
     leader_epoch: int
 
 
-class Cut(Protocol):
-    """Where a log was cut, and the leader epoch there, if it is known."""
-
-    @property
-    def end(self) -> int: ...  # noqa: D102
-    @property
-    def leader_epoch(self) -> int: ...  # noqa: D102
-
-
-#: Finds where a log was cut before the applied offset; None if it was not.
-FindCut: TypeAlias = Callable[[Applied], Awaitable[Cut | None]]
+#: Finds where a log was cut before the applied offset, and the leader epoch there, if it is known;
+#: None if it was not cut.
+FindCut: TypeAlias = Callable[[Applied], Awaitable[tuple[int, int] | None]]
 
 
 def applied_offsets(
@@ -190,7 +182,8 @@ async def losses(applied: Iterable[Applied], find_cut: FindCut) -> list[Loss]:
     for progress in applied:
         cut = await find_cut(progress)
         if cut is not None:
-            details = (cut.end, progress.offset, cut.leader_epoch)
+            end, leader_epoch = cut
+            details = (end, progress.offset, leader_epoch)
             lost_ends.append(
                 Loss(progress.projection, progress.topic, progress.partition, *details)
             )

@@ -240,13 +240,8 @@ page as materialized (
 steps as (
     select "offset", 1 as rank, ordinal as first, sequence as second, row_to_json(s) as row
     from (
-        select workflow_name, instance_id, run_number,
-               step_key, name, type, status, attempts, max_attempts, timeout_ms,
-               next_retry_at, wake_at, wait_event_type, child_workflow_name, child_instance_id,
-               result::text as result, error_name, error_message,
-               error_detail::text as error_detail, ordinal, sequence, created_at, updated_at,
-               last_attempt_at, completed_at, rolled_back_at, rollback_failed_at, trimmed_before, "offset"
-        from workflow_step
+        select {steps}
+        from workflow_step t
         where workflow_name = %(workflow_name)s
           and instance_id = %(instance_id)s
           and run_number = (select run_number from page)
@@ -257,12 +252,8 @@ steps as (
 tokens as (
     select "offset", 2 as rank, id as first, 0::bigint as second, row_to_json(t) as row
     from (
-        select workflow_name, instance_id, run_number,
-               id, node_ref, task, subworkflow, status, path_id, parent_token_id, sibling_group, branch_index,
-               branch_total, iteration_counts, attempts, input::text as input, result::text as result,
-               error_name, error_message, error_detail::text as error_detail, next_retry_at, wake_at, reason,
-               child_workflow_name, child_instance_id, created_at, updated_at, completed_at, worker, lease_until, "offset"
-        from workflow_token
+        select {tokens}
+        from workflow_token t
         where workflow_name = %(workflow_name)s
           and instance_id = %(instance_id)s
           and run_number = (select run_number from page)
@@ -274,10 +265,8 @@ tokens as (
 events as (
     select "offset", 3 as rank, sequence as first, 0::bigint as second, row_to_json(e) as row
     from (
-        select workflow_name, instance_id, run_number,
-               id, type, payload::text as payload, sequence, created_at, delivered_at,
-               consumed_by_step_key, "offset"
-        from workflow_event
+        select {events}
+        from workflow_event t
         where workflow_name = %(workflow_name)s
           and instance_id = %(instance_id)s
           and run_number = (select run_number from page)
@@ -289,10 +278,8 @@ lines as (
     select substr(id, 7, 15)::bigint, 4 as rank, substr(id, 23)::bigint as first,
            0::bigint as second, row_to_json(l) as row
     from (
-        select workflow_name, instance_id, run_number,
-               id, step_key, attempt, level, category, message, data::text as data,
-               is_replay, created_at
-        from workflow_log
+        select {lines}
+        from workflow_log t
         where workflow_name = %(workflow_name)s
           and instance_id = %(instance_id)s
           and run_number = (select run_number from page)
@@ -307,11 +294,8 @@ lines as (
 instances as (
     select "offset", 5 as rank, 0::bigint as first, 0::bigint as second, row_to_json(i) as row
     from (
-        select workflow_name, instance_id, run_number,
-               status, output::text as output, error_name,
-               error_message, error_detail::text as error_detail, created_at, updated_at,
-               started_at, completed_at, partition, "offset"
-        from workflow_instance
+        select {instances}
+        from workflow_instance t
         where workflow_name = %(workflow_name)s
           and instance_id = %(instance_id)s
           and "offset" > %(after)s::bigint
@@ -335,10 +319,8 @@ left join (
 order by c."offset", c.rank, c.first, c.second
 
 -- name: workflow_events
-select workflow_name, instance_id, run_number,
-       id, type, payload::text as payload, sequence, created_at, delivered_at,
-       consumed_by_step_key
-from workflow_event
+select {columns}
+from workflow_event t
 where workflow_name = %(workflow_name)s
   and instance_id = %(instance_id)s
   and run_number = %(run_number)s
@@ -347,11 +329,7 @@ order by sequence {order}
 limit %(limit)s
 
 -- name: workflow_instance
-select i.workflow_name, i.instance_id, i.run_number, i.status, i.params::text as params,
-       i.output::text as output, i.error_name, i.error_message,
-       i.error_detail::text as error_detail, i.parent_workflow_name, i.parent_instance_id,
-       i.parent_run_number, i.parent_step_key, i.deployment_id, i.labels, i.created_at, i.updated_at, i.started_at,
-       i.completed_at, i.retention_until, i.partition, i."offset", to_jsonb(s) as current_step,
+select {columns}, to_jsonb(s) as current_step,
        t.current_tokens, l.awaited_slot
 from workflow_instance i
 {current_step}where i.workflow_name = %(workflow_name)s and i.instance_id = %(instance_id)s
@@ -359,8 +337,7 @@ from workflow_instance i
 -- name: workflow_instances
 -- Each workflow has an index in the order of the page; for all workflows, each provides at most a
 -- page.
-select i.workflow_name, i.instance_id, i.run_number, i.status, i.output::text as output,
-       i.error_name, i.error_message, i.deployment_id, i.labels, i.created_at, i.updated_at,
+select {columns},
        to_jsonb(s) as current_step, t.current_tokens, l.awaited_slot
 from (
     select one.*
@@ -428,10 +405,8 @@ where known.concurrency is not null
 group by known.name, known.concurrency
 
 -- name: workflow_logs
-select workflow_name, instance_id, run_number,
-       id, step_key, attempt, level, category, message, data::text as data, is_replay,
-       created_at
-from workflow_log
+select {columns}
+from workflow_log t
 where workflow_name = %(workflow_name)s
   and instance_id = %(instance_id)s
   and run_number = %(run_number)s {filter}
@@ -510,10 +485,8 @@ where workflow_name = %(workflow_name)s
 -- Errors caught by code are before it, and a complete instance has none. A graph has current
 -- tokens: those that have not ended, and those with which its run failed.
 left join lateral (
-    select step_key, name, type, status, attempts, max_attempts, timeout_ms, next_retry_at,
-           wake_at, wait_event_type, last_attempt_at, error_name, error_message,
-           error_detail::text as error_detail
-    from workflow_step
+    select {step}
+    from workflow_step t
     where workflow_name = i.workflow_name
       and instance_id = i.instance_id
       and run_number = i.run_number
@@ -577,13 +550,8 @@ from unnest(%(workflow_names)s::text[], %(instance_ids)s::text[])
 join workflow_instance i using (workflow_name, instance_id)
 
 -- name: workflow_steps
-select workflow_name, instance_id, run_number,
-       step_key, name, type, status, attempts, max_attempts, timeout_ms, next_retry_at,
-       wake_at, wait_event_type, child_workflow_name, child_instance_id, result::text as result,
-       error_name, error_message, error_detail::text as error_detail, ordinal, sequence,
-       created_at, updated_at, last_attempt_at, completed_at, rolled_back_at,
-       rollback_failed_at, trimmed_before
-from workflow_step
+select {columns}
+from workflow_step t
 where workflow_name = %(workflow_name)s
   and instance_id = %(instance_id)s
   and run_number = %(run_number)s
@@ -592,12 +560,8 @@ order by ordinal {order}, sequence {order}
 limit %(limit)s
 
 -- name: workflow_tokens
-select workflow_name, instance_id, run_number,
-       id, node_ref, task, subworkflow, status, path_id, parent_token_id, sibling_group, branch_index,
-       branch_total, iteration_counts, attempts, input::text as input, result::text as result,
-       error_name, error_message, error_detail::text as error_detail, next_retry_at, wake_at, reason,
-       child_workflow_name, child_instance_id, created_at, updated_at, completed_at, worker, lease_until
-from workflow_token
+select {columns}
+from workflow_token t
 where workflow_name = %(workflow_name)s
   and instance_id = %(instance_id)s
   and run_number = %(run_number)s

@@ -1,5 +1,6 @@
 """Rebuilds in Postgres: request them, read them, and carry one out under its lock."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -11,22 +12,6 @@ from psycopg import AsyncConnection, Rollback
 from headwater.projections.errors import store_edge
 from headwater.projections.postgres.connections import PooledReader, Row, own_dsn
 from headwater.projections.postgres.statements import statement
-
-__all__ = [
-    "PENDING_STATES",
-    "ChangedRow",
-    "Example",
-    "Rebuild",
-    "RebuildWork",
-    "RowRecord",
-    "Wipes",
-    "begin",
-    "find",
-    "latest",
-    "request_state",
-    "under_way",
-    "wipes_known",
-]
 
 #: States in which work is pending.
 PENDING_STATES = ("building", "switching", "switching_back")
@@ -138,6 +123,7 @@ def _one(rows: list[Row]) -> Rebuild | None:
 # -- work under the lock
 
 _CONNECT_TIMEOUT_S: Final = 2
+_NOTE_EVERY_S: Final = 0.5
 _PAGE: Final = 1_000
 
 
@@ -173,6 +159,7 @@ class RebuildWork:
         self._dsn = dsn
         self._id = rebuild_id
         self._connection: AsyncConnection[Any] | None = None
+        self._noted_at_s = 0.0
 
     async def begin(self) -> bool:
         """Connect. Return False if another process carries out the rebuild."""
@@ -188,6 +175,13 @@ class RebuildWork:
         """Record the progress."""
         with store_edge("record the progress of a rebuild"):
             await self._do("rebuild_progress", applied=applied, total=total)
+
+    async def note_progress(self, applied: int, total: int) -> None:
+        """Record the progress, if that was not done just before."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._noted_at_s > _NOTE_EVERY_S:
+            self._noted_at_s = now_s
+            await self.progress(applied, total)
 
     async def wipes(self) -> Wipes:
         """Return which wipes Postgres has received."""

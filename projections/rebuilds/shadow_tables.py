@@ -17,11 +17,10 @@ from psycopg.types.string import TextLoader
 
 from headwater.projections.errors import store_edge
 from headwater.projections.postgres.connections import HEADWATER
-from headwater.projections.postgres.statements import OF_WORKFLOWS, filled, listed, statement
+from headwater.projections.postgres.statements import filled, listed, statement
+from headwater.projections.postgres.writes import OF_WORKFLOWS
 from headwater.projections.rebuilds.rebuilds import Example
 from headwater.projections.workflows.history import PROJECTION
-
-__all__ = ["SCHEMA", "ShadowTables"]
 
 #: Schema of the rebuilt tables.
 SCHEMA: Final = "headwater_rebuilt"

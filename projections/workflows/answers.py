@@ -1,18 +1,26 @@
-"""Build API responses from rows; columns have the names of fields in `schemas.answers`."""
+"""Build API responses from rows of queries: instances, jobs, and changes of a run."""
 
-import json
-from collections.abc import Callable, Mapping
-from types import SimpleNamespace
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from headwater.processors.rows.answers import (
+    Row,
+    event_of,
+    log_line_of,
+    made,
+    raw,
+    run_status,
+    status_of,
+    step_of,
+    token_of,
+    with_wait,
+)
 from headwater.schemas.answers import (
-    Answer,
     Concurrency,
     CurrentStep,
     Event,
-    Failure,
     Instance,
     InstanceFound,
     InstanceListed,
@@ -30,35 +38,8 @@ from headwater.schemas.answers import (
 )
 from headwater.schemas.history import Json
 
-__all__ = [
-    "BY_RANK",
-    "Changed",
-    "Changes",
-    "LocatedInstance",
-    "OpenJob",
-    "Page",
-    "Row",
-    "RunKey",
-    "concurrency_of",
-    "event_of",
-    "failure_of",
-    "instance_of",
-    "job_of",
-    "listed_of",
-    "log_line_of",
-    "made",
-    "paged_instance_of",
-    "raw",
-    "status_of",
-    "step_of",
-    "token_of",
-]
-
-A = TypeVar("A", bound=Answer)
 S = TypeVar("S", bound=InstanceStatus)
 R = TypeVar("R", bound=msgspec.Struct)
-#: A row by column; times are datetimes, or text if the row was read as JSON.
-Row: TypeAlias = Mapping[str, Any]
 
 #: Status of a job, by the status of its token.
 _JOB_STATUSES: Final = {
@@ -66,8 +47,6 @@ _JOB_STATUSES: Final = {
     "dispatched": "waiting",
     "executing": "taken",
 }
-#: First character of a list of event types, when a step waits for several.
-_LIST: Final = "["
 
 
 class RunKey(msgspec.Struct, frozen=True):
@@ -132,11 +111,6 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     more: bool
 
 
-def status_of(row: Row) -> StatusOfRun:
-    """Return the status of an instance's run."""
-    return _run_status(StatusOfRun, row)
-
-
 def listed_of(row: Row) -> InstanceListed:
     """Return an instance in a listing."""
     return InstanceListed(
@@ -146,7 +120,7 @@ def listed_of(row: Row) -> InstanceListed:
 
 def instance_status_of(row: Row) -> InstanceStatus:
     """Return the status of an instance."""
-    return _run_status(InstanceStatus, row)
+    return run_status(InstanceStatus, row)
 
 
 def paged_instance_of(row: Row) -> InstanceFound:
@@ -186,7 +160,7 @@ def instance_of(row: Row) -> LocatedInstance:
 def _current(row: Row) -> tuple[CurrentStep | None, list[TokensAt]]:
     step, tokens = row["current_step"], row["current_tokens"] or ()
     return (
-        None if step is None else _with_wait(CurrentStep, step),
+        None if step is None else with_wait(CurrentStep, step),
         [made(TokensAt, node) for node in tokens],
     )
 
@@ -199,38 +173,9 @@ def concurrency_of(row: Row | None) -> Concurrency | None:
     return made(Concurrency, {**row["concurrency"], **row, "slots": slots})
 
 
-def step_of(row: Row) -> Step:
-    """Return an entry of a history."""
-    return _with_wait(Step, row, id=row["step_key"], result=raw(row["result"]))
-
-
-def token_of(row: Row) -> Token:
-    """Return a token of a history."""
-    parent = row["parent_token_id"]
-    return made(
-        Token,
-        row,
-        id=str(row["id"]),
-        parent_token_id=None if parent is None else str(parent),
-        input=raw(row["input"]),
-        result=raw(row["result"]),
-        error=failure_of(row),
-    )
-
-
 def job_of(row: Row) -> JobListed:
     """Return a job in a listing."""
     return made(JobListed, row, workflow=row["workflow_name"], status=_JOB_STATUSES[row["status"]])
-
-
-def event_of(row: Row) -> Event:
-    """Return an event of a history."""
-    return made(Event, row, payload=raw(row["payload"]))
-
-
-def log_line_of(row: Row) -> LogLine:
-    """Return a log line of a history."""
-    return made(LogLine, row, data=raw(row["data"]))
 
 
 #: Builders for rows of `workflow_changes`, by rank within a record.
@@ -241,43 +186,3 @@ BY_RANK: Final[dict[int, Callable[[Row], Step | Token | Event | LogLine | Status
     4: log_line_of,
     5: status_of,
 }
-
-
-def _run_status(kind: type[S], row: Row) -> S:
-    return made(kind, row, error=failure_of(row), output=raw(row["output"]))
-
-
-def _with_wait(kind: type[A], row: Row, **more: Any) -> A:  # noqa: ANN401 (fields of a response)
-    types: str | None = row["wait_event_type"]
-    several = types is not None and types.startswith(_LIST)
-    waits_for = msgspec.json.decode(types or "", type=list[str]) if several else types
-    return made(kind, row, wait_event_type=waits_for, error=failure_of(row), **more)
-
-
-def made(kind: type[A], row: Row, **more: Any) -> A:  # noqa: ANN401 (fields of a response)
-    """Build a response from columns, and from explicit fields that replace them."""
-    return msgspec.convert(SimpleNamespace(**{**row, **more}), kind, from_attributes=True)
-
-
-def failure_of(row: Row) -> Failure | None:
-    """Return the error in a row, if there is one."""
-    if row["error_name"] is None:
-        return None
-    return Failure(
-        name=row["error_name"],
-        message=row["error_message"] or "",
-        traceback=_traceback(row.get("error_detail")),
-    )
-
-
-def _traceback(detail: Json | None) -> str | None:
-    # Text is a traceback; a join or a race stores the failures of its branches as a list.
-    if detail is None or not detail.startswith('"'):
-        return None
-    text: str = json.loads(detail)
-    return text.encode(errors="backslashreplace").decode()
-
-
-def raw(text: Json | None) -> msgspec.Raw | None:
-    """Return an author's value unchanged."""
-    return None if text is None else msgspec.Raw(text.encode())

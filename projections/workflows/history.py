@@ -15,8 +15,6 @@ from headwater.projections.projector.projection import UNREADABLE, LogRecord
 from headwater.schemas.codec import decode
 from headwater.schemas.history import HistoryAppended, PartitionClaimed
 
-__all__ = ["PROJECTION", "HistoryRecord", "read_history"]
-
 #: Name of the projection's offsets in Postgres.
 PROJECTION: Final = "workflows"
 

@@ -5,7 +5,7 @@ An instance is about the user that its params name in `user_id`, and so are its 
 
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -14,21 +14,6 @@ from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.errors import PARSE_ERRORS
 from headwater.schemas.statuses import RunStatus
-
-__all__ = [
-    "FIRST",
-    "About",
-    "Expired",
-    "Expiry",
-    "InstanceCount",
-    "PruneCursor",
-    "about",
-    "expired",
-    "expired_counts",
-    "forgotten",
-    "instance_counts",
-    "wiped_partitions",
-]
 
 
 class InstanceCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,16 +43,12 @@ class Expiry(msgspec.Struct, frozen=True, kw_only=True):
     workflow: str | None = None
 
 
-class PruneCursor(msgspec.Struct, frozen=True):
-    """Position of a prune: the last instance it handled, and until when that was kept."""
+class PruneCursor(NamedTuple):
+    """Position of a prune: the last instance it handled; by default, before all."""
 
-    until: str
-    workflow: str
-    instance_id: str
-
-
-#: Position before all instances.
-FIRST: Final = PruneCursor("-infinity", "", "")
+    after_until: str = "-infinity"
+    after_workflow: str = ""
+    after_id: str = ""
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +83,7 @@ async def expired(
     Raises:
         StoreUnavailable: Postgres does not answer.
     """
-    parameters = {**_parameters(expiry), "after_until": after.until, "limit": limit}
-    parameters |= {"after_workflow": after.workflow, "after_id": after.instance_id}
+    parameters = {**_parameters(expiry), **after._asdict(), "limit": limit}
     rows = await reader.answers(statement("expired_instances"), **parameters)
     return msgspec.convert(rows, list[Expired])
 

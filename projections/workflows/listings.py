@@ -12,7 +12,10 @@ from psycopg import sql
 from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
 from headwater.projections.postgres.statements import filled, template
+from headwater.projections.postgres.workflow_statements import selected
 from headwater.projections.workflows.answers import Page
+from headwater.schemas.answers import CurrentStep, InstanceFound, InstanceStatus
+from headwater.schemas.workflow_tables import EVENT, INSTANCE, LOG, STEP, TOKEN
 
 Order: TypeAlias = Literal["asc", "desc"]
 R = TypeVar("R", bound=msgspec.Struct)
@@ -81,13 +84,35 @@ OF_AUTHORS: Final = sql.SQL(
 )
 #: The workflows that owners and the active deployment declare.
 DECLARED: Final = template("declared_workflows")
-CURRENT_STEP: Final = template("workflow_current_step").format(declared=DECLARED)
+#: Columns of errors, which become a `Failure` in an answer; listings have no details.
+_ERROR: Final = frozenset({"error_name", "error_message"})
+CURRENT_STEP: Final = template("workflow_current_step").format(
+    declared=DECLARED,
+    step=selected(STEP, {*CurrentStep.__struct_fields__, *_ERROR, "error_detail"}),
+)
 #: Names of authors' workflows that have instances.
 NAMES_WITH_INSTANCES: Final = template("workflow_names_of_instances").format(of_authors=OF_AUTHORS)
 #: Workflows of a listing.
 _WORKFLOWS: Final[Mapping[str, sql.Composable]] = {
     "workflow_instances": sql.SQL("select {}::text").format(sql.Placeholder("workflow")),
     "instances_of_all": NAMES_WITH_INSTANCES,
+}
+#: Columns of a listing, if it takes them from one table.
+_COLUMNS: Final[Mapping[str, sql.Composable]] = {
+    "workflow_instances": selected(
+        INSTANCE,
+        {
+            "instance_id",
+            *InstanceFound.__struct_fields__,
+            *InstanceStatus.__struct_fields__,
+            *_ERROR,
+        },
+        row="i",
+    ),
+    "workflow_steps": selected(STEP),
+    "workflow_tokens": selected(TOKEN),
+    "workflow_events": selected(EVENT),
+    "workflow_logs": selected(LOG),
 }
 
 #: Start position of the first page, by order.
@@ -191,11 +216,14 @@ def _filled(name: str, order: Order, filters: tuple[str, ...]) -> bytes:
         )
         for column in filters
     ]
-    of_instances = name in _WORKFLOWS
-    parts = {"workflows": _WORKFLOWS[name], "current_step": CURRENT_STEP} if of_instances else {}
+    parts: dict[str, sql.Composable] = {}
+    if name in _WORKFLOWS:
+        parts = {"workflows": _WORKFLOWS[name], "current_step": CURRENT_STEP}
+        name = "workflow_instances"
     return filled(
-        "workflow_instances" if of_instances else name,
+        name,
         **parts,
+        columns=_COLUMNS.get(name, sql.SQL("")),
         filter=sql.SQL(" ").join(conditions),
         order=sql.SQL("asc") if order == "asc" else sql.SQL("desc"),
         beyond=sql.SQL(">") if order == "asc" else sql.SQL("<"),

@@ -11,8 +11,10 @@ from typing import Final
 
 import msgspec
 
+from headwater.processors.rows.answers import event_of, log_line_of, raw, step_of, token_of
 from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, statement
+from headwater.projections.postgres.workflow_statements import selected
 from headwater.projections.projector.store import next_offsets
 from headwater.projections.workflows.answers import (
     BY_RANK,
@@ -23,15 +25,10 @@ from headwater.projections.workflows.answers import (
     Page,
     RunKey,
     concurrency_of,
-    event_of,
     instance_of,
     instance_status_of,
     job_of,
-    log_line_of,
     paged_instance_of,
-    raw,
-    step_of,
-    token_of,
 )
 from headwater.projections.workflows.history import PROJECTION
 from headwater.projections.workflows.listings import (
@@ -63,6 +60,7 @@ from headwater.schemas.answers import (
 )
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
+from headwater.schemas.workflow_tables import EVENT, INSTANCE, LOG, STEP, TOKEN
 
 __all__ = [
     "CHANGES_MAX",
@@ -110,7 +108,17 @@ class Beginning(msgspec.Struct, frozen=True):
 
 
 #: Reads an instance by its key.
-INSTANCE: Final = filled("workflow_instance", current_step=CURRENT_STEP)
+FIND_INSTANCE: Final = filled(
+    "workflow_instance", columns=selected(INSTANCE, row="i"), current_step=CURRENT_STEP
+)
+CHANGES: Final = filled(
+    "workflow_changes",
+    steps=selected(STEP),
+    tokens=selected(TOKEN),
+    events=selected(EVENT),
+    lines=selected(LOG),
+    instances=selected(INSTANCE, INSTANCE.bits.keys() - {"params"}),
+)
 _REGISTERED: Final = filled(
     "workflow_names",
     declared=DECLARED,
@@ -203,7 +211,7 @@ class Workflows:
     async def instance(self, workflow_name: str, instance_id: str) -> LocatedInstance | None:
         """Return an instance; None if there is none (yet)."""
         rows = await self._reader.answers(
-            INSTANCE, workflow_name=workflow_name, instance_id=instance_id
+            FIND_INSTANCE, workflow_name=workflow_name, instance_id=instance_id
         )
         return instance_of(rows[0]) if rows else None
 
@@ -310,7 +318,7 @@ class Workflows:
         unless a single record changed more: the rows of a record are not split.
         """
         rows = await self._reader.answers(
-            statement("workflow_changes"),
+            CHANGES,
             workflow_name=workflow_name,
             instance_id=instance_id,
             after=min(max(after, -1), _OFFSET_MAX),

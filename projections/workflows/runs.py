@@ -7,9 +7,10 @@ from typing import Any, Final, LiteralString, TypeVar
 import msgspec
 from psycopg import sql
 
+from headwater.processors.rows.answers import failure_of, made, raw
 from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, template
-from headwater.projections.workflows.answers import Page, failure_of, made, raw
+from headwater.projections.workflows.answers import Page
 from headwater.projections.workflows.listings import (
     NAMES_WITH_INSTANCES,
     InstanceCursor,
@@ -18,8 +19,6 @@ from headwater.projections.workflows.listings import (
 )
 from headwater.schemas.statuses import RunState, RunStatus
 from headwater.schemas.v1_answers import Run, RunListed
-
-__all__ = ["FoundRun", "Runs", "state_of"]
 
 R = TypeVar("R", bound=RunListed)
 

@@ -47,8 +47,6 @@ from headwater.schemas.errors import StoreUnavailable, Superseded, UndecodableRe
 from headwater.schemas.failures import DATA, STATEMENT_REFUSED, UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure, Json
 
-__all__ = ["StepCommits"]
-
 #: Concurrent transactions. With a disk flush of some milliseconds, 1, 4 and 8 of them ran 220, 380
 #: and 550 steps per second; with a fast disk, the 0.5 ms of psycopg per step are the limit.
 _CONNECTIONS_MAX: Final = 8

@@ -7,20 +7,17 @@ bytes. A page requires reading the whole run, so it may have thousands of entrie
 
 from bisect import insort
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, Final, Literal, TypeAlias
 
-import msgspec
 from typing_extensions import override
 
+from headwater.processors.rows.answers import as_read
+from headwater.processors.rows.patches import EventContext, Patches, Values, trimmed
+from headwater.processors.rows.plan import plan_record
 from headwater.projections.workflows.answers import RunKey
-from headwater.projections.workflows.patches import EventContext, Patches
-from headwater.projections.workflows.plan import plan_record
-from headwater.projections.workflows.rows import EventRow, LogRow, StepRow, Trim
 from headwater.schemas.history import HistoryAppended, InstanceDeleted
-
-__all__ = ["TrimmedEntries"]
+from headwater.schemas.workflow_tables import STEP
 
 #: Sort key of an entry within its run: ordinal and sequence.
 EntryKey: TypeAlias = tuple[int, int]
@@ -82,8 +79,8 @@ class TrimmedEntries:
         shown = [row for row in merged if not ends or self._key(row) <= min(ends)][: self._limit]
         return shown, bool(ends) or len(shown) < len(merged)
 
-    def _keep(self, row: StepRow) -> None:
-        entry = _as_selected(row)
+    def _keep(self, step: Values) -> None:
+        entry = as_read(STEP, step)
         if self._key(entry) > self._after:
             insort(self._rows, entry, key=self._key)
             self._bytes += _size(entry)
@@ -101,20 +98,20 @@ class TrimmedEntries:
 class _Steps(Patches):
     """Patches of steps only, which report the steps that a loop trims."""
 
-    def __init__(self, on_trimmed: Callable[[StepRow], None]) -> None:
+    def __init__(self, on_trimmed: Callable[[Values], None]) -> None:
         super().__init__()
         self._on_trimmed = on_trimmed
 
     @override
-    def trim(self, context: EventContext, step_key: str, before: int) -> None:
-        trim = Trim(*context.run, step_key, before)
-        for key, row in self._stage(context).steps.get(context.run, {}).items():
-            if isinstance(row, StepRow) and trim.covers(key):
-                self._on_trimmed(row)
-        super().trim(context, step_key, before)
+    def trim(self, context: EventContext, key: str, before: int) -> None:
+        steps = self.stage(context).steps.get(context.run, {})
+        for step_key in trimmed(steps, key, before):
+            if steps[step_key].is_whole:
+                self._on_trimmed(steps[step_key].values)
+        super().trim(context, key, before)
 
     @override
-    def put_event(self, context: EventContext, row: EventRow) -> None:
+    def put_event(self, context: EventContext, event_id: str, values: Values) -> None:
         """Events are never trimmed."""
 
     @override
@@ -122,23 +119,9 @@ class _Steps(Patches):
         """Events are never trimmed."""
 
     @override
-    def log(self, row: LogRow) -> None:
+    def log(self, values: Values) -> None:
         """Log lines are never trimmed."""
 
 
 def _size(row: _Row) -> int:
     return len(row["result"] or "") + len(row["error_detail"] or "") + len(row["step_key"])
-
-
-def _as_selected(row: StepRow) -> _Row:
-    """Return a row as Postgres returns it, with datetimes."""
-    return {
-        name.removesuffix("_at_ms") + "_at" if name.endswith("_at_ms") else name: (
-            _time(value) if name.endswith("_at_ms") else value
-        )
-        for name, value in msgspec.structs.asdict(row).items()
-    }
-
-
-def _time(at_ms: int | None) -> datetime | None:
-    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1_000, UTC)

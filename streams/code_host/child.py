@@ -41,7 +41,7 @@ from headwater.streams.code_host.host_channel import (
 )
 from headwater.streams.code_host.hosted_run import MayBegin, always
 from headwater.streams.code_host.threads import Threads, watch_forks
-from headwater.streams.deadlines import SessionDeadlines
+from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.process_tuning import collect_seldom, run_as_batch
 from headwater.streams.replay.forbidden import refuse_in_workflows
 

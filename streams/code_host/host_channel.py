@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from headwater.processors.runs.host_messages import AttemptStarted
-from headwater.streams.deadlines import anonymous_file
+from headwater.streams.ownership.deadlines import anonymous_file
 
 #: Bytes of a frame's length.
 _HEADER: Final = 4
@@ -96,21 +96,12 @@ class Pipe:
         self._rest = bytearray()
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
-        self._has_capacity = asyncio.Event()
-        self._has_capacity.set()
+        #: Whether more than UNSENT_MAX bytes are unsent, and not half of them sent since.
+        self.full = False
         self._reading = self._paused = self._closed = False
         self._update_reading()
 
     # -- sending
-
-    @property
-    def full(self) -> bool:
-        """Whether more than UNSENT_MAX bytes are unsent."""
-        return not self._has_capacity.is_set()
-
-    async def wait_for_capacity(self) -> None:
-        """Wait until the pipe is no longer full, or is closed."""
-        await self._has_capacity.wait()
 
     def send(self, messages: Sequence[msgspec.Struct]) -> None:
         """Send messages, immediately as far as the kernel accepts them.
@@ -142,7 +133,7 @@ class Pipe:
         self._unsent.append(data)
         self._unsent_bytes += len(data)
         if self._unsent_bytes > UNSENT_MAX:
-            self._has_capacity.clear()
+            self.full = True
             self._update_reading()
 
     def _writable(self) -> None:
@@ -157,7 +148,7 @@ class Pipe:
         if not self._unsent:
             self._loop.remove_writer(self._socket)
         if self.full and self._unsent_bytes <= UNSENT_MAX // 2:
-            self._has_capacity.set()
+            self.full = False
             self._update_reading()
 
     # -- receiving
@@ -238,7 +229,7 @@ class Pipe:
             self._loop.remove_writer(self._socket)
             self._unsent.clear()
         self._socket.close()
-        self._has_capacity.set()
+        self.full = False
 
 
 # -- crash record

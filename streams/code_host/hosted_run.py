@@ -83,7 +83,7 @@ class Attempt:
 
     def __init__(
         self,
-        run: "AttemptOwner",
+        run: AttemptOwner,
         key: str,
         number: int,
         call: Call | None = None,

@@ -59,7 +59,6 @@ class Owner:
         partition: Number of the partition.
         claims: Fold of the partition's records up to its own claim.
         instances: Instances of the partition.
-        wakes: Times and keys of stored instances with a timer.
         code: Code that runs can be started from, and where it is.
         number_activations: Returns a new number of an activation on a host.
         draw_seed: Returns a random seed for a run.
@@ -72,7 +71,6 @@ class Owner:
         partition: int,
         claims: Claims,
         instances: LiveInstances,
-        wakes: Iterable[tuple[int, str]] = (),
         *,
         code: Code,
         number_activations: Callable[[int], int],
@@ -87,6 +85,7 @@ class Owner:
         self.instances = instances
         self._size_limit = size_limit = size_limit or RunSizeLimit()
         decider = CommandDecider(instances.engines, code, draw_seed, size_limit, evaluator)
+        wakes = list(instances.store.wakes())
         self._timers = TimerQueue(wakes)
         self._staging = Staging(claims.epoch)
         numbers = number_activations, code.host_of

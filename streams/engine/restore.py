@@ -55,13 +55,11 @@ class Restored:
     """A partition as its log describes it, up to the owner's claim.
 
     Attributes:
-        wakes: Times and keys of stored instances with a timer.
         outcomes: Outcomes of commands with replies that may not have been sent, by cause.
     """
 
     instances: LiveInstances
     claims: Claims = field(default_factory=Claims)
-    wakes: list[tuple[int, str]] = field(default_factory=list)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     #: Offset up to which replies to commands were sent.
     replied: int = 0
@@ -174,7 +172,6 @@ async def restore_partition(
         await _read_history(log, restored, partition, epoch, committed, live_max)
     for key in list(instances.incomplete):
         instances.quarantine(key, "its history does not begin with RunStarted")
-    restored.wakes.extend(instances.store.wakes())
     return restored
 
 

@@ -33,7 +33,7 @@ from headwater.processors.runs.limits import (
     VALUE_BYTES_TOP,
     name_problem,
 )
-from headwater.processors.runs.views import RunView
+from headwater.processors.runs.state import Run
 from headwater.schemas.answers import History, StatusOfRun
 from headwater.schemas.failures import (
     INSTANCE_EXISTS,
@@ -160,7 +160,7 @@ A = TypeVar("A")
 class Harness(Protocol):
     """The harness as its handles use it."""
 
-    def views(self, workflow: str, instance_id: str) -> dict[int, RunView]:
+    def runs(self, workflow: str, instance_id: str) -> dict[int, Run]:
         """Return the runs of an instance, folded from the log."""
 
     def records(self, workflow: str, instance_id: str) -> Sequence[HistoryAppended]:
@@ -199,9 +199,8 @@ class TestInstance(Controllable[None], InspectableInstance, Generic[R_co]):
 
     async def status(self) -> StatusOfRun:
         """Return the status: `.status`, `.output`, `.error`, `.run_number`."""
-        views = self._harness.views(self.workflow_name, self.id)
-        run = views[max(views)].state
-        assert run is not None  # noqa: S101, a view begins with RunStarted
+        runs = self._harness.runs(self.workflow_name, self.id)
+        run = runs[max(runs)]
         return StatusOfRun(
             status=run.status,
             output=value_of(run.output),
@@ -239,11 +238,12 @@ class TestInstance(Controllable[None], InspectableInstance, Generic[R_co]):
 
     async def history(self, run_number: int | None = None) -> History:
         """Return `.steps`, `.events` and `.logs` of the current run or of another."""
-        views = self._harness.views(self.workflow_name, self.id)
-        number = max(views) if run_number is None else run_number
-        if number not in views:
-            raise _no_run(run_number, max(views))
-        return history_of(views[number], self.workflow_name, self.id, number)
+        records = self._harness.records(self.workflow_name, self.id)
+        latest = max(record.run_number for record in records)
+        number = latest if run_number is None else run_number
+        if number not in range(latest + 1):
+            raise _no_run(run_number, latest)
+        return history_of(records, number)
 
     async def send_event(self, type: str, payload: Any = None) -> None:  # noqa: A002, ANN401
         """Send an event."""
@@ -305,7 +305,7 @@ class TestWorkflow(Generic[P_contra, R_co]):
         Raises:
             InstanceNotFoundError: It does not exist.
         """
-        self._harness.views(self.name, id)
+        self._harness.records(self.name, id)
         return self._handle(id)
 
     async def create(

@@ -1,14 +1,15 @@
 """Handles of jobs in tests, for what an external worker does, without HTTP."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from typing_extensions import override
 
+from headwater.processors.graph.planning import TokenStatus
+from headwater.processors.rows.patches import Values
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import VALUE_BYTES_TOP
-from headwater.processors.runs.views import RunView, TokenView
 from headwater.schemas.failures import is_refused, refused
 from headwater.schemas.history import (
     ActivateJob,
@@ -35,20 +36,18 @@ class TestJob:
 
     __test__ = False
 
-    def __init__(self, view: RunView, token: TokenView, send: Send) -> None:
-        run = view.state
-        assert run is not None  # noqa: S101, a run with tokens has a state
+    def __init__(self, token: Values, send: Send) -> None:
         self._send = send
-        self._attempt = Attempt(run.run_number, token.number, token.attempts)
-        self.type = token.task
-        self.workflow_name = run.workflow
-        self.instance_id = run.instance_id
-        self.run_number = run.run_number
-        self.token_id = str(token.number)
-        self.node_ref = token.node
-        self.attempt = token.attempts
-        self.input = value_of(token.input)
-        self.idempotency_token = token.idempotency_token
+        self._attempt = Attempt(token["run_number"], token["id"], token["attempts"])
+        self.type = token["task"]
+        self.workflow_name = token["workflow_name"]
+        self.instance_id = token["instance_id"]
+        self.run_number = token["run_number"]
+        self.token_id = str(token["id"])
+        self.node_ref = token["node_ref"]
+        self.attempt = token["attempts"]
+        self.input = value_of(token.get("input"))
+        self.idempotency_token = token["idempotency_token"]
         #: As of its activation. `extend` returns the later time.
         self.lease_until = datetime.fromtimestamp(0, UTC)
 
@@ -110,7 +109,7 @@ def _lease_until(reply: ReplySent) -> datetime:
 
 
 async def activate_jobs(
-    views: Iterable[RunView],
+    tokens: Iterable[Values],
     type: str,  # noqa: A002, published name
     send: Send,
     most: int,
@@ -118,18 +117,12 @@ async def activate_jobs(
     worker: str,
     lease: Duration,
 ) -> list[TestJob]:
-    """Acquire up to `most` available jobs of some runs."""
+    """Acquire up to `most` available jobs of some tokens."""
     acquired: list[TestJob] = []
-    for view in views:
-        for job in _open_jobs(view, type, send):
-            if len(acquired) < most and await job.activate(worker, lease):
+    for token in tokens:
+        is_open = token["status"] == TokenStatus.DISPATCHED and token.get("idempotency_token")
+        if len(acquired) < most and is_open and token["task"] == type:
+            job = TestJob(token, send)
+            if await job.activate(worker, lease):
                 acquired.append(job)
     return acquired
-
-
-def _open_jobs(view: RunView, type: str, send: Send) -> Iterator[TestJob]:  # noqa: A002, published name
-    """Yield the available jobs of a run."""
-    for token in view.tokens.values():
-        open_ = token.status == "dispatched" and token.idempotency_token is not None
-        if open_ and token.task == type:
-            yield TestJob(view, token, send)

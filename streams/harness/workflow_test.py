@@ -26,7 +26,7 @@ from headwater.processors.runs.claims import Claims, claim_of
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.engine import Engine, Engines
 from headwater.processors.runs.limits import BUILTIN_PREFIX, CLEANUP_MS, DEFAULT_LIMITS, ENTRIES_MAX
-from headwater.processors.runs.views import RunView
+from headwater.processors.runs.state import Run
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.schemas.codec import decode as read
 from headwater.schemas.codec import encode as write
@@ -205,9 +205,9 @@ class WorkflowTest:
         """
         return self.workflow(workflow).get(id)
 
-    def views(self, workflow: str, instance_id: str) -> dict[int, RunView]:
+    def runs(self, workflow: str, instance_id: str) -> dict[int, Run]:
         """Return the runs of an instance, folded from the log."""
-        return self._records.views(workflow, instance_id)
+        return self._records.runs(workflow, instance_id)
 
     def records(self, workflow: str, instance_id: str) -> Sequence[HistoryAppended]:
         """Return the records of an instance.
@@ -225,8 +225,8 @@ class WorkflowTest:
         lease: Duration = "1 minute",
     ) -> list[TestJob]:
         """Acquire jobs of external nodes, as an external worker does, by the name of their task."""
-        latest = list(self._records.latest())
-        return await activate_jobs(latest, type, self.send, max, worker=worker, lease=lease)
+        tokens = list(self._records.tokens())
+        return await activate_jobs(tokens, type, self.send, max, worker=worker, lease=lease)
 
     # -- time
 

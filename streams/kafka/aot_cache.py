@@ -23,8 +23,6 @@ from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.jars import aot_cache, fetch_jars, jars_directory
 from headwater.streams.kafka.topics import create_topics
 
-__all__ = ["make_aot_cache"]
-
 
 def make_aot_cache(directory: Path, report: Callable[[str], None]) -> None:
     """Create the AOT cache next to the jars unless it exists; report it if that fails."""

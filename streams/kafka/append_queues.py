@@ -8,10 +8,10 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded
-from headwater.streams.kafka.appender import BATCH_BYTES, Producers, Sent
+from headwater.streams.kafka.appender import BATCH_BYTES, Appender, Producers
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.retrying import Retrying
@@ -40,35 +40,6 @@ class Entry(Protocol):
     @property
     def record(self) -> Outgoing:
         """Return the record."""
-
-
-class Producer(Protocol):
-    """Appends records; see `Appender`."""
-
-    async def partitions(self, topic: str) -> int:
-        """Return the number of partitions of a topic."""
-
-    async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
-        """Pass on records, in order."""
-
-    async def acknowledged(self, sent: Sequence[Sent]) -> list[int]:
-        """Wait until they are durable."""
-
-
-P = TypeVar("P", bound=Producer)
-
-
-class PartitionProducers(Protocol[P]):
-    """Provides a producer per partition; see `Producers`."""
-
-    def producer_for(self, partition: int) -> P:
-        """Return the producer of a partition: the same until it fails."""
-
-    def replace_failed(self, partition: int, producer: P) -> None:
-        """Record that a producer cannot be used for a partition any more."""
-
-    async def stop(self, within_s: float) -> None:
-        """Disconnect."""
 
 
 E = TypeVar("E", bound=Entry)
@@ -132,7 +103,7 @@ class GroupCommit(Generic[E]):
 
     def __init__(
         self,
-        producers: PartitionProducers[Any],
+        producers: Producers,
         topic: str,
         *,
         settled: Callable[[Sequence[E], BrokerUnavailable | None], None],
@@ -223,7 +194,7 @@ class GroupCommit(Generic[E]):
 
     async def _append(self, partition: int, queue: _Queue[E], group: _Group[E]) -> None:
         """Append a group; after a failure, switch the partition to another producer."""
-        producer: Producer = self._producers.producer_for(partition)
+        producer = self._producers.producer_for(partition)
         try:
             if not await self._appended(producer, group):
                 self._producers.replace_failed(partition, producer)
@@ -234,7 +205,7 @@ class GroupCommit(Generic[E]):
             if queue.waiting:
                 self._wake.set()
 
-    async def _appended(self, producer: Producer, group: _Group[E]) -> bool:
+    async def _appended(self, producer: Appender, group: _Group[E]) -> bool:
         """Append a group and settle its entries; return False if it may not be in the log."""
         error: BrokerUnavailable | None = _stopped()
         try:

@@ -156,25 +156,27 @@ class Appender:
             ) from error
         return len(partitions)
 
-    async def append(self, records: Sequence[Outgoing]) -> None:
-        """Append records and return when the broker has acknowledged all of them.
+    async def append(self, records: Sequence[Outgoing]) -> list[tuple[Sent, int]]:
+        """Append records; return their batches with the first offsets when all are acknowledged.
 
         Records keep their order within a partition.
 
         Raises:
             BrokerUnavailable: Some of the records may be in the log all the same.
         """
-        if records:
-            await self.acknowledged(await self.send(records))
+        if not records:
+            return []
+        sent = await self.send(records)
+        return list(zip(sent, await self.acknowledged(sent), strict=True))
 
-    async def append_or_stop(self, records: Sequence[Outgoing]) -> None:
+    async def append_or_stop(self, records: Sequence[Outgoing]) -> list[tuple[Sent, int]]:
         """Append records; disconnect on failure, so that the next append may succeed.
 
         Raises:
             BrokerUnavailable: Some of the records may be in the log all the same.
         """
         try:
-            await self.append(records)
+            return await self.append(records)
         except BrokerUnavailable:
             await self.stop(_STOP_S)
             raise

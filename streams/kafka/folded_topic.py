@@ -68,7 +68,6 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
             outcome.
         cluster: The cluster.
         client_id: Name of the client.
-        new_key: Returns bytes that make the key of a record unique.
     """
 
     def __init__(
@@ -79,14 +78,12 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
         *,
         cluster: Cluster,
         client_id: str,
-        new_key: Callable[[], bytes] = lambda: os.urandom(_KEY_BYTES),
     ) -> None:
         self._topic = topic
         self._apply_value = apply
         #: State of what was read so far.
         self.fold = fold
         self._cluster = cluster
-        self._new_key = new_key
         self._offsets = Offsets(cluster, client_id)
         self._appender = Appender(cluster=cluster, client_id=client_id)
         self._catch_up = SharedRefresh(self._read_to_end)
@@ -146,11 +143,7 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
         Raises:
             BrokerUnavailable: No broker answered.
         """
-        key = f"{name}#{self._new_key().hex()}".encode()
-        try:
-            sent = await self._appender.send([Outgoing(topic, PARTITION, key, value)])
-            (offset,) = await self._appender.acknowledged(sent)
-        except BaseException:
-            await self._appender.stop(_STOP_S)
-            raise
+        key = f"{name}#{os.urandom(_KEY_BYTES).hex()}".encode()
+        record = Outgoing(topic, PARTITION, key, value)
+        ((_, offset),) = await self._appender.append_or_stop([record])
         return offset

@@ -30,8 +30,6 @@ from headwater.schemas.errors import ProcessUnavailable
 if TYPE_CHECKING:
     from jgo.maven import Artifact, MavenContext
 
-__all__ = ["KAFKA_VERSION", "Jar", "aot_cache", "fetch_jars", "jars_directory", "locked_jars"]
-
 KAFKA_VERSION = "4.3.1"
 _KAFKA = ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
 #: Kafka logs through SLF4J and declares no backend of it; its own distribution ships this one. The

@@ -10,7 +10,8 @@ would hold Python's GIL in a thread as well. ADR 0023 has the measurements.
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NewType, TypeAlias, cast
 
@@ -28,6 +29,8 @@ Changes: TypeAlias = Mapping[Family, Mapping[bytes, bytes | None]]
 _ALL: Final = (b"\x01", b"\xff")
 _IDENTITY: Final = b"\x00identity"
 _WRITTEN: Final = b"\x00written"
+#: Values that a scan of staged changes reads at once.
+_PAGE: Final = 500
 
 
 class StoreCorrupted(HeadwaterError):
@@ -279,3 +282,50 @@ class StateStore:
 def _end(prefix: bytes) -> bytes:
     """Return the first key after all with a prefix; its last byte is text, never 255."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+class Staged:
+    """A store and the changes to be written to it.
+
+    Changes must not reach the store before the broker has acknowledged them, but whatever follows
+    from the same records has to see them.
+    """
+
+    def __init__(self, store: StateStore) -> None:
+        self.store = store
+        self._changes: defaultdict[Family, dict[bytes, bytes | None]] = defaultdict(dict)
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        """Return the value of a key, with staged changes."""
+        changes = self._changes[family]
+        return changes[key] if key in changes else self.store.get(family, key)
+
+    def put(self, family: Family, key: bytes, value: bytes | None) -> None:
+        """Stage the change of a key; None deletes it."""
+        self._changes[family][key] = value
+
+    def put_all(self, family: Family, values: Mapping[bytes, bytes | None]) -> None:
+        """Stage changes of many keys, which costs less than one by one."""
+        self._changes[family].update(values)
+
+    def scan(
+        self, family: Family, prefix: bytes = b"", *, until: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield keys with a prefix and their values, unordered; `until` is exclusive."""
+        changes = dict(self._changes[family])
+        for key, value in changes.items():
+            if value is not None and key.startswith(prefix) and (until is None or key < until):
+                yield key, value
+        after: bytes | None = None
+        while page := self.store.scan(family, prefix, after=after, limit=_PAGE):
+            for key, value in page:
+                if until is not None and key >= until:
+                    return
+                if key not in changes:
+                    yield key, value
+            after = page[-1][0]
+
+    def write(self, positions: Mapping[str, int]) -> None:
+        """Write the staged changes, all of them durable, and the positions of topics."""
+        self.store.write(self._changes, positions)
+        self._changes.clear()

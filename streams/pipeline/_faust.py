@@ -4,22 +4,26 @@ Faust's stock transport passes messages to its agents one by one, at about 220 m
 `BatchTransport`, registered under the URL scheme `batched` at Faust's own extension point, passes
 the records of one fetch from one partition as one message, a `Batch`.
 
-Workarounds for known bugs of Faust 0.15:
-- Faust acknowledges a message when the agent takes the next, also if the agent failed or Faust
+Every override works around a fault of Faust 0.15, which its comment names:
+- F1. Faust acknowledges a message when the agent takes the next, also if the agent failed or Faust
   skipped it. Here an acknowledgement commits nothing; `Batch.done()` does, called by the agent
   when the broker has acknowledged everything it wrote.
-- Faust can commit past a message in flight. Here the committed offset only moves from the end
-  of one batch to the end of the batch fetched right after it; anything else ends the worker.
-- Faust ignores failed commits. Here a failed commit is retried.
-- A fetch that began before a rebalance may end after Faust has sought to the committed offsets,
+- F2. Faust can commit past a message in flight (#606). Here the committed offset only moves from
+  the end of one batch to the end of the batch fetched right after it; anything else ends the
+  worker.
+- F3. Faust takes failed commits for successful ones (#316). Here they are retried.
+- F4. A fetch that began before a rebalance may end after Faust has sought to the committed offsets,
   and before it resumes its flow. Faust drops the records, and continues after them. Here they are
   fetched again. If nothing was committed yet, Faust does not seek at all; here it does.
-- Faust drops records at offsets that it has read, also if the broker lost those. Here the worker
-  ends, and the next one continues where the log was cut.
+- F5. Faust continues at a committed offset whose record the broker has lost. Here the log is
+  compared with its leader epochs, and a loss ends the worker.
+- F6. Faust fetches all partitions as soon as its tables are recovered, of which there are none.
+  Here a partition is held until its owner has restored it.
+- F7. Faust has no setting for what it does.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, cast
 
@@ -39,8 +43,9 @@ from headwater.streams.kafka.cluster import Cluster, PasswordLogin, TokenLogin
 from headwater.streams.kafka.consumer_groups import seek_to_committed
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.truncation import raise_when_truncated
+from headwater.streams.ownership.deadlines import SESSION_S
 
-__all__ = ["HEARTBEAT_S", "SESSION_TIMEOUT_S", "TP", "App", "Batch", "BatchTransport"]
+__all__ = ["HEARTBEAT_S", "TP", "App", "Batch", "BatchTransport"]
 
 App: TypeAlias = faust.App
 
@@ -61,17 +66,15 @@ _FETCH_WAIT_MS: Final = 250
 #: fetches nothing for a worker without partitions. So this is longer than any worker lives; one
 #: that has partitions and makes no progress is ended by the watchdog.
 _POLL_MAX_S: Final = 10 * 365 * 24 * 3600.0
-#: A worker without heartbeats for this long loses its partitions to the others.
-SESSION_TIMEOUT_S: Final = 10.0
 HEARTBEAT_S: Final = 1.0
 
 
 class _App(faust.App):
-    """Faust's app, without the directory for tables that it creates wherever it is started."""
+    """Faust's app."""
 
     @override
     def _create_directories(self) -> None:
-        pass
+        """Do nothing (F7): Faust makes a folder for tables wherever it is started."""
 
 
 class OffsetGap(HeadwaterError):
@@ -112,33 +115,28 @@ class Batch:
         self._consumer.batch_done(self)
 
 
-class _BatchListener(driver.ConsumerRebalanceListener):
-    """Faust's listener; named here because the consumer class needs one of its own."""
-
-
 class _BatchThread(driver.AIOKafkaConsumerThread):
     """The thread of Faust's consumer: it fetches and sends heartbeats while agents compute."""
 
     @override
     def _create_worker_consumer(self, transport: driver.Transport) -> AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
-        # Faust has no settings for these. Without tables it assigns round robin, which would give
-        # partitions of one number to several workers.
+        # F7. Without tables Faust assigns round robin, which would give partitions of one number to
+        # several workers.
         consumer._fetch_max_wait_ms = _FETCH_WAIT_MS  # noqa: SLF001
         consumer._partition_assignment_strategy = [RangePartitionAssignor]  # noqa: SLF001
-        raise_when_truncated(consumer)
+        raise_when_truncated(consumer)  # F5
         return consumer
 
     @override
     async def seek_to_committed(self) -> Mapping[TP, int]:
+        # F5
         offsets = await self.call_thread(seek_to_committed, self._ensure_consumer())
         return cast("Mapping[TP, int]", offsets)
 
 
 class BatchConsumer(driver.Consumer):
     """Faust's aiokafka consumer, which fetches batches and commits those that are done."""
-
-    RebalanceListener = _BatchListener
 
     @override
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -160,11 +158,11 @@ class BatchConsumer(driver.Consumer):
 
     @override
     def on_buffer_full(self, tp: TP) -> None:
-        """Keep the partition: Faust would exclude it from a fetch that may last a second."""
+        """Keep the partition (F7): Faust would exclude it from a fetch of up to a second."""
 
     @override
     def on_buffer_drop(self, tp: TP) -> None:
-        """Do nothing: nothing was paused."""
+        """Do nothing (F7): nothing was paused."""
 
     def hold(self, tps: set[TP]) -> None:
         """Fetch nothing of partitions until they are released."""
@@ -178,7 +176,7 @@ class BatchConsumer(driver.Consumer):
 
     @override
     def resume_partitions(self, tps: Iterable[TP]) -> None:
-        # Faust resumes all partitions once it considers them recovered.
+        # F6
         super().resume_partitions(set(tps) - self._held)
 
     @override
@@ -186,7 +184,7 @@ class BatchConsumer(driver.Consumer):
         self, active_partitions: set[TP] | None, timeout: float
     ) -> Mapping[TP, list[Incoming]]:
         if self._dropped:
-            # Nothing was passed on since, so nothing is being processed.
+            # F4. Nothing was passed on since, so nothing is being processed.
             try:
                 await self.perform_seek()
             except IllegalStateError:  # a rebalance has begun, which seeks, too
@@ -204,10 +202,10 @@ class BatchConsumer(driver.Consumer):
             return
         for source, batch in records.items():
             tp = TP(source.topic, source.partition)
-            if self._overtaken():
+            if self._overtaken():  # F4
                 self._dropped = True
                 return
-            if active is None or tp in active or tp in self._buffered_partitions:
+            if active is None or tp in active:
                 yield tp, self._batch_message(tp, batch)
             else:
                 await self._seek_back(tp, batch[0].offset)
@@ -263,7 +261,7 @@ class BatchConsumer(driver.Consumer):
 
     @override
     async def perform_seek(self) -> None:
-        # Before seeking: records dropped meanwhile may have been fetched from the new position.
+        # F4. Before seeking: records dropped meanwhile may be from after the new position.
         self._dropped = False
         self._handed_out.clear()
         self._done.clear()
@@ -276,42 +274,38 @@ class BatchConsumer(driver.Consumer):
     @override
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         await super().on_partitions_revoked(revoked)
+        # F2: another worker may have committed more by the next assignment.
         for tp in revoked:
             self._handed_out.pop(tp, None)
             self._done.pop(tp, None)
 
     @override
     def ack(self, message: Message) -> bool:
-        # Only ends Faust's own tracking of messages; see the module docstring.
+        # F1. Only ends Faust's own tracking of messages.
         message.acked = True
         self._unacked_messages.discard(message)
         return True
 
     @override
-    def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
-        return (tp for tp in self._done if topics is None or tp in topics or tp.topic in topics)
-
-    @override
-    def _new_offset(self, tp: TP) -> int | None:
-        return self._done.get(tp)
-
-    @override
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
-        """Do nothing: batches follow each other, also over gaps of compaction."""
+        """Do nothing (F2): batches follow each other, also over gaps of compaction."""
 
     @override
-    async def _commit_offsets(
-        self, offsets: Mapping[TP, int], start_new_transaction: bool = True
-    ) -> bool:
-        before = {tp: self._committed_offset[tp] for tp in offsets}
-        committed: bool = await super()._commit_offsets(offsets, start_new_transaction)
-        if not committed:
-            self._committed_offset.update(before)
-        return committed
+    async def force_commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
+        """Commit the ends of batches that are done (F2), and later those that fail (F3)."""
+        ends = {
+            tp: end
+            for tp, end in self._done.items()
+            if tp in self.assignment() and end > (self._committed_offset[tp] or 0)
+        }
+        if not ends or not await self._commit(ends):
+            return False
+        self._committed_offset.update(ends)
+        return True
 
     @override
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Do nothing: Faust checks single messages; the worker has its own watchdog."""
+        """Do nothing (F7): Faust checks single messages; the worker has its own watchdog."""
 
 
 class BatchTransport(driver.Transport):
@@ -375,7 +369,7 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
         consumer_max_fetch_size=_BYTES_A_PARTITION,
         broker_max_poll_records=_RECORDS_A_FETCH,
         broker_commit_interval=_COMMIT_EVERY_S,
-        broker_session_timeout=SESSION_TIMEOUT_S,
+        broker_session_timeout=SESSION_S,
         broker_heartbeat_interval=HEARTBEAT_S,
         broker_max_poll_interval=_POLL_MAX_S,
         broker_request_timeout=30.0,

@@ -13,6 +13,7 @@ import msgspec
 
 from headwater.processors.columns import RowUpdate, adopt, merge
 from headwater.processors.providers.provider import Lookup
+from headwater.processors.runs.claims import UNCLAIMED
 from headwater.processors.wipes import Fences, digest, is_before, remaining_row, user_in
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
 from headwater.schemas.epochs import WIPED
@@ -22,8 +23,7 @@ from headwater.schemas.records import UserForgotten, WebhookAdmitted, WebhooksCl
 from headwater.schemas.tables import Owner, Row, Table, begins_with_user
 from headwater.schemas.topics import ADMISSIONS, TOPICS, WAITING, WIPES
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, position_of
-from headwater.streams.kafka.state_store import Family
-from headwater.streams.pipeline.partition_lease import PartitionCheckpoint, Staged, Store
+from headwater.streams.kafka.state_store import Family, Staged, StateStore
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,21 @@ _WIPED: Final = Family("x")
 _TIME_BYTES: Final = 8
 #: Rows that are kept decoded; decoding one costs about 20 µs.
 _ROWS_KEPT: Final = 4_000
+
+
+class PartitionCheckpoint(msgspec.Struct, frozen=True):
+    """Position of topics in a store.
+
+    Attributes:
+        positions: Next offset by topic.
+        epochs: Epoch of the newest writer before it, by topic.
+        unseen: See `Fold.unseen`.
+    """
+
+    positions: dict[str, int] = {}
+    epochs: dict[str, int] = {}
+    unseen: tuple[int, int] = (0, UNCLAIMED)
+
 
 _decode_checkpoint: Final = msgspec.msgpack.Decoder(PartitionCheckpoint).decode
 
@@ -69,7 +84,7 @@ class Forgotten(NamedTuple):
 class PartitionState:
     """State of one partition. All methods may raise StoreCorrupted."""
 
-    def __init__(self, partition: int, store: Store) -> None:
+    def __init__(self, partition: int, store: StateStore) -> None:
         self.partition = partition
         #: Headers of records that carry their writer's epoch; set once there is an epoch.
         self.headers: Headers = []

@@ -18,7 +18,7 @@ from typing_extensions import override
 from headwater.processors.columns import adopt
 from headwater.processors.providers.provider import Placement
 from headwater.processors.providers.results import Effect, NormalizeResult
-from headwater.processors.runs.claims import NewestEpoch
+from headwater.processors.runs.claims import Claims
 from headwater.processors.triggers.decide import RejectedEffect
 from headwater.processors.wipes import wipe_order_of
 from headwater.schemas.codec import decode, decode_row
@@ -31,9 +31,8 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.state_store import Family, StoreCorrupted
-from headwater.streams.pipeline.partition_lease import PartitionCheckpoint, Store
-from headwater.streams.pipeline.partition_state import PartitionState
+from headwater.streams.kafka.state_store import Family, StateStore, StoreCorrupted
+from headwater.streams.pipeline.partition_state import PartitionCheckpoint, PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.rebuild_reader import Chunk, NormalizedDelivery, RebuildReader, Span
 from headwater.streams.pipeline.record_batch import RecordBatch
@@ -119,7 +118,7 @@ class Rebuild:
     def __init__(
         self,
         placement: Placement,
-        stores: Sequence[Store],
+        stores: Sequence[StateStore],
         park_for_ms: int,
         table: Table | None = None,
     ) -> None:
@@ -282,12 +281,12 @@ class Rebuild:
         """
         for number, store in enumerate(self._stores):
             store.drop(_LIVE)
-            newest = NewestEpoch()
+            claims = Claims()
             async with aclosing(read_partition(cluster, [table.topic], number)) as batches:
                 async for records in batches:
                     rows = {}
                     for record in records:
-                        if newest.admit(epoch_of(record.headers)) and record.key != CLAIM_KEY:
+                        if claims.admit_epoch(epoch_of(record.headers)) and record.key != CLAIM_KEY:
                             rows[record.key or b""] = record.value
                     store.write({_LIVE: rows}, {})
             if self._states[number].wipes.known:
@@ -337,7 +336,7 @@ def _values(row: Row | None) -> Sequence[Value] | None:
     return None if row is None else row.values
 
 
-def _scan(store: Store, family: Family, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _scan(store: StateStore, family: Family, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     after: bytes | None = None
     while page := store.scan(family, prefix, after=after, limit=_PAGE):
         yield from page

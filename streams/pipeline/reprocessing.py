@@ -4,6 +4,7 @@ Intake processes a record with that mark although it is a duplicate. Its rows do
 or parked delivery may be processed successfully this time.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -12,7 +13,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster, standalone_consumer
@@ -34,11 +34,11 @@ from headwater.streams.kafka.topics import TopicState, describe_catalog
 _TOPIC: Final = CONNECT_PREFIX + "topic"
 _PARTITION: Final = CONNECT_PREFIX + "partition"
 
-#: How long a discarded producer may take to stop.
-_STOP_S: Final = 5.0
+#: Partition and offset in `webhooks`; traces include the topic.
+WEBHOOKS_POSITION: Final = re.compile(rf"(?:{WEBHOOKS}/)?([0-9]{{1,9}})@([0-9]{{1,18}})")
 
 
-class Replayed(msgspec.Struct, frozen=True):
+class ReplayResult(msgspec.Struct, frozen=True):
     """Result of replaying a dead letter."""
 
     partition: int
@@ -48,12 +48,34 @@ class Replayed(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Reappended(msgspec.Struct, frozen=True):
-    """A delivery that was appended again at `new_offset`; None if it is no longer in the log."""
+class DeliveryToReplay(NamedTuple):
+    """A delivery to replay.
 
-    partition: int
-    offset: int
-    new_offset: int | None
+    Attributes:
+        event_id: Its id.
+        positions: Partitions and offsets where its record may be.
+        has_had_effects: Whether its effects on workflows have happened, and do not happen again.
+    """
+
+    event_id: str
+    positions: tuple[tuple[int, int], ...]
+    has_had_effects: bool = False
+
+
+def known_positions(partition: int, offset: int, *others: str) -> tuple[tuple[int, int], ...]:
+    """Return the positions where a delivery may be stored, the likeliest first.
+
+    A delivery is stored at the offset that its outcome names, until a replay or a gateway appends
+    another record with the same id; then compaction keeps only the later record.
+
+    Args:
+        partition: Partition that the outcome names.
+        offset: Offset that the outcome names.
+        others: Positions where it was read later, as in traces; other texts are ignored.
+    """
+    matches = [WEBHOOKS_POSITION.fullmatch(other) for other in others]
+    later = [(int(match[1]), int(match[2])) for match in matches if match is not None]
+    return tuple(dict.fromkeys([(partition, offset), *later]))
 
 
 class _Bounds(NamedTuple):
@@ -75,14 +97,11 @@ class DeadLetters:
         self._clock = clock
         self._appender = Appender(cluster=cluster, client_id="headwater-replay")
 
-    async def start(self) -> None:
-        """Do nothing: the first replay connects."""
-
     async def stop(self) -> None:
         """Disconnect."""
         await self._appender.stop()
 
-    async def replay(self, positions: Sequence[tuple[int, int]]) -> list[Replayed]:
+    async def replay(self, positions: Sequence[tuple[int, int]]) -> list[ReplayResult]:
         """Put dead letters back into their topics, key and value unchanged.
 
         Args:
@@ -97,7 +116,7 @@ class DeadLetters:
         # Query bounds first: dead letters that are appended later are not missing.
         bounds = await self._bounds({partition for partition, _ in positions})
         topics = await describe_catalog(self._cluster)
-        replayed: dict[tuple[int, int], Replayed] = {}
+        replayed: dict[tuple[int, int], ReplayResult] = {}
         async with aclosing(iter_records_at(self._cluster, DEAD_LETTERS, positions)) as batches:
             async for letters in batches:
                 results = await self._put_back(letters, topics)
@@ -111,7 +130,7 @@ class DeadLetters:
         await self._appender.append_or_stop([_expired(position) for position in expired])
         for position in missing:
             reason = _why_missing(position[1], bounds.get(position[0]))
-            replayed[position] = Replayed(*position, "", ok=False, detail=reason)
+            replayed[position] = ReplayResult(*position, "", ok=False, detail=reason)
         return [replayed[position] for position in positions]
 
     async def _bounds(self, partitions: Collection[int]) -> dict[int, _Bounds]:
@@ -123,7 +142,7 @@ class DeadLetters:
 
     async def _put_back(
         self, letters: Sequence[Incoming], topics: Mapping[str, TopicState]
-    ) -> list[Replayed]:
+    ) -> list[ReplayResult]:
         """Put dead letters back, and mark them as replayed when all records are durable."""
         results = []
         records, marks = [], []
@@ -131,7 +150,7 @@ class DeadLetters:
             topic, partition = (text_header(letter, name) or "" for name in (_TOPIC, _PARTITION))
             problem = _problem(letter, topic, partition, topics)
             results.append(
-                Replayed(letter.partition, letter.offset, topic, ok=not problem, detail=problem)
+                ReplayResult(letter.partition, letter.offset, topic, ok=not problem, detail=problem)
             )
             if not problem:
                 records.append(_record(letter, topic, int(partition)))
@@ -140,38 +159,48 @@ class DeadLetters:
         await self._appender.append_or_stop(marks)
         return results
 
-    async def reprocess(self, positions: Sequence[tuple[int, int]]) -> list[Reappended]:
+    async def reprocess(
+        self, deliveries: Collection[DeliveryToReplay], replay_id: str | None = None
+    ) -> dict[str, tuple[int, int]]:
         """Append deliveries again, marked as replays, so that they are processed again now.
 
         Args:
-            positions: Partitions and offsets of the topic webhooks.
+            deliveries: The deliveries.
+            replay_id: The mark. By default, it is the position of the record that is appended.
 
         Returns:
-            One result per position, in order.
+            New partition and offset by event id, without deliveries that the log no longer has.
 
         Raises:
-            BrokerUnavailable: The call can be repeated safely.
+            BrokerUnavailable: Some were appended; all may be appended again.
         """
-        new_offsets: dict[tuple[int, int], int] = {}
-        # In batches: all of them may not fit in memory.
-        async with aclosing(iter_records_at(self._cluster, WEBHOOKS, positions)) as batches:
-            async for records in batches:
-                present = [record for record in records if record.value is not None]
-                offsets = await self._appended([_marked(record) for record in present])
-                for record in present:
-                    new_offsets[record.partition, record.offset] = next(offsets[record.partition])
-        return [Reappended(*position, new_offsets.get(position)) for position in positions]
+        pending = {delivery.event_id: delivery for delivery in deliveries}
+        appended: dict[str, tuple[int, int]] = {}
+        for turn in range(max((len(delivery.positions) for delivery in deliveries), default=0)):
+            # Compaction keeps the last record of an id: try one position after the other.
+            positions = [
+                delivery.positions[turn]
+                for delivery in pending.values()
+                if turn < len(delivery.positions)
+            ]
+            # In batches: all of them may not fit in memory.
+            async with aclosing(iter_records_at(self._cluster, WEBHOOKS, positions)) as batches:
+                async for records in batches:
+                    present = [
+                        (record, pending.pop(_id(record)))
+                        for record in records
+                        if record.value is not None and _id(record) in pending
+                    ]
+                    offsets = await self._appended([_marked(*pair, replay_id) for pair in present])
+                    for record, delivery in present:
+                        offset = next(offsets[record.partition])
+                        appended[delivery.event_id] = (record.partition, offset)
+        return appended
 
     async def _appended(self, records: Sequence[Outgoing]) -> Mapping[int, Iterator[int]]:
         """Append records; return their offsets in order, by partition."""
-        try:
-            sent = await self._appender.send(records)
-            firsts = await self._appender.acknowledged(sent)
-        except BrokerUnavailable:
-            await self._appender.stop(_STOP_S)
-            raise
         offsets: dict[int, list[range]] = defaultdict(list)
-        for batch, first in zip(sent, firsts, strict=True):
+        for batch, first in await self._appender.append_or_stop(records):
             offsets[batch.partition].append(range(first, first + batch.records))
         return {partition: chain.from_iterable(ranges) for partition, ranges in offsets.items()}
 
@@ -209,11 +238,17 @@ def _record(letter: Incoming, topic: str, partition: int) -> Outgoing:
     return Outgoing(topic, partition, key_of(letter), letter.value, headers)
 
 
-def _marked(record: Incoming) -> Outgoing:
+def _marked(record: Incoming, delivery: DeliveryToReplay, replay_id: str | None) -> Outgoing:
     """Return a delivery to append again, marked as a replay."""
-    mark = (REPLAY_OF, f"{WEBHOOKS}/{record.partition}@{record.offset}".encode())
-    headers = [*original(record), mark]
+    mark = replay_id or f"{WEBHOOKS}/{record.partition}@{record.offset}"
+    headers = [*original(record), (REPLAY_OF, mark.encode())]
+    if delivery.has_had_effects:
+        headers.append((NO_EFFECTS, b"true"))
     return Outgoing(WEBHOOKS, record.partition, record.key, record.value, headers)
+
+
+def _id(record: Incoming) -> str:
+    return (record.key or b"").decode(errors="replace")
 
 
 def _replayed(letter: Incoming, now_ms: int) -> Outgoing:
@@ -242,69 +277,3 @@ def _marker(partition: int, headers: list[tuple[str, bytes]]) -> Outgoing:
 
 def _position(partition: int, offset: int) -> bytes:
     return f"{partition}@{offset}".encode()
-
-
-# -- deliveries
-
-_YES: Final = b"true"
-
-
-class DeliveryToReplay(NamedTuple):
-    """A delivery to replay.
-
-    Attributes:
-        event_id: Its id.
-        positions: Partitions and offsets where its record may be.
-        has_had_effects: Whether its effects on workflows have happened.
-    """
-
-    event_id: str
-    positions: tuple[tuple[int, int], ...]
-    has_had_effects: bool
-
-
-class DeliveryReplay:
-    """Appends deliveries again; connects at first use."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._appender = Appender(cluster=cluster, client_id="headwater-replay")
-
-    async def replay(self, deliveries: Collection[DeliveryToReplay], replay_id: str) -> int:
-        """Append deliveries again; return how many of them are still in the log.
-
-        Raises:
-            BrokerUnavailable: Some were appended; all may be appended again.
-        """
-        pending = {delivery.event_id: delivery for delivery in deliveries}
-        for turn in range(max((len(delivery.positions) for delivery in deliveries), default=0)):
-            # Compaction keeps the last record of an id: try one position after the other.
-            positions = [
-                delivery.positions[turn]
-                for delivery in pending.values()
-                if turn < len(delivery.positions)
-            ]
-            async with aclosing(iter_records_at(self._cluster, WEBHOOKS, positions)) as batches:
-                async for records in batches:
-                    appended = [
-                        _replay_record(record, pending.pop(_id(record)), replay_id)
-                        for record in records
-                        if record.value is not None and _id(record) in pending
-                    ]
-                    await self._appender.append_or_stop(appended)
-        return len(deliveries) - len(pending)
-
-    async def stop(self) -> None:
-        """Disconnect."""
-        await self._appender.stop()
-
-
-def _id(record: Incoming) -> str:
-    return (record.key or b"").decode(errors="replace")
-
-
-def _replay_record(record: Incoming, delivery: DeliveryToReplay, replay_id: str) -> Outgoing:
-    headers = [*original(record), (REPLAY_OF, replay_id.encode())]
-    if delivery.has_had_effects:
-        headers.append((NO_EFFECTS, _YES))
-    return Outgoing(WEBHOOKS, record.partition, record.key, record.value, headers)

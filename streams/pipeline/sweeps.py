@@ -12,11 +12,9 @@ from typing import Final, TypeAlias
 
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import UserForgotten
-from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Outgoing
-from headwater.streams.pipeline.partition_lease import PartitionLease
-from headwater.streams.pipeline.partition_state import PartitionState
+from headwater.streams.pipeline.fenced_log import FencedLog
+from headwater.streams.pipeline.partition_lease import PipelineLease
 from headwater.streams.pipeline.wiping import SWEPT_TOPICS, WipeSearch
 
 log = logging.getLogger(__name__)
@@ -26,25 +24,25 @@ _TOMBSTONES: Final = 1_000
 
 #: Appends records made under the lock of a partition; returns False if the lease is over.
 AppendLocked: TypeAlias = Callable[
-    [PartitionLease, Callable[[], Sequence[Outgoing]]], Awaitable[bool]
+    [PipelineLease, Callable[[], Sequence[Outgoing]]], Awaitable[bool]
 ]
 
 
 class Sweeps:
     """The searches of a worker, at most one in each partition."""
 
-    def __init__(self, *, cluster: Cluster, clock: Callable[[], int], append: AppendLocked) -> None:
-        self._cluster = cluster
+    def __init__(self, topics: FencedLog, clock: Callable[[], int], append: AppendLocked) -> None:
+        self._topics = topics
         self._clock = clock
         self._append = append
         self._running: dict[int, asyncio.Task[None]] = {}
 
-    def begin(self, lease: PartitionLease, state: PartitionState) -> None:
+    def begin(self, lease: PipelineLease) -> None:
         """Start a search if one is due in a partition; called regularly, under its lock."""
-        pending = state.wipes.pending()
+        pending = lease.state.wipes.pending()
         if pending and lease.partition not in self._running:
             name = f"wipe in partition {lease.partition}"
-            search = self._search(lease, state, pending[0])
+            search = self._search(lease, pending[0])
             self._running[lease.partition] = asyncio.create_task(search, name=name)
 
     def check(self) -> None:
@@ -54,10 +52,8 @@ class Sweeps:
                 del self._running[partition]
                 search.result()
 
-    async def _search(
-        self, lease: PartitionLease, state: PartitionState, wipe: UserForgotten
-    ) -> None:
-        search = WipeSearch(wipe, lease.partition)
+    async def _search(self, lease: PipelineLease, wipe: UserForgotten) -> None:
+        search, state = WipeSearch(wipe, lease.partition), lease.state
 
         def count() -> Sequence[Outgoing]:
             return state.wipes.record_found(search.counted())
@@ -75,12 +71,11 @@ class Sweeps:
             state.purge(wipe.names)
             log.info("partition %d has wiped %s", lease.partition, wipe.digests[0])
 
-    async def _read_topics(self, lease: PartitionLease, search: WipeSearch) -> bool:
+    async def _read_topics(self, lease: PipelineLease, search: WipeSearch) -> bool:
         """Read all topics; return False if the search has to start over."""
         for topic in SWEPT_TOPICS:
             try:
-                reading = read_partition(self._cluster, [topic], lease.partition)
-                async with aclosing(reading) as batches:
+                async with aclosing(self._topics.read([topic], lease.partition)) as batches:
                     async for records in batches:
                         if lease.over:
                             return False
@@ -90,7 +85,7 @@ class Sweeps:
                 return False
         return True
 
-    async def _remove(self, lease: PartitionLease, search: WipeSearch) -> bool:
+    async def _remove(self, lease: PipelineLease, search: WipeSearch) -> bool:
         """Append the tombstones of matching records; return False if the lease is over."""
         for topic in reversed(SWEPT_TOPICS):
             tombstones = search.removals(topic, lease.headers)

@@ -3,11 +3,10 @@
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from hashlib import sha256
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 from aiokafka import AIOKafkaConsumer
@@ -15,16 +14,15 @@ from aiokafka.errors import KafkaError
 
 from headwater.processors.providers.headwater import delivery_of
 from headwater.processors.providers.provider import Placement
-from headwater.processors.wipes import SOURCE, TYPE, WipeOrder
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import WebhookReceived, WebhooksClaimed
 from headwater.schemas.topics import ADMISSIONS, WEBHOOKS
-from headwater.streams.kafka.append_queues import GroupCommit, PartitionProducers
-from headwater.streams.kafka.appender import Appender, Producers
+from headwater.streams.kafka.append_queues import GroupCommit
+from headwater.streams.kafka.appender import Producers
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.readers import Offsets, read_records_at
+from headwater.streams.kafka.readers import read_records_at
 from headwater.streams.kafka.records import Outgoing, partition_of, text_of
 from headwater.streams.kafka.retrying import Retrying
 
@@ -57,8 +55,13 @@ class Stored(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...]
 
 
-#: Resolved with an `Appended`, or with an exception.
-Answer: TypeAlias = "asyncio.Future[Any]"
+#: Resolved with an `Appended` or another result of `prepare`, or with an exception.
+_Answer: TypeAlias = "asyncio.Future[Any]"
+
+RawT = TypeVar("RawT")
+OtherT = TypeVar("OtherT")
+#: Makes deliveries of raw requests, or other results for those that are not appended.
+Prepare: TypeAlias = Callable[[Sequence[RawT]], Sequence[WebhookReceived | OtherT]]
 
 _APPENDED: Final = Appended(duplicate=False)
 _DUPLICATE: Final = Appended(duplicate=True)
@@ -78,12 +81,23 @@ class _Delivery:
 
     __slots__ = ("answers", "event_id", "first", "record")
 
-    def __init__(self, event_id: str, record: Outgoing, first: Answer) -> None:
+    def __init__(self, event_id: str, record: Outgoing, first: _Answer) -> None:
         self.event_id = event_id
         self.record = record
         #: Answer of the first copy; `answers` has those of duplicates, too.
         self.first = first
-        self.answers: list[Answer] = []
+        self.answers: list[_Answer] = []
+
+
+class _Waiting:
+    """A raw request that waits for the next append; `delivery` is what was made of it."""
+
+    __slots__ = ("answer", "delivery", "raw")
+
+    def __init__(self, raw: Any) -> None:  # noqa: ANN401 (the caller's)
+        self.raw = raw
+        self.answer: _Answer = asyncio.get_running_loop().create_future()
+        self.delivery: WebhookReceived | None = None
 
 
 class WebhookLog:
@@ -103,7 +117,7 @@ class WebhookLog:
         append_timeout_s: float,
         placement: Placement,
         clock: Callable[[], int],
-        producers: PartitionProducers[Any] | None = None,
+        producers: Producers | None = None,
     ) -> None:
         self._cluster = cluster
         self._timeout_s = append_timeout_s
@@ -117,9 +131,9 @@ class WebhookLog:
         self._in_flight: dict[str, _Delivery] = {}
         #: Deadlines of answers, oldest first: checking them at intervals costs less than a timer
         #: for each (4 µs).
-        self._deadlines: deque[tuple[float, Sequence[Answer]]] = deque()
-        #: Work to do at the next append, and its latest time.
-        self._next: list[Callable[[], None]] = []
+        self._deadlines: deque[tuple[float, Sequence[_Answer]]] = deque()
+        #: Requests to prepare at the next append, and its latest time.
+        self._next: defaultdict[Prepare[Any, Any], list[_Waiting]] = defaultdict(list)
         self._next_timer: asyncio.TimerHandle | None = None
         self._background: list[asyncio.Task[None]] = []
         #: Whether a deadline passed, and nothing was acknowledged since.
@@ -164,47 +178,74 @@ class WebhookLog:
             BrokerUnavailable: The delivery may be in the log all the same; the sender's retry is
                 then a duplicate.
         """
-        answer: Answer = asyncio.get_running_loop().create_future()
-        self.begin([delivery], [answer])
-        try:
-            appended: Appended = await answer
-        except BaseException:
-            self.leave(delivery, answer)
-            raise
-        return appended
+        return await self.append_prepared(delivery, _as_it_is)
 
-    def at_next_append(self, work: Callable[[], None]) -> None:
-        """Call `work` when the append in flight ends; soon, if there is none or it is slow."""
+    async def append_prepared(self, raw: RawT, prepare: Prepare[RawT, OtherT]) -> Appended | OtherT:
+        """Append what `prepare` makes of a raw request, together with those that arrive meanwhile.
+
+        `prepare` is called when the append in flight ends; soon, if there is none or it is slow.
+
+        Returns:
+            As `append`, or another result of `prepare`.
+
+        Raises:
+            HeadwaterError: As `append`.
+            Exception: As `prepare` for this request alone.
+        """
         if self._next_timer is None:
             within_s = _BUSY_S if self._in_flight else _LINGER_S
             loop = asyncio.get_running_loop()
             self._next_timer = loop.call_later(within_s, self._do_next)
-        self._next.append(work)
+        waiting = _Waiting(raw)
+        self._next[prepare].append(waiting)
+        try:
+            result: Appended | OtherT = await waiting.answer
+        except BaseException:
+            if waiting.delivery is not None:
+                self._leave(waiting.delivery, waiting.answer)
+            raise
+        return result
 
     def _do_next(self) -> None:
         if self._next_timer is not None:
             self._next_timer.cancel()
             self._next_timer = None
-        works, self._next = self._next, []
-        for work in works:
-            work()
+        batches = list(self._next.items())
+        self._next.clear()
+        for prepare, batch in batches:
+            self._prepare(prepare, [waiting for waiting in batch if not waiting.answer.done()])
 
-    def begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
+    def _prepare(self, prepare: Prepare[Any, Any], batch: Sequence[_Waiting]) -> None:
+        results = prepare_each(prepare, [waiting.raw for waiting in batch])
+        deliveries: list[WebhookReceived] = []
+        answers: list[_Answer] = []
+        for waiting, result in zip(batch, results, strict=True):
+            if isinstance(result, WebhookReceived):
+                waiting.delivery = result
+                deliveries.append(result)
+                answers.append(waiting.answer)
+            elif isinstance(result, Exception):
+                waiting.answer.set_exception(result)
+            else:
+                waiting.answer.set_result(result)
+        self._begin(deliveries, answers)
+
+    def _begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[_Answer]) -> None:
         """Queue deliveries; their answers are resolved as `append` returns or fails."""
         try:
-            self._begin(deliveries, answers)
+            self._queue(deliveries, answers)
         except Exception as error:  # noqa: BLE001 (it reaches the callers that await the answers)
             if len(deliveries) == 1:
                 answers[0].set_exception(error)
                 return
             for delivery, answer in zip(deliveries, answers, strict=True):
-                self.begin([delivery], [answer])
+                self._begin([delivery], [answer])
 
-    def _begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
+    def _queue(self, deliveries: Sequence[WebhookReceived], answers: Sequence[_Answer]) -> None:
         """Queue all deliveries or none."""
         if not self._commit.partitions:
             raise BrokerUnavailable(f"expected Kafka at {self._cluster}, found no connection yet")
-        fresh: dict[str, tuple[WebhookReceived, Answer]] = {}
+        fresh: dict[str, tuple[WebhookReceived, _Answer]] = {}
         for delivery, answer in zip(deliveries, answers, strict=True):
             if delivery.event_id not in self._known and delivery.event_id not in self._in_flight:
                 fresh.setdefault(delivery.event_id, (delivery, answer))
@@ -236,7 +277,7 @@ class WebhookLog:
             partition = partition_of(owner.encode(), count)
             yield Outgoing(WEBHOOKS, partition, delivery.event_id.encode(), value, _cloud(delivery))
 
-    def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
+    def _leave(self, delivery: WebhookReceived, answer: _Answer) -> None:
         """Record that a caller no longer waits; withdraw a delivery without any callers."""
         pending = self._in_flight.get(delivery.event_id)
         if pending is not None and answer in pending.answers:
@@ -347,6 +388,22 @@ class WebhookLog:
                             self._known.add(event_id)
 
 
+def _as_it_is(batch: Sequence[WebhookReceived]) -> Sequence[WebhookReceived]:
+    return batch
+
+
+def prepare_each(
+    prepare: Prepare[RawT, OtherT], batch: Sequence[RawT]
+) -> Sequence[WebhookReceived | OtherT | Exception]:
+    """Prepare a batch; an exception is the result of the request that causes it, and no other."""
+    try:
+        return prepare(batch)
+    except Exception as error:  # noqa: BLE001 (it reaches the caller that awaits the answer)
+        if len(batch) == 1:
+            return [error]
+        return [result for raw in batch for result in prepare_each(prepare, [raw])]
+
+
 async def _kept_up(work: Callable[[], Awaitable[None]]) -> NoReturn:
     """Run work that should never end, and run it again if it does."""
     retrying = Retrying(log, "work in the background failed")
@@ -382,66 +439,3 @@ def _ce_source(source: str) -> bytes:
 @lru_cache(maxsize=1024)
 def _ce_type(source: str, kind: str) -> bytes:
     return f"{source}.{kind}".encode()
-
-
-# -- wipes
-
-#: The hexadecimal digits of an event id.
-_ID_CHARS = 32
-
-
-class WipeLog:
-    """Orders wipes. A wipe that has been ordered is carried out, whichever processes crash."""
-
-    def __init__(self, *, cluster: Cluster, clock: Callable[[], int]) -> None:
-        self._clock = clock
-        self._appender = Appender(cluster=cluster, client_id="headwater-wipes")
-        self._offsets = Offsets(cluster, "headwater-wipes")
-
-    async def start(self) -> None:
-        """Do nothing: the first order connects."""
-
-    async def stop(self) -> None:
-        """Disconnect."""
-        await self._offsets.stop()
-        await self._appender.stop()
-
-    async def order(self, user_id: str, wipe_id: str) -> int:
-        """Order a wipe; return, when it is durable, how many partitions carry it out.
-
-        Raises:
-            BrokerUnavailable: Some partitions may have it; the call can be repeated safely.
-        """
-        partitions = range(await self.partitions())
-        ends = [await self._offsets.ends([WEBHOOKS], partition) for partition in partitions]
-        fence = tuple(end[WEBHOOKS] for end in ends)
-        body = msgspec.json.encode(WipeOrder(wipe_id, user_id, fence))
-        now_ms = self._clock()
-        await self._appender.append_or_stop(
-            [_record(wipe_id, user_id, body, partition, now_ms) for partition in partitions]
-        )
-        return len(partitions)
-
-    async def partitions(self) -> int:
-        """Return how many partitions carry out each wipe.
-
-        Raises:
-            BrokerUnavailable: No broker answered.
-        """
-        return await self._appender.partitions(WEBHOOKS)
-
-
-def _record(wipe_id: str, user_id: str, body: bytes, partition: int, now_ms: int) -> Outgoing:
-    event_id = sha256(f"{TYPE}\0{wipe_id}\0{partition}".encode()).hexdigest()[:_ID_CHARS]
-    delivery = WebhookReceived(
-        event_id=event_id,
-        request_id=wipe_id,
-        source=SOURCE,
-        type=TYPE,
-        subject=user_id,
-        sent_at_ms=now_ms,
-        updated_at_ms=0,
-        received_at_ms=now_ms,
-        body=body,
-    )
-    return Outgoing(WEBHOOKS, partition, event_id.encode(), encode(delivery))

@@ -1,4 +1,4 @@
-"""The pipeline worker: a partition runner in one Faust app, and its session deadline.
+"""The pipeline worker: a partition runner in one Faust app.
 
 The worker is crash-only: an error in the runner ends the process, because its memory may be ahead
 of the log, and the next process restarts from committed state.
@@ -9,15 +9,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NoReturn, ParamSpec, TypeVar
 
 import uvloop
 
-from headwater.processors.evaluations import Evaluator
-from headwater.processors.providers.provider import Placement
-from headwater.processors.triggers.rules import Rule
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WEBHOOKS
 from headwater.streams.clock import monotonic
@@ -29,9 +26,11 @@ from headwater.streams.kafka.readers import Offsets
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_store import StateStore, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
+from headwater.streams.ownership.deadlines import SESSION_S, SessionDeadlines, SessionExpired
+from headwater.streams.ownership.phases import OwnedPartitions
+from headwater.streams.ownership.watchdog import Stalled, Watchdog, arm, dump
 from headwater.streams.pipeline._faust import (
     HEARTBEAT_S,
-    SESSION_TIMEOUT_S,
     App,
     batch_app,
     consume,
@@ -41,64 +40,11 @@ from headwater.streams.pipeline._faust import (
     run,
     run_periodically,
 )
-from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.deduplication import Intake
+from headwater.streams.pipeline.fenced_log import FencedLog
 from headwater.streams.pipeline.partition_runner import PartitionRunner
 from headwater.streams.pipeline.partition_state import FORM
 from headwater.streams.process_tuning import collect_seldom
-from headwater.streams.watchdog import Stalled, Watchdog, arm, dump
-
-
-class SessionExpired(HeadwaterError):
-    """The process was suspended for so long that its partitions may have another owner."""
-
-    disposition = Disposition.HALT
-    code = "lease_lost"
-
-
-class SessionDeadline:
-    """Prevents a worker that was suspended from appending outdated state.
-
-    Its partitions may have another owner, and its appends would hide newer rows. The pulse stops
-    with the process, so the deadline is checked before every append and at every pulse, whichever
-    comes first when the process resumes.
-    """
-
-    def __init__(self, *, valid_for_s: float, monotonic: Callable[[], float]) -> None:
-        self._valid_for_s = valid_for_s
-        self._monotonic = monotonic
-        self._renewed: float | None = None
-
-    def renew(self) -> None:
-        """Renew the deadline; called by the pulse.
-
-        Raises:
-            SessionExpired: The last pulse was too long ago.
-        """
-        now = self._monotonic()
-        self._check(now)
-        # Not the clock again: a suspension since the check must not count as a pulse.
-        self._renewed = now
-
-    def check(self) -> None:
-        """Check the deadline.
-
-        Raises:
-            SessionExpired: The last pulse was too long ago.
-        """
-        self._check(self._monotonic())
-
-    def _check(self, now: float) -> None:
-        if self._renewed is None:
-            return
-        paused_s = now - self._renewed
-        if paused_s > self._valid_for_s:
-            raise SessionExpired(
-                f"expected a pulse every {self._valid_for_s} s, found none for {paused_s:.1f} "
-                "s; usual cause: the process or its machine was suspended"
-            )
-
-
-# -- the worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -112,7 +58,7 @@ _TICK_S: Final = 1.0
 _PULSE_S: Final = 1.0
 #: How long a worker may be suspended. Its last heartbeat and its last pulse may have been up to
 #: one interval before that; the session counts from the heartbeat.
-LEASE_S: Final = SESSION_TIMEOUT_S - HEARTBEAT_S - _PULSE_S
+LEASE_S: Final = SESSION_S - HEARTBEAT_S - _PULSE_S
 #: EX_SOFTWARE of sysexits.h: the supervisor starts the worker again.
 EXIT_CRASHED: Final = 70
 #: EX_CONFIG of sysexits.h: another worker has its name, so a restart would end that one.
@@ -163,7 +109,7 @@ def _die(code: int = EXIT_CRASHED) -> NoReturn:
     os._exit(code)
 
 
-def _pulse(app: App, deadline: SessionDeadline, watchdog: Watchdog) -> NoReturn:
+def _pulse(app: App, deadlines: SessionDeadlines, watchdog: Watchdog) -> NoReturn:
     """Renew the session deadline and check progress for as long as the process lives.
 
     Runs in a thread of its own: when a suspended process resumes, the event loop may call no timer
@@ -172,7 +118,7 @@ def _pulse(app: App, deadline: SessionDeadline, watchdog: Watchdog) -> NoReturn:
     while True:
         arm(_LAST_RESORT_S)
         try:
-            deadline.renew()
+            deadlines.renew()
             watchdog.check()
         except SessionExpired as error:
             log.critical("the worker ends, its partitions may have another owner: %s", error)
@@ -208,7 +154,7 @@ def _or_die(action: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
 def _build(  # noqa: PLR0913, PLR0917 (its collaborators)
     app: App,
     intake: Intake,
-    deadline: SessionDeadline,
+    deadlines: SessionDeadlines,
     watchdog: Watchdog,
     stores: StateStores,
     cluster: Cluster,
@@ -219,17 +165,22 @@ def _build(  # noqa: PLR0913, PLR0917 (its collaborators)
     appender = Appender(
         cluster=cluster, client_id=f"headwater-{intake.name}", broker_clock=broker_clock
     )
-    offsets = Offsets(cluster, app.conf.id)
-    runner = PartitionRunner(
-        intake,
+    offsets, partitions = Offsets(cluster, app.conf.id), OwnedPartitions(watchdog)
+    topics = FencedLog(
         cluster=cluster,
         appender=appender,
+        check_session=deadlines.check,
+        owner=f"{socket.gethostname()}-{os.getpid()}",
+        memory=intake.memory,
+        progress=partitions.progress,
+    )
+    runner = PartitionRunner(
+        intake,
+        topics=topics,
+        partitions=partitions,
         offsets=offsets,
-        check_session=deadline.check,
-        watchdog=watchdog,
         open_store=partial(_open_store, stores, cluster, app.conf.id, clock),
         clock=broker_clock,
-        owner=f"{socket.gethostname()}-{os.getpid()}",
     )
     for topic in intake.sources:
         consume(app, name=f"{intake.name}-{topic}", topic=topic, process=_or_die(runner.process))
@@ -286,12 +237,9 @@ def run_worker(  # noqa: PLR0913 (its collaborators)
     *,
     cluster: Cluster,
     app_id: str,
-    placement: Placement,
-    park_for_ms: int,
+    make_intake: Callable[[int], Intake],
     stores: StateStores,
     joined: Callable[[], Awaitable[None]],
-    rules: Sequence[Rule],
-    evaluator: Evaluator,
     member: str | None,
     clock: Callable[[], int],
 ) -> None:
@@ -302,31 +250,22 @@ def run_worker(  # noqa: PLR0913 (its collaborators)
     Args:
         cluster: The cluster.
         app_id: Consumer group of the workers.
-        placement: The providers.
-        park_for_ms: How long a delivery waits for its user, in milliseconds.
+        make_intake: Returns the intake, for the number of partitions.
         stores: The stores on disk.
         joined: Returns once this process knows which schema versions to write.
-        rules: Which deliveries start and signal workflows.
-        evaluator: Evaluates the expressions of rules.
         member: A name that the worker keeps over restarts, unique among workers.
         clock: Returns Unix milliseconds.
     """
     uvloop.install()
-    partitions = uvloop.run(_partitions(cluster))
+    intake = make_intake(uvloop.run(_partitions(cluster)))
     app = batch_app(app_id=app_id, cluster=cluster, member=member)
-    intake = Intake(
-        placement=placement,
-        partitions=partitions,
-        park_for_ms=park_for_ms,
-        rules=rules,
-        evaluator=evaluator,
-    )
-    deadline = SessionDeadline(valid_for_s=LEASE_S, monotonic=monotonic)
+    deadlines = SessionDeadlines.create(session_s=LEASE_S)
+    deadlines.confirm(monotonic())
     watchdog = Watchdog(patience_s=_PATIENCE_S, monotonic=monotonic)
-    _build(app, intake, deadline, watchdog, stores, cluster, clock, joined)
+    _build(app, intake, deadlines, watchdog, stores, cluster, clock, joined)
     collect_seldom()
     pulse = threading.Thread(
-        target=_pulse, args=(app, deadline, watchdog), name="pulse", daemon=True
+        target=_pulse, args=(app, deadlines, watchdog), name="pulse", daemon=True
     )
     pulse.start()
     if not run(app):

@@ -29,7 +29,7 @@ from headwater.schemas.errors import (
 )
 from headwater.schemas.failures import INTERNAL
 from headwater.schemas.history import ReplySent
-from headwater.schemas.newer import Waiting, newer_schema_message, readable
+from headwater.schemas.newer import newer_schema_message, readable
 from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
 from headwater.streams.engine.quarantine import describe_error
@@ -37,12 +37,13 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster, start_consumer
 from headwater.streams.kafka.consumer_groups import Committed, resume_offset
 from headwater.streams.kafka.dead_letters import REPLAY_OF, dead_letter, text_header
-from headwater.streams.kafka.group_member import GroupMember
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.truncation import leader_epoch_of, seek_with_epoch
-from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
+from headwater.streams.ownership.group_member import GroupMember
+from headwater.streams.ownership.phases import Change, OwnedPartitions, Phase
+from headwater.streams.workflows.client import Addressed, OutcomeUnknown, WorkflowClient
 
 #: Effects that are remembered of a partition; some 10 MB.
 REMEMBERED_MAX: Final = 50_000
@@ -131,7 +132,7 @@ class Starter:
 
     def __init__(
         self,
-        client: Commands,
+        client: WorkflowClient,
         *,
         cluster: Cluster,
         group: str,
@@ -142,10 +143,9 @@ class Starter:
         self._cluster = cluster
         self._clock = clock
         self._appender = Appender(cluster=cluster, client_id=group)
+        self._partitions = OwnedPartitions()
+        #: Of partitions that are owned.
         self._memories: dict[TopicPartition, EffectMemory] = {}
-        self._waiting = Waiting()
-        #: Assigned partitions without a known start.
-        self._fresh: set[TopicPartition] = set()
         self._options = {
             **cluster.options(),
             "client_id": group,
@@ -155,7 +155,8 @@ class Starter:
             "metadata_max_age_ms": _METADATA_AGE_MS,
         }
         self._consumer: AIOKafkaConsumer
-        # Its own thread, because deciding may block the event loop of this process for long.
+        # Its own thread, because deciding may block the event loop of this process for long. It has
+        # no deadlines: commands that are sent again change nothing.
         self._member = GroupMember(
             cluster=cluster,
             group=group,
@@ -193,13 +194,14 @@ class Starter:
             await reading.until_done(self._poll, errors)
 
     async def _poll(self) -> None:
-        for tp in list(self._fresh):
-            await self._begin(tp)
+        for number in self._partitions.assigned():
+            if self._partitions.phase(number) is Phase.ACQUIRING:
+                await self._begin(TopicPartition(EFFECTS, number))
         fetched = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
         for tp, records in fetched.items():
             if tp in self._memories:
                 await self._process(tp, records)
-        for line in self._waiting.due(self._clock()):
+        for line in self._partitions.waiting.due(self._clock()):
             log.warning("effects: %s", line)
 
     async def _process(self, tp: TopicPartition, records: Sequence[Incoming]) -> None:
@@ -213,10 +215,9 @@ class Starter:
 
     def _block(self, tp: TopicPartition, reason: str) -> None:
         """Stop reading a partition until it is assigned again."""
-        self._waiting.begin(tp, reason)
+        self._partitions.block(tp.partition, reason)
         self._consumer.pause(tp)
         self._memories.pop(tp, None)
-        self._fresh.discard(tp)
 
     # -- partitions
 
@@ -226,22 +227,13 @@ class Starter:
             partitions = [TopicPartition(EFFECTS, number) for number in sorted(numbers)]
             self._consumer.assign(partitions)
             self._consumer.pause(*partitions)
-            self._fresh |= set(partitions)
+            self._partitions.assign(numbers)
 
     async def revoked(self, numbers: frozenset[int]) -> None:
         """Discard partitions."""
         self._consumer.pause(*self._consumer.assignment())
-        for number in numbers:
-            tp = TopicPartition(EFFECTS, number)
-            self._memories.pop(tp, None)
-            self._fresh.discard(tp)
-            self._waiting.end(tp)
-
-    def confirmed(self, sent_s: float) -> None:
-        """Do nothing: commands that are sent again change nothing."""
-
-    def revocation_ended(self) -> None:
-        """Do nothing, for the same reason."""
+        self._partitions.revoke()
+        self._memories.clear()
 
     async def _begin(self, tp: TopicPartition) -> None:
         """Continue at the committed offset; a new group begins with the first effect."""
@@ -253,11 +245,11 @@ class Starter:
             # Without that record, later duplicates cannot be recognized.
             self._block(tp, error.message)
             return
-        if tp in self._fresh:
+        if self._partitions.phase(tp.partition) is Phase.ACQUIRING:
             seek_with_epoch(self._consumer, tp, *start)
             self._consumer.resume(tp)
-            self._fresh.discard(tp)
             self._memories[tp] = memory
+            self._partitions.change(tp.partition, Change.ACQUIRED)
 
     async def _commit(self, tp: TopicPartition, offset: int) -> None:
         """Commit an offset; after a reassignment, the new owner reads the batch again."""

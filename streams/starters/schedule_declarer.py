@@ -22,7 +22,7 @@ from headwater.streams.authoring.values import encode
 from headwater.streams.code_host.builtin_app import DECLARED, RUNNER
 from headwater.streams.code_host.schedules import Declared, FromDeployment
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
+from headwater.streams.workflows.client import Addressed, OutcomeUnknown, WorkflowClient
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _STARTING_ATTEMPTS: Final = 3
 
 
 async def declare(
-    client: Commands,
+    client: WorkflowClient,
     schedules: Sequence[Declared | FromDeployment],
     *,
     new_id: Callable[[], str],
@@ -59,7 +59,7 @@ async def declare(
 
 
 async def declare_activated(
-    client: Commands,
+    client: WorkflowClient,
     activated: Callable[[int], Awaitable[Deployments]],
     *,
     new_id: Callable[[], str],
@@ -119,7 +119,7 @@ def _declared(schedule: DeployedSchedule) -> Declared:
 
 
 async def _declare(
-    client: Commands,
+    client: WorkflowClient,
     declared: Declared | FromDeployment,
     new_id: Callable[[], str],
     sleep: Callable[[float], Awaitable[Any]],
@@ -162,7 +162,7 @@ async def _declare(
 
 
 async def _declare_once(
-    client: Commands, declared: Declared | FromDeployment, new_id: Callable[[], str]
+    client: WorkflowClient, declared: Declared | FromDeployment, new_id: Callable[[], str]
 ) -> ReplySent:
     """Create the instance of a schedule, or send the declaration to the existing one."""
     name = declared.schedule
@@ -191,6 +191,6 @@ def _has_ended(declared: Declared | FromDeployment, reply: ReplySent) -> bool:
     return not _exists(declared) and reply.code in {INSTANCE_NOT_FOUND, INSTANCE_TERMINAL}
 
 
-async def _send(client: Commands, name: str, command: Command) -> ReplySent:
+async def _send(client: WorkflowClient, name: str, command: Command) -> ReplySent:
     (reply,) = await client.send_many([Addressed(RUNNER, name, command)])
     return reply

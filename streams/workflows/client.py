@@ -9,7 +9,7 @@ leaves nothing behind. Clients may share a partition; each knows its own command
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -148,28 +148,6 @@ class Addressed(msgspec.Struct, frozen=True):
     instance_id: str
     command: Command
     command_id: str | None = None
-
-
-class Commands(Protocol):
-    """Sends commands and returns their outcomes.
-
-    `send_many` returns outcomes in the order of the commands. It raises OutcomeUnknown or
-    BrokerUnavailable if they do not arrive in time; commands may then be executed nevertheless. It
-    raises Overloaded if none of them was sent.
-    """
-
-    @property
-    def ready(self) -> bool:
-        """Whether Kafka is connected."""
-
-    async def start(self) -> None:
-        """Start to connect."""
-
-    async def stop(self) -> None:
-        """Stop. Pending calls raise BrokerUnavailable."""
-
-    async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
-        """Send commands together and return their outcomes, including refusals."""
 
 
 class _PendingCommand:

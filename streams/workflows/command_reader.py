@@ -14,7 +14,7 @@ from aiokafka.errors import IllegalStateError, KafkaError, OffsetOutOfRangeError
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import HeadwaterError, UndecodableRecord, UnknownSchema
 from headwater.schemas.history import NO_CAUSE, NO_LEADER_EPOCH, CommandSent, LeaderEpochNoted
-from headwater.schemas.newer import Waiting, newer_schema_message, readable
+from headwater.schemas.newer import newer_schema_message, readable
 from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
@@ -28,6 +28,7 @@ from headwater.streams.kafka.truncation import (
     seek_with_epoch,
     truncation_before,
 )
+from headwater.streams.ownership.phases import OwnedPartitions, Phase
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class CommandReader:
         clock: Clock of the worker's turns.
         parked: Called with commands that cannot be decoded.
         before_deciding: Awaited with commands before they are decided.
-        waiting: Tracks the partitions that wait for a newer release.
+        partitions: Phases of the partitions. One with a record of a newer release waits.
         lost: Called with the number of a partition that can no longer be read, and the reason.
     """
 
@@ -88,14 +89,14 @@ class CommandReader:
         clock: BrokerClock,
         parked: Callable[[Incoming, HeadwaterError], None],
         before_deciding: Callable[[Sequence[CommandSent]], Awaitable[None]] | None,
-        waiting: Waiting,
+        partitions: OwnedPartitions,
         lost: Callable[[int, str], None],
     ) -> None:
         self._driver = driver
         self._clock = clock
         self._parked = parked
         self._before_deciding = before_deciding
-        self._waiting = waiting
+        self._partitions = partitions
         self._lost = lost
         self._progress: dict[int, _Progress] = {}
         # No pause, because reading continues meanwhile and its results must not wait.
@@ -244,7 +245,7 @@ class CommandReader:
                 continue
             reading.succeeded()
             await self._read(fetched)
-            for line in self._waiting.due(self._clock.now_ms()):
+            for line in self._partitions.waiting.due(self._clock.now_ms()):
                 log.warning("%s", line)
             await self._note_positions()
             await self._look_ahead(self._due())
@@ -296,7 +297,7 @@ class CommandReader:
             if not undecided:
                 progress.waiting_bytes = 0
             too_many = undecided >= _UNDECIDED_MAX or progress.waiting_bytes >= _UNDECIDED_BYTES
-            if too_many == progress.held_back or number in self._waiting:
+            if too_many == progress.held_back or self._waits(number):
                 continue
             with contextlib.suppress(IllegalStateError):
                 if too_many:
@@ -305,17 +306,20 @@ class CommandReader:
                     self._consumer.resume(_commands(number))
                 progress.held_back = too_many
 
+    def _waits(self, number: int) -> bool:
+        return self._partitions.phase(number) is Phase.WAITING
+
     def _decoded(
         self, partition: Partition, records: Sequence[Incoming]
     ) -> list[tuple[int, CommandSent]]:
         commands: list[tuple[int, CommandSent]] = []
-        if partition.number in self._waiting:
+        if self._waits(partition.number):
             return commands
         known, newer = readable(records)
         if newer is not None:
             # Instances continue with the commands before. Their timers do not fire, as for every
             # command that was not read (see `_look_ahead`).
-            self._waiting.begin(partition.number, newer_schema_message(newer))
+            self._partitions.block(partition.number, newer_schema_message(newer))
             self._consumer.pause(_commands(partition.number))
             self._consumer.seek(_commands(partition.number), newer.offset)
         progress = self._progress[partition.number]

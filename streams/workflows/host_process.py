@@ -32,7 +32,7 @@ from headwater.streams.code_host.host_channel import (
     Pipe,
     crash_location,
 )
-from headwater.streams.deadlines import SessionDeadlines
+from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.workflows.app_environment import environment_of_apps, hint_of_withheld
 
 log = logging.getLogger(__name__)
@@ -72,16 +72,26 @@ class HostExit(msgspec.Struct, frozen=True):
     turn: int | None
 
 
-class Program(NamedTuple):
-    """The main program of a host: the module `code_host.child`, or one that calls its `main`.
+class HostOptions(NamedTuple):
+    """Options of a host.
 
     Attributes:
-        module: Name of the module.
+        module: Its main program: the module `code_host.child`, or one that calls its `main`.
         environment: All variables that it sees; by default those that apps always see.
+        threads_max: Number of threads for callbacks that are not async.
+        deadlines: No step of a partition starts after its deadline. Without, it always may.
+        stall_s: Longest time that code may execute without yielding, in seconds.
     """
 
     module: str = "headwater.streams.code_host.child"
     environment: Mapping[str, str] | None = None
+    threads_max: int = THREADS_MAX
+    deadlines: SessionDeadlines | None = None
+    stall_s: float = STALL_S
+
+    def variables(self) -> Mapping[str, str]:
+        """Return the variables that the host sees."""
+        return environment_of_apps() if self.environment is None else self.environment
 
 
 class HostKilled(HeadwaterError):
@@ -99,35 +109,26 @@ class HostProcess:
         received: Called with messages of the host, by the event loop.
         exited: Called at most once, after all messages, if the host exits other than by `stop`.
         schedules: Schedules of other apps, for the built-in app.
-        program: Main program of the host.
-        stall_s: Longest time that code may execute without yielding, in seconds.
+        options: Options of the host.
         directory: Folder to import the app from.
-        threads_max: Number of threads for callbacks that are not async.
-        deadlines: No step of a partition starts after its deadline. Without, it always may.
     """
 
-    def __init__(  # noqa: PLR0913, the options of a host
+    def __init__(
         self,
         app: str,
         *,
         received: Callable[[list[FromHost]], None],
         exited: Callable[[HostExit], None],
         schedules: Sequence[str] = (),
-        program: Program | None = None,
-        stall_s: float = STALL_S,
+        options: HostOptions = HostOptions(),  # noqa: B008 (a constant)
         directory: Path | None = None,
-        threads_max: int = THREADS_MAX,
-        deadlines: SessionDeadlines | None = None,
     ) -> None:
-        self._deadlines, self._threads_max = deadlines, threads_max
         self._app = app
-        self._program = program or Program()
-        variables = self._program.environment
-        self._environment = environment_of_apps() if variables is None else variables
+        self._options = options
+        self._environment = options.variables()
         self._schedules = schedules
         self._received = received
         self._exited = exited
-        self._stall_s = stall_s
         self._directory = directory
         self._process: asyncio.subprocess.Process
         self._pipe: Pipe
@@ -182,7 +183,8 @@ class HostProcess:
     async def _launch(self) -> None:
         parent_end, child_end = socket.socketpair()
         record = CrashRecord.create()
-        shared = -1 if self._deadlines is None else self._deadlines.descriptor
+        options = self._options
+        shared = -1 if options.deadlines is None else options.deadlines.descriptor
         inherited = [
             descriptor
             for descriptor in (child_end.fileno(), record.descriptor, shared)
@@ -191,9 +193,9 @@ class HostProcess:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 # Without the current directory, where an author may have a package `streams`.
-                *(sys.executable, "-P", "-m", self._program.module),
+                *(sys.executable, "-P", "-m", options.module),
                 *(str(child_end.fileno()), str(record.descriptor), str(shared)),
-                *(str(self._stall_s / _CHECKS), str(self._threads_max)),
+                *(str(options.stall_s / _CHECKS), str(options.threads_max)),
                 *(self._app, *self._schedules),
                 pass_fds=inherited,
                 env=self._environment,
@@ -235,10 +237,6 @@ class HostProcess:
     def full(self) -> bool:
         """Whether the child reads too slowly, so that it should not be assigned new runs."""
         return self._pipe.full
-
-    async def wait_for_capacity(self) -> None:
-        """Wait until it is no longer full, or has exited."""
-        await self._pipe.wait_for_capacity()
 
     def pause_reading(self) -> None:
         """Stop reading until `resume_reading`. The child soon stops reading, too."""
@@ -287,7 +285,7 @@ class HostProcess:
         self._still = self._still + 1 if pulse == self._pulse else 0
         self._pulse = pulse
         if self._still < _CHECKS:
-            self._later(self._stall_s / _CHECKS, self._check_pulse)
+            self._later(self._options.stall_s / _CHECKS, self._check_pulse)
             return
         self._stalled = True
         # The fault handler writes the stacks, and the process aborts.
@@ -349,7 +347,9 @@ class HostProcess:
 
     def _reason(self, code: int) -> str:
         report = self._crash_record.crash_report()
-        how = f"was stuck for {self._stall_s:g} s" if self._stalled else _describe_exit(code)
+        how = (
+            f"was stuck for {self._options.stall_s:g} s" if self._stalled else _describe_exit(code)
+        )
         if report:
             log.error("code host %d %s; stacks of its threads:\n%s", self.pid, how, report)
         location = crash_location(report)
@@ -392,9 +392,9 @@ async def declarations_of(
         AppNotLoaded: The app cannot be imported. The message has the author's traceback.
         HostKilled: The host was killed from outside.
     """
-    program = Program(environment=environment_of_apps(passed))
+    options = HostOptions(environment=environment_of_apps(passed))
     host = HostProcess(
-        app, received=lambda _: None, exited=lambda _: None, directory=directory, program=program
+        app, received=lambda _: None, exited=lambda _: None, directory=directory, options=options
     )
     declared = await host.start(within_s)
     await host.stop()

@@ -6,13 +6,11 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from headwater.processors.runs.host_messages import AllowAttempts, HostMessage
-from headwater.processors.runs.limits import THREADS_MAX
+from headwater.processors.runs.host_messages import AllowAttempts
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
-from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
-from headwater.streams.workflows.host_process import HostExit, HostKilled, HostProcess, Program
+from headwater.streams.workflows.host_process import HostExit, HostKilled, HostOptions, HostProcess
 
 log = logging.getLogger(__name__)
 
@@ -33,33 +31,30 @@ class HostSupervisor:
         number: Number of the host, unique in the driver.
         app: Name of the app.
         driver: Receives messages and exits.
+        options: Options of the host.
         schedules: Schedules of other apps, for the built-in app.
-        program: Main program of the host.
-        threads_max: Number of threads for callbacks that are not async.
-        deadlines: Deadlines of partitions.
+
+    Attributes:
+        process: The host that runs, if any.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917, the options of its host
+    def __init__(
         self,
         number: int,
         app: str,
         driver: Driver,
+        options: HostOptions,
         schedules: Sequence[str] = (),
-        program: Program | None = None,
-        threads_max: int = THREADS_MAX,
-        deadlines: SessionDeadlines | None = None,
     ) -> None:
         self.number = number
-        self._deadlines = deadlines
-        self._threads_max = threads_max
         self.app = app
         #: Name in log messages.
         self.name = app
         self._fetch: Callable[[], Awaitable[Path]] | None = None
         self._driver = driver
         self._schedules = schedules
-        self._program = program
-        self._host: HostProcess | None = None
+        self._options = options
+        self.process: HostProcess | None = None
         self._limits_attempts = False
         #: Declarations of the app when it was first loaded; empty before.
         self.declared = Declarations()
@@ -101,8 +96,8 @@ class HostSupervisor:
         if self._restarting is not None:
             self._restarting.cancel()
             await asyncio.gather(self._restarting, return_exceptions=True)
-        if self._host is not None:
-            await self._host.stop()
+        if self.process is not None:
+            await self.process.stop()
 
     async def _start_host(self) -> Declarations:
         folder = None if self._fetch is None else await self._fetch()
@@ -111,10 +106,8 @@ class HostSupervisor:
             received=self._driver.host_sent,
             exited=self._lost,
             schedules=self._schedules,
-            program=self._program,
+            options=self._options,
             directory=folder,
-            threads_max=self._threads_max,
-            deadlines=self._deadlines,
         )
         declared = await host.start()
         missing = set(self.declared.workflows) - set(declared.workflows)
@@ -125,7 +118,7 @@ class HostSupervisor:
                 f"expected {self.name} to declare the same as before, found it without "
                 f"{', '.join(sorted(missing))}; restart the worker if this is intended"
             )
-        self._host = host
+        self.process = host
         if self._limits_attempts:
             # The remaining allowance of the previous host is unknown: wait for the next tick.
             host.send((AllowAttempts(0, 0),))
@@ -138,7 +131,7 @@ class HostSupervisor:
 
     async def reload(self) -> None:
         """Restart the host with changed code. Attempts that were running start again."""
-        host, self._host = self._host, None
+        host, self.process = self.process, None
         if host is None:
             return  # It is being restarted anyway.
         await host.stop()
@@ -149,14 +142,14 @@ class HostSupervisor:
 
     def _lost(self, host_exit: HostExit) -> None:
         log.warning("%s; restarting it for %s", host_exit.reason, self.name)
-        self._host = None
+        self.process = None
         self._driver.host_lost(host_exit.reason, host_exit.turn, host=self.number)
         self._restarting = asyncio.create_task(self._restart())
 
     async def _restart(self, longest_s: float = _RETRY_S) -> None:
         """Start a host, retrying with increasing pauses until it succeeds."""
         pause_s = _RETRY_S
-        while self._host is None:
+        while self.process is None:
             try:
                 await self._start_host()
             except (HeadwaterError, OSError) as error:
@@ -169,39 +162,8 @@ class HostSupervisor:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
 
-    def send(self, messages: Sequence[HostMessage]) -> None:
-        """Send messages to the host, if there is one."""
-        if self._host is not None and messages:
-            self._host.send(messages)
-
-    async def caught_up(self) -> None:
-        """Wait until the host, if there is one, has handled all messages so far."""
-        if self._host is not None:
-            await self._host.caught_up()
-
     def allow(self, attempts: int | None) -> None:
         """Limit the number of step attempts that the host may start; None for no limit."""
         self._limits_attempts = attempts is not None
-        self.send((AllowAttempts(0, attempts),))
-
-    # -- load
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a host that may be assigned instances."""
-        return self._host is not None and not self._host.full
-
-    @property
-    def threads_held(self) -> int:
-        """Number of threads held by abandoned callbacks."""
-        return 0 if self._host is None else self._host.threads_held
-
-    def pause_reading(self) -> None:
-        """Stop reading from the host."""
-        if self._host is not None:
-            self._host.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Continue reading from the host."""
-        if self._host is not None:
-            self._host.resume_reading()
+        if self.process is not None:
+            self.process.send((AllowAttempts(0, attempts),))

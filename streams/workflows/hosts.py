@@ -17,16 +17,13 @@ import msgspec
 
 from headwater.processors.code.host_messages import Activate
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.limits import THREADS_MAX
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import Declarations, merge_declarations
 from headwater.streams.code_host.builtin_app import BUILTIN_APP
 from headwater.streams.code_host.compatibility import CompatibilityReport
-from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
-from headwater.streams.workflows.app_environment import environment_of_apps
-from headwater.streams.workflows.host_process import START_S, Program
+from headwater.streams.workflows.host_process import START_S, HostOptions, HostProcess
 from headwater.streams.workflows.host_supervisor import HostSupervisor
 
 log = logging.getLogger(__name__)
@@ -36,7 +33,7 @@ _MESSAGES_MAX: Final = 50_000
 #: Longest time that a rebalance waits for code that is executing.
 _CAUGHT_UP_S: Final = 2.0
 #: Main program of a host that prefixes lines of output with their steps.
-_NAMED_OUTPUT: Final = "headwater.streams.code_host.named_output"
+NAMED_OUTPUT: Final = "headwater.streams.code_host.named_output"
 
 
 class Hosts:
@@ -46,44 +43,26 @@ class Hosts:
     of the worker. A deployment has the same number whenever it has a host.
     """
 
-    def __init__(  # noqa: PLR0913, the options of hosts
+    def __init__(
         self,
         apps: Sequence[str],
         driver: Driver,
-        builtin: Program | None = None,
-        *,
-        named: bool = False,
-        threads_max: int = THREADS_MAX,
-        passed: Iterable[str] = (),
-        deadlines: SessionDeadlines | None = None,
+        options: HostOptions = HostOptions(),  # noqa: B008 (a constant)
+        builtin: HostOptions = HostOptions(),  # noqa: B008 (a constant)
     ) -> None:
         """Create the hosts of some apps and of the built-in app.
 
         Args:
             apps: Names of the apps.
             driver: Receives the messages of hosts.
-            builtin: Main program of the built-in app's host.
-            named: Whether lines that steps print are prefixed with the step.
-            threads_max: Number of threads of each host for callbacks that are not async.
-            passed: Variables that apps see in addition to those that they always see.
-            deadlines: No step of a partition starts after its deadline.
+            options: Options of the hosts of apps.
+            builtin: Options of the built-in app's host.
         """
-        self._deadlines = deadlines
-        self._threads_max = threads_max
-        #: Environment of the hosts of apps.
-        self.environment = environment_of_apps(passed)
-        program = Program(environment=self.environment)
-        self._program = program = program._replace(module=_NAMED_OUTPUT) if named else program
+        self.options = options
         self._driver = driver
         self._builtin = builtin
         self._apps = [
-            HostSupervisor(
-                *(number, app, driver),
-                program=program,
-                threads_max=threads_max,
-                deadlines=deadlines,
-            )
-            for number, app in enumerate(apps, 1)
+            HostSupervisor(number, app, driver, options) for number, app in enumerate(apps, 1)
         ]
         self._all: list[HostSupervisor] = list(self._apps)
         self._deployed: dict[int, HostSupervisor] = {}
@@ -107,10 +86,7 @@ class Hosts:
             apps = self.declared_by_app()
             declared = merge_declarations(apps)
             names = [schedule.schedule for schedule in declared.schedules]
-            builtin = HostSupervisor(
-                *(0, BUILTIN_APP, self._driver, names, self._builtin, self._threads_max),
-                deadlines=self._deadlines,
-            )
+            builtin = HostSupervisor(0, BUILTIN_APP, self._driver, self._builtin, names)
             self._all.append(builtin)
             await builtin.start()
             everything = merge_declarations({**apps, BUILTIN_APP: builtin.declared})
@@ -161,12 +137,8 @@ class Hosts:
         """
         numbers = self._numbers_of_deployments
         number = numbers.setdefault(deployment, 1 + len(self._apps) + len(numbers))
-        host = self._deployed[number] = HostSupervisor(
-            *(number, app, self._driver),
-            program=self._program,
-            threads_max=self._threads_max,
-            deadlines=self._deadlines,
-        )
+        host = HostSupervisor(number, app, self._driver, self.options)
+        self._deployed[number] = host
         host.start_when_fetched(f"{app} of {deployment}", workflows, fetch)
         return number
 
@@ -178,6 +150,9 @@ class Hosts:
 
     def _all_hosts(self) -> Iterable[HostSupervisor]:
         return chain(self._all, self._deployed.values())
+
+    def _processes(self) -> Iterable[HostProcess]:
+        return [host.process for host in self._all_hosts() if host.process is not None]
 
     # -- declarations
 
@@ -239,13 +214,14 @@ class Hosts:
     def send(self, messages: Mapping[int, Sequence[HostMessage]]) -> None:
         """Send messages to their hosts."""
         for host in self._all_hosts():
-            host.send(messages.get(host.number, ()))
+            if host.process is not None and (sent := messages.get(host.number)):
+                host.process.send(sent)
 
     async def caught_up(self) -> None:
         """Wait a limited time until the hosts have handled all messages so far."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CAUGHT_UP_S):
-                await asyncio.gather(*(host.caught_up() for host in self._all_hosts()))
+                await asyncio.gather(*(process.caught_up() for process in self._processes()))
 
     def all_numbers(self) -> list[int]:
         """Return the numbers of all hosts."""
@@ -259,19 +235,24 @@ class Hosts:
 
     def threads_held(self) -> dict[str, int]:
         """Return the number of threads held by abandoned callbacks, by app."""
-        return {host.name: host.threads_held for host in self._all_hosts()}
+        return {
+            host.name: host.process.threads_held if host.process else 0
+            for host in self._all_hosts()
+        }
 
     def closed(self) -> set[int]:
         """Return the numbers of hosts that must not be assigned instances now."""
-        return {host.number for host in self._all_hosts() if not host.is_open}
+        return {
+            host.number for host in self._all_hosts() if host.process is None or host.process.full
+        }
 
     def apply_backpressure(self) -> None:
         """Stop reading from hosts while too many of their messages wait for a turn."""
         too_much = self._driver.messages_waiting() > _MESSAGES_MAX
         if too_much != self._paused:
             self._paused = too_much
-            for host in self._all_hosts():
-                (host.pause_reading if too_much else host.resume_reading)()
+            for process in self._processes():
+                (process.pause_reading if too_much else process.resume_reading)()
 
 
 # -- reloading
@@ -333,7 +314,7 @@ class Reloading:
         """
         matching = (run for run in self._open_runs() if run.workflow in host.declared.workflows)
         runs = list(islice(matching, _RUNS_MAX))
-        report = await _check_compatibility(host.app, runs, self._hosts.environment)
+        report = await _check_compatibility(host.app, runs, self._hosts.options.variables())
         if report.declared.error:
             log.error("%s; keeping the previous code", report.declared.error)
             return

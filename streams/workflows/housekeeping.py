@@ -6,10 +6,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Final, NamedTuple, NoReturn
 
-import msgspec
 from aiokafka.errors import IllegalStateError, KafkaError
 
-from headwater.processors.runs.limits import RUN_BYTES_MAX, THREADS_MAX
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import SnapshotTaken
 from headwater.streams.engine.driver import Driver
@@ -17,16 +15,12 @@ from headwater.streams.engine.instance_store import HistoryMark, StoredState
 from headwater.streams.engine.restore import CHECKPOINT
 from headwater.streams.engine.state_records import COMPRESSED_FROM, records_of, snapshot_of
 from headwater.streams.engine.turns import Partition
-from headwater.streams.kafka.broker_clock import SKEW_MAX_MS
 from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.step_sql import StepSql
+from headwater.streams.workflows.worker_options import CHECKPOINT_RECORDS, CHECKPOINT_S, Pace
 
 log = logging.getLogger(__name__)
 
-#: Number of history records after which a checkpoint is due: restoring reads no more than these.
-CHECKPOINT_RECORDS: Final = 20_000
-#: Seconds after which a checkpoint is due if anything has changed.
-CHECKPOINT_S: Final = 60.0
 #: Longest wait for replies to commands before a checkpoint, in seconds.
 _REPLIES_S: Final = 10.0
 #: Bytes of encoded states in memory at a time.
@@ -179,46 +173,7 @@ async def _snapshots(
     return records
 
 
-# -- settings
-
-#: How long an instance rests before it is moved to the store, in milliseconds.
-IDLE_MS: Final = 5_000
-
-
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Intervals of a worker's periodic work.
-
-    Attributes:
-        housekeeping_s: Seconds between rounds of the work.
-        checkpoint_records: Records of history after which a checkpoint is due.
-        checkpoint_s: Seconds after which a checkpoint is due.
-        idle_ms: Milliseconds of rest after which an instance is evicted.
-    """
-
-    housekeeping_s: float = 1.0
-
-    checkpoint_records: int = CHECKPOINT_RECORDS
-    checkpoint_s: float = CHECKPOINT_S
-    idle_ms: int = IDLE_MS
-
-
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a worker.
-
-    Attributes:
-        run_bytes_max: Largest size of the state of a run, in bytes.
-        skew_max_ms: Largest tolerated difference from Kafka's clock, in milliseconds.
-        threads_max: Threads of a host for callbacks that are not async.
-        passed: Environment variables that apps see in addition to those that they always see.
-    """
-
-    run_bytes_max: int = RUN_BYTES_MAX
-    skew_max_ms: int = SKEW_MAX_MS
-    threads_max: int = THREADS_MAX
-    passed: tuple[str, ...] = ()
-
-
-# -- evictions, checkpoints and offset commits
+# -- periodic work of a worker: evicting resting instances, checkpoints, and offset commits
 
 
 class Housekeeping:

@@ -22,7 +22,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from headwater.processors.runs.claims import NO_LIMITS, NO_PARAMS, claim_of
@@ -54,6 +53,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.ownership.leases import Gap, LogCut, PartitionLease
 
 log = logging.getLogger(__name__)
 
@@ -95,33 +95,28 @@ class OwnershipLost(HeadwaterError):
         self.pause_s = pause_s
 
 
-@dataclass(slots=True, eq=False)
-class ClaimedPartition:
-    """A claimed partition.
+class HistoryLease(PartitionLease):
+    """The lease of a partition of the history.
 
     Attributes:
-        epoch: Offset of the claim.
         producer: Producer through which it was claimed.
-        next: Offset of the next record if no other process writes.
-        stopped: Why no more records are accepted; empty while they are.
         pause_s: How long not to claim it again, in seconds.
+        taken: Number of records passed to `append`.
+        queueing: Held while batches are queued, so that those of one call are consecutive.
+        checked: Done when the latest append was checked.
     """
 
-    epoch: int
-    producer: Appender
-    next: int
-    stopped: str = ""
-    pause_s: float = 0.0
-    #: Number of records passed to `append`.
-    taken: int = 0
-    #: Held while batches are queued, so that those of one call are consecutive.
-    queueing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    #: Done when the latest append was checked.
-    checked: asyncio.Future[None] | None = None
+    def __init__(self, partition: int, epoch: int, producer: Appender) -> None:
+        super().__init__(partition, epoch, {WORKFLOW_HISTORY: epoch})
+        self.producer = producer
+        self.pause_s = 0.0
+        self.taken = 0
+        self.queueing = asyncio.Lock()
+        self.checked: asyncio.Future[None] | None = None
 
-    def stop(self, reason: str) -> None:
-        """Accept no more records. The first reason is kept."""
-        self.stopped = self.stopped or reason
+    def lost(self) -> OwnershipLost:
+        """Return the error of appends after its end."""
+        return _lost(self.partition, self.over, self.pause_s)
 
 
 class WorkflowLog:
@@ -148,7 +143,7 @@ class WorkflowLog:
         self._aside = Appender(
             cluster=cluster, client_id=f"{client_id}-aside", broker_clock=self._clock
         )
-        self._claimed: dict[int, ClaimedPartition] = {}
+        self._leases: dict[int, HistoryLease] = {}
         self._claimant = client_id.encode()
         self._claims = 0
 
@@ -163,7 +158,7 @@ class WorkflowLog:
 
     async def stop(self) -> None:
         """Release all partitions and disconnect."""
-        for partition in list(self._claimed):
+        for partition in list(self._leases):
             self.release(partition)
         await asyncio.gather(self._producers.stop(), self._aside.stop(_STOP_S))
 
@@ -209,7 +204,7 @@ class WorkflowLog:
             self._producers.replace_failed(partition, producer)
             raise
         self.release(partition)
-        self._claimed[partition] = ClaimedPartition(epoch, producer, epoch + 1)
+        self._leases[partition] = HistoryLease(partition, epoch, producer)
         return epoch
 
     def _claim_key(self) -> bytes:
@@ -219,9 +214,9 @@ class WorkflowLog:
 
     def release(self, partition: int) -> None:
         """Release a partition. Appends in flight raise OwnershipLost, whatever their outcome."""
-        claimed = self._claimed.pop(partition, None)
-        if claimed is not None:
-            claimed.stop("it was released")
+        lease = self._leases.pop(partition, None)
+        if lease is not None:
+            lease.end("it was released")
             self._producers.leave_partition(partition)
 
     async def read(
@@ -259,85 +254,77 @@ class WorkflowLog:
             OwnershipLost: The partition has another owner, or the outcome is not known.
             InvariantViolation: A record is too large for Kafka.
         """
-        claimed = self._accepting(partition, records)
+        lease = self._accepting(partition, records)
         checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         firsts: list[int] = []
         try:
-            async with claimed.queueing:
+            async with lease.queueing:
                 self._accepting(partition, records)
-                before, claimed.checked = claimed.checked, checked
-                outgoing = [_outgoing(partition, key, record, claimed) for key, record in records]
-                sent = await claimed.producer.send(outgoing)
-            firsts = await claimed.producer.acknowledged(sent)
+                before, lease.checked = lease.checked, checked
+                outgoing = [_outgoing(lease, key, record) for key, record in records]
+                sent = await lease.producer.send(outgoing)
+            firsts = await lease.producer.acknowledged(sent)
             if before is not None and not before.done():
                 await asyncio.wait((before,))
-            await self._check(partition, claimed, firsts, sent)
-        except NotYetReadable as error:
-            claimed.stop(error.message)
-            claimed.pause_s = _UNWRITABLE_S
+            await self._check(lease, firsts, sent)
+        except (NotYetReadable, LogCut) as error:
+            lease.end(error.message)
+            lease.pause_s = _UNWRITABLE_S if isinstance(error, NotYetReadable) else 0.0
         except BrokerUnavailable as error:
-            claimed.stop(error.message)
-            self._producers.replace_failed(partition, claimed.producer)
+            lease.end(error.message)
+            self._producers.replace_failed(partition, lease.producer)
         except BaseException as error:
-            claimed.stop(f"an append ended with {error!r}")
+            lease.end(f"an append ended with {error!r}")
             raise
         finally:
             checked.set_result(None)
-        if claimed.stopped:
-            raise _lost(partition, claimed.stopped, claimed.pause_s)
+        if lease.over:
+            raise lease.lost()
         return firsts[0]
 
     def _accepting(
         self, partition: int, records: Iterable[tuple[bytes, HistoryAppended]] = ()
-    ) -> ClaimedPartition:
-        """Return a claimed partition that accepts records.
+    ) -> HistoryLease:
+        """Return the lease of a partition that accepts records.
 
         Raises:
             OwnershipLost: It accepts none, or not these records.
         """
-        claimed = self._claimed.get(partition)
-        if claimed is None:
+        lease = self._leases.get(partition)
+        if lease is None:
             raise _lost(partition, "it is not claimed")
-        if claimed.stopped:
-            raise _lost(partition, claimed.stopped, claimed.pause_s)
-        epoch = claimed.epoch
+        if lease.over:
+            raise lease.lost()
+        epoch = lease.epoch
         if any(record.epoch != epoch for _, record in records):
             reason = f"the records are of another epoch than its claim at offset {epoch}"
             raise _lost(partition, reason)
-        return claimed
+        return lease
 
     async def _check(
-        self,
-        partition: int,
-        claimed: ClaimedPartition,
-        firsts: Sequence[int],
-        sent: Sequence[Sent],
+        self, lease: HistoryLease, firsts: Sequence[int], sent: Sequence[Sent]
     ) -> None:
-        """Compare offsets of records with the expected ones, after all earlier appends."""
+        """Check for records of other processes before ours, after all earlier appends."""
         for number, (first, batch) in enumerate(zip(firsts, sent, strict=True)):
-            if claimed.stopped:
+            if lease.over:
                 return
-            if first < claimed.next:
-                claimed.stop(
-                    f"expected offset {claimed.next}, found {first}: the log was truncated"
-                )
-            elif first > claimed.next and number:
+            gap = lease.appended(batch.topic, batch.partition, first, batch.records)
+            if gap is not None and number:
                 # The caller relies on consecutive offsets. When it claims again, it reads the log.
-                claimed.stop(f"another process wrote between our records, before offset {first}")
-            elif first > claimed.next:
-                await self._look_for_claims(partition, claimed, first)
-            claimed.next = first + batch.records
+                lease.end(f"another process wrote between our records, before offset {first}")
+            elif gap is not None:
+                await self._look_for_claims(lease, gap)
 
-    async def _look_for_claims(self, partition: int, claimed: ClaimedPartition, end: int) -> None:
-        """Stop a partition if a claim was appended between the last record and `end`."""
+    async def _look_for_claims(self, lease: HistoryLease, gap: Gap) -> None:
+        """End a lease if another process has claimed its partition."""
         try:
-            async for records in self.read(partition, claimed.next, end):
+            async for records in self.read(lease.partition, gap.start, gap.end):
                 for offset, record in records:
                     claim = record.events[0]
                     if isinstance(claim, PartitionClaimed):
-                        claimed.stop(f"{claim.owner} claimed it at offset {offset}")
+                        lease.end(f"{claim.owner} claimed it at offset {offset}")
         except NewerSchema as error:
-            claimed.stop(error.message)  # Its writer has claimed the partition, or will.
+            lease.end(error.message)  # Its writer has claimed the partition, or will.
 
     async def settle_time(self) -> None:
         """Resolve a doubt about the time by appending an empty reply, waiting for Kafka.
@@ -453,19 +440,16 @@ async def _append_claim(producer: Appender, claim: Outgoing) -> int:
     return epoch
 
 
-def _outgoing(
-    partition: int, key: bytes, record: HistoryAppended, claimed: ClaimedPartition
-) -> Outgoing:
+def _outgoing(lease: HistoryLease, key: bytes, record: HistoryAppended) -> Outgoing:
     value = encode(record)
-    claimed.taken += 1
+    lease.taken += 1
     if len(value) > MAX_VALUE_BYTES:
         raise InvariantViolation(
             f"expected a record of at most {MAX_VALUE_BYTES} bytes, found {len(value)} for "
             f"{key.decode()}; usual cause: a result without a size limit"
         )
-    return Outgoing(
-        WORKFLOW_HISTORY, partition, record_key(key, claimed.epoch, claimed.taken), value
-    )
+    unique_key = record_key(key, lease.epoch, lease.taken)
+    return Outgoing(WORKFLOW_HISTORY, lease.partition, unique_key, value)
 
 
 def _outgoing_snapshot(partition: int, key: bytes, snapshot: SnapshotTaken) -> Outgoing:

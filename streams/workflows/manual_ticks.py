@@ -79,7 +79,6 @@ class Ticks:
         self,
         max_instances: int | None = None,
         max_steps: int | None = None,
-        *,
         continuing: bool = False,
     ) -> TickResult:
         """Run ready instances until they wait or end. Those that continue come first.

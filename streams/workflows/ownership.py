@@ -1,8 +1,8 @@
 """Partition ownership of a worker, assigned by the consumer group of the commands.
 
-The group membership has its own thread (`kafka.group_member`), so it does not depend on how long
-the worker decides. An assigned partition is claimed and restored in the background, while its
-commands are paused. After any error, a partition is released and restored again from the log.
+The group membership has its own thread (`GroupMember`), so it does not depend on how long the
+worker decides. An assigned partition is claimed and restored in the background, while its commands
+are paused. After any error, a partition is released and restored again from the log.
 """
 
 import asyncio
@@ -22,18 +22,18 @@ from headwater.schemas.errors import (
     StoreUnavailable,
 )
 from headwater.schemas.history import CommandSent
-from headwater.schemas.newer import Waiting
 from headwater.schemas.topics import WORKFLOW_COMMANDS
-from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.consumer_groups import Committed
-from headwater.streams.kafka.group_member import GroupMember
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.kafka.state_stores import StoreLocked
+from headwater.streams.ownership.deadlines import SessionDeadlines
+from headwater.streams.ownership.group_member import GroupMember
+from headwater.streams.ownership.phases import Change, OwnedPartitions, Phase
 from headwater.streams.workflows.command_reader import CommandReader
 from headwater.streams.workflows.log import WorkflowLog
 
@@ -92,11 +92,9 @@ class Ownership:
         self._before_release = before_release
         self._released = released
         self._after_release = after_release
-        self._waiting = Waiting()
+        self._partitions = OwnedPartitions()
+        #: Tasks that acquire partitions, or wait for another release that can.
         self._acquiring: dict[int, asyncio.Task[None]] = {}
-        #: Empty between a revocation and the next assignment, as other workers may acquire the
-        #: revoked partitions at once.
-        self._assigned: frozenset[int] = frozenset()
         self._generation = deadlines.generation
         self._reader = CommandReader(
             cluster=cluster,
@@ -105,7 +103,7 @@ class Ownership:
             clock=clock,
             parked=parked,
             before_deciding=before_deciding,
-            waiting=self._waiting,
+            partitions=self._partitions,
             lost=self._lose_commands,
         )
         self._member = GroupMember(
@@ -115,11 +113,12 @@ class Ownership:
             member=member,
             client_id=name,
             rebalances=self,
+            deadlines=deadlines,
+            confirmed=driver.release_confirmed,
         )
 
     async def start(self) -> None:
         """Join the group, waiting for Kafka."""
-        self._loop = asyncio.get_running_loop()
         await self._reader.start()
         await self._member.start()
 
@@ -159,16 +158,18 @@ class Ownership:
 
     async def assigned(self, numbers: frozenset[int]) -> None:
         """Acquire partitions in the background. These are all that are assigned now."""
-        self._assigned = numbers
+        self._partitions.assign(numbers)
         self._generation = self._deadlines.generation
         self._reader.assign(numbers)
         self._start_acquiring(numbers, 0.0)
 
     async def revoked(self, numbers: frozenset[int]) -> None:
         """Release partitions when their work in flight has finished."""
-        self._assigned = frozenset()
-        for number in numbers & self._acquiring.keys():
-            self._acquiring.pop(number).cancel()
+        # From now on none is acquired again, because other workers may acquire them at once.
+        self._partitions.revoke()
+        for task in self._acquiring.values():
+            task.cancel()
+        self._acquiring.clear()
         await self._before_release(numbers)
         with contextlib.suppress(KafkaError, IllegalStateError, TimeoutError):
             async with asyncio.timeout(_COMMIT_S):
@@ -176,16 +177,6 @@ class Ownership:
         for number in numbers:
             self._release(number)
         await self._after_release()
-
-    def confirmed(self, sent_s: float) -> None:
-        """Extend the deadlines of all partitions. Called in the member's thread."""
-        self._deadlines.confirm(sent_s)
-        with contextlib.suppress(RuntimeError):  # The loop has ended.
-            self._loop.call_soon_threadsafe(self._driver.release_confirmed)
-
-    def revocation_ended(self) -> None:
-        """End the ownership of all partitions. Called in the member's thread."""
-        self._deadlines.end_generation()
 
     # -- partitions
 
@@ -204,8 +195,11 @@ class Ownership:
             return
         number = partition.number
         log.warning("restoring partition %s again: %s", number, reason)
+        is_assigned = self._partitions.phase(number) is not Phase.UNASSIGNED
         self._release(number)
-        self._start_acquiring(self._assigned & {number}, pause_s)
+        if is_assigned:
+            self._partitions.change(number, Change.ASSIGNED)
+            self._start_acquiring([number], pause_s)
 
     def _lose_commands(self, number: int, reason: str) -> None:
         partition = self._driver.partitions.get(number)
@@ -213,7 +207,7 @@ class Ownership:
             self.reacquire(partition, reason, _RETRY_S)
 
     def _release(self, number: int) -> None:
-        self._waiting.end(number)
+        self._partitions.change(number, Change.RELEASED)
         self._reader.pause(number)
         self._deadlines.release(number)
         self._log.release(number)
@@ -227,9 +221,11 @@ class Ownership:
             try:
                 await self._try_to_acquire(number)
             except NewerSchema as error:
+                if not self._is_acquiring(number):
+                    return
                 # Until this process is replaced, or the partition has another owner.
                 reason = f"cannot acquire partition {number}: {error.message}"
-                self._waiting.begin(number, reason)
+                self._partitions.block(number, reason)
                 await asyncio.get_running_loop().create_future()
             except (
                 BrokerUnavailable,
@@ -279,6 +275,7 @@ class Ownership:
             self._released(partition)
             raise
         self._acquiring.pop(number, None)
+        self._partitions.change(number, Change.ACQUIRED)
         self._driver.add_partition(partition)
 
 

@@ -6,16 +6,14 @@ batches of a turn are appended, and released effects are sent.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterator
 from typing import Any, Final
 
 from headwater.processors.code.host_messages import Activate
-from headwater.processors.evaluations import Evaluator
 from headwater.processors.runs.engine import Engines
 from headwater.schemas.history import instance_key
 from headwater.streams.clock import monotonic
 from headwater.streams.code_host.apps import Declarations
-from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.commands import RunSizeLimit
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import InstanceStore
@@ -27,19 +25,20 @@ from headwater.streams.engine.turns import Flight, Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.workflows.deployed_code import DeployedCode
-from headwater.streams.workflows.host_process import Program
-from headwater.streams.workflows.hosts import Hosts, Reloading
-from headwater.streams.workflows.housekeeping import Bounds, Checkpoints, Housekeeping, Pace
+from headwater.streams.ownership.deadlines import SessionDeadlines
+from headwater.streams.workflows.app_environment import environment_of_apps
+from headwater.streams.workflows.host_process import HostOptions
+from headwater.streams.workflows.hosts import NAMED_OUTPUT, Hosts, Reloading
+from headwater.streams.workflows.housekeeping import Checkpoints, Housekeeping
 from headwater.streams.workflows.incidents import Incidents, Restoring
 from headwater.streams.workflows.instance_stores import InstanceStores
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 from headwater.streams.workflows.manual_ticks import TickResult, Ticks
 from headwater.streams.workflows.outbox import Outbox, Replies
 from headwater.streams.workflows.ownership import Ownership
-from headwater.streams.workflows.runnable_code import DeployedGraphs, RunnableCode
+from headwater.streams.workflows.runnable_code import RunnableCode
 from headwater.streams.workflows.step_sql import StepSql
+from headwater.streams.workflows.worker_options import Bounds, Pace, WorkerCode, WorkerServices
 
 log = logging.getLogger(__name__)
 
@@ -56,50 +55,40 @@ _POLL_S: Final = 0.05
 class WorkflowWorker:
     """A worker for the workflows of some apps, and for the built-in ones.
 
-    `apps` are named `package.module` or `package.module:attribute`. `engines` decide runs by kind.
-    `workflows` need no code, and have these kinds. `name` distinguishes workers in the log;
-    `member` is a static group member name that survives restarts. A `ticked` worker runs code only
-    in ticks. `joined` returns when it is known what other processes read. `stores` keep resting
-    instances on disk, by default in memory. `builtin` is the program of the built-in app, by
-    default with schedules only. `graphs` and `deployed` are followed if they are passed. With
-    `reload`, a change of an app's files restarts its host.
+    Args:
+        cluster: The cluster.
+        name: Distinguishes workers in the log.
+        engines: Decide runs, by kind.
+        code: The code that it runs.
+        services: What it uses.
+        member: Static group member name that survives restarts.
+        pace: Intervals.
+        bounds: Limits.
     """
 
     def __init__(  # noqa: PLR0913, chosen by the composition root
         self,
         *,
         cluster: Cluster,
-        apps: Sequence[str],
-        engines: Engines,
-        workflows: Mapping[str, str] | None = None,
-        clock: Callable[[], int],
-        draw_seed: Callable[[], str],
         name: str,
-        database: StepDatabase | None = None,
+        engines: Engines,
+        code: WorkerCode,
+        services: WorkerServices,
         member: str | None = None,
-        pace: Pace | None = None,
-        ticked: bool = False,
-        joined: Callable[[], Awaitable[None]] | None = None,
-        stores: StateStores | None = None,
-        builtin: Program | None = None,
-        graphs: DeployedGraphs | None = None,
-        deployed: DeployedCode | None = None,
-        bounds: Bounds | None = None,
-        reload: bool = False,
-        evaluator: Evaluator | None = None,
+        pace: Pace = Pace(),  # noqa: B008 (a constant)
+        bounds: Bounds = Bounds(),  # noqa: B008 (a constant)
     ) -> None:
-        self._stores, self._joined = InstanceStores(cluster, engines, stores), joined
-        self._engines, self._evaluator = engines, evaluator
-        self._draw_seed, self._name = draw_seed, name
-        self._pace, self._bounds = pace or Pace(), bounds or Bounds()
-        self._clock = BrokerClock(clock, monotonic, self._bounds.skew_max_ms)
+        self._name, self._engines, self._services = name, engines, services
+        self._stores = InstanceStores(cluster, engines, services.stores)
+        self._pace, self._bounds = pace, bounds
+        self._clock = BrokerClock(services.clock, monotonic, bounds.skew_max_ms)
         self._input_arrived = asyncio.Event()
         self._driver = Driver(1, self._input_arrived.set, monotonic)
         self._deadlines = SessionDeadlines.create()
         self._driver.may_release = self._deadlines.holds
         self._log = self._make_log(cluster)
-        self._hosts = self._make_hosts(apps, builtin, named=reload)
-        self._code = RunnableCode(self._hosts, workflows or {}, graphs, deployed)
+        self._hosts = self._make_hosts(code)
+        self._code = RunnableCode(self._hosts, code.kinds, code.graphs, code.deployed)
         self._outbox, self._replies = self._make_senders(cluster)
         self._ownership = Ownership(
             cluster=cluster,
@@ -117,9 +106,9 @@ class WorkflowWorker:
             before_deciding=self._code.before_deciding,
         )
         self._checkpoints = self._make_checkpoints()
-        self._reloading = [Reloading(self._hosts, self._open_runs)] if reload else []
-        self._ticks = self._make_ticks() if ticked else None
-        self._sql = self._make_sql(database)
+        self._reloading = [Reloading(self._hosts, self._open_runs)] if code.reload else []
+        self._ticks = self._make_ticks() if code.ticked else None
+        self._sql = self._make_sql(services.database)
         self._housekeeping = self._make_housekeeping()
         self._appends: dict[asyncio.Task[None], Partition] = {}
         self._sending_soon, self._background = False, set[asyncio.Task[None]]()
@@ -140,8 +129,8 @@ class WorkflowWorker:
         await self._hosts.start()
         try:
             await self._connect()
-            if self._joined is not None:
-                await self._joined()
+            if self._services.joined is not None:
+                await self._services.joined()
             await self._code.start(self._code_changed)
             await self._ownership.start()
             tasks = [self._error, *map(asyncio.create_task, self._work())]
@@ -174,23 +163,22 @@ class WorkflowWorker:
         self,
         max_instances: int | None = None,
         max_steps: int | None = None,
-        *,
         continuing: bool = False,
     ) -> TickResult:
         """Run a tick of a ticked worker; see `Ticks.tick`."""
         assert self._ticks is not None  # noqa: S101, only for ticked workers
-        return await self._ticks.tick(max_instances, max_steps, continuing=continuing)
+        return await self._ticks.tick(max_instances, max_steps, continuing)
 
-    def _make_hosts(self, apps: Sequence[str], builtin: Program | None, *, named: bool) -> Hosts:
-        return Hosts(
-            apps,
-            self._driver,
-            builtin,
-            named=named,
-            threads_max=self._bounds.threads_max,
-            passed=self._bounds.passed,
-            deadlines=self._deadlines,
+    def _make_hosts(self, code: WorkerCode) -> Hosts:
+        threads_max, deadlines = self._bounds.threads_max, self._deadlines
+        options = HostOptions(NAMED_OUTPUT) if code.reload else HostOptions()
+        options = options._replace(
+            environment=environment_of_apps(self._bounds.passed),
+            threads_max=threads_max,
+            deadlines=deadlines,
         )
+        builtin = code.builtin._replace(threads_max=threads_max, deadlines=deadlines)
+        return Hosts(code.apps, self._driver, options, builtin)
 
     def _make_log(self, cluster: Cluster) -> WorkflowLog:
         return WorkflowLog(cluster=cluster, client_id=f"{self._name}-log", clock=self._clock)
@@ -431,12 +419,11 @@ class WorkflowWorker:
             number,
             restored.claims,
             restored.instances,
-            restored.wakes,
             code=self._code.code(),
             number_activations=lambda host: self._driver.number_activation(number, host),
-            draw_seed=self._draw_seed,
+            draw_seed=self._services.draw_seed,
             size_limit=RunSizeLimit(self._bounds.run_bytes_max),
-            evaluator=self._evaluator,
+            evaluator=self._services.evaluator,
         )
         partition = Partition(
             number,

@@ -31,7 +31,7 @@ OTHER_FOLDERS = frozenset({"tests", "docs", "benchmarks"})
 
 
 def _modules() -> list[Path]:
-    return [FACE / "__init__.py"] + [
+    return sorted(FACE.glob("*.py")) + [
         path for package in sorted(PACKAGES) for path in sorted((ROOT / package).rglob("*.py"))
     ]
 

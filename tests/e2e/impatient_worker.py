@@ -28,8 +28,8 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.workflows.housekeeping import Bounds, Pace
 from headwater.streams.workflows.worker import WorkflowWorker
+from headwater.streams.workflows.worker_options import Bounds, Pace, WorkerCode, WorkerServices
 from tests.fakes.counter import Counter, CounterEngine
 from tests.fakes.engines import ENGINES
 
@@ -79,18 +79,19 @@ async def main() -> None:
     async with StepCommits(dsn) if dsn else contextlib.nullcontext() as database:
         worker = WorkflowWorker(
             cluster=Cluster(os.environ["HEADWATER_KAFKA"]),
-            apps=sys.argv[1:],
-            engines={**ENGINES, GraphEngine.kind: graphs, SlotsEngine.kind: slots, **blocking},
-            workflows={"count": CounterEngine.kind},
-            clock=now_ms,
-            draw_seed=lambda: secrets.token_hex(8),
             name=f"impatient-{os.getpid()}",
-            database=database,
+            engines={**ENGINES, GraphEngine.kind: graphs, SlotsEngine.kind: slots, **blocking},
+            code=WorkerCode(apps=sys.argv[1:], kinds={"count": CounterEngine.kind}),
+            services=WorkerServices(
+                clock=now_ms,
+                draw_seed=lambda: secrets.token_hex(8),
+                database=database,
+                stores=StateStores(Path(os.environ["HEADWATER_DATA_DIR"]), _MEMORY, now_ms),
+                joined=joined,
+            ),
             member=os.environ.get("HEADWATER_MEMBER") or None,
-            joined=joined,
             pace=pace,
             bounds=Bounds(passed=("TEST_*",)),
-            stores=StateStores(Path(os.environ["HEADWATER_DATA_DIR"]), _MEMORY, now_ms),
         )
         await worker.run()
 

@@ -15,13 +15,13 @@ import pytest
 from psycopg import conninfo
 
 from headwater.streams.kafka.embedded import Listener
-from headwater.streams.pipeline._faust import SESSION_TIMEOUT_S
+from headwater.streams.ownership.deadlines import SESSION_S
 from tests.e2e.deliveries import mixed
 from tests.e2e.system import System, opened, under_load
 from tests.fakes.proxy import Proxy
 
 PARTS = ("gateway", "worker", "project")
-LONG_S = SESSION_TIMEOUT_S + 5
+LONG_S = SESSION_S + 5
 
 
 def cut(proxy: Proxy, seconds: float) -> None:

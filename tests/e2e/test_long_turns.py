@@ -12,8 +12,8 @@ import pytest
 from headwater.processors.runs.claims import Claims
 from headwater.schemas.history import NO_CAUSE, PartitionClaimed, SendEvent, StartRun
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.deadlines import SESSION_S
 from headwater.streams.kafka.records import partition_of
+from headwater.streams.ownership.deadlines import SESSION_S
 from tests.e2e.workflow_system import PARTITIONS, Sender, Story, WorkflowSystem, opened, play
 
 #: Seconds for which one decision blocks the thread of its worker, at least.

@@ -115,7 +115,7 @@ async def ended(system: BookSystem, story: Story) -> None:
     standstill = Standstill(system.directory, lambda: len(story.told))
 
     def count() -> int:
-        keys = [view.partition("/") for view in list(story.views)]
+        keys = [key.partition("/") for key in list(story.runs)]
         return sum(
             story.ended(f"{shape}/{name}") for shape, _, name in keys if system.concerns(name)
         )

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from headwater.streams.pipeline._faust import SESSION_TIMEOUT_S
+from headwater.streams.ownership.deadlines import SESSION_S
 from tests.e2e.deliveries import mixed
 from tests.e2e.system import System, opened, under_load
 
 PARTS = ("worker", "project", "gateway", "broker")
 #: Seconds: hiccups, and so long that others have taken over.
-PAUSES = (0.3, 2.0, SESSION_TIMEOUT_S + 3)
+PAUSES = (0.3, 2.0, SESSION_S + 3)
 
 
 @pytest.fixture

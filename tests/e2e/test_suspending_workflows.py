@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from headwater.schemas.history import StartRun
-from headwater.streams.deadlines import SESSION_S
+from headwater.streams.ownership.deadlines import SESSION_S
 from tests.e2e.test_workflows_killing import check_trail
 from tests.e2e.workflow_system import Sender, Story, WorkflowSystem, opened, play
 

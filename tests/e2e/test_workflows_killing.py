@@ -23,7 +23,7 @@ import pytest
 from headwater.processors.slots.queue import SlotsRun
 from headwater.schemas.history import RunStarted, SendEvent, StartRun
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.deadlines import SESSION_S
+from headwater.streams.ownership.deadlines import SESSION_S
 from tests.e2e.graph_app import OUTPUTS
 from tests.e2e.workflow_app import ENTRIES, ITERATIONS
 from tests.e2e.workflow_books import BookSystem
@@ -183,10 +183,10 @@ def _held(story: Story) -> list[int]:
     """The tickets of runs that have a slot or wait for one."""
     return [
         ticket
-        for views in story.views.values()
-        for view in views.values()
-        if isinstance(view.state, SlotsRun)
-        for ticket in view.state.tickets
+        for runs in story.runs.values()
+        for run in runs.values()
+        if isinstance(run, SlotsRun)
+        for ticket in run.tickets
     ]
 
 
@@ -296,7 +296,7 @@ def test_killing_postgres_costs_and_repeats_nothing(system: BookSystem, seed: in
 
     async def disturb(story: Story) -> None:
         def ended() -> Counter[str]:
-            keys = [view.split("/") for view in story.views if story.ended(view)]
+            keys = [key.split("/") for key in story.runs if story.ended(key)]
             return Counter(shape for shape, name in keys if system.concerns(name))
 
         system.postgres.kill()

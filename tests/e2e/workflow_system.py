@@ -25,7 +25,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from headwater.processors.code.state import CodeRun
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.views import RunView, retried_tokens
+from headwater.processors.runs.state import Run
 from headwater.processors.slots.queue import SlotsRun
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
@@ -51,7 +51,7 @@ from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 from tests.e2e.workflow_app import PUBLISHED, TRAIL
-from tests.fakes.engines import ENGINES, runs
+from tests.fakes.engines import fold, runs
 from tests.throwaway_kafka import ThrowawayKafka
 from tests.waiting import until
 from tests.workflow_parts import a_client, started
@@ -87,7 +87,7 @@ class Story:
 
     told: list[Told] = field(default_factory=list)
     by_instance: dict[Instance, list[Told]] = field(default_factory=lambda: defaultdict(list))
-    views: dict[Instance, dict[int, RunView]] = field(default_factory=dict)
+    runs: dict[Instance, dict[int, Run]] = field(default_factory=dict)
     claims: dict[int, Claims] = field(default_factory=lambda: defaultdict(Claims))
     #: How many runs had a slot of a limit at once, at most.
     slots_held: Counter[Instance] = field(default_factory=Counter)
@@ -100,34 +100,26 @@ class Story:
         self.told.append(reported)
         if counts and isinstance(record.events[0], InstanceDeleted):
             self.by_instance.pop(reported.key, None)
-            self.views.pop(reported.key, None)
+            self.runs.pop(reported.key, None)
         elif counts:
             self.by_instance[reported.key].append(reported)
-            view = self._view(reported)
-            if view is not None:
-                view.apply(record)
-                if isinstance(view.state, SlotsRun):
-                    self.slots_held[reported.key] = max(
-                        self.slots_held[reported.key], view.state.held
-                    )
+            self._apply(reported.key, record)
 
-    def _view(self, told: Told) -> RunView | None:
-        """The view of the run that a record belongs to; `runs` of `views`, record by record."""
-        views = self.views.setdefault(told.key, {})
-        record = told.record
-        first = record.events[0]
-        if isinstance(first, RunStarted):
-            before = views.get(record.run_number - 1)
-            view = views[record.run_number] = RunView(ENGINES, before.state if before else None)
-            if before is not None and first.kept is not None:
-                view.events = before.unconsumed()
-                view.tokens = retried_tokens(before.tokens, record.at_ms)
-        return views.get(record.run_number)
+    def _apply(self, key: Instance, record: HistoryAppended) -> None:
+        """Folds the run that a record belongs to; `runs` of the engines, record by record."""
+        states, number = self.runs.setdefault(key, {}), record.run_number
+        if isinstance(record.events[0], RunStarted):
+            states[number] = fold(states.get(number - 1), record)
+        elif number in states:
+            states[number] = fold(states[number], record)
+        state = states.get(number)
+        if isinstance(state, SlotsRun):
+            self.slots_held[key] = max(self.slots_held[key], state.held)
 
-    def run(self, key: Instance) -> RunView | None:
+    def run(self, key: Instance) -> Run | None:
         """The current run of an instance."""
-        views = self.views.get(key)
-        return views[max(views)] if views else None
+        states = self.runs.get(key)
+        return states[max(states)] if states else None
 
     def status(self, key: Instance) -> RunStatus | None:
         return self.state(key).status if self.run(key) else None
@@ -136,10 +128,9 @@ class Story:
         return self.status(key) in _ENDED
 
     def state(self, key: Instance) -> CodeRun:
-        view = self.run(key)
-        assert view, f"{key} is not in the log"
-        assert view.state
-        return view.state
+        run = self.run(key)
+        assert run, f"{key} is not in the log"
+        return run
 
     def output(self, key: Instance) -> object:
         state = self.state(key)
@@ -161,9 +152,7 @@ class Story:
         for key in self.by_instance:
             self._sequences(key)
             # The fold from the beginning, by the function that readers use.
-            assert {n: v.state for n, v in runs(self.records(key)).items()} == {
-                n: v.state for n, v in self.views[key].items()
-            }
+            assert runs(self.records(key)) == self.runs[key]
         self._outcomes(commands)
         twice = {position: n for position, n in self.completions().items() if n > 1}
         assert not twice, f"completed more than once: {twice}"

@@ -16,7 +16,7 @@ from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import Decision, Facts, Rejection, Request, Wake
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.outbox import ended_by
-from headwater.processors.runs.state import Entry, Run
+from headwater.processors.runs.state import Run
 from headwater.schemas.history import (
     ActivateJob,
     AskSlot,
@@ -187,10 +187,6 @@ class CounterEngine:
     @staticmethod
     def drop_finished(run: Counter) -> None:
         """There is nothing to drop."""
-
-    @staticmethod
-    def steps(run: Counter) -> list[tuple[str, Entry]]:
-        return []
 
 
 def _waiting(started: Decision) -> Decision:

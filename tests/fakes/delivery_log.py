@@ -2,21 +2,25 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from headwater.gateway.api.ports import DeliveryLog
 from headwater.processors.providers.headwater import delivery_of
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.streams.pipeline.reprocessing import Reappended, Replayed
-from headwater.streams.pipeline.webhook_log import Answer, Appended, Stored
+from headwater.streams.pipeline.reprocessing import DeliveryToReplay, ReplayResult
+from headwater.streams.pipeline.webhook_log import (
+    Appended,
+    Prepare,
+    Stored,
+    WebhookLog,
+    prepare_each,
+)
 
-Scenario: TypeAlias = Callable[[DeliveryLog], Awaitable[None]]
+Scenario: TypeAlias = Callable[[WebhookLog], Awaitable[None]]
 
 
 class MemoryLog:
@@ -30,6 +34,7 @@ class MemoryLog:
         self.ready = False
         self.away = away
         self.fault: Exception | None = None
+        self._waiting: list[tuple[Any, asyncio.Future[Any]]] = []
 
     async def start(self) -> None:
         self.ready = not self.away
@@ -51,18 +56,26 @@ class MemoryLog:
         self.deliveries.append(delivery)
         return Appended(duplicate=False)
 
-    def at_next_append(self, work: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_soon(work)
+    async def append_prepared(self, raw: object, prepare: Prepare[Any, Any]) -> object:
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._append_waiting, prepare)
+        answer = asyncio.get_running_loop().create_future()
+        self._waiting.append((raw, answer))
+        return await answer
 
-    def begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
-        for delivery, answer in zip(deliveries, answers, strict=True):
+    def _append_waiting(self, prepare: Prepare[Any, Any]) -> None:
+        waiting, self._waiting = self._waiting, []
+        results = prepare_each(prepare, [raw for raw, _ in waiting])
+        for (_, answer), result in zip(waiting, results, strict=True):
             try:
-                answer.set_result(self._append(delivery))
+                read = isinstance(result, WebhookReceived)
+                result = self._append(result) if read else result  # noqa: PLW2901
             except Exception as error:  # noqa: BLE001 (as the real one does)
-                answer.set_exception(error)
-
-    def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
-        """What was begun is done."""
+                result = error  # noqa: PLW2901
+            if isinstance(result, Exception):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
 
     async def publish_fact(self, fact: SystemEvent, *, request_id: str) -> Appended:
         return await self.append(delivery_of(fact, request_id=request_id, now_ms=fact.at_ms))
@@ -105,21 +118,21 @@ class MemoryReplays:
         self.replayed: list[tuple[int, int]] = []
         self.appended_again: list[tuple[int, int]] = []
 
-    async def start(self) -> None: ...
-
     async def stop(self) -> None: ...
 
-    async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[Replayed]:
+    async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[ReplayResult]:
         if self._away:
             raise _nothing_heard()
         self.replayed += positions
-        return [Replayed(p, o, "webhooks", ok=True, detail="") for p, o in positions]
+        return [ReplayResult(p, o, "webhooks", ok=True, detail="") for p, o in positions]
 
-    async def reprocess(self, positions: Sequence[tuple[int, int]]) -> Sequence[Reappended]:
+    async def reprocess(
+        self, deliveries: Collection[DeliveryToReplay]
+    ) -> Mapping[str, tuple[int, int]]:
         if self._away:
             raise _nothing_heard()
-        self.appended_again += positions
-        return [Reappended(p, o, 1_000 + o) for p, o in positions]
+        self.appended_again += [delivery.positions[0] for delivery in deliveries]
+        return {one.event_id: (one.positions[0][0], 1_000) for one in deliveries}
 
 
 class MemoryWipes:
@@ -127,8 +140,6 @@ class MemoryWipes:
 
     def __init__(self, *, away: bool = False) -> None:
         self._away = away
-
-    async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
 
@@ -185,7 +196,7 @@ class DeliveryLogContract:
         raise NotImplementedError
 
     def test_a_first_delivery_is_no_duplicate_and_a_second_is_one(self) -> None:
-        async def scenario(log: DeliveryLog) -> None:
+        async def scenario(log: WebhookLog) -> None:
             assert not (await log.append(a_delivery("contract-1"))).duplicate
             assert (await log.append(a_delivery("contract-1"))).duplicate
             assert not (await log.append(a_delivery("contract-2"))).duplicate
@@ -193,30 +204,30 @@ class DeliveryLogContract:
         self.run(scenario)
 
     def test_of_copies_that_arrive_together_exactly_one_is_no_duplicate(self) -> None:
-        async def scenario(log: DeliveryLog) -> None:
+        async def scenario(log: WebhookLog) -> None:
             copies = (log.append(a_delivery("contract-3")) for _ in range(20))
             answers = await asyncio.gather(*copies)
             assert sorted(one.duplicate for one in answers) == [False, *[True] * 19]
 
         self.run(scenario)
 
-    def test_what_is_begun_together_is_answered_one_by_one(self) -> None:
-        async def scenario(log: DeliveryLog) -> None:
+    def test_what_is_prepared_together_is_answered_one_by_one(self) -> None:
+        def prepare(names: Sequence[str]) -> list[WebhookReceived | str]:
+            return [a_delivery(name) if name.startswith("contract") else name for name in names]
+
+        async def scenario(log: WebhookLog) -> None:
             await log.append(a_delivery("contract-4"))
-            loop = asyncio.get_running_loop()
-            named = ["contract-5", "contract-4", "contract-6", "contract-5"]
-            answers: list[Answer] = [loop.create_future() for _ in named]
-            begin = partial(log.begin, [a_delivery(name) for name in named], answers)
-            log.at_next_append(begin)
-            appended = await asyncio.gather(*answers)
-            assert [one.duplicate for one in appended] == [False, True, False, True]
+            named = ["contract-5", "contract-4", "refused", "contract-6", "contract-5"]
+            answers = await asyncio.gather(*(log.append_prepared(name, prepare) for name in named))
+            assert answers.pop(2) == "refused"
+            assert [one.duplicate for one in answers] == [False, True, False, True]
 
         self.run(scenario)
 
     def test_a_log_that_was_started_is_ready_and_one_that_was_stopped_is_not(self) -> None:
-        logs: list[DeliveryLog] = []
+        logs: list[WebhookLog] = []
 
-        async def scenario(log: DeliveryLog) -> None:
+        async def scenario(log: WebhookLog) -> None:
             assert log.ready
             logs.append(log)
 

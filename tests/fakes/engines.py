@@ -4,7 +4,7 @@ from functools import partial
 
 from headwater.processors.code.engine import ReplayEngine
 from headwater.processors.graph.engine import GraphEngine
-from headwater.processors.runs import engine, views
+from headwater.processors.runs import engine
 from headwater.processors.runs.engine import Engines
 from headwater.processors.slots.engine import SlotsEngine
 from tests.fakes.counter import CounterEngine
@@ -20,4 +20,4 @@ ENGINES: Engines = {
 }
 
 fold = partial(engine.fold, ENGINES)
-runs = partial(views.runs, ENGINES)
+runs = partial(engine.runs, ENGINES)

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.planning import Token
-from headwater.processors.runs.views import Tokens, apply_to_tokens, retried_tokens
+from headwater.processors.rows.history import HistoryRows
+from headwater.processors.rows.plan import plan_record
 from headwater.schemas.history import (
     FanInActivated,
     GraphStarted,
@@ -42,7 +43,7 @@ class Followed:
     def __init__(self) -> None:
         self._given: Any = None
         self._model: Model | None = None
-        self._tokens: Tokens = {}
+        self._rows = HistoryRows()
 
     @property
     def model(self) -> Model:
@@ -53,15 +54,11 @@ class Followed:
     def read(self, records: Iterable[HistoryAppended]) -> None:
         """Reads on; records are those that count."""
         for record in records:
+            plan_record(self._rows, record)
             for event in record.events:
-                if isinstance(event, RunStarted):
-                    self._tokens = (
-                        {} if event.kept is None else retried_tokens(self._tokens, record.at_ms)
-                    )
-                apply_to_tokens(self._tokens, event, record.at_ms)
                 self._take(event)
             if not isinstance(record.events[-1], RunErrored | RunTerminated):
-                self._compare()
+                self._compare(record.run_number)
 
     def _take(self, event: LogEvent) -> None:  # noqa: C901, PLR0912, one for each event
         match event:
@@ -96,20 +93,23 @@ class Followed:
     def _token(self, number: int) -> Token:
         return self.model.tokens[str(number)]
 
-    def _compare(self) -> None:
+    def _compare(self, run_number: int) -> None:
         """The tokens are the same, one by one; in the midst of a record they need not be."""
         tokens = self._model.tokens if self._model else {}
-        assert list(map(str, self._tokens)) == list(tokens)
-        for number, seen in self._tokens.items():
-            mine = tokens[str(number)]
-            assert (seen.node, seen.path, seen.branch, seen.total, seen.taken) == (
+        rows = self._rows.tokens(run_number)
+        assert [str(row["id"]) for row in rows] == list(tokens)
+        for seen in rows:
+            mine = tokens[str(seen["id"])]
+            taken = json.loads(seen["iteration_counts"])
+            place = (seen["node_ref"], seen["path_id"], seen["branch_index"], seen["branch_total"])
+            assert (*place, taken) == (
                 mine.node_ref,
                 mine.path_id,
                 mine.branch_index,
                 mine.branch_total,
                 mine.iteration_counts,
             )
-            assert self.model.status[mine.id] in _SEEN.get(seen.status, {READY}), seen
+            assert self.model.status[mine.id] in _SEEN.get(seen["status"], {READY}), seen
 
 
 def followed(records: Iterable[HistoryAppended]) -> None:

@@ -26,7 +26,7 @@ from headwater.streams.clock import now_ms
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner, Queued
-from headwater.streams.workflows.host_process import HostExit, HostProcess
+from headwater.streams.workflows.host_process import HostExit, HostOptions, HostProcess
 from tests.fakes.engines import ENGINES
 
 APPS: Final = Path(__file__).resolve().parents[1] / "apps"
@@ -81,7 +81,7 @@ class World:
             self._app,
             received=self._heard,
             exited=self._host_lost,
-            stall_s=self._stall_s,
+            options=HostOptions(stall_s=self._stall_s),
             directory=APPS,
         )
         names = (await host.start()).kinds

@@ -28,7 +28,7 @@ from headwater.streams.kafka.dead_letters import (
 from headwater.streams.kafka.readers import read_partition, read_records_at
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.topics import create_topics
-from headwater.streams.pipeline.reprocessing import DeadLetters, DeliveryReplay, DeliveryToReplay
+from headwater.streams.pipeline.reprocessing import DeadLetters, DeliveryToReplay
 from tests.fakes.delivery_log import a_delivery
 from tests.integration.consumers import open_consumers
 from tests.integration.test_gateway_log import app_on, real_log
@@ -166,8 +166,14 @@ def test_a_delivery_is_appended_again_as_it_was_and_one_that_is_gone_is_not(topi
             tombstone = Outgoing(WEBHOOKS, partition, b"again-2", None)
             (at,) = await appender.acknowledged(await appender.send([first, tombstone]))
             places = [(partition, at), (partition, at + 1), (partition, at + 99), (77, 0)]
-            again = await letters.reprocess(places)
-            assert [one.new_offset for one in again] == [at + 2, None, None, None]
+            named = ["again-1", "again-2", "again-3", "again-4"]
+            again = await letters.reprocess(
+                [
+                    DeliveryToReplay(*one)
+                    for one in zip(named, ((at,) for at in places), strict=True)
+                ]
+            )
+            assert again == {"again-1": (partition, at + 2)}
             stored = [await log.read(*position) for position in [*places, (partition, at + 2)]]
         finally:
             await appender.stop()
@@ -204,7 +210,7 @@ def test_headers_without_a_value_are_read(topics: str):
 
 
 def test_many_that_are_appended_again_are_each_found_where_that_is_said(topics: str):
-    """Of several partitions, in any order, two of them asked for twice."""
+    """Of several partitions, in any order, each at the one of its positions where it is."""
     ids = [f"many-again-{number}" for number in range(300)]
     records = [
         Outgoing(WEBHOOKS, number % 4, item.encode(), encode(a_delivery(item)))
@@ -222,15 +228,20 @@ def test_many_that_are_appended_again_are_each_found_where_that_is_said(topics: 
                 for item, first in zip(sent, firsts, strict=True)
                 for number in range(item.records)
             ]
+            stored = await read_records_at(Cluster(topics), WEBHOOKS, places)
+            at = {(stored[place].key or b"").decode(): place for place in places}
             Random(7).shuffle(places)
-            again = await letters.reprocess([*places, *places[:2]])
-            assert [(one.partition, one.offset) for one in again] == [*places, *places[:2]]
-            to = [(one.partition, one.new_offset or -1) for one in again]
-            assert len(set(to)) == len(ids), "each was appended once, wherever it was asked for"
-            result = await read_records_at(Cluster(topics), WEBHOOKS, [*places, *to])
-            assert [result[position].key for position in to] == [
-                result[position].key for position in [*places, *places[:2]]
+            deliveries = [
+                DeliveryToReplay(item, (other, at[item]))
+                for item, other in zip(ids, places, strict=True)
             ]
+            again = await letters.reprocess(deliveries, "replay")
+            assert again.keys() == at.keys()
+            assert not set(again.values()) & set(places)
+            result = await read_records_at(Cluster(topics), WEBHOOKS, list(again.values()))
+            assert {item: (result[to].key or b"").decode() for item, to in again.items()} == {
+                item: item for item in ids
+            }
         finally:
             await appender.stop()
             await letters.stop()
@@ -266,21 +277,14 @@ def test_whoever_cannot_append_again_what_was_read_leaves_no_consumer_open(spoil
         cluster = Cluster(spoilt)
         appender = Appender(cluster=cluster, client_id="large")
         letters = DeadLetters(cluster=cluster, clock=now_ms)
-        replay = DeliveryReplay(cluster)
         try:
             position = (1, await too_large(appender))
             before = open_consumers()
-            with pytest.raises(BrokerUnavailable) as one:
-                await letters.reprocess([position])
-            with pytest.raises(BrokerUnavailable) as other:
-                await replay.replay(
-                    [DeliveryToReplay("large", (position,), has_had_effects=False)], "replay"
-                )
-            assert all("MessageSizeTooLarge" in str(item.value) for item in (one, other))
+            with pytest.raises(BrokerUnavailable, match="MessageSizeTooLarge"):
+                await letters.reprocess([DeliveryToReplay("large", (position,))], "replay")
             assert open_consumers() == before
         finally:
             await appender.stop()
             await letters.stop()
-            await replay.stop()
 
     asyncio.run(whole())

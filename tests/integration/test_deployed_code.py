@@ -19,8 +19,8 @@ from headwater.streams.code_host.artifacts import ArtifactInvalid
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.deployed_code import ArtifactFolders, DeployedCode
 from headwater.streams.workflows.deployment_log import DeploymentLog
-from headwater.streams.workflows.housekeeping import Pace
 from headwater.streams.workflows.worker import WorkflowWorker
+from headwater.streams.workflows.worker_options import Pace
 from tests.deployed_apps import APP, code_of, deploying
 from tests.e2e.workflow_system import Sender, Story, WorkflowSystem, opened, play
 from tests.waiting import until

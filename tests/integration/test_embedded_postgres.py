@@ -179,7 +179,7 @@ def test_a_server_left_by_a_killed_owner_is_stopped_first(
     os.kill(left, 0)  # raises if the server did not outlive its owner
 
     server.start()
-    assert f"Stopping the Postgres that an earlier run left behind (pid {left})" in said
+    assert f"Stopping the Postgres of an earlier run (pid {left})" in said
 
 
 def test_a_pid_file_that_names_somebody_else_harms_nobody(
@@ -191,7 +191,7 @@ def test_a_pid_file_that_names_somebody_else_harms_nobody(
     lines = pid_file.read_text().splitlines()
     pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]))
     server._stop_stale_server()
-    assert not [line for line in said if "left behind" in line]
+    assert not [line for line in said if "earlier run" in line]
     assert server.start() == dsn
 
 

@@ -86,6 +86,7 @@ class FailingProducer:
     def __init__(self) -> None:
         self.connects = 0
         self.under_way: list[asyncio.Future[None]] = []
+        self.sent: list[list[str]] = []
 
     async def partitions(self, topic: str) -> int:
         self.connects += 1
@@ -93,12 +94,19 @@ class FailingProducer:
 
     async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
         self.under_way.append(asyncio.get_running_loop().create_future())
+        self.sent.append([(record.key or b"").decode() for record in records])
         return [Sent(WEBHOOKS, 0, len(records), self.under_way[-1])]
 
     async def acknowledged(self, sent: Sequence[Sent]) -> list[int]:
         for batch in sent:
             await batch.acknowledged
         return [0 for _ in sent]
+
+    def acknowledge(self) -> bool:
+        for batch in self.under_way:
+            if not batch.done():
+                batch.set_result(None)
+        return True
 
     def producer_for(self, partition: int) -> "FailingProducer":
         return self
@@ -110,25 +118,69 @@ class FailingProducer:
         """Nothing is left to send."""
 
 
-def test_the_next_append_is_when_the_last_one_ends_or_soon_if_that_is_slow() -> None:
+class Prepared:
+    """Makes a delivery of each name, and remembers the batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+
+    def __call__(self, names: Sequence[str]) -> list[WebhookReceived]:
+        self.batches.append(list(names))
+        return [a_delivery(name) for name in names]
+
+
+def test_a_batch_is_prepared_when_the_last_append_ends_or_soon_if_that_is_slow() -> None:
     async def whole() -> None:
-        producer = FailingProducer()
+        producer, prepared = FailingProducer(), Prepared()
         log = real_log(NOBODY, 5.0, producer)
         await log.start()
-        done: list[str] = []
         try:
             await until(lambda: log.ready)
-            log.at_next_append(lambda: done.append("nothing under way"))
-            await until(lambda: done == ["nothing under way"])
-            appending = asyncio.create_task(log.append(a_delivery("next-1")))
+            appending = [
+                asyncio.create_task(log.append_prepared(name, prepared))
+                for name in ("nothing under way", "either")
+            ]
+            await until(lambda: prepared.batches == [["nothing under way", "either"]])
             await until(lambda: len(producer.under_way) == 1)
-            log.at_next_append(lambda: done.append("too slow"))
-            await until(lambda: done[1:] == ["too slow"])
-            assert not appending.done()
-            log.at_next_append(lambda: done.append("ended"))
+            appending.append(asyncio.create_task(log.append_prepared("too slow", prepared)))
+            await until(lambda: prepared.batches[1:] == [["too slow"]])
+            assert not any(one.done() for one in appending)
+            appending.append(asyncio.create_task(log.append_prepared("ended", prepared)))
+            await asyncio.sleep(0)
             producer.under_way[0].set_result(None)
-            assert not (await appending).duplicate
-            await until(lambda: done[2:] == ["ended"])
+            await until(lambda: prepared.batches[2:] == [["ended"]])
+            await until(lambda: producer.acknowledge() and all(one.done() for one in appending))
+            assert not any(one.result().duplicate for one in appending)
+        finally:
+            await log.stop()
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_request_that_gives_up_is_not_prepared_or_its_delivery_is_withdrawn(begun: bool) -> None:
+    async def whole() -> None:
+        producer, prepared = FailingProducer(), Prepared()
+        log = real_log(NOBODY, 5.0, producer)
+        await log.start()
+        try:
+            await until(lambda: log.ready)
+            first = asyncio.create_task(log.append_prepared("first", prepared))
+            await until(lambda: len(producer.under_way) == 1)
+            gives_up = asyncio.create_task(log.append_prepared("gives up", prepared))
+            await asyncio.sleep(0)
+            if begun:
+                await until(lambda: len(prepared.batches) == 2)
+            gives_up.cancel()
+            await asyncio.wait([gives_up])
+            stays = asyncio.create_task(log.append_prepared("stays", prepared))
+            producer.under_way[0].set_result(None)
+            await until(lambda: len(producer.under_way) == 2)
+            producer.under_way[1].set_result(None)
+            assert not (await first).duplicate
+            assert not (await stays).duplicate
+            assert prepared.batches[1:] == ([["gives up"], ["stays"]] if begun else [["stays"]])
+            assert producer.sent[1:] == [["stays"]]
         finally:
             await log.stop()
 

@@ -7,7 +7,7 @@ import msgspec
 import psycopg
 import pytest
 
-from headwater.processors.idempotency import (
+from headwater.processors.idempotency_keys import (
     REMEMBERED_MS,
     Answered,
     IdempotencyKey,

@@ -24,10 +24,10 @@ from headwater.projections.postgres.statements import (
     key_columns,
     read_columns,
     statement,
-    upsert_of,
     value_columns,
 )
 from headwater.projections.postgres.table_ddl import ddl_of
+from headwater.projections.postgres.writes import upsert_of
 from headwater.schemas.avro_schemas import NEWEST, row_schema_of, schema_text
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.records import Stamp

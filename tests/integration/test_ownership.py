@@ -13,12 +13,12 @@ from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.engine import engine_of
 from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.clock import monotonic, now_ms
-from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_store import StoreCorrupted
+from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.ownership import GROUP, Ownership
 from tests.conftest import PARTITIONS
@@ -216,13 +216,13 @@ def test_a_takeover_that_does_not_hear_that_it_is_cancelled_comes_to_nothing(top
     deaf, others_own = True, asyncio.Event()
 
     async def take_over(number: int, replied: int) -> Partition:
-        partition = SimpleNamespace(number=number, replied=replied, owner=Idle())
+        partition = idle_partition(number, replied)
         if deaf:
             stale.append(partition)
             with contextlib.suppress(asyncio.CancelledError):  # as a library does at times
                 await asyncio.sleep(60)
             await others_own.wait()
-        return cast("Partition", partition)
+        return partition
 
     async def scenario() -> None:
         nonlocal deaf

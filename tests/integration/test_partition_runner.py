@@ -20,12 +20,15 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.readers import Offsets, read_partition
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.kafka.state_store import Changes
+from headwater.streams.ownership.leases import PartitionLost
+from headwater.streams.ownership.phases import OwnedPartitions
+from headwater.streams.ownership.watchdog import Watchdog
 from headwater.streams.pipeline._faust import TP, Batch, BatchConsumer
-from headwater.streams.pipeline.intake import Intake
-from headwater.streams.pipeline.partition_lease import Fold, PartitionLost, SchemaVersionsChanged
-from headwater.streams.pipeline.partition_runner import PartitionRunner
+from headwater.streams.pipeline.deduplication import Intake
+from headwater.streams.pipeline.fenced_log import FencedLog
+from headwater.streams.pipeline.partition_lease import Fold
+from headwater.streams.pipeline.partition_runner import PartitionRunner, SchemaVersionsChanged
 from headwater.streams.pipeline.partition_state import PartitionState
-from headwater.streams.watchdog import Watchdog
 from tests.fakes.memory_store import MemoryStore
 
 PARTITION = 0
@@ -107,16 +110,21 @@ class Committed:
 def agent_of(
     intake: Watched, bootstrap: str, appender: Appender, offsets: Offsets
 ) -> PartitionRunner:
+    partitions = OwnedPartitions(Watchdog(patience_s=60, monotonic=monotonic))
     agent = PartitionRunner(
         intake,
-        cluster=Cluster(bootstrap),
-        appender=appender,
+        topics=FencedLog(
+            cluster=Cluster(bootstrap),
+            appender=appender,
+            check_session=nothing,
+            owner="test",
+            memory=intake.memory,
+            progress=partitions.progress,
+        ),
+        partitions=partitions,
         offsets=offsets,
-        check_session=nothing,
-        watchdog=Watchdog(patience_s=60, monotonic=monotonic),
         open_store=intake.open_store,
         clock=BrokerClock(now_ms, monotonic),
-        owner="test",
     )
     agent.assigned(OWNED)
     return agent

@@ -48,14 +48,14 @@ class Rows:
     async def pruning(self) -> "Rows":
         return self
 
-    async def expired(self, expiry: Expiry, after: PruneCursor, limit: int) -> Sequence[Expired]:
-        return await expired(self._reader, expiry, after, limit)
-
-    async def delete_unchanged(self, page: Sequence[Expired]) -> int:
+    async def prune_page(
+        self, expiry: Expiry, after: Sequence[str], size: int
+    ) -> tuple[Sequence[Expired], int]:
+        page = await expired(self._reader, expiry, PruneCursor(*after), size)
         ids = [item.instance_id for item in page if item.instance_id not in CHANGED]
         with psycopg.connect(self._dsn) as connection:
             query = "delete from workflow_instance where instance_id = any(%s)"
-            return connection.execute(query, [ids]).rowcount
+            return page, connection.execute(query, [ids]).rowcount
 
     async def erase(self) -> int:
         self.erased += 1
@@ -89,7 +89,7 @@ def prune(dsn: str, asked: Expiry, erased: int) -> dict[str, int]:
     async def whole() -> dict[str, int]:
         async with PooledReader(dsn) as reader:
             counts = await expired_counts(reader, asked)
-            params = PruneParams(asked=asked, matched=sum(counts.values()))
+            params = PruneParams(**msgspec.structs.asdict(asked), matched=sum(counts.values()))
             rows = Rows(reader, dsn)
             async with WorkflowTest([prune_workflow(rows.pruning)]) as test:
                 instance = await test.create(PRUNE, params=msgspec.to_builtins(params))

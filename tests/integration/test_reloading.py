@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from headwater.streams.engine.driver import Driver
+from headwater.streams.workflows.host_process import HostOptions
 from headwater.streams.workflows.host_supervisor import HostSupervisor
-from headwater.streams.workflows.hosts import AppChanged, Hosts, Reloading, folder_of
+from headwater.streams.workflows.hosts import NAMED_OUTPUT, AppChanged, Hosts, Reloading, folder_of
 
 ONE = """
 from headwater import workflow
@@ -32,7 +33,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def play(act: Callable[[list[HostSupervisor], asyncio.Task[None]], Awaitable[None]]) -> None:
     async def acts() -> None:
         driver = Driver(partitions=1)
-        hosts = Hosts(["reloaded_one", "reloaded_two"], driver, named=True)
+        hosts = Hosts(["reloaded_one", "reloaded_two"], driver, HostOptions(NAMED_OUTPUT))
         await hosts.start()
         watching = asyncio.create_task(Reloading(hosts, list).run())
         try:
@@ -47,7 +48,7 @@ def play(act: Callable[[list[HostSupervisor], asyncio.Task[None]], Awaitable[Non
 
 
 def pid(host: HostSupervisor) -> int | None:
-    return host._host.pid if host._host is not None else None
+    return host.process.pid if host.process is not None else None
 
 
 async def until(what: Callable[[], bool], file: Path, text: str) -> None:

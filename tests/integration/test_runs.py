@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from headwater.gateway.cli.main import cli
 from headwater.gateway.client.client import Client
-from headwater.processors.idempotency import (
+from headwater.processors.idempotency_keys import (
     REMEMBERED_MS,
     IdempotencyKey,
     canonical_hash,

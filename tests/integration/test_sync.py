@@ -16,7 +16,8 @@ from headwater.projections.deliveries.sync import _CHANGES, _CHANGES_OF_USER, Sy
 from headwater.projections.errors import CursorExpired, InvalidCursor
 from headwater.projections.postgres.binary_rows import BinaryRows, BinaryRowsDumper, array_of
 from headwater.projections.postgres.cursors import pack, unpack
-from headwater.projections.postgres.statements import UPSERTS, statement
+from headwater.projections.postgres.statements import statement
+from headwater.projections.postgres.writes import UPSERTS
 from headwater.projections.projector.store import Store
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS

@@ -9,8 +9,8 @@ import pytest
 from psycopg import sql
 
 from headwater import NonRetryableError, Step, WorkflowEvent, WorkflowTest, task, workflow
-from headwater.processors.runs.views import RunView, TokenView
-from headwater.projections.postgres.statements import statement
+from headwater.projections.postgres.writes import UPSERTS
+from headwater.schemas.answers import History
 from headwater.schemas.codec import decode
 from headwater.schemas.history import (
     FanInActivated,
@@ -22,8 +22,8 @@ from headwater.schemas.history import (
     TokensCreated,
 )
 from tests.integration.test_workflow_projection import project, rows_of
+from tests.integration.test_workflow_projection_retries import check_answers
 from tests.unit.projections.histories import Log
-from tests.unit.projections.workflow_fold import Row
 from tests.workflows.graphing import edge, graph, node
 
 _JOIN = {"strategy": "all", "siblingGroup": "both", "timeoutMs": 5_000}
@@ -53,9 +53,9 @@ async def bill(event: WorkflowEvent, step: Step) -> str:
     return "paid"
 
 
-def history() -> tuple[Log, dict[int, RunView]]:
+def history() -> tuple[Log, dict[int, History]]:
     """A graph whose run is retried twice: its join had waited too long, then a task failed."""
-    log, views = Log(), {}
+    log, histories = Log(), {}
     calls: list[int] = []
 
     @task("work")
@@ -89,69 +89,33 @@ def history() -> tuple[Log, dict[int, RunView]]:
                     await child.send_event("paid")
             await test.run_until_idle()
             log.partitions[0] += [decode(item, HistoryAppended) for item in test._history]
-            views.update(test.views("g", "x"))
+            for number in test.runs("g", "x"):
+                histories[number] = await instance.history(number)
 
     asyncio.run(scenario())
-    return log, views
-
-
-def shown(token: TokenView) -> Row:
-    """A token as its row has it."""
-    failure, child = token.failure, token.child
-    return {
-        "id": token.number,
-        "node_ref": token.node,
-        "task": token.task,
-        "subworkflow": token.subworkflow,
-        "status": token.status,
-        "path_id": token.path,
-        "parent_token_id": token.parent,
-        "sibling_group": token.group,
-        "branch_index": token.branch,
-        "branch_total": token.total,
-        "iteration_counts": json.dumps(token.taken, separators=(",", ":")),
-        "attempts": token.attempts,
-        "input": token.input,
-        "result": token.result,
-        "error_name": failure and failure.name,
-        "error_message": failure and failure.message,
-        "error_detail": failure and failure.detail,
-        "next_retry_at": token.retry_at_ms,
-        "wake_at": token.wake_at_ms,
-        "reason": token.reason,
-        "retry_status": token.again,
-        "child_workflow_name": child and child.workflow,
-        "child_instance_id": child and child.instance_id,
-        "idempotency_token": token.idempotency_token,
-        "worker": token.worker,
-        "lease_until": token.lease_until_ms,
-        "created_at": token.created_at_ms,
-        "updated_at": token.updated_at_ms,
-        "completed_at": token.completed_at_ms,
-    }
+    return log, histories
 
 
 @pytest.mark.parametrize("size", [1, 1_000])
-def test_the_tokens_of_retried_runs_are_what_the_engine_shows(migrated: str, size: int):
-    log, views = history()
-    assert [view.state and view.state.status for view in views.values()] == [
-        *("errored", "errored", "complete")
+def test_the_tokens_of_retried_runs_are_what_a_test_shows(migrated: str, size: int):
+    log, histories = history()
+    project(migrated, log, size)
+    rows = rows_of(migrated)
+    assert rows == log.fold().rows()
+    runs = (*rows["workflow_run"], *rows["workflow_instance"])
+    assert [run["status"] for run in runs if run["workflow_name"] == "g"] == [
+        "errored",
+        "errored",
+        "complete",
     ]
-    waited = {(t.status, t.again) for view in views.values() for t in view.tokens.values()}
+    waited = {(row["status"], row["retry_status"]) for row in rows["workflow_token"]}
     assert waited >= {
         ("timed_out", "waiting_for_siblings"),
         ("cancelled", "waiting_for_siblings"),
         ("cancelled", "pending"),
         ("failed", "pending"),
     }
-    project(migrated, log, size)
-    rows = rows_of(migrated)
-    keys = {"workflow_name", "instance_id", "run_number", "offset"}
-    for number, view in views.items():
-        result = [row for row in rows["workflow_token"] if row["run_number"] == number]
-        reported = [{k: v for k, v in row.items() if k not in keys} for row in result]
-        assert reported == [shown(token) for token in view.tokens.values()]
-    assert rows == log.fold().rows()
+    check_answers(migrated, "g", histories)
 
 
 def created(first: int, count: int) -> TokensCreated:
@@ -182,6 +146,6 @@ def test_a_token_is_found_by_its_key_before_there_are_statistics(migrated: str):
     with psycopg.connect(migrated) as connection:
         for way in ("hashjoin", "mergejoin", "seqscan"):
             connection.execute(sql.SQL("set {} = off").format(sql.Identifier(f"enable_{way}")))
-        query = b"explain (costs off) " + statement("change_workflow_tokens")
+        query = b"explain (costs off) " + UPSERTS["workflow_token_changes"]
         plan = connection.execute(query, {"rows": json.dumps(rows)}).fetchall()
     assert "using workflow_token_pkey on" in "\n".join(line for (line,) in plan), plan

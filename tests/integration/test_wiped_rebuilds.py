@@ -6,7 +6,7 @@ import json
 import psycopg
 import pytest
 
-from headwater.projections.postgres.statements import UPSERTS
+from headwater.projections.postgres.writes import UPSERTS
 from headwater.projections.rebuilds.rebuilds import ChangedRow, RebuildWork
 from headwater.schemas.codec import encode_row
 from headwater.schemas.tables import CONNECTIONS, Row, Stamp

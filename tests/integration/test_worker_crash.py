@@ -26,18 +26,19 @@ from headwater.processors.providers.provider import Placement
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.evaluation.evaluator import EvaluatorProcess
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline import _faust, worker
 
 async def joined(): pass
 
 logging.basicConfig(level="CRITICAL")
 {failing}
+placement = Placement(installed_providers(), "hw_")
 worker.run_worker(
     cluster=Cluster(sys.argv[1]), app_id=sys.argv[3],
-    placement=Placement(installed_providers(), "hw_"),
-    park_for_ms=1_000, stores=StateStores(Path(sys.argv[2]), 1 << 24, lambda: 0), joined=joined,
-    rules=(), member="one-name", clock=now_ms, evaluator=EvaluatorProcess(),
+    make_intake=lambda count: Intake(count, placement=placement, park_for_ms=1_000),
+    stores=StateStores(Path(sys.argv[2]), 1 << 24, lambda: 0), joined=joined,
+    member="one-name", clock=now_ms,
 )
 """
 SEEKING = """

@@ -26,14 +26,12 @@ def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
     client = a_client(topics)
     faults = 2
 
-    def faulty(
-        partition: int, key: bytes, record: HistoryAppended, tenure: log.ClaimedPartition
-    ) -> Outgoing:
+    def faulty(lease: log.HistoryLease, key: bytes, record: HistoryAppended) -> Outgoing:
         nonlocal faults
         if faults:
             faults -= 1
             raise InvariantViolation("a fault of ours")
-        return outgoing(partition, key, record, tenure)
+        return outgoing(lease, key, record)
 
     outgoing = log._outgoing
     monkeypatch.setattr(log, "_outgoing", faulty)

@@ -8,10 +8,10 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headwater.processors.rows.patches import trimmed
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.answers import Changed, Changes, RunKey
 from headwater.projections.workflows.queries import Workflows
-from headwater.projections.workflows.rows import Trim
 from headwater.schemas.answers import Event, InstanceStatus, LogLine, StatusOfRun, Step
 from headwater.schemas.history import (
     EntryCompleted,
@@ -115,8 +115,7 @@ class Follower:
 
     def trim(self, row: Step) -> None:
         if row.trimmed_before is not None:
-            trim = Trim("", "", 0, row.step_key, row.trimmed_before)
-            for key in [key for key in self.steps if trim.covers(key)]:
+            for key in trimmed(self.steps, row.step_key, row.trimmed_before):
                 del self.steps[key]
 
     async def check_whole(self) -> None:

@@ -15,10 +15,16 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.projections.errors import InvalidCursor
 from headwater.projections.postgres.cursors import pack
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.postgres.statements import statement
 from headwater.projections.workflows.listings import _filled
-from headwater.projections.workflows.queries import INSTANCE as INSTANCE_QUERY
-from headwater.projections.workflows.queries import Order, Page, RunKey, TimeRange, Workflows
+from headwater.projections.workflows.queries import (
+    CHANGES,
+    FIND_INSTANCE,
+    Order,
+    Page,
+    RunKey,
+    TimeRange,
+    Workflows,
+)
 from headwater.projections.workflows.trimmed_entries import TrimmedEntries
 from headwater.schemas import answers
 from headwater.schemas.history import (
@@ -555,7 +561,7 @@ def test_a_page_of_instances_reads_no_more_of_them_than_it_has(
 
 @pytest.mark.parametrize("after", [0, MANY - 100])
 def test_what_changed_is_found_without_looking_at_what_did_not(crowded: str, after: int):
-    query = b"explain (costs off) " + statement("workflow_changes")
+    query = b"explain (costs off) " + CHANGES
     with psycopg.connect(crowded) as connection:
         result = connection.execute(query, {**INSTANCE, "after": after, "limit": 500}).fetchall()
     plan = "\n".join(line for (line,) in result)
@@ -567,7 +573,7 @@ def test_what_changed_is_found_without_looking_at_what_did_not(crowded: str, aft
 
 
 def test_an_instance_is_found_without_looking_at_all_of_its_steps(crowded: str):
-    query = b"explain (costs off) " + INSTANCE_QUERY
+    query = b"explain (costs off) " + FIND_INSTANCE
     with psycopg.connect(crowded) as connection:
         result = connection.execute(query, INSTANCE).fetchall()
     plan = "\n".join(line for (line,) in result)

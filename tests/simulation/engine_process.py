@@ -137,7 +137,6 @@ class Process:
             partition.number,
             restored.claims,
             restored.instances,
-            restored.wakes,
             code=Code(
                 kinds,
                 concurrency=self.limits,

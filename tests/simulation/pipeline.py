@@ -20,19 +20,17 @@ from headwater.schemas.records import OutcomeRecorded, WebhookReceived
 from headwater.schemas.tables import TABLES, Row
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, TOPICS, WAITING, WEBHOOKS, Cleanup
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, partition_of
-from headwater.streams.pipeline.intake import Intake
+from headwater.streams.ownership.leases import Gap, PartitionLost
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_lease import (
     FENCED,
     Fold,
-    Gap,
     Hidden,
-    PartitionCheckpoint,
-    PartitionLease,
-    PartitionLost,
+    PipelineLease,
     claim,
     last_values,
 )
-from headwater.streams.pipeline.partition_state import PartitionState
+from headwater.streams.pipeline.partition_state import PartitionCheckpoint, PartitionState
 from headwater.streams.pipeline.record_batch import phases
 from tests.fakes.memory_store import MemoryStore
 
@@ -79,7 +77,7 @@ class Worker:
     disk: dict[int, MemoryStore]
     #: What it was about to append to the log when it was stopped.
     sending: tuple[int, list[Outgoing]] | None = None
-    leases: dict[int, PartitionLease] = field(default_factory=dict)
+    leases: dict[int, PipelineLease] = field(default_factory=dict)
     states: dict[int, PartitionState] = field(default_factory=dict)
     position: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -252,7 +250,7 @@ class World:
     def _durable(self, worker: Worker, partition: int, emitted: list[Outgoing]) -> None:
         lease = worker.leases[partition]
         self._append(worker, lease, emitted)
-        worker.states[partition].write(lease.checkpoint(Intake.memory))
+        lease.write(Intake.memory)
 
     def tick(self) -> None:
         """Intake does what is due in every partition."""
@@ -283,7 +281,7 @@ class World:
 
     # -- owning partitions, as the agent does
 
-    def _tenure(self, worker: Worker, partition: int) -> PartitionLease:
+    def _tenure(self, worker: Worker, partition: int) -> PipelineLease:
         if partition not in worker.leases:
             self._take(worker, partition)
         return worker.leases[partition]
@@ -303,13 +301,12 @@ class World:
         }
         fold.begin(OUTCOMES, *fold.unseen)
         self._restore(worker, partition, fold, (*Intake.memory, OUTCOMES))
-        lease = worker.leases[partition] = PartitionLease(partition, epoch, claims)
-        state.headers[:] = lease.headers
+        lease = worker.leases[partition] = PipelineLease(state, epoch, claims)
         self._show(worker, lease, fold.hidden)
         self._say_seen(worker, lease)
-        worker.states[partition].write(lease.checkpoint(Intake.memory))
+        lease.write(Intake.memory)
 
-    def _say_seen(self, worker: Worker, lease: PartitionLease) -> None:
+    def _say_seen(self, worker: Worker, lease: PipelineLease) -> None:
         again = claim(WAITING, lease.partition, "somebody", lease.epoch, lease.unseen)
         self._append(worker, lease, [again])
 
@@ -323,7 +320,7 @@ class World:
                 if checkpoint is not None and self.random.random() < 0.2:
                     worker.states[partition].write(checkpoint)
 
-    def _append(self, worker: Worker, lease: PartitionLease, emitted: Iterable[Outgoing]) -> None:
+    def _append(self, worker: Worker, lease: PipelineLease, emitted: Iterable[Outgoing]) -> None:
         for phase in phases(list(emitted)):
             for record in phase:
                 if record.topic in FENCED and record.partition == lease.partition:
@@ -335,15 +332,15 @@ class World:
                 if record.partition == lease.partition:
                     self.looked[record.topic, record.partition] = first + 1
 
-    def _look(self, worker: Worker, lease: PartitionLease) -> None:
+    def _look(self, worker: Worker, lease: PipelineLease) -> None:
         for topic in FENCED:
-            gap = lease.ended(topic, self.log.end(topic, lease.partition))
+            gap = lease.reached(topic, self.log.end(topic, lease.partition))
             if gap is not None:
                 self._mend(worker, lease, gap)
             self.looked[topic, lease.partition] = self.log.end(topic, lease.partition)
         self._say_seen(worker, lease)
 
-    def _mend(self, worker: Worker, lease: PartitionLease, gap: Gap) -> None:
+    def _mend(self, worker: Worker, lease: PipelineLease, gap: Gap) -> None:
         counting, hidden = lease.classify(
             self.log.read(gap.topic, lease.partition, gap.start, gap.end)
         )
@@ -351,7 +348,7 @@ class World:
             worker.states[lease.partition].restore_record(record)
         self._show(worker, lease, hidden)
 
-    def _show(self, worker: Worker, lease: PartitionLease, hidden: Hidden) -> None:
+    def _show(self, worker: Worker, lease: PipelineLease, hidden: Hidden) -> None:
         partition = lease.partition
         for topic, records in hidden.items():
             self.trace.append(f"{topic}/{partition}: {len(records)} were hidden")

@@ -502,7 +502,7 @@ def test_a_state_at_rest_is_the_state():
 
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
-        run = test.views("g", instance.id)[0].state
+        run = test.runs("g", instance.id)[0]
         assert isinstance(run, GraphRun)
         assert len(run.tokens) == 2
         assert run.meetings

@@ -46,7 +46,7 @@ def test_an_event_creates_its_instance_which_finds_it_in_its_mailbox():
             (1, "first"),
         ]
         assert [line.is_replay for line in history.logs] == [False]
-        state = test.views("order", "i-1")[0].state
+        state = test.runs("order", "i-1")[0]
         assert state is not None
         assert state.labels == BLUE
 
@@ -153,7 +153,7 @@ def test_a_retry_keeps_the_labels_and_the_key_of_the_creation():
         await test.run_until_idle()
         await test.get("order", "i-1").retry()
         assert (await test.send("order", "i-1", start)).code == "INSTANCE_CREATED_BEFORE"
-        state = test.views("order", "i-1")[1].state
+        state = test.runs("order", "i-1")[1]
         assert state is not None
         assert state.labels == BLUE
 
@@ -172,11 +172,10 @@ def test_an_instance_that_a_step_creates_has_its_labels_also_after_a_restart():
         await test.create(shop, id="s-1", params={"team": "blue"}, labels={"kind": "shop"})
         await test.run_until_idle()
         await test.get("order", "i-1").restart()
-        result = [view.state for view in test.views("order", "i-1").values()]
+        result = [*test.runs("order", "i-1").values()]
         assert [run and run.labels for run in result] == [(Label("team", "blue"),)] * 2
-        (shop_run,) = test.views("shop", "s-1").values()
-        assert shop_run.state is not None
-        assert shop_run.state.labels == (Label("kind", "shop"),)
+        (shop_run,) = test.runs("shop", "s-1").values()
+        assert shop_run.labels == (Label("kind", "shop"),)
         with pytest.raises(InvalidLabelsError, match="expected the name of a label"):
             await test.create(shop, labels={"": "x"})
 

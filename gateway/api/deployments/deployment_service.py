@@ -12,7 +12,6 @@ import msgspec
 from litestar import Response
 
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
-from headwater.gateway.api.ports import DeploymentLog
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows.runs.run_service import active_of, deployment_of
 from headwater.processors.deployments import (
@@ -40,6 +39,7 @@ from headwater.schemas.v1_answers import (
     ScheduleDeployed,
     WorkflowDeployed,
 )
+from headwater.streams.workflows.deployment_log import DeploymentLog
 
 #: Represents the active deployment where there is none, in If-Match.
 NONE: Final = "none"

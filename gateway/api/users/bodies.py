@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows.bodies import Body
+from headwater.gateway.builtin.instances import InstanceNamed
 from headwater.gateway.settings.patterns import WEARABLE
 from headwater.processors.input_texts import text_problem
 from headwater.schemas.history import Limits
@@ -84,13 +85,6 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     expires_in: int
 
 
-class NamedInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance of a workflow."""
-
-    workflow: str
-    id: str
-
-
 class Importing(msgspec.Struct, frozen=True, kw_only=True):
     """An import that was started: its size, and the workflow instance to follow."""
 
@@ -98,7 +92,7 @@ class Importing(msgspec.Struct, frozen=True, kw_only=True):
     days: int
     connections: int
     requests: int
-    instance: NamedInstance
+    instance: InstanceNamed
 
 
 class Uploaded(msgspec.Struct, frozen=True, kw_only=True):

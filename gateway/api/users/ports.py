@@ -3,61 +3,23 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
-from headwater.gateway.api.ports import DeliveryLog
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.tokens.verifier import Verifier
 from headwater.gateway.builtin.blobs.store import Blobs
-from headwater.gateway.builtin.terra.answers import ConnectionList, WidgetSession
+from headwater.gateway.builtin.terra.client import Terra
 from headwater.processors.runs.limits import labels_of
 from headwater.projections.deliveries.users import Connection
-from headwater.projections.workflows.queries import LocatedInstance, Page
-from headwater.schemas.answers import InstanceFound, InstanceStatus
+from headwater.projections.workflows.queries import Workflows
+from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import INSTANCE_EXISTS, is_refused
 from headwater.schemas.history import StartRun
-from headwater.streams.workflows.client import Addressed, Commands
-
-
-class TerraApi(Protocol):
-    """Terra's API. All methods except `close` raise TerraNotConfigured, TerraFailed, TerraRefused.
-
-    See `gateway.builtin.terra.client`.
-    """
-
-    def require(self) -> None:
-        """Check that Terra's credentials are set."""
-
-    async def widget_session(
-        self,
-        reference_id: str,
-        *,
-        providers: tuple[str, ...] = (),
-        success_url: str | None = None,
-        failure_url: str | None = None,
-    ) -> WidgetSession:
-        """Start a session in which a user connects a wearable."""
-
-    async def subscriptions(self) -> ConnectionList:
-        """Return Terra's connections of all users, at most a minute old."""
-
-    async def close(self) -> None:
-        """Close the HTTP connections."""
-
-
-class InstanceQueries(Protocol):
-    """Queries of workflow instances. All methods raise StoreUnavailable."""
-
-    async def instance(self, workflow_name: str, instance_id: str) -> LocatedInstance | None:
-        """Return an instance; None if there is none (yet)."""
-
-    async def instances(
-        self, workflow_name: str, *, limit: int, labels: Mapping[str, str]
-    ) -> Page[InstanceFound]:
-        """Return instances with labels, newest first."""
+from headwater.streams.pipeline.webhook_log import WebhookLog
+from headwater.streams.workflows.client import Addressed, WorkflowClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +27,7 @@ class UserServices:
     """Services that only the user routes use. Without a verifier, no tokens are accepted."""
 
     tokens: Verifier | None
-    terra: TerraApi
+    terra: Terra
     blobs: Blobs
 
     async def close(self) -> None:
@@ -89,15 +51,15 @@ class UserPorts:
     """
 
     services: UserServices
-    log: DeliveryLog
-    commands: Commands
-    instances: InstanceQueries
+    log: WebhookLog
+    commands: WorkflowClient
+    instances: Workflows
     connections: Callable[[str], Awaitable[Sequence[Connection]]]
     clock: Callable[[], int]
     new_id: Callable[[], str]
 
     @property
-    def terra(self) -> TerraApi:
+    def terra(self) -> Terra:
         """Terra's API."""
         return self.services.terra
 
@@ -115,7 +77,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 async def begin(
-    commands: Commands,
+    commands: WorkflowClient,
     workflow: str,
     instance_id: str,
     params: object,
@@ -145,7 +107,7 @@ async def begin(
 
 
 async def status_of(
-    instances: InstanceQueries, workflow: str, instance_id: str, within_s: float
+    instances: Workflows, workflow: str, instance_id: str, within_s: float
 ) -> InstanceStatus | None:
     """Wait until an instance has ended; None if that is not known within `within_s` seconds."""
     try:
@@ -159,9 +121,7 @@ async def status_of(
         return None
 
 
-async def _status(
-    instances: InstanceQueries, workflow: str, instance_id: str
-) -> InstanceStatus | None:
+async def _status(instances: Workflows, workflow: str, instance_id: str) -> InstanceStatus | None:
     try:
         row = await instances.instance(workflow, instance_id)
     except StoreUnavailable:

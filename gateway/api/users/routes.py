@@ -20,7 +20,6 @@ from headwater.gateway.api.request_scope import AnyRequest, own_request_id
 from headwater.gateway.api.users.bodies import (
     DAYS_MAX,
     Importing,
-    NamedInstance,
     NewConnection,
     NewImport,
     Session,
@@ -30,7 +29,7 @@ from headwater.gateway.api.users.lab_reports import UploadLimits
 from headwater.gateway.api.users.lab_uploads import upload_route
 from headwater.gateway.api.users.ports import UserPorts, begin
 from headwater.gateway.api.workflows.request_guard import BodyRequest
-from headwater.gateway.builtin.instances import IMPORT, ImportParams
+from headwater.gateway.builtin.instances import IMPORT, ImportParams, InstanceNamed
 from headwater.gateway.builtin.terra.answers import TerraFailed
 from headwater.gateway.builtin.terra.client import DATA_TYPES
 
@@ -212,7 +211,7 @@ def _import(ports: UserPorts) -> HTTPRouteHandler:
             days=params.days,
             connections=len(active),
             requests=len(active) * len(DATA_TYPES),
-            instance=NamedInstance(workflow=IMPORT, id=instance_id),
+            instance=InstanceNamed(IMPORT, instance_id),
         )
 
     return import_days

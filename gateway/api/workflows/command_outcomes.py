@@ -12,9 +12,10 @@ from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows.positions import HEADER, format_positions, furthest
 from headwater.gateway.api.workflows.query_service import response_of
 from headwater.schemas.answers import CommandAccepted, CommandsAccepted, InstanceStatus
+from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.failures import REFUSALS
 from headwater.schemas.history import ReplySent
-from headwater.streams.workflows.client import Addressed, OutcomeUnknown
+from headwater.streams.workflows.client import Addressed, OutcomeUnknown, WorkflowClient
 
 #: Instances of one query; the output of one may have a megabyte.
 _BATCH_SIZE: Final = 50
@@ -144,3 +145,23 @@ def accept_without_worker(
             )
 
     return wrapped
+
+
+async def send_all(commands: WorkflowClient, addressed: Sequence[Addressed]) -> list[ReplySent]:
+    """Send commands; return a reply for each.
+
+    Raises:
+        Problem: Kafka is not connected, or did not acknowledge.
+        OutcomeUnknown: No reply arrived in time.
+        Overloaded: Too many commands wait.
+        NotYetReadable: Some members run a release that cannot read a command.
+    """
+    if not commands.ready:
+        raise Problem("broker_unavailable", "Kafka is not connected; nothing was sent")
+    try:
+        return await commands.send_many(addressed)
+    except BrokerUnavailable as error:
+        raise Problem(
+            "broker_unavailable",
+            f"{error.message}; the command may have been sent, and may still be executed",
+        ) from error

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from litestar import Response
 
-from headwater.gateway.api.ports import send_all
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows.bodies import (
     BulkChange,
@@ -25,6 +24,7 @@ from headwater.gateway.api.workflows.command_outcomes import (
     accept_without_worker,
     pending_or_error,
     refusal,
+    send_all,
 )
 from headwater.gateway.api.workflows.parameters import idempotency_of, prefers_async
 from headwater.gateway.api.workflows.positions import Freshness, furthest
@@ -63,7 +63,7 @@ from headwater.schemas.history import (
     creates,
 )
 from headwater.schemas.statuses import RunStatus, keep_unknown_values
-from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
+from headwater.streams.workflows.client import Addressed, OutcomeUnknown, WorkflowClient
 
 #: Seconds that a write waits for Postgres. A projection that lags by more will take longer than
 #: clients wait.
@@ -88,7 +88,7 @@ class CommandService:
 
     def __init__(
         self,
-        commands: Commands,
+        commands: WorkflowClient,
         statuses: Statuses,
         freshness: Freshness,
         limits: Limits,

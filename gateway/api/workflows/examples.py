@@ -2,6 +2,17 @@
 
 from typing import Any, Final
 
+import msgspec
+
+from headwater.schemas.answers import CurrentStep, Event, LogLine, Step
+
+
+def _example(kind: type[msgspec.Struct], **fields: Any) -> dict[str, Any]:  # noqa: ANN401 (JSON)
+    """Return an example; required fields that are not given are null."""
+    required = (field for field in msgspec.structs.fields(kind) if field.required)
+    return dict.fromkeys(field.encode_name for field in required) | fields
+
+
 _AT: Final = "2026-07-01T08:00:00Z"
 
 STATUS: Final[dict[str, Any]] = {"status": "waiting"}
@@ -36,19 +47,16 @@ RUN_STARTED: Final[dict[str, Any]] = {"ok": True, "status": {"status": "active"}
 EVENT_SENT: Final[dict[str, Any]] = {"status": STATUS}
 TICKED: Final[dict[str, Any]] = {"processed": 3}
 
-_STEP: Final[dict[str, Any]] = {
-    "stepKey": "approval",
-    "name": "approval",
-    "type": "waitForEvent",
-    "status": "waiting",
-    "attempts": 0,
-    "maxAttempts": None,
-    "timeoutMs": None,
-    "nextRetryAt": None,
-    "wakeAt": "2026-07-02T08:00:00Z",
-    "waitEventType": "approval",
-    "lastAttemptAt": None,
-}
+_STEP: Final[dict[str, Any]] = _example(
+    CurrentStep,
+    stepKey="approval",
+    name="approval",
+    type="waitForEvent",
+    status="waiting",
+    attempts=0,
+    wakeAt="2026-07-02T08:00:00Z",
+    waitEventType="approval",
+)
 INSTANCE: Final[dict[str, Any]] = {
     "id": "order-1",
     "details": STATUS,
@@ -70,52 +78,33 @@ _RUN_KEY: Final[dict[str, Any]] = {
 }
 HISTORY: Final[dict[str, Any]] = {
     "runNumber": 0,
-    "steps": [
-        {
-            "id": "approval",
-            **_RUN_KEY,
-            **_STEP,
-            "result": None,
-            "errorName": None,
-            "errorMessage": None,
-            "childWorkflowName": None,
-            "childInstanceId": None,
-            "trimmedBefore": None,
-            "createdAt": _AT,
-            "updatedAt": _AT,
-            "completedAt": None,
-            "rolledBackAt": None,
-            "rollbackFailedAt": None,
-        }
-    ],
+    "steps": [_example(Step, id="approval", **_RUN_KEY, **_STEP, createdAt=_AT, updatedAt=_AT)],
     "stepsHasNextPage": False,
     "tokens": [],
     "tokensHasNextPage": False,
     "events": [
-        {
-            "id": "01K2ZQ8M7D3W5T9V1X0Y4B6C8E",
+        _example(
+            Event,
+            id="01K2ZQ8M7D3W5T9V1X0Y4B6C8E",
             **_RUN_KEY,
-            "type": "approval",
-            "payload": {"by": "amara"},
-            "createdAt": _AT,
-            "deliveredAt": None,
-            "consumedByStepKey": None,
-        }
+            type="approval",
+            payload={"by": "amara"},
+            createdAt=_AT,
+        )
     ],
     "eventsHasNextPage": False,
     "logs": [
-        {
-            "id": "00003-000000000000123-0000",
+        _example(
+            LogLine,
+            id="00003-000000000000123-0000",
             **_RUN_KEY,
-            "stepKey": None,
-            "attempt": None,
-            "level": "info",
-            "category": "billing",
-            "message": "priced",
-            "data": {"price": 125},
-            "isReplay": False,
-            "createdAt": _AT,
-        }
+            level="info",
+            category="billing",
+            message="priced",
+            data={"price": 125},
+            isReplay=False,
+            createdAt=_AT,
+        )
     ],
     "logsHasNextPage": False,
 }

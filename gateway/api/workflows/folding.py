@@ -1,25 +1,19 @@
 """Folds the history of a run, read from the log, in a thread."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from headwater.gateway.api.problems import Problem
 from headwater.schemas.history import HistoryAppended
+from headwater.streams.workflows.history_topic import RunReader
 
 T = TypeVar("T")
 
 #: Runs that are folded at a time: a run has a Kafka reader, and its state in memory.
 FOLDS_MAX: Final = 8
-
-
-class RunLog(Protocol):
-    """Reads the history of runs."""
-
-    def read(self, partition: int, start: int, key: str) -> AsyncGenerator[list[HistoryAppended]]:
-        """Yield the valid records of an instance from an offset on, in batches."""
 
 
 class RunFold(Protocol):
@@ -35,7 +29,7 @@ class RunFold(Protocol):
 class RunFolds:
     """Runs folds, at most `FOLDS_MAX` at a time."""
 
-    def __init__(self, log: RunLog) -> None:
+    def __init__(self, log: RunReader) -> None:
         self._log = log
         self._count = 0
         self._thread_lock = asyncio.Lock()

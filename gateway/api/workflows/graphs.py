@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Protocol, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from litestar import Response, Router, get, put
@@ -23,7 +23,7 @@ from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.openapi import deploy_spec, read_spec
 from headwater.gateway.api.workflows.parameters import WORKFLOW, PathName, workflow_name
 from headwater.gateway.api.workflows.request_guard import BodyRequest, RequestGuard
-from headwater.processors.graph.catalogue import Catalogue, Deployed, NotDeployed, Outcome, Version
+from headwater.processors.graph.catalogue import Catalogue, Deployed, NotDeployed, Version
 from headwater.processors.graph.definition import INVALID_DEFINITION, DefinitionInvalid, to_dict
 from headwater.processors.graph.definition import Problem as DefinitionError
 from headwater.processors.graph.graph import Graph, graph_of
@@ -32,22 +32,10 @@ from headwater.schemas.answers import Answer
 from headwater.schemas.deployments import GraphDeployed
 from headwater.schemas.failures import GRAPH_CHANGED, GRAPH_INVALID, GRAPH_NOT_FOUND, GRAPH_OF_APP
 from headwater.schemas.graph_answers import GraphDefinition, GraphList, GraphVersion, GraphVersions
+from headwater.streams.workflows.deployment_log import DefinitionLog
 
 #: Most errors of a definition that one response lists.
 _ERRORS_SHOWN: Final = 100
-
-
-class Definitions(Protocol):
-    """Deployed graphs, read from and written to the log."""
-
-    async def catch_up(self) -> Catalogue:
-        """Return the catalogue with all that was deployed before the call."""
-
-    async def deploy(self, record: GraphDeployed) -> Outcome:
-        """Deploy a definition; return the outcome once it is durable."""
-
-    async def stop(self) -> None:
-        """Disconnect."""
 
 
 class Graphs:
@@ -57,7 +45,7 @@ class Graphs:
         Problem: Every method raises it when a request is refused.
     """
 
-    def __init__(self, definitions: Definitions, *, clock: Callable[[], int]) -> None:
+    def __init__(self, definitions: DefinitionLog, *, clock: Callable[[], int]) -> None:
         self._definitions = definitions
         self._clock = clock
 

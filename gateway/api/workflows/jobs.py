@@ -12,16 +12,15 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Raw, structs
 
-from headwater.gateway.api.ports import send_all
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.workflows.command_outcomes import refusal
+from headwater.gateway.api.workflows.command_outcomes import refusal, send_all
 from headwater.gateway.api.workflows.job_requests import Activation, JobKey
 from headwater.gateway.api.workflows.positions import Freshness
 from headwater.projections.workflows.queries import OpenJob, Workflows
 from headwater.schemas.answers import Job
 from headwater.schemas.failures import is_refused
 from headwater.schemas.history import ActivateJob, Attempt, JobCommand, ReplySent
-from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
+from headwater.streams.workflows.client import Addressed, OutcomeUnknown, WorkflowClient
 
 _AnyFuture: TypeAlias = "asyncio.Future[Any]"
 
@@ -47,7 +46,7 @@ class JobService:
 
     def __init__(
         self,
-        commands: Commands,
+        commands: WorkflowClient,
         workflows: Workflows,
         freshness: Freshness,
         *,

@@ -12,10 +12,8 @@ from litestar.plugins import OpenAPISchemaPlugin
 from litestar.typing import FieldDefinition
 from typing_extensions import override
 
-from headwater.gateway.api.ports import DeploymentLog
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows.folding import RunFolds
-from headwater.gateway.api.workflows.graphs import Definitions
 from headwater.gateway.api.workflows.parameters import (
     PAGE_MAX,
     HistoryQuery,
@@ -49,6 +47,7 @@ from headwater.schemas.answers import (
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import instance_key
 from headwater.schemas.statuses import WAIT_OVER_HTTP, EntryKind, RunStatus
+from headwater.streams.workflows.deployment_log import DefinitionLog, DeploymentLog
 
 C = TypeVar("C", bound=CurrentStep)
 S = TypeVar("S", InstanceMeta, InstanceFound)
@@ -126,7 +125,7 @@ class QueryService:
         self,
         workflows: Workflows,
         freshness: Freshness,
-        definitions: Definitions,
+        definitions: DefinitionLog,
         deployments: DeploymentLog,
         folds: RunFolds,
     ) -> None:

@@ -16,12 +16,12 @@ from headwater.gateway.api.request_parameters import checked_parameters
 from headwater.gateway.api.workflows.authorization import Authorizer, WorkflowHooks
 from headwater.gateway.api.workflows.command_outcomes import Statuses
 from headwater.gateway.api.workflows.command_service import BulkService, CommandService
-from headwater.gateway.api.workflows.folding import RunFolds, RunLog
+from headwater.gateway.api.workflows.folding import RunFolds
 from headwater.gateway.api.workflows.graph_inspection import (
     GraphInspection,
     graph_inspection_routes,
 )
-from headwater.gateway.api.workflows.graphs import Definitions, Graphs, graph_router
+from headwater.gateway.api.workflows.graphs import Graphs, graph_router
 from headwater.gateway.api.workflows.job_routes import job_routes
 from headwater.gateway.api.workflows.jobs import JobService
 from headwater.gateway.api.workflows.parameters import (
@@ -60,7 +60,9 @@ from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.programs import Runtime
 from headwater.streams.evaluation.evaluator import EvaluatorProcess
-from headwater.streams.workflows.client import Commands
+from headwater.streams.workflows.client import WorkflowClient
+from headwater.streams.workflows.deployment_log import DefinitionLog
+from headwater.streams.workflows.history_topic import RunReader
 
 BASE: Final = "/api/workflows"
 JOBS_BASE: Final = "/api/jobs"
@@ -84,11 +86,11 @@ class WorkflowPorts:
         clock: Returns Unix milliseconds.
     """
 
-    commands: Commands
-    definitions: Definitions
+    commands: WorkflowClient
+    definitions: DefinitionLog
     run_ports: RunPorts
     workflows: Workflows
-    runs: RunLog
+    runs: RunReader
     hooks: WorkflowHooks
     new_id: Callable[[], str]
     clock: Callable[[], int]

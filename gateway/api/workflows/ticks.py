@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 import httpx
@@ -129,19 +129,13 @@ def _unavailable(url: str, error: str) -> Problem:
 
 # -- server in a worker, on loopback
 
-
-class ExecuteTick(Protocol):
-    """Executes what is due in a worker; see `WorkflowWorker.tick`."""
-
-    def __call__(
-        self, max_instances: int | None, max_steps: int | None, *, continuing: bool
-    ) -> Awaitable[TickResult]:
-        """Execute it."""
+#: Executes what is due in a worker, of at most some instances and steps; see `ManualTicks.tick`.
+_Tick: TypeAlias = Callable[[int | None, int | None, bool], Awaitable[TickResult]]
 
 
 @asynccontextmanager
 async def serve_ticks(
-    urls: Sequence[str], tick: ExecuteTick, new_id: Callable[[], str]
+    urls: Sequence[str], tick: _Tick, new_id: Callable[[], str]
 ) -> AsyncIterator[None]:
     """Serve ticks while the context is open.
 
@@ -175,13 +169,13 @@ def _free_address(urls: Sequence[str]) -> tuple[str, int]:
     return address
 
 
-def tick_app(tick: ExecuteTick, new_id: Callable[[], str]) -> Litestar:
+def tick_app(tick: _Tick, new_id: Callable[[], str]) -> Litestar:
     """Return the application: POST / with `{maxInstances?, maxSteps?}` returns `{processed}`."""
 
     @post("/", status_code=200)
     async def run_ready(request: AnyRequest) -> Response[bytes]:
         limits = bodies.read(bodies.WorkerTick, await request.body())
-        done = await tick(limits.max_instances, limits.max_steps, continuing=limits.continuing)
+        done = await tick(limits.max_instances, limits.max_steps, limits.continuing)
         body = msgspec.json.encode(WorkerTicked(processed=done.processed, steps=done.steps))
         return Response(body, media_type="application/json")
 

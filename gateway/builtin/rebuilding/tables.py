@@ -51,7 +51,6 @@ _EXAMPLES: Final = 10
 #: Seconds to wait for the pipeline; if it is down, the comparison uses its current rows.
 _PIPELINE_S: Final = 60.0
 _POLL_EVERY_S: Final = 0.2
-_NOTE_EVERY_S: Final = 0.5
 
 
 class TableRebuild:
@@ -66,7 +65,6 @@ class TableRebuild:
         self._offsets = Offsets(self._cluster, settings.app_id)
         self._appender = Appender(cluster=self._cluster, client_id="headwater-rebuild")
         self._exits = AsyncExitStack()
-        self._noted_at_s = 0.0
         self._ends: Sequence[int] = row.ends
         self._rebuild: rebuilding.Rebuild
 
@@ -129,12 +127,9 @@ class TableRebuild:
     async def _follow(self) -> list[int]:
         """Read up to the current ends of the log; return these ends."""
         ends = await self._webhook_ends()
-        loop = asyncio.get_running_loop()
 
         async def progressed() -> None:
-            if loop.time() - self._noted_at_s > _NOTE_EVERY_S:
-                self._noted_at_s = loop.time()
-                await self._work.progress(self._rebuild.applied, sum(ends))
+            await self._work.note_progress(self._rebuild.applied, sum(ends))
 
         rebuild = self._rebuild
         spans = rebuild.spans(ends)

@@ -4,7 +4,6 @@ A switch builds the tables again from the current histories, so it includes ever
 comparison. The rows exist only in Postgres, so nothing is published.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Final, Self
@@ -19,7 +18,6 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.readers import read_partition
 
-_NOTE_EVERY_S: Final = 0.5
 #: Records that may be left to read while the projector is paused.
 _LEFT_FOR_THE_LOCK: Final = 4_000
 _PASSES: Final = 10
@@ -42,7 +40,6 @@ class WorkflowRebuild:
         (self._topic,) = projection.topics
         self._tables = ShadowTables(work.connection, row.id)
         self._store = Store(dsn, projection=projection, clock=now_ms, schemas=[SCHEMA])
-        self._noted_at_s = 0.0
 
     async def __aenter__(self) -> Self:
         return self
@@ -94,7 +91,7 @@ class WorkflowRebuild:
             async with aclosing(self._project(number, position, ends[number])) as moves:
                 async for moved in moves:
                     done += moved
-                    await self._progress(done, total)
+                    await self._work.note_progress(done, total)
         await self._work.progress(total, total)
         return before
 
@@ -117,9 +114,3 @@ class WorkflowRebuild:
                 )
                 yield span.end - span.start
                 start = span.end
-
-    async def _progress(self, done: int, total: int) -> None:
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._noted_at_s > _NOTE_EVERY_S:
-            self._noted_at_s = now_s
-            await self._work.progress(done, total)

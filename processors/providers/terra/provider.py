@@ -52,8 +52,6 @@ from headwater.schemas.tables import (
     Table,
 )
 
-__all__ = ["TERRA"]
-
 P = TypeVar("P")
 
 

@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 
 from headwater.gateway.api.body_limits import Refusal
-from headwater.gateway.api.delivery_batcher import Answer, DeliveryBatcher, IncomingDelivery
+from headwater.gateway.api.delivery_reader import Answer, DeliveryReader, IncomingDelivery
 from headwater.gateway.settings.settings import Settings
 from headwater.gateway.settings.sources import sources_of
 from headwater.processors.providers.envelope import Malformed, Routing
 from headwater.processors.signatures import Claim, Refused, read_claim, sign
 from headwater.processors.sources import Source
-from headwater.schemas.records import WebhookReceived
 from headwater.streams.pipeline.webhook_log import Appended
 from tests.fakes.delivery_log import MemoryLog
 
@@ -40,7 +39,7 @@ def body_of(subject: str) -> bytes:
 
 
 async def answers_to(
-    arrivals: DeliveryBatcher, arrived: Sequence[IncomingDelivery]
+    arrivals: DeliveryReader, arrived: Sequence[IncomingDelivery]
 ) -> list[Answer | BaseException]:
     handled = (arrivals.process(one) for one in arrived)
     return list(await asyncio.gather(*handled, return_exceptions=True))
@@ -57,7 +56,7 @@ def test_each_of_those_that_arrive_together_has_its_own_answer() -> None:
             arrival(b""),
             arrival(body_of("c")),
         ]
-        result = await answers_to(DeliveryBatcher(source(), log), arrived)
+        result = await answers_to(DeliveryReader(source(), log), arrived)
         assert result[0] == Appended(duplicate=False)
         assert isinstance(result[1], Refused)
         assert result[2] == Appended(duplicate=False)
@@ -99,7 +98,7 @@ def test_a_bug_that_one_delivery_meets_costs_neither_it_nor_the_others(
 
     async def scenario() -> None:
         log, arrived = MemoryLog(), [arrival(body_of(subject)) for subject in "abc"]
-        result = await answers_to(DeliveryBatcher(source(read), log), arrived)
+        result = await answers_to(DeliveryReader(source(read), log), arrived)
         assert result == [Appended(duplicate=False)] * 3
         read_as = {one.body: (one.type, one.subject) for one in log.deliveries}
         assert read_as == {
@@ -115,45 +114,8 @@ def test_a_log_with_a_bug_fails_the_request_and_appends_nothing() -> None:
     async def scenario() -> None:
         log = MemoryLog()
         log.fault = RuntimeError("a bug of the log's")
-        (result,) = await answers_to(DeliveryBatcher(source(), log), [arrival(body_of("a"))])
+        (result,) = await answers_to(DeliveryReader(source(), log), [arrival(body_of("a"))])
         assert isinstance(result, RuntimeError)
         assert not log.deliveries
-
-    asyncio.run(scenario())
-
-
-class SilentLog(MemoryLog):
-    """Never answers; keeps what was begun and who left."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun: list[WebhookReceived] = []
-        self.left: list[WebhookReceived] = []
-
-    def begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[object]) -> None:
-        assert len(deliveries) == len(answers)
-        self.begun += deliveries
-
-    def leave(self, delivery: WebhookReceived, answer: object) -> None:
-        self.left.append(delivery)
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_who_gives_up_is_not_begun_or_leaves_the_log(begun: bool) -> None:
-    async def scenario() -> None:
-        log = SilentLog()
-        arrivals = DeliveryBatcher(source(), log)
-        removed = asyncio.create_task(arrivals.process(arrival(body_of("gone"))))
-        stays = asyncio.create_task(arrivals.process(arrival(body_of("stays"))))
-        for _ in range(3 if begun else 1):
-            await asyncio.sleep(0)
-        removed.cancel()
-        await asyncio.wait([removed], timeout=5)
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert [one.subject for one in log.begun] == (["gone"] if begun else []) + ["stays"]
-        assert [one.subject for one in log.left] == (["gone"] if begun else [])
-        stays.cancel()
-        await asyncio.wait([stays], timeout=5)
 
     asyncio.run(scenario())

@@ -11,7 +11,7 @@ from litestar.testing import TestClient
 
 from headwater.gateway.api.workflows import Principal, RequestContext, WorkflowHooks
 from headwater.gateway.api.workflows.runs.run_service import RunPorts
-from headwater.processors.idempotency import IdempotencyKey, RequestState, StoredRequest
+from headwater.processors.idempotency_keys import IdempotencyKey, RequestState, StoredRequest
 from headwater.projections.workflows.runs import Runs
 from headwater.schemas.history import SendEvent, StartRun
 from headwater.streams.workflows.client import Addressed

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.cli.long_operations import followed
-from headwater.gateway.cli.output import counted
+from headwater.gateway.cli.operations import followed
+from headwater.gateway.cli.output import counted, say_progress
 
 
 def states(*numbers: int) -> list[dict[str, Any]]:
@@ -16,24 +16,33 @@ def states(*numbers: int) -> list[dict[str, Any]]:
 def test_it_is_looked_at_until_nothing_is_under_way_and_each_change_is_said_once(
     capsys: pytest.CaptureFixture[str], quiet: bool
 ):
-    later, pauses = iter(states(1, 1, 2, 3)), list[float]()
+    later = iter(states(1, 1, 2, 3))
     result = followed(
         {"done": 0},
-        poll=lambda: next(later),
+        poll=lambda _: next(later),
         is_running=lambda now: now["done"] < 3,
         progress=None if quiet else lambda now: f"{now['done']} of 3",
-        pause=pauses.append,
+        pause_s=0,
     )
     assert result == {"done": 3}
-    assert pauses == [1.0] * 4
+    assert list(later) == []
     said = [] if quiet else ["0 of 3", "1 of 3", "2 of 3"]
     assert capsys.readouterr().err.splitlines() == said
+
+
+def test_at_a_terminal_progress_replaces_the_progress_before_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    say_progress("1 of 3")
+    say_progress("")
+    assert capsys.readouterr().err == "\r\x1b[K1 of 3\r\x1b[K"
 
 
 def test_what_has_ended_is_not_looked_at_again():
     ended = {"done": 3}
     result = followed(
-        ended, poll=lambda: pytest.fail("looked"), is_running=lambda _: False, progress=None
+        ended, poll=lambda _: pytest.fail("looked"), is_running=lambda _: False, progress=None
     )
     assert result is ended
 

@@ -25,7 +25,7 @@ from headwater.schemas.records import OutcomeRecorded, WebhookAdmitted, WebhookR
 from headwater.schemas.tables import DAILY_SUMMARY, Value
 from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
 from tests.fakes.delivery_log import MemoryLog
 from tests.fakes.memory_store import MemoryStore

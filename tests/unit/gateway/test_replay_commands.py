@@ -1,16 +1,19 @@
-"""Goal: `headwater replay`, `prune` and `rebuild` ask for what was meant, and say what came of it.
+"""Goal: operations are ordered as they were meant, after a yes, and their results are printed.
 
 Method: the commands speak to a real server on loopback, which gives what a gateway would.
 """
 
 import json
 from collections.abc import Mapping
+from io import StringIO
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from headwater.gateway.cli.long_operations import prune, rebuild, replay
+from headwater.gateway.cli.operate import dlq
+from headwater.gateway.cli.operations import prune, rebuild, replay
+from headwater.gateway.cli.options import confirm
 from tests.fakes.json_server import Asked, answering
 
 REPLAYS = "/admin/replays"
@@ -24,6 +27,13 @@ REBUILD = {
     ]},
 }  # fmt: skip
 PATH = "/admin/rebuilds/b1"
+PRUNES, LETTERS = "/admin/prunes", "/admin/dlq/replay"
+LETTERS_REPLAYED = {"dry_run": False, "replayed": 2, "failed": 0, "next": None, "results": []}
+ANSWERS = {
+    REPLAYS: REPLAY,
+    PRUNES: {"id": "p1", "state": "done", "matched": 3, "deleted": 3, "kept": 0},
+    LETTERS: LETTERS_REPLAYED,
+}
 
 
 def run(
@@ -74,12 +84,58 @@ def test_where_nobody_is_asked_nothing_is_counted_first():
     assert [item.body for item in requested] == [{}]
 
 
-def test_nothing_is_replayed_without_a_yes():
-    result, requested = run(replay, {REPLAYS: REPLAY}, said="n\n")
-    assert (result.exit_code, len(requested)) == (1, 1)
-    assert "3 deliveries will be replayed." in result.output
-    result, requested = run(replay, {REPLAYS: REPLAY}, said="y\n")
+@pytest.mark.parametrize("said", ["n\n", ""])
+@pytest.mark.parametrize(
+    ("command", "path", "arguments", "effect"),
+    [
+        (replay, REPLAYS, (), "3 deliveries will be replayed."),
+        (prune, PRUNES, (), "3 instances will be permanently deleted."),
+        (dlq, LETTERS, ("replay", "--all"), "2 dead letters would be replayed."),
+    ],
+)
+def test_nothing_begins_without_a_yes(
+    command: click.Command, path: str, arguments: tuple[str, ...], effect: str, said: str
+):
+    result, requested = run(command, {path: ANSWERS[path]}, *arguments, said=said)
+    assert (result.exit_code, len(requested)) == (2, 1)
+    assert f"expected --yes, or a terminal to confirm at, found neither: {effect}" in result.output
+    result, requested = run(command, {path: ANSWERS[path]}, *arguments, said="y\n")
     assert (result.exit_code, len(requested)) == (0, 2)
+
+
+def test_a_no_at_a_terminal_is_no_misuse(monkeypatch: pytest.MonkeyPatch):
+    terminal = StringIO("n\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
+    with pytest.raises(click.Abort):
+        confirm("3 deliveries will be replayed.", "Continue?")
+
+
+@pytest.mark.parametrize("json_flag", [(), ("--json",)])
+def test_dead_letters_are_replayed_page_by_page_and_one_that_failed_fails_the_command(
+    json_flag: tuple[str, ...],
+):
+    row = {"partition": 0, "topic": "webhooks"}
+    pages = iter([
+        {**LETTERS_REPLAYED, "next": {"partition": 0, "offset": 2},
+         "results": [{**row, "offset": 1, "ok": True, "detail": ""}]},
+        {**LETTERS_REPLAYED, "replayed": 0, "failed": 1,
+         "results": [{**row, "offset": 3, "ok": False, "detail": "expired"}]},
+    ])  # fmt: skip
+    with answering(lambda _: next(pages)) as (url, requested):
+        arguments = ["replay", "--all", "--yes", "--reason", "r", *json_flag, "--url", url]
+        result = CliRunner().invoke(dlq, arguments)
+    assert result.exit_code == 1
+    order = {"all": True, "reason": "r", "dry_run": False}
+    afters = [None, {"partition": 0, "offset": 2}]
+    assert [item.body for item in requested] == [{**order, "after": after} for after in afters]
+    if json_flag:
+        printed = json.loads(result.stdout)
+        assert (printed["replayed"], printed["failed"], len(printed["results"])) == (2, 1, 2)
+        assert printed.keys() == {"dry_run", "replayed", "failed", "results"}
+    else:
+        assert "2 replayed so far" in result.stderr
+        assert "2 replayed, 1 not." in result.stderr
 
 
 def test_a_replay_that_was_begun_before_is_followed_to_its_end():

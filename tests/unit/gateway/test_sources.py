@@ -23,7 +23,7 @@ from headwater.schemas.codec import decode, encode
 from headwater.schemas.records import EffectDecided, OutcomeRecorded
 from headwater.schemas.topics import EFFECTS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
 from tests.fakes.delivery_log import MemoryLog
 from tests.fakes.memory_store import MemoryStore

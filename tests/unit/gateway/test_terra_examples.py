@@ -15,7 +15,7 @@ from headwater.schemas.providers.headwater import LabSubmitted
 from headwater.schemas.records import OutcomeRecorded, WebhookReceived
 from headwater.schemas.topics import OUTCOMES, WEBHOOKS
 from headwater.streams.kafka.records import Incoming
-from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
 from tests.fakes.delivery_log import MemoryLog
 from tests.fakes.memory_store import MemoryStore

@@ -12,7 +12,7 @@ from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows import read_routes
 from headwater.gateway.api.workflows.positions import Freshness
 from headwater.gateway.api.workflows.read_routes import Tails, message
-from headwater.projections.workflows.answers import event_of, log_line_of
+from headwater.processors.rows.answers import event_of, log_line_of
 from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import StoreUnavailable
 from tests.unit.gateway.workflow_fakes import AT, MemoryTail, instance, status

@@ -5,12 +5,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from headwater.processors.rows.answers import status_of
 from headwater.projections.workflows.answers import (
     Changed,
     Changes,
     LocatedInstance,
     instance_of,
-    status_of,
 )
 from headwater.schemas.answers import StatusOfRun
 from headwater.schemas.history import HistoryAppended, ReplySent

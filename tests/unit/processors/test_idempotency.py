@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.processors.idempotency import (
+from headwater.processors.idempotency_keys import (
     Answered,
     Conflict,
     Pending,

@@ -7,12 +7,13 @@ from importlib.resources import files
 import pytest
 
 from headwater.gateway.cli.sync import sqlite_table
-from headwater.projections.postgres.statements import upsert_of
-from headwater.projections.postgres.table_ddl import ddl_of
+from headwater.projections.postgres.table_ddl import ddl_of, workflow_comments, workflow_ddl
 from headwater.projections.postgres.wide_view import wide_view_ddl
+from headwater.projections.postgres.writes import upsert_of
 from headwater.schemas.avro_schemas import row_schema_of
 from headwater.schemas.tables import TABLES, Table
 from headwater.schemas.topics import Cleanup, topic_of
+from headwater.schemas.workflow_tables import WORKFLOW_TABLES, WorkflowTable
 from tests.fakes.toy_table import TOY_BOXES
 
 DDL = """\
@@ -46,6 +47,17 @@ def test_migrations_make_the_tables_as_they_are_declared(table: Table):
         f"expected one migration to hold the text that `python -m "
         f"headwater.projections.postgres.table_ddl {table.name}` prints"
     )
+
+
+@pytest.mark.parametrize("table", WORKFLOW_TABLES, ids=lambda table: table.name)
+def test_a_migration_makes_the_tables_of_workflows_as_they_are_declared(table: WorkflowTable):
+    folder = files("headwater.projections").joinpath("migrations")
+    migration = folder.joinpath("0004_workflows.sql").read_text("utf-8")
+    for text in (workflow_ddl(table), workflow_comments(table)):
+        assert text in migration, (
+            f"expected the migration to hold the text that `python -m "
+            f"headwater.projections.postgres.table_ddl {table.name}` prints"
+        )
 
 
 def test_a_declared_table_has_a_topic():

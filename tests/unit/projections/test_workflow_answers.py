@@ -7,15 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headwater.projections.workflows.answers import (
-    event_of,
-    instance_of,
-    listed_of,
-    log_line_of,
-    paged_instance_of,
-    status_of,
-    step_of,
-)
+from headwater.processors.rows.answers import event_of, log_line_of, status_of, step_of
+from headwater.projections.workflows.answers import instance_of, listed_of, paged_instance_of
 from headwater.schemas.answers import Answer, InstancePage
 from tests.unit.gateway.workflow_fakes import AT, row
 

@@ -7,7 +7,7 @@ import pytest
 
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.durations import read_retention
-from headwater.projections.postgres.statements import OF_INSTANCES
+from headwater.projections.postgres.writes import OF_INSTANCES
 from headwater.projections.projector.projection import Plan
 from headwater.projections.workflows.plan import WORKFLOWS, workflows_kept
 from headwater.schemas.codec import encode
@@ -42,9 +42,12 @@ from headwater.schemas.history import (
     StepStarted,
 )
 from headwater.schemas.statuses import EntryKind
+from headwater.schemas.workflow_tables import WORKFLOW_TABLES
 from tests.unit.projections.histories import START_MS, WORKFLOW, Appended, Log
 
 Row = dict[str, object]
+
+BITS = {table.name: table.bits for table in WORKFLOW_TABLES}
 
 #: Of whom and when every row speaks; the claim is a second earlier.
 WHOSE = {"workflow_name": WORKFLOW, "instance_id": "x", "run_number": 0}
@@ -52,6 +55,11 @@ AT_MS = START_MS + 2_000
 POSITION = {"partition": 0, "offset": 1}
 STARTED = RunStarted("{}", "seed")
 FAILURE = Failure("Unreachable", "no answer", '{"tries":  3}')
+NO_ERROR = dict.fromkeys(("error_name", "error_message", "error_detail"))
+#: What a run without retention has when it ends.
+ENDED = {"forced": True, "output": None, "completed_at": AT_MS, "retention_until": None}
+#: What an entry has when it ends.
+ENDS = {"completed_at": AT_MS, "next_retry_at": None}
 SHOWN = {"error_name": "Unreachable", "error_message": "no answer", "error_detail": '{"tries":  3}'}
 
 
@@ -80,12 +88,22 @@ def planned_of(records: Sequence[Appended], claims: Claims | None = None) -> Pla
 
 
 def rows(plan: Plan, table: str) -> list[Row]:
+    """The rows of a table: a whole one without nulls, a change with those that it sets."""
     return [
-        row
+        shown(table.removesuffix("_changes"), row)
         for row_statement in plan.statements
         if row_statement.table == table
         for row in json.loads(row_statement.rows)
     ]
+
+
+def shown(table: str, row: Row) -> Row:
+    bits = BITS.get(table, dict.fromkeys(row, 0))
+    changed = row.pop("changed", 0)
+    assert set(row) <= set(bits), "every column is declared"
+    assert isinstance(changed, int)
+    cleared = {name: None for name, bit in bits.items() if bit & changed}
+    return {**cleared, **{name: value for name, value in row.items() if value is not None}}
 
 
 def the_row(plan: Plan, table: str) -> Row:
@@ -98,7 +116,7 @@ def the_row(plan: Plan, table: str) -> Row:
 def instance(*events: LogEvent) -> Row:
     """What becomes of an instance that was there, without when and where."""
     row = the_row(planned(*events), "workflow_instance_changes")
-    expected = {"updated_at_ms": AT_MS, **POSITION}
+    expected = {"updated_at": AT_MS, **POSITION}
     assert {name: row.pop(name) for name in expected} == expected
     return row
 
@@ -112,9 +130,9 @@ def test_a_run_that_begins_is_a_row():
         "status": "active",
         "forced": True,
         "params": '{"sku":  1}',
-        "started_at_ms": AT_MS,
+        "started_at": AT_MS,
         "run_offset": POSITION["offset"],
-        "updated_at_ms": AT_MS,
+        "updated_at": AT_MS,
         **POSITION,
         "parent_workflow_name": "order",
         "parent_instance_id": "big",
@@ -143,10 +161,9 @@ def test_a_run_that_begins_is_a_row():
         (
             [RunTerminated("enough")],
             {
+                **ENDED,
                 "status": "terminated",
-                "forced": True,
-                "ended": True,
-                "completed_at_ms": AT_MS,
+                "error_detail": None,
                 "error_name": "Terminated",
                 "error_message": "the instance was terminated: enough",
             },
@@ -154,20 +171,17 @@ def test_a_run_that_begins_is_a_row():
         (
             [RunPaused(), RunCompleted("null")],
             {
+                **ENDED,
+                **NO_ERROR,
                 "status": "complete",
-                "forced": True,
-                "ended": True,
                 "output": "null",
-                "completed_at_ms": AT_MS,
             },
         ),
         (
             [RunErrored(FAILURE)],
             {
+                **ENDED,
                 "status": "errored",
-                "forced": True,
-                "ended": True,
-                "completed_at_ms": AT_MS,
                 **SHOWN,
             },
         ),
@@ -183,7 +197,7 @@ def test_what_happens_to_a_run_in_the_batch_that_begins_it_is_in_its_row():
     plan = planned(STARTED, RunSuspended(), completed(), RunErrored(FAILURE))
     assert rows(plan, "workflow_instance_changes") == []
     row = the_row(plan, "workflow_instance")
-    assert (row["status"], row["completed_at_ms"], row["error_name"]) == (
+    assert (row["status"], row["completed_at"], row["error_name"]) == (
         "errored",
         AT_MS,
         "Unreachable",
@@ -229,7 +243,7 @@ def test_the_latest_claim_of_a_partition_names_its_owner():
             "known": sorted({WORKFLOW, "order", "invoice"}),
             "params_schemas": {},
             "limits": {},
-            "claimed_at_ms": START_MS + 3_000,
+            "claimed_at": START_MS + 3_000,
         },
         {
             "partition": 1,
@@ -239,7 +253,7 @@ def test_the_latest_claim_of_a_partition_names_its_owner():
             "known": [],
             "params_schemas": {},
             "limits": {},
-            "claimed_at_ms": START_MS + 2_000,
+            "claimed_at": START_MS + 2_000,
         },
     ]
 
@@ -262,7 +276,7 @@ def test_a_retry_copies_what_was_told_before_it_and_not_what_comes_after():
     assert [row_statement.table for row_statement in plan.statements][:7] == [
         "workflow_owner",
         *("workflow_step", "workflow_event"),
-        *("workflow_retries", "workflow_step", "workflow_step_changes", "workflow_deliveries"),
+        *("workflow_retries", "workflow_step", "workflow_step_changes", "workflow_event_changes"),
     ]
     assert rows(plan, "workflow_retries") == [
         {
@@ -271,7 +285,7 @@ def test_a_retry_copies_what_was_told_before_it_and_not_what_comes_after():
             "run_number": 1,
             "kept": kept,
             "reopened": reopened,
-            "started_at_ms": START_MS + 1_000 * (offset + 1),
+            "started_at": START_MS + 1_000 * (offset + 1),
             "offset": offset,
         }
         for instance_id, kept, reopened, offset in (
@@ -307,9 +321,9 @@ def test_a_completed_step_is_a_row():
         "result": "1",
         "ordinal": 4,
         "sequence": 7,
-        "created_at_ms": START_MS,
-        "updated_at_ms": AT_MS,
-        "completed_at_ms": AT_MS,
+        "created_at": START_MS,
+        "updated_at": AT_MS,
+        "completed_at": AT_MS,
         "offset": 1,
     }
 
@@ -318,11 +332,11 @@ def test_a_first_attempt_that_takes_a_while_is_a_row_and_its_result_leaves_when_
     begun = StepStarted("a", "A", 4, START_MS, 1, 6, 600_000)
     row = the_row(planned(begun, sequence=7), "workflow_step")
     assert (row["status"], row["attempts"], row["max_attempts"]) == ("pending", 0, 6)
-    assert (row["created_at_ms"], row["last_attempt_at_ms"]) == (START_MS, START_MS)
-    assert "completed_at_ms" not in row
+    assert (row["created_at"], row["last_attempt_at"]) == (START_MS, START_MS)
+    assert "completed_at" not in row
     ended = the_row(planned(begun, completed(), sequence=7), "workflow_step")
     assert (ended["status"], ended["attempts"], ended["sequence"]) == ("completed", 1, 7)
-    assert (ended["last_attempt_at_ms"], ended["completed_at_ms"]) == (START_MS, AT_MS)
+    assert (ended["last_attempt_at"], ended["completed_at"]) == (START_MS, AT_MS)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +347,7 @@ def test_a_failed_step_waits_for_its_next_attempt_if_there_is_one(
 ):
     row = the_row(planned(failed(retry_at_ms=retry_at_ms, max_attempts=0)), "workflow_step")
     assert {name: row[name] for name in (*status, *SHOWN)} == {**status, **SHOWN}
-    assert row.get("next_retry_at_ms") == retry_at_ms
+    assert row.get("next_retry_at") == retry_at_ms
     assert row["attempts"] == 2
     assert "max_attempts" not in row
     assert "timeout_ms" not in row
@@ -347,14 +361,14 @@ def test_a_failed_step_waits_for_its_next_attempt_if_there_is_one(
         (opened(kind=EntryKind.RACE), {"type": "race", "status": "pending"}),
         (
             opened(kind=EntryKind.SLEEP, wake_at_ms=9),
-            {"type": "sleep", "status": "waiting", "wake_at_ms": 9},
+            {"type": "sleep", "status": "waiting", "wake_at": 9},
         ),
         (
             opened(kind=EntryKind.WAIT, wake_at_ms=9, event_types=("paid",)),
             {
                 "type": "wait_for_event",
                 "status": "waiting",
-                "wake_at_ms": 9,
+                "wake_at": 9,
                 "wait_event_type": "paid",
             },
         ),
@@ -385,8 +399,8 @@ def test_an_entry_that_opens_is_a_row(event: EntryOpened, expected: Row):
         "attempts": 0,
         "ordinal": 4,
         "sequence": 0,
-        "created_at_ms": AT_MS,
-        "updated_at_ms": AT_MS,
+        "created_at": AT_MS,
+        "updated_at": AT_MS,
         "offset": 1,
         **expected,
     }
@@ -397,21 +411,24 @@ def test_an_entry_that_opens_is_a_row(event: EntryOpened, expected: Row):
     [
         (
             EntryCompleted("a", "1"),
-            {"status": "completed", "completed_at_ms": AT_MS, "settled": True, "result": "1"},
+            {"status": "completed", **ENDS, **NO_ERROR, "result": "1"},
         ),
         (
             EntryErrored("a", FAILURE),
-            {"status": "errored", "completed_at_ms": AT_MS, "settled": True, **SHOWN},
+            {"status": "errored", **ENDS, **SHOWN, "result": None},
         ),
-        (EntriesCancelled(("a",)), {"status": "cancelled", "completed_at_ms": AT_MS}),
-        (StepsRetried(("a",)), {"status": "pending", "last_attempt_at_ms": AT_MS}),
-        (EntryRolledBack("a"), {"rolled_back_at_ms": AT_MS}),
-        (EntryRolledBack("a", FAILURE), {"rollback_failed_at_ms": AT_MS}),
+        (EntriesCancelled(("a",)), {"status": "cancelled", **ENDS}),
+        (
+            StepsRetried(("a",)),
+            {"status": "pending", "last_attempt_at": AT_MS, "next_retry_at": None},
+        ),
+        (EntryRolledBack("a"), {"rolled_back_at": AT_MS}),
+        (EntryRolledBack("a", FAILURE), {"rollback_failed_at": AT_MS}),
     ],
 )
 def test_what_happens_to_an_entry_changes_a_row_that_was_there(event: LogEvent, expected: Row):
     row = the_row(planned(event), "workflow_step_changes")
-    assert row == {"step_key": "a", "updated_at_ms": AT_MS, "offset": 1, **expected}
+    assert row == {"step_key": "a", "updated_at": AT_MS, "offset": 1, **expected}
     assert rows(planned(event), "workflow_step") == []
 
 
@@ -419,20 +436,20 @@ def test_what_happens_to_an_entry_in_the_batch_that_opens_it_is_in_its_row():
     plan = planned(failed(retry_at_ms=9), EntriesCancelled(("a",)), EntryRolledBack("a"))
     assert rows(plan, "workflow_step_changes") == []
     row = the_row(plan, "workflow_step")
-    assert (row["status"], row["error_name"], row["rolled_back_at_ms"]) == (
+    assert (row["status"], row["error_name"], row["rolled_back_at"]) == (
         "cancelled",
         "Unreachable",
         AT_MS,
     )
-    assert "next_retry_at_ms" not in row
+    assert "next_retry_at" not in row
 
 
 def test_a_step_that_is_tried_again_waits_for_no_time_and_its_instance_moves():
     plan = planned(RunSuspended(), failed(retry_at_ms=9), StepsRetried(("a",)))
     row = the_row(plan, "workflow_step")
     assert (row["status"], row["error_name"]) == ("pending", "Unreachable")
-    assert row["last_attempt_at_ms"] == AT_MS
-    assert "next_retry_at_ms" not in row
+    assert row["last_attempt_at"] == AT_MS
+    assert "next_retry_at" not in row
     assert the_row(plan, "workflow_instance_changes")["status"] == "active"
 
 
@@ -440,9 +457,9 @@ def test_a_step_keeps_the_sequence_of_its_first_attempt_and_loses_the_error():
     plan = planned(failed(retry_at_ms=9), StepsRetried(("a",)), completed(attempt=3), sequence=5)
     row = the_row(plan, "workflow_step")
     assert (row["sequence"], row["status"]) == (5, "completed")
-    assert row["last_attempt_at_ms"] == AT_MS
+    assert row["last_attempt_at"] == AT_MS
     assert "error_name" not in row
-    assert "next_retry_at_ms" not in row
+    assert "next_retry_at" not in row
 
 
 def test_the_time_is_nothing_that_is_shown():
@@ -467,7 +484,11 @@ def test_what_a_loop_forgets_is_deleted_and_not_written():
         "workflow_step_trims",
         "workflow_step",
     ]
-    assert the_row(plan, "workflow_step_trims") == {"step_key": "pages", "trim_before": 10}
+    assert the_row(plan, "workflow_step_trims") == {
+        "step_key": "pages",
+        "trim_before": 10,
+        "offset": 1,
+    }
     assert [row["step_key"] for row in rows(plan, "workflow_step")] == [
         "pages/~10/a",
         "pages/~x/a",
@@ -476,7 +497,7 @@ def test_what_a_loop_forgets_is_deleted_and_not_written():
     assert the_row(plan, "workflow_step_changes") == {
         "step_key": "pages",
         "trimmed_before": 10,
-        "updated_at_ms": AT_MS,
+        "updated_at": AT_MS,
         "offset": 1,
     }
     assert rows(planned(LoopAdvanced("pages", 1, "null")), "workflow_step_trims") == []
@@ -492,16 +513,16 @@ def test_an_event_is_a_row_until_a_wait_takes_it():
         "type": "paid",
         "payload": '{"by": "me"}',
         "sequence": 3,
-        "created_at_ms": 5,
+        "created_at": 5,
         "offset": 1,
     }
     assert the_row(planned(received, sequence=3), "workflow_event") == row
-    taken = {"delivered_at_ms": AT_MS, "consumed_by_step_key": "a", "offset": 1}
+    taken = {"delivered_at": AT_MS, "consumed_by_step_key": "a", "offset": 1}
     takes = EntryCompleted("a", "null", ("e1",))
     plan = planned(received, takes, sequence=3)
     assert the_row(plan, "workflow_event") == {**row, **taken}
-    assert rows(plan, "workflow_deliveries") == []
-    assert the_row(planned(takes), "workflow_deliveries") == {"id": "e1", **taken}
+    assert rows(plan, "workflow_event_changes") == []
+    assert the_row(planned(takes), "workflow_event_changes") == {"id": "e1", **taken}
 
 
 def test_a_line_has_the_place_where_it_lies_as_its_id():
@@ -515,7 +536,7 @@ def test_a_line_has_the_place_where_it_lies_as_its_id():
         "message": "charged",
         "data": '{"amount": 125}',
         "is_replay": True,
-        "created_at_ms": AT_MS,
+        "created_at": AT_MS,
     }
 
 
@@ -568,7 +589,7 @@ def test_a_run_that_has_ended_says_until_when_its_instance_is_kept(
     log.write("x", STARTED, end).write("y", STARTED).write("y", end)
     plan = projection.plan(projection.read(log.records(), Claims()))
     result = [row for row in rows(plan, "workflow_instance") if row["instance_id"] == "x"]
-    assert [row.get("retention_until_ms") for row in result] == [kept_ms and AT_MS + kept_ms]
+    assert [row.get("retention_until") for row in result] == [kept_ms and AT_MS + kept_ms]
 
 
 def test_an_instance_that_is_deleted_leaves_no_patch_of_before():

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwater.streams.deadlines import SESSION_S, SessionDeadlines
+from headwater.streams.ownership.deadlines import SESSION_S, SessionDeadlines
 
 NS = 1_000_000_000
 

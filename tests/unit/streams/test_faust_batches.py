@@ -27,6 +27,12 @@ class Broker:
         self.position = committed or FIRST
         self.answers = asyncio.Event()
         self.answers.set()
+        self.takes_commits = True
+
+    async def commit(self, offsets: dict[TP, int]) -> bool:
+        if self.takes_commits:
+            self.committed = offsets[WHERE]
+        return self.takes_commits
 
     async def getmany(self, _: set[TP] | None, __: float) -> dict[TopicPartition, list[Incoming]]:
         await self.answers.wait()
@@ -132,5 +138,33 @@ def test_a_batch_cannot_be_done_while_the_one_before_it_is_not():
         (second,) = await fetched(consumer)
         with pytest.raises(OffsetGap, match=f"follows {END}"):
             second.done()
+
+    run(5, scenario)
+
+
+def test_only_what_is_done_is_committed():
+    async def scenario(consumer: BatchConsumer, broker: Broker) -> None:
+        await consumer.perform_seek()
+        (batch,) = await fetched(consumer)
+        assert not await consumer.commit()
+        assert broker.committed == 5
+        batch.done()
+        assert await consumer.commit()
+        assert broker.committed == END
+        assert not await consumer.commit(), "there is nothing more"
+
+    run(5, scenario)
+
+
+def test_a_commit_that_failed_is_repeated():
+    async def scenario(consumer: BatchConsumer, broker: Broker) -> None:
+        await consumer.perform_seek()
+        (batch,) = await fetched(consumer)
+        batch.done()
+        broker.takes_commits = False
+        assert not await consumer.commit()
+        broker.takes_commits = True
+        assert await consumer.commit()
+        assert broker.committed == END
 
     run(5, scenario)

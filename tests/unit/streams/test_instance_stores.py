@@ -161,7 +161,6 @@ class Owned:
             0,
             self.restored.claims,
             self.restored.instances,
-            self.restored.wakes,
             code=Code({"order": kind}, concurrency={} if limit is None else {"order": limit}),
             number_activations=lambda _: 1,
             draw_seed=lambda: "seed",

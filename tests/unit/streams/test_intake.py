@@ -33,9 +33,8 @@ from headwater.schemas.topics import (
 )
 from headwater.streams.kafka.dead_letters import KEY, NO_EFFECTS, REPLAY_OF, RULE, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
-from headwater.streams.pipeline.intake import Intake
-from headwater.streams.pipeline.partition_lease import PartitionCheckpoint
-from headwater.streams.pipeline.partition_state import PartitionState
+from headwater.streams.pipeline.deduplication import Intake
+from headwater.streams.pipeline.partition_state import PartitionCheckpoint, PartitionState
 from headwater.streams.pipeline.record_batch import phases
 from tests.fakes.memory_store import MemoryStore
 

@@ -2,17 +2,22 @@
 
 import pytest
 
-from headwater.processors.runs.claims import NO_EPOCH, NewestEpoch, epoch_after
+from headwater.processors.runs.claims import UNCLAIMED, Claims, epoch_after
 from headwater.schemas.epochs import EPOCH
 from headwater.schemas.topics import OUTCOMES, WAITING
 from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.ownership.leases import Gap, PartitionLost
 from headwater.streams.pipeline.partition_lease import (
     Fold,
-    Gap,
-    PartitionLease,
-    PartitionLost,
+    PipelineLease,
     claim,
 )
+from headwater.streams.pipeline.partition_state import PartitionState
+from tests.fakes.memory_store import MemoryStore
+
+
+def lease_of(claims: dict[str, int]) -> PipelineLease:
+    return PipelineLease(PartitionState(0, MemoryStore()), 5, claims)
 
 
 def written(key: bytes, epoch: int | None, offset: int) -> Incoming:
@@ -27,14 +32,14 @@ def claimed(epoch: int, offset: int, unseen: tuple[int, int] | None = None) -> I
 
 
 def test_a_record_is_void_when_a_newer_owner_came_before_it_and_no_owner_is_always_heard():
-    newest = NewestEpoch()
-    assert [newest.admit(epoch) for epoch in (3, 3, 7, 3, None, 7)] == [
+    claims = Claims()
+    assert [claims.admit_epoch(epoch) for epoch in (3, 3, 7, 3, None, 7)] == [
         True, True, True, False, True, True,
     ]  # fmt: skip
 
 
 def test_an_epoch_is_an_offset_and_greater_where_offsets_began_again():
-    assert epoch_after(9, NO_EPOCH) == 9
+    assert epoch_after(9, UNCLAIMED) == 9
     assert epoch_after(9, 8) == 9
     assert epoch_after(2, 8) == 11
 
@@ -65,22 +70,22 @@ def test_the_last_claim_that_counts_says_where_outcomes_were_not_looked_at():
 
 
 def test_offsets_that_follow_each_other_are_ours_and_others_are_a_gap():
-    tenure = PartitionLease(0, 5, {WAITING: 10, OUTCOMES: 3})
+    tenure = lease_of({WAITING: 10, OUTCOMES: 3})
     assert tenure.appended(WAITING, 0, 11, 4) is None
     assert tenure.appended(WAITING, 0, 17, 1) == Gap(WAITING, 15, 17)
-    assert tenure.ended(WAITING, 18) is None
-    assert tenure.ended(WAITING, 20) == Gap(WAITING, 18, 20)
+    assert tenure.reached(WAITING, 18) is None
+    assert tenure.reached(WAITING, 20) == Gap(WAITING, 18, 20)
     assert tenure.appended(WAITING, 1, 99, 1) is None  # A hop is no business of this partition.
     assert tenure.unseen == (4, 5)
 
 
 def test_a_batch_that_lies_before_what_was_appended_ends_the_tenure():
     with pytest.raises(PartitionLost, match="at 11 or later, found it at -1"):
-        PartitionLease(0, 5, {WAITING: 10}).appended(WAITING, 0, -1, 1)
+        lease_of({WAITING: 10}).appended(WAITING, 0, -1, 1)
 
 
 def test_of_a_gap_void_records_are_hidden_and_a_newer_owner_ends_the_tenure():
-    tenure = PartitionLease(0, 5, {WAITING: 10})
+    tenure = lease_of({WAITING: 10})
     counting, hidden = tenure.classify(
         [written(b"a", 4, 11), written(b"b", None, 12), written(b"c", 5, 13), claimed(4, 14)]
     )

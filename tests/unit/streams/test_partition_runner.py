@@ -27,13 +27,16 @@ from headwater.streams.kafka.appender import Sent
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StoreCorrupted
-from headwater.streams.pipeline import partition_runner, sweeps
+from headwater.streams.ownership.deadlines import SessionExpired
+from headwater.streams.ownership.leases import LogCut, PartitionLost
+from headwater.streams.ownership.phases import OwnedPartitions
+from headwater.streams.ownership.watchdog import Stalled, Watchdog
+from headwater.streams.pipeline import fenced_log
 from headwater.streams.pipeline._faust import TP
-from headwater.streams.pipeline.intake import Intake
-from headwater.streams.pipeline.partition_lease import Fold, LogCut, PartitionLost
+from headwater.streams.pipeline.deduplication import Intake
+from headwater.streams.pipeline.fenced_log import FencedLog
+from headwater.streams.pipeline.partition_lease import Fold
 from headwater.streams.pipeline.partition_runner import PartitionRunner
-from headwater.streams.pipeline.worker import SessionExpired
-from headwater.streams.watchdog import Stalled, Watchdog
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.streams.test_intake import AUTH, DAILY, NOW, PROVIDERS, incoming, raw, received
 from tests.unit.streams.test_wiping import ordered
@@ -179,7 +182,7 @@ class Batch:
 
 @pytest.fixture(autouse=True)
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_runner, "read_partition", read_partition)
+    monkeypatch.setattr(fenced_log, "read_partition", read_partition)
 
 
 class Time:
@@ -205,16 +208,22 @@ def agent_of(
     async def open_store(_: int) -> MemoryStore:
         return kept
 
-    agent = PartitionRunner(
-        Intake(placement=Placement(PROVIDERS, "user_"), partitions=1, park_for_ms=PARK_FOR_MS),
+    partitions = OwnedPartitions(watchdog)
+    topics = FencedLog(
         cluster=log,
         appender=log,
-        offsets=log,
         check_session=(lease or Lease()).check,
-        watchdog=watchdog or Watchdog(patience_s=1e9, monotonic=lambda: 0.0),
+        owner=owner,
+        memory=Intake.memory,
+        progress=partitions.progress,
+    )
+    agent = PartitionRunner(
+        Intake(placement=Placement(PROVIDERS, "user_"), partitions=1, park_for_ms=PARK_FOR_MS),
+        topics=topics,
+        partitions=partitions,
+        offsets=log,
         open_store=open_store,
         clock=clock or BrokerClock(lambda: NOW, lambda: 0.0),
-        owner=owner,
     )
     agent.assigned(ALL)
     return agent
@@ -561,7 +570,7 @@ def test_a_rebalance_while_hidden_records_are_read_ends_nobody(
         if goes_on == "prepare":
             two.revoked()
             two.assigned(ALL)
-        monkeypatch.setattr(partition_runner, "read_partition", read)
+        monkeypatch.setattr(fenced_log, "read_partition", read)
         await (two.tick() if goes_on == "tick" else two.prepare(0))
         assert rebalances
         await agent_of(log, "three").prepare(0)
@@ -690,8 +699,6 @@ def test_what_was_decided_and_not_appended_is_no_memory_of_a_worker_that_lives_o
 
 
 def test_a_wipe_whose_end_could_not_be_appended_is_not_over(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sweeps, "read_partition", read_partition)
-
     async def scene() -> None:
         log, store = Log(), MemoryStore()
         agent = agent_of(log, store=store)

@@ -11,8 +11,12 @@ from headwater.schemas.tables import CONNECTIONS
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.pipeline.partition_lease import PartitionCheckpoint
-from headwater.streams.pipeline.partition_state import FORM, LookupKey, PartitionState
+from headwater.streams.pipeline.partition_state import (
+    FORM,
+    LookupKey,
+    PartitionCheckpoint,
+    PartitionState,
+)
 from tests.fakes.memory_store import MemoryStore
 
 NOW = 1_783_000_000_000

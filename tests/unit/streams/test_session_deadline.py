@@ -1,8 +1,10 @@
 """The lease: whoever looks first after a stop, the pulse or an append, finds that it was lost."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from headwater.streams.pipeline.worker import SessionDeadline, SessionExpired
+from headwater.streams.ownership.deadlines import SessionDeadlines, SessionExpired
 
 
 class Clock:
@@ -10,8 +12,8 @@ class Clock:
         self.now = 100.0
         self.stops_after_reading = False
 
-    def __call__(self) -> float:
-        now = self.now
+    def __call__(self) -> int:
+        now = int(self.now * 1_000_000_000)
         if self.stops_after_reading:
             self.stop()
         return now
@@ -27,24 +29,22 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def lease(clock: Clock) -> SessionDeadline:
-    return SessionDeadline(valid_for_s=10, monotonic=clock)
+def lease(clock: Clock) -> Iterator[SessionDeadlines]:
+    made = SessionDeadlines.create(session_s=10, clock_ns=clock)
+    made.confirm(clock.now)
+    yield made
+    made.close()
 
 
-def test_before_the_first_pulse_nothing_is_lost(lease: SessionDeadline, clock: Clock):
-    clock.stop()
-    lease.check()
-
-
-def test_a_pulse_in_time_keeps_it(lease: SessionDeadline, clock: Clock):
+def test_a_pulse_in_time_keeps_it(lease: SessionDeadlines, clock: Clock):
     for _ in range(5):
         lease.renew()
-        clock.now += 10
+        clock.now += 9.9
         lease.check()
 
 
 def test_an_append_after_a_stop_finds_it_lost_and_so_does_the_pulse_then(
-    lease: SessionDeadline, clock: Clock
+    lease: SessionDeadlines, clock: Clock
 ):
     lease.renew()
     clock.stop()
@@ -55,7 +55,7 @@ def test_an_append_after_a_stop_finds_it_lost_and_so_does_the_pulse_then(
 
 
 def test_a_pulse_after_a_stop_finds_it_lost_and_so_does_an_append_then(
-    lease: SessionDeadline, clock: Clock
+    lease: SessionDeadlines, clock: Clock
 ):
     lease.renew()
     clock.stop()
@@ -65,7 +65,7 @@ def test_a_pulse_after_a_stop_finds_it_lost_and_so_does_an_append_then(
         lease.check()
 
 
-def test_a_stop_in_the_middle_of_a_pulse_does_not_renew_it(lease: SessionDeadline, clock: Clock):
+def test_a_stop_in_the_middle_of_a_pulse_does_not_renew_it(lease: SessionDeadlines, clock: Clock):
     lease.renew()
     clock.now += 1
     clock.stops_after_reading = True

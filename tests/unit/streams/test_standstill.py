@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from headwater.streams.watchdog import StandstillWatch
+from headwater.streams.ownership.watchdog import StandstillWatch
 
 PATIENCE_S = 30
 
@@ -70,7 +70,7 @@ def test_looks_are_counted_and_not_time(caplog: pytest.LogCaptureFixture):
 #: Code in C that holds the interpreter: no thread of Python goes on.
 HELD = """
 import asyncio, ctypes
-from headwater.streams import watchdog
+from headwater.streams.ownership import watchdog
 
 async def main():
     watchdog._SLACK_S = 0.5

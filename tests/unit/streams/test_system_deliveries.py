@@ -21,7 +21,7 @@ from headwater.schemas.providers.headwater import (
 from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookReceived
 from headwater.schemas.topics import EFFECTS, OUTCOMES, WEBHOOKS
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
 from tests.fakes.memory_store import MemoryStore
 

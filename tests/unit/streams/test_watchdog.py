@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headwater.streams.watchdog import Stalled, Watchdog
+from headwater.streams.ownership.watchdog import Stalled, Watchdog
 
 PATIENCE_S = 30
 
@@ -44,7 +44,7 @@ def test_who_has_left_is_not_watched():
 #: Nobody reads its standard error, which is full, so whoever writes there waits.
 UNREAD = """
 import fcntl, os, time
-from headwater.streams import watchdog
+from headwater.streams.ownership import watchdog
 
 flags = fcntl.fcntl(2, fcntl.F_GETFL)
 fcntl.fcntl(2, fcntl.F_SETFL, flags | os.O_NONBLOCK)

@@ -4,27 +4,26 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from headwater.gateway.api.ports import DeploymentLog
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows.bodies import generic, text
 from headwater.gateway.api.workflows.command_service import CommandResult, CommandService
 from headwater.gateway.api.workflows.runs.bodies import NewRun
 from headwater.processors.deployments import Deployments, artifact_of
-from headwater.processors.idempotency import (
+from headwater.processors.idempotency_keys import (
     Answered,
     Conflict,
     IdempotencyKey,
     Pending,
-    StoredRequest,
     canonical_hash,
     key_result,
     reservation,
 )
 from headwater.processors.runs.lifecycle import CANCEL
+from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.runs import FoundRun, Runs, state_of
 from headwater.schemas.deployments import DeploymentCreated
 from headwater.schemas.errors import StoreUnavailable
@@ -39,6 +38,7 @@ from headwater.schemas.failures import (
 from headwater.schemas.history import Artifact, Once, StartRun
 from headwater.schemas.statuses import RunState
 from headwater.schemas.v1_answers import RunCreated
+from headwater.streams.workflows.deployment_log import DeploymentLog
 
 _NONE_ACTIVE = "No active deployment. Activate a deployment before triggering runs."
 
@@ -98,25 +98,6 @@ def artifact_for(deployments: Deployments, workflow: str, name: str | None) -> A
 _LOG: Final = logging.getLogger("headwater.gateway")
 
 
-class IdempotencyKeyStore(Protocol):
-    """Storage of idempotency keys and responses.
-
-    Raises:
-        StoreUnavailable: Every method raises it.
-    """
-
-    async def reserve(self, key: IdempotencyKey, reservation: StoredRequest) -> StoredRequest:
-        """Reserve a key; return what is stored under it afterwards."""
-
-    async def complete(
-        self, key: IdempotencyKey, run_id: str, status: int, body: str
-    ) -> StoredRequest | None:
-        """Store the first response of a key; return what is stored afterwards."""
-
-    async def refuse(self, key: IdempotencyKey, run_id: str) -> None:
-        """Record that the run of a reservation was refused."""
-
-
 class RunResult(NamedTuple):
     """Result of a request that creates a run.
 
@@ -162,7 +143,7 @@ class IdempotentRequests:
     the same key get again.
     """
 
-    def __init__(self, keys: IdempotencyKeyStore) -> None:
+    def __init__(self, keys: IdempotencyKeys) -> None:
         self._keys = keys
 
     async def execute(self, request: IdempotentRequest) -> RunResult:
@@ -225,7 +206,7 @@ class RunPorts(NamedTuple):
     """External dependencies of the run service."""
 
     rows: Runs
-    keys: IdempotencyKeyStore
+    keys: IdempotencyKeys
     deployments: DeploymentLog
     project_id: str
 

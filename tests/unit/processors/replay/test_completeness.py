@@ -5,9 +5,9 @@ from typing import get_args
 from headwater.processors.code import appliers, decide
 from headwater.processors.code.host_messages import CodeCommand
 from headwater.processors.graph import appliers as graph_appliers
+from headwater.processors.rows.plan import INSTANCE_ONLY, PLANNERS
 from headwater.processors.runs import appliers as runs
 from headwater.processors.runs.decisions import HostFailed, Request, StepUnderWay, Wake
-from headwater.projections.workflows import plan
 from headwater.schemas.history import LogEvent, PostsSent, RunCommand, RunStarted
 from headwater.schemas.history.code import CodeEvent
 from headwater.schemas.history.graph import GraphEvent
@@ -38,7 +38,8 @@ def test_every_event_of_a_run_of_a_graph_has_an_applier():
 
 
 def test_every_event_of_the_log_has_its_rows_or_is_said_to_have_none():
-    assert {*plan._PLANNERS, *get_args(SlotEvent)} == set(get_args(LogEvent))
+    assert {*PLANNERS, *INSTANCE_ONLY, *get_args(SlotEvent)} == set(get_args(LogEvent))
+    assert not INSTANCE_ONLY & set(PLANNERS)
 
 
 def test_everything_that_code_its_host_and_the_clock_ask_for_has_a_decider():

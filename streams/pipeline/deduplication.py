@@ -64,9 +64,9 @@ class Intake:
 
     def __init__(
         self,
+        partitions: int,
         *,
         placement: Placement,
-        partitions: int,
         park_for_ms: int,
         rules: Sequence[Rule] = (),
         evaluator: Evaluator | None = None,

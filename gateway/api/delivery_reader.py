@@ -5,14 +5,12 @@ request, because code and data stay in the processor's caches. So deliveries tha
 append are processed together when it has completed.
 """
 
-import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
 
 from headwater.gateway.api.body_limits import Refusal
-from headwater.gateway.api.ports import DeliveryLog
 from headwater.processors.providers.envelope import (
     UNREADABLE,
     Malformed,
@@ -24,7 +22,7 @@ from headwater.processors.signatures import Claim, Refused, Verified, prove
 from headwater.processors.sources import Source
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import WebhookReceived
-from headwater.streams.pipeline.webhook_log import Appended
+from headwater.streams.pipeline.webhook_log import Appended, WebhookLog
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -52,40 +50,30 @@ class IncomingDelivery:
     verified: Verified | None = None
     #: Set when its envelope has been parsed, too.
     delivery: WebhookReceived | None = None
-    #: Resolved with an `Answer`.
-    answer: "asyncio.Future[Any]" = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
 
 
 #: `Refused` means that the signature is not valid.
 Answer: TypeAlias = Appended | HandshakeResponse | Refused | Refusal
 
 
-class DeliveryBatcher:
-    """Batches the deliveries of one source that arrive at about the same time."""
+class DeliveryReader:
+    """Verifies and parses the deliveries of a source, and appends them in batches."""
 
-    def __init__(self, source: Source, log: DeliveryLog) -> None:
+    def __init__(self, source: Source, log: WebhookLog) -> None:
         self._source = source
         self._log = log
-        self._waiting: list[IncomingDelivery] = []
 
     async def process(self, incoming: IncomingDelivery) -> Answer:
         """Process a delivery together with those that arrive meanwhile; return when it is durable.
 
         Raises:
-            HeadwaterError: As `DeliveryLog.append`.
+            HeadwaterError: As `WebhookLog.append`.
         """
-        if not self._waiting:
-            self._log.at_next_append(self._handle_all)
-        self._waiting.append(incoming)
         try:
-            answer: Answer = await incoming.answer
+            return await self._log.append_prepared(incoming, self._prepare)
         except HeadwaterError:
-            self._abandon(incoming)
             raise
         except Exception:
-            self._abandon(incoming)
             if incoming.verified is None or not incoming.body:
                 raise
             # A signed delivery is kept even if its provider or its encoding has a bug.
@@ -95,49 +83,16 @@ class DeliveryBatcher:
                 raise
             incoming.delivery = delivery
             return await self._log.append(delivery)
-        except BaseException:
-            self._abandon(incoming)
-            raise
-        return answer
 
-    def _abandon(self, incoming: IncomingDelivery) -> None:
-        if incoming.delivery is not None:
-            self._log.leave(incoming.delivery, incoming.answer)
-
-    def _handle_all(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        self._handle([incoming for incoming in waiting if not incoming.answer.done()])
-
-    def _handle(self, batch: Sequence[IncomingDelivery]) -> None:
-        """Process a batch. An exception fails only the delivery that caused it."""
-        try:
-            results = list(self._verify_and_parse(batch))
-        except Exception as error:  # noqa: BLE001 (it reaches the outermost loop of its route)
-            if len(batch) == 1:
-                batch[0].answer.set_exception(error)
-            else:
-                for incoming in batch:
-                    self._handle([incoming])
-            return
-        accepted = []
-        for incoming, result in zip(batch, results, strict=True):
-            if isinstance(result, WebhookReceived):
-                incoming.delivery = result
-                accepted.append(incoming)
-            else:
-                incoming.answer.set_result(result)
-        self._log.begin(
-            [incoming.delivery for incoming in accepted if incoming.delivery is not None],
-            [incoming.answer for incoming in accepted],
-        )
-
-    def _verify_and_parse(
+    def _prepare(
         self, batch: Sequence[IncomingDelivery]
-    ) -> Iterator[WebhookReceived | HandshakeResponse | Refused | Refusal]:
+    ) -> Sequence[WebhookReceived | HandshakeResponse | Refused | Refusal]:
         scheme, secrets = self._source.scheme, self._source.secrets
         proofs = [prove(scheme, incoming.claim, incoming.body, secrets) for incoming in batch]
-        for incoming, proof in zip(batch, proofs, strict=True):
-            yield proof if isinstance(proof, Refused) else self._parse(incoming, proof)
+        return [
+            proof if isinstance(proof, Refused) else self._parse(incoming, proof)
+            for incoming, proof in zip(batch, proofs, strict=True)
+        ]
 
     def _parse(
         self, incoming: IncomingDelivery, verified: Verified
@@ -154,7 +109,8 @@ class DeliveryBatcher:
         routing = source.provider.route(body, incoming.headers)
         if isinstance(routing, Malformed):
             routing = _UNREADABLE  # The pipeline's dead letter states the reason.
-        return self._delivery(incoming, verified, routing)
+        incoming.delivery = self._delivery(incoming, verified, routing)
+        return incoming.delivery
 
     def _delivery(
         self, incoming: IncomingDelivery, verified: Verified, routing: Routing

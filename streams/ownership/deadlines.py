@@ -7,6 +7,9 @@ the join itself. An acknowledged append confirms nothing: the coordinator does n
 may reassign the partition a moment later. A process that was suspended sees that the deadline has
 passed, and releases no effects before the membership is confirmed again. Its code hosts read the
 same deadlines before they begin a step, because they may be suspended independently of it.
+
+The pipeline's worker does not learn of its heartbeats, which Faust sends. Its own pulse confirms
+the membership instead, so only the suspension of the process ends it (`renew`).
 """
 
 import mmap
@@ -17,9 +20,10 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
+from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.clock import monotonic_ns
 
-#: How long a partition is owned after a confirmation: session timeout of the workers' group.
+#: How long a partition is owned after a confirmation: session timeout of the workers' groups.
 SESSION_S: Final = 10.0
 #: Maximum number of partitions; a Kafka cluster has fewer in all. 512 KiB, of which only the
 #: pages in use take memory.
@@ -30,6 +34,13 @@ _COUNT: Final = 0
 _FIRST: Final = 1
 _SIZE: Final = _WORD * (_FIRST + _SLOTS)
 _NS: Final = 1_000_000_000
+
+
+class SessionExpired(HeadwaterError):
+    """The process was suspended for so long that its partitions may have another owner."""
+
+    disposition = Disposition.HALT
+    code = "lease_lost"
 
 
 def anonymous_file(name: str, size: int) -> int:
@@ -103,6 +114,23 @@ class SessionDeadlines:
         """Return whether the group has confirmed the membership within a session."""
         return self._clock_ns() < self._member_until_ns
 
+    def check(self) -> None:
+        """Check that the membership was confirmed within a session.
+
+        Raises:
+            SessionExpired: It was not.
+        """
+        self._check(self._clock_ns())
+
+    def _check(self, now_ns: int) -> None:
+        late_ns = now_ns - self._member_until_ns
+        if late_ns >= 0:
+            raise SessionExpired(
+                f"expected a confirmation within {self._session_ns / _NS:.0f} s, found none for "
+                f"{(late_ns + self._session_ns) / _NS:.1f} s; usual cause: the process or its "
+                "machine was suspended"
+            )
+
     # -- confirmations
 
     def set_partitions(self, count: int) -> None:
@@ -132,9 +160,22 @@ class SessionDeadlines:
         Args:
             sent_s: When the confirmed request was sent, in seconds of `clock.monotonic`.
         """
+        self._confirm(int(sent_s * _NS))
+
+    def renew(self) -> None:
+        """Confirm the membership by a pulse of this process.
+
+        Raises:
+            SessionExpired: The last pulse was too long ago.
+        """
+        now_ns = self._clock_ns()
+        self._check(now_ns)
+        # Not the clock again: a suspension since the check must not count as a pulse.
+        self._confirm(now_ns)
+
+    def _confirm(self, sent_ns: int) -> None:
         with self._lock:
-            until_ns = int(sent_s * _NS) + self._session_ns
-            self._member_until_ns = max(self._member_until_ns, until_ns)
+            self._member_until_ns = max(self._member_until_ns, sent_ns + self._session_ns)
             for partition in self._owned:
                 self._words[_FIRST + partition % _SLOTS] = self._member_until_ns
 

@@ -1,5 +1,6 @@
 """The history of an instance as people read it."""
 
+from headwater.processors.rows.history import HistoryRows
 from headwater.schemas.history import (
     CommandRejected,
     EntryCompleted,
@@ -43,30 +44,31 @@ HISTORY = [
 
 
 def test_steps_are_shown_in_the_order_in_which_they_were_reached_and_times_are_not():
-    assert [key for key, _ in runs(HISTORY)[0].steps()] == ["quote", "w"]
+    assert [row["step_key"] for row in HistoryRows(HISTORY).steps(0)] == ["quote", "w"]
 
 
 def test_events_say_when_and_by_what_they_were_taken():
-    taken, left = runs(HISTORY)[0].events.values()
-    assert (taken.delivered_at_ms, taken.consumed_by_step_key) == (5, "w")
-    assert (left.delivered_at_ms, left.consumed_by_step_key) == (None, None)
+    taken, left = HistoryRows(HISTORY).events(0)
+    assert (taken["delivered_at"], taken["consumed_by_step_key"]) == (5, "w")
+    assert left.keys().isdisjoint({"delivered_at", "consumed_by_step_key"})
 
 
 def test_log_lines_have_the_time_of_their_record():
-    assert runs(HISTORY)[0].logs == [(3, _LINE)]
+    (line,) = HistoryRows(HISTORY).lines(0)
+    assert (line["created_at"], line["message"]) == (3, _LINE.message)
 
 
-def test_each_run_has_a_view_of_its_own():
-    views = runs(HISTORY)
-    states = [view.state for view in views.values()]
-    assert [state.status for state in states if state] == [RunStatus.COMPLETE, RunStatus.ACTIVE]
-    assert (views[1].steps(), views[1].events, views[1].logs) == ([], {}, [])
+def test_each_run_has_rows_of_its_own():
+    states = [run.status for run in runs(HISTORY).values()]
+    assert states == [RunStatus.COMPLETE, RunStatus.ACTIVE]
+    rows = HistoryRows(HISTORY)
+    assert (rows.steps(1), rows.events(1), rows.lines(1)) == ([], [], [])
 
 
 def test_a_run_that_is_retried_is_shown_with_what_it_keeps():
     failed = RunErrored(Failure("Unreachable", "no answer"))
     started = RunStarted("1", "seed", kept=("quote",), reopened=(Reopened("both"),))
-    views = runs(
+    rows = HistoryRows(
         [
             *HISTORY[:4],
             _record(5, EntryOpened("both", "both", EntryKind.JOIN, 3), sequence=6),
@@ -76,11 +78,12 @@ def test_a_run_that_is_retried_is_shown_with_what_it_keeps():
             _record(8, EntryCompleted("w", "1", ("evt-1",)), run_number=1, sequence=2),
         ]
     )
-    assert [(key, entry.status.value) for key, entry in views[1].steps()] == [
+    assert [(row["step_key"], row["status"]) for row in rows.steps(1)] == [
         ("quote", "completed"), ("both", "pending"), ("w", "completed"),
     ]  # fmt: skip
-    (before,), (now,) = (view.events.values() for view in views.values())
-    assert (before.consumed_by_step_key, now.consumed_by_step_key) == (None, "w")
+    (before,), (now,) = rows.events(0), rows.events(1)
+    assert "consumed_by_step_key" not in before
+    assert now["consumed_by_step_key"] == "w"
 
 
 def test_a_refusal_alone_makes_no_instance():

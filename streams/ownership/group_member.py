@@ -21,10 +21,10 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 from typing_extensions import override
 
-from headwater.streams.deadlines import SESSION_S
 from headwater.streams.kafka.cluster import Cluster, start_consumer
 from headwater.streams.kafka.consumer_groups import Committed, MemberFenced, committed_offsets
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.ownership.deadlines import SESSION_S, SessionDeadlines
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,7 @@ T = TypeVar("T")
 class Rebalances(Protocol):
     """Callbacks of a member's user for changes of its partitions.
 
-    The coroutines run on the event loop of the user, one at a time, in order. `confirmed` and
-    `revocation_ended` are called in the thread of the member.
+    They run on the event loop of the user, one at a time, in order.
     """
 
     async def assigned(self, numbers: frozenset[int]) -> None:
@@ -53,12 +52,6 @@ class Rebalances(Protocol):
 
     async def revoked(self, numbers: frozenset[int]) -> None:
         """Release partitions; other members may get them when this returns, or after REVOKE_S."""
-
-    def confirmed(self, sent_s: float) -> None:
-        """Record that the group confirmed the membership by a request sent at this time."""
-
-    def revocation_ended(self) -> None:
-        """Record that other members may have the revoked partitions from now on."""
 
 
 class _Event(NamedTuple):
@@ -79,9 +72,11 @@ class GroupMember:
         member: A name that the member keeps over restarts (static membership), or None.
         client_id: Names this client in the broker's logs.
         rebalances: Callbacks for changes of its partitions.
+        deadlines: Deadlines of its partitions, if it has any. The thread extends them.
+        confirmed: Called on the event loop of the user when they were extended.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the options of a member)
         self,
         *,
         cluster: Cluster,
@@ -90,9 +85,12 @@ class GroupMember:
         member: str | None,
         client_id: str,
         rebalances: Rebalances,
+        deadlines: SessionDeadlines | None = None,
+        confirmed: Callable[[], object] = lambda: None,
     ) -> None:
         self._group, self._topic = group, topic
         self._rebalances = rebalances
+        self._deadlines, self._confirmed = deadlines, confirmed
         self._options = {
             **cluster.options(),
             "group_id": group,
@@ -294,11 +292,15 @@ class GroupMember:
                     "are ignored once another worker has claimed them",
                     *(sorted(numbers), self._topic, REVOKE_S),
                 )
-        self._rebalances.revocation_ended()
+        if self._deadlines is not None:
+            # Other members may have the partitions from now on.
+            self._deadlines.end_generation()
 
     def confirmed(self, sent_s: float) -> None:
         """Record that the group has confirmed the membership."""
-        self._rebalances.confirmed(sent_s)
+        if self._deadlines is not None:
+            self._deadlines.confirm(sent_s)
+            self._call(self._confirmed)
 
 
 class _Listener(ConsumerRebalanceListener):

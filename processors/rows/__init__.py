@@ -1,0 +1,1 @@
+"""Rows of workflows (`schemas.workflow_tables`), as they follow from histories."""

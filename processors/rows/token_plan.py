@@ -1,0 +1,165 @@
+"""Plan changes of token rows from the events of graphs.
+
+Each event of a token sets its status; the latest status determines when it ended or is retried, and
+how a retry of its run restarts it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from headwater.processors.graph.planning import TERMINAL, TokenStatus
+from headwater.processors.rows.patches import EventContext, Patches, error_of
+from headwater.schemas.history import (
+    FanInActivated,
+    JobActivated,
+    JobExtended,
+    LeaseExpired,
+    SubworkflowStarted,
+    TasksDispatched,
+    TaskUnderWay,
+    TokenArrived,
+    TokenCompleted,
+    TokenFailed,
+    TokensCancelled,
+    TokensCreated,
+    TokensTimedOut,
+)
+from headwater.schemas.workflow_tables import AS_STORED
+
+_WAITING: Final = TokenStatus.WAITING_FOR_SIBLINGS
+
+
+def _set(
+    patches: Patches,
+    context: EventContext,
+    number: int,
+    status: TokenStatus,
+    **values: Any,  # noqa: ANN401 (columns)
+) -> None:
+    """Set the status and other columns, and clear the lease and the scheduled retry."""
+    cleared = {"worker": None, "lease_until": None, "next_retry_at": None, "retry_status": None}
+    ended_at = context.at_ms if status in TERMINAL else None
+    changes = {"status": status, **cleared, "completed_at": ended_at, **values}
+    patches.change_token(context, number, changes)
+
+
+def _created(patches: Patches, context: EventContext, event: TokensCreated) -> None:
+    counts = {transition.ref: transition.times for transition in event.taken}
+    iteration_counts = msgspec.json.encode(counts).decode()
+    for index in range(event.count):
+        number, branch = event.first + index, event.branch + index
+        row = context.values(
+            id=number,
+            node_ref=event.node,
+            task=event.task,
+            subworkflow=event.subworkflow,
+            status=TokenStatus.PENDING,
+            path_id=event.path if event.count == 1 else f"{event.path}{branch}",
+            parent_token_id=event.parent,
+            sibling_group=event.group,
+            branch_index=branch,
+            branch_total=event.total,
+            iteration_counts=iteration_counts,
+            attempts=0,
+            created_at=context.at_ms,
+            updated_at=context.at_ms,
+        )
+        patches.put_token(context, number, row)
+
+
+def _dispatched(patches: Patches, context: EventContext, event: TasksDispatched) -> None:
+    for task in event.tasks:
+        more = {"input": task.input, "idempotency_token": task.job}
+        more = {name: value for name, value in more.items() if value is not None}
+        status = TokenStatus.DISPATCHED
+        _set(patches, context, task.token, status, attempts=task.attempt, **more)
+
+
+def _under_way(patches: Patches, context: EventContext, event: TaskUnderWay) -> None:
+    _set(patches, context, event.token, TokenStatus.EXECUTING)
+
+
+def _activated(patches: Patches, context: EventContext, event: JobActivated | JobExtended) -> None:
+    lease = {"worker": event.worker, "lease_until": event.until_ms}
+    _set(patches, context, event.token, TokenStatus.EXECUTING, **lease)
+
+
+def _expired(patches: Patches, context: EventContext, event: LeaseExpired) -> None:
+    attempt = {"attempts": event.attempt + 1, **error_of(event.failure)}
+    _set(patches, context, event.token, TokenStatus.DISPATCHED, **attempt)
+
+
+def _completed(patches: Patches, context: EventContext, event: TokenCompleted) -> None:
+    ended = {"result": event.result, **error_of(None)}
+    _set(patches, context, event.token, TokenStatus.COMPLETED, **ended)
+
+
+def _failed(patches: Patches, context: EventContext, event: TokenFailed) -> None:
+    values = error_of(event.failure)
+    if event.retry_at_ms is not None:
+        status, values["next_retry_at"] = TokenStatus.PENDING, event.retry_at_ms
+    else:
+        status = TokenStatus.TIMED_OUT if event.timed_out else TokenStatus.FAILED
+        values["retry_status"] = TokenStatus.PENDING
+        if event.result is not None:
+            values["result"] = event.result
+    _set(patches, context, event.token, status, **values)
+
+
+def _arrived(patches: Patches, context: EventContext, event: TokenArrived) -> None:
+    deadline = {} if event.until_ms is None else {"wake_at": event.until_ms}
+    _set(patches, context, event.token, _WAITING, **deadline)
+
+
+def _waits_for_child(patches: Patches, context: EventContext, event: SubworkflowStarted) -> None:
+    child: dict[str, Any] = {
+        "child_workflow_name": event.child.workflow,
+        "child_instance_id": event.child.instance_id,
+    }
+    if event.until_ms is not None:
+        child["wake_at"] = event.until_ms
+    _set(patches, context, event.token, TokenStatus.WAITING_FOR_SUBWORKFLOW, **child)
+
+
+def _joined(patches: Patches, context: EventContext, event: FanInActivated) -> None:
+    for number in event.tokens:
+        _set(patches, context, number, TokenStatus.COMPLETED)
+
+
+def _cancelled(patches: Patches, context: EventContext, event: TokensCancelled) -> None:
+    for number in event.tokens:
+        retry = _retry_status(patches.status_of_token(context, number)) if event.kept else None
+        status = TokenStatus.CANCELLED
+        _set(patches, context, number, status, reason=event.reason, retry_status=retry)
+
+
+def _retry_status(before: str | None) -> str:
+    """Return how a retry of the run restarts a token that it keeps, or lets it wait as before."""
+    if before is None:
+        return AS_STORED
+    return _WAITING if before == _WAITING else TokenStatus.PENDING
+
+
+def _timed_out(patches: Patches, context: EventContext, event: TokensTimedOut) -> None:
+    for number in event.tokens:
+        _set(patches, context, number, TokenStatus.TIMED_OUT, retry_status=_WAITING)
+
+
+#: Planners by event.
+TOKEN_PLANNERS: Final[Mapping[type, Callable[[Patches, EventContext, Any], None]]] = {
+    TokensCreated: _created,
+    TasksDispatched: _dispatched,
+    TaskUnderWay: _under_way,
+    JobActivated: _activated,
+    JobExtended: _activated,
+    LeaseExpired: _expired,
+    TokenCompleted: _completed,
+    TokenFailed: _failed,
+    TokenArrived: _arrived,
+    SubworkflowStarted: _waits_for_child,
+    FanInActivated: _joined,
+    TokensCancelled: _cancelled,
+    TokensTimedOut: _timed_out,
+}

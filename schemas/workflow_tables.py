@@ -1,0 +1,477 @@
+"""The tables of workflows, each declared once.
+
+A struct declares the columns of a table: name, type, and a comment, which becomes the comment in
+Postgres. `table_of` adds what a struct cannot express. From a declaration follow the table's DDL,
+the statements that write and copy rows, and the columns that readers select. Answers of the API
+(`schemas.answers`) take the columns that are named like their fields.
+
+Structs only declare. A row in memory is a dict, so that it can have some of the columns: most
+events change a row that only Postgres has (`processors.rows`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """How Postgres stores a column, if its Python type does not determine it."""
+
+    type: str
+    collation: str = ""
+    default: str = ""
+
+
+#: Text that compares as bytes, so that pages and trims do not depend on a locale.
+Key: TypeAlias = Annotated[str, Stored("text", collation='"C"')]
+#: A number that fits 32 bits.
+Integer: TypeAlias = Annotated[int, Stored("integer")]
+#: A time; in memory, Unix milliseconds.
+Moment: TypeAlias = Annotated[int, Stored("timestamptz")]
+#: The text of a JSON value, unchanged: jsonb would reorder keys, round numbers and reject \u0000.
+JsonText: TypeAlias = Annotated[str, Stored("json")]
+#: Texts by name.
+Labels: TypeAlias = Annotated[dict[str, str], Stored("jsonb", default="'{}'")]
+#: Marks a column that becomes null when a retry of the run starts the row again.
+CLEARED: Final = "cleared"
+
+_SQL_TYPES: Final = {str: "text", int: "bigint", bool: "boolean"}
+
+
+class WorkflowInstance(msgspec.Struct):
+    """Instances of workflows with their current run. Topic workflow-history."""
+
+    #: The workflow.
+    workflow_name: Key
+    #: The instance, unique within its workflow.
+    instance_id: Key
+    #: Number of the current run; the first is 0.
+    run_number: Integer
+    #: active, waiting, paused, complete, errored or terminated.
+    status: Literal["active", "waiting", "paused", "complete", "errored", "terminated"]
+    #: Parameters of the run, unchanged JSON text.
+    params: JsonText
+    #: Output of the run, unchanged JSON text.
+    output: JsonText | None
+    #: Name of the error with which the run ended.
+    error_name: str | None
+    #: Message of the error; NUL is replaced by U+FFFD.
+    error_message: str | None
+    #: Additional data of the error, such as a join's.
+    error_detail: JsonText | None
+    #: Workflow of the parent; null unless this is a child.
+    parent_workflow_name: str | None
+    #: The parent.
+    parent_instance_id: str | None
+    #: The parent's run.
+    parent_run_number: Integer | None
+    #: The entry of the parent that started it.
+    parent_step_key: str | None
+    #: Deployment of the current run; null if it follows the newest code (versioning="latest").
+    deployment_id: Key | None
+    #: Labels for searches: texts by name.
+    labels: Labels
+    #: When the first run began.
+    created_at: Moment
+    #: When its last event happened.
+    updated_at: Moment
+    #: When the current run began; for a retry, when the run that it continues began.
+    started_at: Moment
+    #: When the current run ended.
+    completed_at: Moment | None
+    #: When a prune may remove the ended instance; null keeps it indefinitely.
+    retention_until: Moment | None
+    #: Partition of workflow-history.
+    partition: Integer
+    #: Offset of the record that began the current run.
+    run_offset: int
+    #: Offset of the last applied record.
+    offset: int
+
+
+class WorkflowRun(msgspec.Struct):
+    """Earlier runs of instances, as they were in workflow_instance when the next run began."""
+
+    #: The workflow.
+    workflow_name: Key
+    #: The instance.
+    instance_id: Key
+    #: The run; the first is 0.
+    run_number: Integer
+    #: Status when the next run began.
+    status: str
+    #: Parameters of the run.
+    params: JsonText
+    #: Output of the run.
+    output: JsonText | None
+    #: Name of the error with which it ended.
+    error_name: str | None
+    #: Message of the error; NUL is replaced by U+FFFD.
+    error_message: str | None
+    #: Additional data of the error.
+    error_detail: JsonText | None
+    #: Workflow of the parent.
+    parent_workflow_name: str | None
+    #: The parent.
+    parent_instance_id: str | None
+    #: The parent's run.
+    parent_run_number: Integer | None
+    #: The entry of the parent that started it.
+    parent_step_key: str | None
+    #: Deployment of the run.
+    deployment_id: Key | None
+    #: When its last event happened.
+    updated_at: Moment
+    #: When it began.
+    started_at: Moment
+    #: When it ended; null if it was restarted before it ended.
+    completed_at: Moment | None
+    #: Partition of workflow-history.
+    partition: Integer
+    #: Offset of the record that began it.
+    run_offset: int
+    #: Offset of its last record.
+    offset: int
+
+
+class WorkflowStep(msgspec.Struct):
+    """Entries of code workflows: steps, sleeps, waits, loops and others. Topic workflow-history."""
+
+    #: The workflow.
+    workflow_name: Key
+    #: The instance.
+    instance_id: Key
+    #: The run.
+    run_number: Integer
+    #: Path of names, for example pages/~3/fetch.
+    step_key: Key
+    #: The author's name for it.
+    name: str
+    #: do, sleep, wait_for_event, loop, join, race, child, checkpoint or removed.
+    type: str
+    #: pending, waiting, completed, errored or cancelled.
+    status: Literal["pending", "waiting", "completed", "errored", "cancelled"]
+    #: Ended attempts; 0 for all types but do.
+    attempts: Integer
+    #: Maximum attempts; null without a limit.
+    max_attempts: Integer | None
+    #: Timeout of an attempt; null without one.
+    timeout_ms: int | None
+    #: When the next attempt begins, while it is scheduled.
+    next_retry_at: Annotated[Moment | None, CLEARED]
+    #: When a sleep ends or a wait times out; kept after its end.
+    wake_at: Moment | None
+    #: Awaited event type; a JSON list if the author gave a list.
+    wait_event_type: str | None
+    #: Workflow of the child that it started.
+    child_workflow_name: str | None
+    #: The child that it started.
+    child_instance_id: str | None
+    #: Its result, unchanged JSON text.
+    result: Annotated[JsonText | None, CLEARED]
+    #: Name of its error; for do, of the last attempt's.
+    error_name: Annotated[str | None, CLEARED]
+    #: Message of the error; NUL is replaced by U+FFFD.
+    error_message: Annotated[str | None, CLEARED]
+    #: Additional data of the error, such as a join's.
+    error_detail: Annotated[JsonText | None, CLEARED]
+    #: The order in which entries were first reached.
+    ordinal: int
+    #: Number, within the run, of the event that showed it first; breaks ties of ordinals. Negative
+    #: for entries that a retry copied from the previous run, in the order of that run.
+    sequence: int
+    #: When it was first reached.
+    created_at: Moment
+    #: When it last changed.
+    updated_at: Moment
+    #: When its latest attempt began; null for all but do.
+    last_attempt_at: Moment | None
+    #: When it ended; a later rollback does not change it.
+    completed_at: Annotated[Moment | None, CLEARED]
+    #: When its rollback was completed.
+    rolled_back_at: Annotated[Moment | None, CLEARED]
+    #: When its rollback failed for good, after the last attempt of its handler.
+    rollback_failed_at: Annotated[Moment | None, CLEARED]
+    #: Of a loop: earlier iterations were trimmed, and their entries have no rows; null if none was.
+    trimmed_before: int | None
+    #: Offset of the last record that changed the row, in the instance's partition of
+    #: workflow-history.
+    offset: int
+
+
+class WorkflowToken(msgspec.Struct):
+    """Tokens of graph workflows, each at a node, with their status. Topic workflow-history."""
+
+    #: The workflow.
+    workflow_name: Key
+    #: The instance.
+    instance_id: Key
+    #: The run.
+    run_number: Integer
+    #: Number within the run, in the order of creation.
+    id: int
+    #: The node.
+    node_ref: str
+    #: The task of that node.
+    task: str | None
+    #: The workflow that the node starts, if it has no task.
+    subworkflow: str | None
+    #: pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow, completed,
+    #: failed, timed_out or cancelled.
+    status: Literal[
+        "pending",
+        "dispatched",
+        "executing",
+        "waiting_for_siblings",
+        "waiting_for_subworkflow",
+        "completed",
+        "failed",
+        "timed_out",
+        "cancelled",
+    ]
+    #: Its path, extended by .node.branch at each fork.
+    path_id: str
+    #: The token that it follows.
+    parent_token_id: int | None
+    #: The group of its innermost fork.
+    sibling_group: str | None
+    #: Its branch in that fork; the first is 0.
+    branch_index: Integer
+    #: Number of branches of that fork.
+    branch_total: Integer
+    #: How often it took each transition: an object of counts by ref.
+    iteration_counts: JsonText
+    #: Number of its latest attempt; 0 before the first.
+    attempts: Integer
+    #: Input of its task, unchanged JSON text.
+    input: JsonText | None
+    #: Result of its task or workflow, unchanged JSON text.
+    result: Annotated[JsonText | None, CLEARED]
+    #: Name of the error of its latest attempt.
+    error_name: Annotated[str | None, CLEARED]
+    #: Message of the error; NUL is replaced by U+FFFD.
+    error_message: Annotated[str | None, CLEARED]
+    #: Additional data of the error.
+    error_detail: Annotated[JsonText | None, CLEARED]
+    #: When the next attempt begins, while it is scheduled.
+    next_retry_at: Annotated[Moment | None, CLEARED]
+    #: When its wait for siblings or a workflow times out; kept after its end.
+    wake_at: Moment | None
+    #: Why it was cancelled.
+    reason: Annotated[str | None, CLEARED]
+    #: Its status after a retry of its run; null if it had ended before.
+    retry_status: Annotated[str | None, CLEARED]
+    #: Workflow of the child that it started.
+    child_workflow_name: Annotated[str | None, CLEARED]
+    #: The child that it started.
+    child_instance_id: Annotated[str | None, CLEARED]
+    #: Of a job: idempotency token for other systems, the same for all attempts.
+    idempotency_token: Annotated[str | None, CLEARED]
+    #: External worker that holds the lease.
+    worker: Annotated[str | None, CLEARED]
+    #: When the lease expires.
+    lease_until: Annotated[Moment | None, CLEARED]
+    #: When it was created.
+    created_at: Moment
+    #: When it last changed.
+    updated_at: Moment
+    #: When it ended.
+    completed_at: Annotated[Moment | None, CLEARED]
+    #: Offset of the last record that changed the row, in the instance's partition of
+    #: workflow-history.
+    offset: int
+
+
+class WorkflowEvent(msgspec.Struct):
+    """Events received by instances. Topic workflow-history."""
+
+    #: The workflow.
+    workflow_name: Key
+    #: The instance.
+    instance_id: Key
+    #: The run; a retry gets the unconsumed events of the previous run, a restart gets none.
+    run_number: Integer
+    #: The sender's id; an event with the same id is a duplicate.
+    id: Key
+    #: Its type.
+    type: str
+    #: Its payload, unchanged JSON text.
+    payload: JsonText | None
+    #: Number within the run, in order of arrival. Negative for events that a retry copied from the
+    #: previous run.
+    sequence: int
+    #: When it was sent, by the sender's clock.
+    created_at: Moment
+    #: When a wait consumed it; null before.
+    delivered_at: Moment | None
+    #: The wait that consumed it.
+    consumed_by_step_key: str | None
+    #: Offset of the last record that changed the row, in the instance's partition of
+    #: workflow-history.
+    offset: int
+
+
+class WorkflowLog(msgspec.Struct):
+    """Log lines of step.log and of the engine. Topic workflow-history."""
+
+    #: The workflow.
+    workflow_name: Key
+    #: The instance.
+    instance_id: Key
+    #: The run.
+    run_number: Integer
+    #: Position in workflow-history: partition-offset-index, zero-padded, so that text order is the
+    #: order of writing.
+    id: Key
+    #: The step that wrote it, if one did.
+    step_key: str | None
+    #: That step's attempt.
+    attempt: Integer | None
+    #: debug, info, warn or error.
+    level: Literal["debug", "info", "warn", "error"]
+    #: The author's category; system for the engine.
+    category: str
+    #: The message; NUL is replaced by U+FFFD.
+    message: str
+    #: Additional data, unchanged JSON text.
+    data: JsonText | None
+    #: Whether it was written during a replay.
+    is_replay: bool
+    #: When it was written.
+    created_at: Moment
+
+
+class WorkflowSlot(msgspec.Struct):
+    """Runs that hold a slot of their workflow's concurrency limit, or wait for one.
+
+    Topic workflow-history.
+    """
+
+    #: The workflow.
+    workflow_name: Key
+    #: The limit: the instance that counts its slots.
+    instance_id: Key
+    #: Number of the run, in order of arrival.
+    number: int
+    #: The key of the limit; null for a limit without one.
+    key: JsonText | None
+    #: The instance of the run.
+    holder_id: Key
+    #: The run.
+    holder_run: Integer
+    #: When the slot was requested.
+    asked_at: Moment
+    #: When the slot was granted; null while the run waits.
+    granted_at: Moment | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowColumn:
+    """A column.
+
+    Attributes:
+        type: Its type in Postgres.
+        definition: What follows the name in its definition.
+    """
+
+    name: str
+    type: str
+    definition: str
+    is_cleared: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkflowTable:
+    """A table of workflows.
+
+    Attributes:
+        columns: All columns in order; those of the key are first.
+        hints: Types of values that are not stored but that a statement needs, by name.
+        bits: Bit of each column in the mask of a changed row; 0 for the key and for hints.
+        cleared: Columns that a retry of the run clears in rows that it starts again.
+        storage: Storage parameters.
+    """
+
+    name: str
+    kind: type[msgspec.Struct]
+    key: tuple[str, ...]
+    columns: tuple[WorkflowColumn, ...]
+    hints: Mapping[str, str]
+    bits: Mapping[str, int]
+    cleared: tuple[str, ...]
+    storage: str
+
+
+def table_of(
+    kind: type[msgspec.Struct],
+    *key: str,
+    hints: Mapping[str, str] | None = None,
+    storage: str = "",
+) -> WorkflowTable:
+    """Declare a table; its name follows from that of the struct."""
+    types = get_type_hints(kind, include_extras=True)
+    columns = tuple(_column(name, types[name], key) for name in kind.__struct_fields__)
+    hints = hints or {}
+    bits = {column.name: 1 << position for position, column in enumerate(columns)}
+    return WorkflowTable(
+        name=re.sub("(?<!^)(?=[A-Z])", "_", kind.__name__).lower(),
+        kind=kind,
+        key=key,
+        columns=columns,
+        hints=hints,
+        bits=bits | dict.fromkeys((*key, *hints), 0),
+        cleared=tuple(column.name for column in columns if column.is_cleared),
+        storage=storage,
+    )
+
+
+def _column(name: str, annotation: Any, key: tuple[str, ...]) -> WorkflowColumn:  # noqa: ANN401, any annotation
+    is_cleared = CLEARED in get_args(annotation)
+    inner = get_args(annotation)[0] if is_cleared else annotation
+    is_literal, members = get_origin(inner) is Literal, get_args(inner)
+    is_nullable = NoneType in members
+    plain = next(member for member in members if member is not NoneType) if is_nullable else inner
+    stored = next((part for part in get_args(plain) if isinstance(part, Stored)), None)
+    if stored is None:
+        stored = Stored("text" if is_literal else _SQL_TYPES[plain])
+    allowed = ", ".join(f"'{member}'" for member in members) if is_literal else ""
+    definition = [
+        stored.type,
+        f"collate {stored.collation}" if stored.collation else "",
+        "" if is_nullable or name in key else "not null",
+        f"default {stored.default}" if stored.default else "",
+        f"check ({name} in ({allowed}))" if allowed else "",
+    ]
+    return WorkflowColumn(
+        name=name,
+        type=stored.type,
+        definition=" ".join(filter(None, definition)),
+        is_cleared=is_cleared,
+    )
+
+
+INSTANCE: Final = table_of(
+    WorkflowInstance,
+    "workflow_name",
+    "instance_id",
+    # `forced`: whether the status is set in any case, or only if the run is active or waiting.
+    # `retries`: whether the run continues the previous one and keeps its start.
+    hints={"forced": "boolean", "retries": "boolean"},
+    # Rewritten with every batch that changes it: free space on the page avoids index updates.
+    storage="fillfactor = 70",
+)
+RUN: Final = table_of(WorkflowRun, "workflow_name", "instance_id", "run_number")
+STEP: Final = table_of(WorkflowStep, "workflow_name", "instance_id", "run_number", "step_key")
+TOKEN: Final = table_of(WorkflowToken, "workflow_name", "instance_id", "run_number", "id")
+#: In `retry_status` of a change: the stored status determines how a retry restarts the token.
+AS_STORED: Final = "as_stored"
+EVENT: Final = table_of(WorkflowEvent, "workflow_name", "instance_id", "run_number", "id")
+LOG: Final = table_of(WorkflowLog, "workflow_name", "instance_id", "run_number", "id")
+SLOT: Final = table_of(WorkflowSlot, "workflow_name", "instance_id", "number")
+
+WORKFLOW_TABLES: Final = (INSTANCE, RUN, STEP, TOKEN, EVENT, LOG, SLOT)

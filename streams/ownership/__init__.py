@@ -1,0 +1,1 @@
+"""Ownership of Kafka partitions: their phases, claims, deadlines, membership and watchdogs."""
