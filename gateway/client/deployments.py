@@ -1,8 +1,4 @@
-"""Deployments of code: zip, deploy, activate and read them.
-
-A deployment is named by the hash of its bytes. So files are ordered by name, without times, owners
-and modes, and stored uncompressed: deflate's output differs between machines.
-"""
+"""Deployments of code: zip, deploy, activate and read them."""
 
 import io
 import json
