@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 import psycopg
 import pytest
@@ -21,6 +22,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from headwater.gateway.builtin.blobs.store import reports_of
+from headwater.gateway.cli.api import Api, CliEnvironment
 from headwater.gateway.cli.sync import Mirror
 from headwater.gateway.client.requests import path
 from headwater.schemas.topics import TOPICS, Cleanup
@@ -179,8 +181,9 @@ def in_files(directory: Path) -> list[str]:
 
 
 def mirrored(system: System, database: Path) -> None:
-    with httpx.Client(base_url=system.url(), headers=READER, timeout=ANSWERED_WITHIN_S) as client:
-        Mirror(database, client, report=print, sleep=time.sleep).sync()
+    with click.Context(click.Command("sync"), obj=CliEnvironment()):
+        api = Api(system.url(), READER)
+        Mirror(database, api.exchange, report=print, sleep=time.sleep).sync()
 
 
 def done(system: System) -> int:

@@ -16,6 +16,7 @@ import pytest
 from litestar.testing import TestClient
 
 from headwater.gateway.cli.sync import Mirror
+from headwater.gateway.client.requests import HttpAnswer
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.projector.store import Store
@@ -352,7 +353,12 @@ def test_the_projections_say_how_far_they_are(client: Client, write: Write) -> N
 
 def mirrored(client: Client, database: Path, said: list[str]) -> dict[str, int]:
     client.headers.update(READ)
-    mirror = Mirror(database, client, report=said.append, sleep=lambda _: None)
+
+    def fetch(path: str, **parameters: str | int | None) -> HttpAnswer:
+        answer = client.get(path, params=parameters)
+        return HttpAnswer(str(answer.url), answer.status_code, answer.headers, answer.content)
+
+    mirror = Mirror(database, fetch, report=said.append, sleep=lambda _: None)
     return mirror.sync()
 
 
