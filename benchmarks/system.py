@@ -23,6 +23,7 @@ from headwater.streams.kafka.topics import create_topics
 
 #: As many as `headwater up` creates by default.
 PARTITIONS: Final = 4
+_RETRY_S: Final = 0.1
 
 
 def log_progress(message: str) -> None:
@@ -94,5 +95,8 @@ async def _make_topics(bootstrap: str, names: tuple[str, ...]) -> None:
     await admin.start()
     try:
         await admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names])
+        # Quix Streams fails if the broker that it asks does not know a topic yet.
+        while not set(names) <= set(await admin.list_topics()):  # noqa: ASYNC110 (no event exists)
+            await asyncio.sleep(_RETRY_S)
     finally:
         await admin.close()
