@@ -100,9 +100,12 @@ class Deployer:
         workflows: tuple[DeployedWorkflow, ...] = _WORKFLOWS,
         schedules: tuple[Schedule, ...] = (),
     ) -> str:
-        """Deploys a module of this code; or, in its place, bytes that no gateway would take.
+        """Deploy and activate a module of this code.
 
-        Shape:  limit is how many runs of the first workflow may be under way at once.
+        Args:
+            code: The code of the module.
+            as_it_is: Bytes to deploy instead, which no gateway would accept.
+            limit: How many runs of the first workflow may be active at once.
         """
         artifact = as_it_is or zipped(code)
         digest = hashlib.sha256(artifact).hexdigest()

@@ -20,9 +20,11 @@ class Asked(NamedTuple):
 
 @contextmanager
 def answering(answer_of: Callable[[str], object]) -> Iterator[tuple[str, list[Asked]]]:
-    """A server, and what it was asked; it answers by the path, with 404 where that gives None.
+    """Run a server; yield its address and the list of its requests.
 
-    Shape:  bytes are answered as they are, all else as JSON.
+    Args:
+        answer_of: Returns the answer for a path: bytes are sent unchanged, None is a 404, anything
+            else is sent as JSON.
     """
     requested: list[Asked] = []
 
