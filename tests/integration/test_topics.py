@@ -24,7 +24,7 @@ from tests.e2e.system import free_port
 from tests.throwaway_kafka import ThrowawayKafka
 
 PARTITIONS = 2
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 _NUMBERS = itertools.count(1)
 
 
