@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,11 +36,8 @@ def pytest_configure() -> None:
 
     Hypothesis judges no example by its time: on a busy machine any of them may be slow. SIGINT
     reaches the processes: below a script's `make test &` it is ignored. Their Java compiles with
-    C1 alone: brokers of tests live for seconds, in which C2 takes more than it gives. Bytecode is
-    kept, also if the environment says otherwise: hundreds of processes would each compile Headwater.
+    C1 alone: brokers of tests live for seconds, in which C2 takes more than it gives.
     """
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    sys.dont_write_bytecode = False
     settings.register_profile(
         "headwater", deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
