@@ -95,7 +95,10 @@ group.min.session.timeout.ms=1000
 # After a kill -9 the controller considers the old broker alive for one session timeout (9 s by
 # default) and refuses the new one until then.
 broker.session.timeout.ms=3000
-broker.heartbeat.interval.ms=500
+broker.heartbeat.interval.ms=1000
+
+# Two records a second by default, by which other controllers would notice that they lag.
+metadata.max.idle.interval.ms=0
 
 # Sized for a heap of 512 MB: the default buffer of the cleaner alone takes a quarter of it.
 log.cleaner.dedupe.buffer.size=33554432
