@@ -16,7 +16,7 @@ from headwater.gateway.api.json_bodies import BodySize, LimitedBodies, OperatorR
 from headwater.gateway.api.lineage import lineage_routes
 from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.request_parameters import checked_parameters, moment_of
+from headwater.gateway.api.request_parameters import moment_of, with_checked_parameters
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.queries import (
@@ -183,7 +183,7 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
         middleware=[limited],
         request_class=OperatorRequest,
         request_max_body_size=None,
-        guards=[operators_only(key), checked_parameters],
+        guards=[with_checked_parameters(operators_only(key))],
         security=[{ADMIN_KEY: []}],
         tags=["operate"],
     )

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPMethod
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
 from litestar import Litestar, Router, asgi, post
-from litestar.connection import ASGIConnection
 from litestar.exceptions import NotFoundException
 from litestar.handlers import ASGIRouteHandler, BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig, ResponseSpec
@@ -41,6 +40,7 @@ from headwater.gateway.api.reads import read_routes
 from headwater.gateway.api.rebuilds import rebuild_routes
 from headwater.gateway.api.record_schemas import asyncapi_route, registry
 from headwater.gateway.api.refusals import Refusals, record_unmatched, refusal_recorder
+from headwater.gateway.api.request_parameters import AnyConnection
 from headwater.gateway.api.request_scope import peer_resolver, whole_parameters
 from headwater.gateway.api.users.lab_reports import UploadLimits
 from headwater.gateway.api.users.ports import UserPorts, UserServices
@@ -347,7 +347,7 @@ def _deployments(
     )
 
 
-def _no_such_page(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+async def _no_such_page(connection: AnyConnection, _: BaseRouteHandler) -> None:
     """Refuse unknown pages below /schema, for which Litestar would answer with its own page."""
     if connection.path_params:
         raise NotFoundException

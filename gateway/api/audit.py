@@ -30,7 +30,7 @@ from headwater.gateway.api.authentication import admitted_key, operators_only
 from headwater.gateway.api.monitoring import Metrics
 from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses
 from headwater.gateway.api.problems import on_headwater_error
-from headwater.gateway.api.request_parameters import checked_parameters, moment_of
+from headwater.gateway.api.request_parameters import moment_of, with_checked_parameters
 from headwater.gateway.api.request_scope import (
     decode_segment,
     displayable_path,
@@ -306,7 +306,7 @@ def audit_router(reader: PooledReader, key: str) -> Router:
         "/v1/audit",
         route_handlers=[entries],
         dependencies={"filters": Provide(_filters, sync_to_thread=False)},
-        guards=[operators_only(key), checked_parameters],
+        guards=[with_checked_parameters(operators_only(key))],
         security=[{ADMIN_KEY: []}],
         tags=["operate"],
     )

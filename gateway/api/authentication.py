@@ -13,9 +13,10 @@ from typing import Any, Final, NamedTuple, cast
 from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
 from litestar.handlers import BaseRouteHandler
-from litestar.types import Guard, Scope
+from litestar.types import Scope
 
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.request_parameters import AnyConnection, AsyncGuard
 from headwater.gateway.api.tokens.verifier import TokenRefused, Verifier
 
 #: Key of the application's state.
@@ -126,7 +127,6 @@ def check_key(
 
 # -- API keys
 
-_Connection = ASGIConnection[Any, Any, Any, Any]
 
 #: Key of the scope under which the id of a request's valid key is stored.
 _ADMITTED: Final = "headwater.admitted_key"
@@ -166,11 +166,11 @@ def scoped_key(scope: Scope, key: str) -> str:
     return f"{keys_scope} {key}" if key and keys_scope else key
 
 
-def operators_only(key: str) -> Guard:
+def operators_only(key: str) -> AsyncGuard:
     """Return a guard that requires the operators' key in x-admin-key."""
     operator = key_id("admin", key)
 
-    def guard(connection: _Connection, _handler: BaseRouteHandler) -> None:
+    async def guard(connection: AnyConnection, _handler: BaseRouteHandler) -> None:
         if not is_operator(connection, key):
             raise operator_key_required()
         admit(connection.scope, operator)
@@ -183,7 +183,7 @@ def operator_key_required() -> Problem:
     return Problem("unauthorized", "expected the operators' key in the header x-admin-key")
 
 
-def is_operator(connection: _Connection, key: str) -> bool:
+def is_operator(connection: AnyConnection, key: str) -> bool:
     """Whether a request presents the operators' key.
 
     Raises:
@@ -218,11 +218,11 @@ def presented_key(headers: Mapping[str, str]) -> str:
     return headers.get("x-api-key", "") or bearer_of(headers)
 
 
-def programs_only(key: str) -> Guard:
+def programs_only(key: str) -> AsyncGuard:
     """Return a guard that requires the key of app hosts with runs that Headwater stores."""
     world = key_id("world", key)
 
-    def guard(connection: _Connection, _handler: BaseRouteHandler) -> None:
+    async def guard(connection: AnyConnection, _handler: BaseRouteHandler) -> None:
         right = has_key(connection.headers, key)
         check_key(connection, "world", presented_key(connection.headers), right=right)
         if not right:
@@ -238,7 +238,6 @@ def programs_only(key: str) -> Guard:
 
 # -- users and readers
 
-_AnyConnection = ASGIConnection[Any, Any, Any, Any]
 
 _DOTS_OF_TOKEN: Final = 2
 #: Key of the authenticated user in the scope's state.
@@ -252,7 +251,7 @@ class Callers:
         self._read_key = read_key
         self._tokens = tokens
 
-    async def users_only(self, connection: _AnyConnection, _handler: BaseRouteHandler) -> None:
+    async def users_only(self, connection: AnyConnection, _handler: BaseRouteHandler) -> None:
         """Admit users.
 
         Raises:
@@ -263,7 +262,7 @@ class Callers:
         connection.scope["state"][_USER] = user_id
 
     async def users_and_readers(
-        self, connection: _AnyConnection, _handler: BaseRouteHandler
+        self, connection: AnyConnection, _handler: BaseRouteHandler
     ) -> None:
         """Admit users and readers.
 

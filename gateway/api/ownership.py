@@ -18,7 +18,7 @@ from litestar.exceptions import NotFoundException
 from headwater.gateway.api.authentication import operators_only
 from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses, responses_of
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.request_parameters import checked_parameters
+from headwater.gateway.api.request_parameters import with_checked_parameters
 from headwater.gateway.settings.workflows import EXPECTED_WORLD, OwnershipSettings
 from headwater.projections.gateway_state import Hits, hits_of, record_hits
 from headwater.projections.postgres.connections import PooledReader
@@ -152,7 +152,7 @@ def ownership_routers(
     diagnostics = Router(
         "/v1/diagnostics",
         route_handlers=[diagnose],
-        guards=[operators_only(admin_key), checked_parameters],
+        guards=[with_checked_parameters(operators_only(admin_key))],
         security=[{ADMIN_KEY: []}],
         tags=["watch"],
     )

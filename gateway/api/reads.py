@@ -16,7 +16,7 @@ from headwater.gateway.api.body_limits import Streamed
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import READ_KEY, USER_TOKEN, problem_responses
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.request_parameters import checked_parameters, moment_of
+from headwater.gateway.api.request_parameters import moment_of, with_checked_parameters
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.sync import SYNCED, SyncPage, changes
@@ -118,7 +118,7 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
     return Router(
         "/v1",
         route_handlers=[sync],
-        guards=[callers.users_and_readers, checked_parameters],
+        guards=[with_checked_parameters(callers.users_and_readers)],
         security=[{READ_KEY: []}, {USER_TOKEN: []}],
         tags=["read"],
     )

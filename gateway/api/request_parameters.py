@@ -1,10 +1,10 @@
 """Check parameters of requests: unknown and repeated ones, integers, timestamps, entity tags."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
@@ -12,6 +12,10 @@ from litestar.params import HeaderParameter, QueryParameter
 
 from headwater.gateway.api.problems import Problem
 from headwater.processors.input_texts import read_moment
+
+AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
+#: A guard of Litestar that awaits. Litestar would run one that does not in a thread.
+AsyncGuard: TypeAlias = Callable[[AnyConnection, BaseRouteHandler], Awaitable[None]]
 
 _WHOLE: Final = re.compile(r"-?[0-9]+")
 _SHOWN_CHARS: Final = 60
@@ -32,17 +36,32 @@ class _Accepted(NamedTuple):
     numbers_in_headers: list[str]
 
 
-def checked_parameters(
-    connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
-) -> None:
-    """Litestar guard that rejects parameters that the handler does not accept.
+def with_checked_parameters(authenticate: AsyncGuard) -> AsyncGuard:
+    """Return a guard that authenticates, then rejects parameters that the handler does not accept.
+
+    It is one guard, because Litestar copies the handler for each guard and request.
+
+    Args:
+        authenticate: The guard that authenticates the caller.
+    """
+
+    async def guard(connection: AnyConnection, handler: BaseRouteHandler) -> None:
+        await authenticate(connection, handler)
+        check_parameters(connection)
+
+    return guard
+
+
+def check_parameters(connection: AnyConnection) -> None:
+    """Reject parameters that the handler of a request does not accept.
 
     Litestar alone ignores unknown parameters, and accepts 1e2 and 1.0 as integers.
 
     Raises:
         Problem: A parameter is unknown, repeated, too long or not a whole number.
     """
-    accepted = _accepted(handler)
+    # Not the handler that a guard gets: that is a copy for each request.
+    accepted = _accepted(connection.route_handler)
     for name, values in connection.query_params.dict().items():
         if name not in accepted.queries:
             known = ", ".join(accepted.queries) or "none"
@@ -70,9 +89,7 @@ def _check_sizes(name: str, values: Iterable[str]) -> None:
             raise _invalid(name, f"at most {VALUE_BYTES_MAX} bytes, found {size}")
 
 
-def _numbers(
-    connection: ASGIConnection[Any, Any, Any, Any], accepted: _Accepted
-) -> Iterator[tuple[str, str]]:
+def _numbers(connection: AnyConnection, accepted: _Accepted) -> Iterator[tuple[str, str]]:
     for name in accepted.numbers_in_queries:
         for text in connection.query_params.getall(name, []):
             yield name, text

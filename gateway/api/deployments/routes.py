@@ -5,12 +5,10 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from litestar import Request, Response, Router, get, post
-from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import Example, OpenAPIType, Schema
 from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
-from litestar.types import Guard
 
 from headwater.gateway.api.authentication import (
     is_operator,
@@ -22,7 +20,12 @@ from headwater.gateway.api.deployments.deployment_service import NONE, Deploymen
 from headwater.gateway.api.json_bodies import BodyKind, BodySize, LimitedBodies
 from headwater.gateway.api.openapi import ADMIN_KEY, OptionalBody, problem_responses, raw_body
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.request_parameters import checked_parameters, tag_of
+from headwater.gateway.api.request_parameters import (
+    AnyConnection,
+    AsyncGuard,
+    tag_of,
+    with_checked_parameters,
+)
 from headwater.gateway.api.workflows.authorization import Policy
 from headwater.gateway.api.workflows.bodies import Body
 from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS, WORLD_KEYS
@@ -117,7 +120,7 @@ def deployment_routers(
 ) -> list[Router]:
     """Return the routers of deployments and of `/v1/world`."""
     operators: dict[str, Any] = {
-        "guards": [operators_only(admin_key), checked_parameters],
+        "guards": [with_checked_parameters(operators_only(admin_key))],
         "security": [{ADMIN_KEY: []}],
         "request_max_body_size": None,
     }
@@ -137,14 +140,14 @@ def deployment_routers(
     reads = Router(
         "/",
         route_handlers=_read_routes(deployment_service),
-        guards=[_operators_or_users(admin_key, request_guard), checked_parameters],
+        guards=[with_checked_parameters(_operators_or_users(admin_key, request_guard))],
         security=[{ADMIN_KEY: []}, *WORKFLOW_KEYS],
         opt={"policy": Policy.READ},
     )
     world = Router(
         WORLD,
         route_handlers=[_active_id_route(deployment_service)],
-        guards=[programs_only(world_key), checked_parameters],
+        guards=[with_checked_parameters(programs_only(world_key))],
         security=WORLD_KEYS,
         tags=["deployments"],
     )
@@ -152,12 +155,10 @@ def deployment_routers(
     return [routes, world]
 
 
-def _operators_or_users(admin_key: str, request_guard: RequestGuard) -> Guard:
+def _operators_or_users(admin_key: str, request_guard: RequestGuard) -> AsyncGuard:
     """Return a guard that allows operators, and callers who may read workflows."""
 
-    async def guard(
-        connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
-    ) -> None:
+    async def guard(connection: AnyConnection, handler: BaseRouteHandler) -> None:
         if is_operator(connection, admin_key):
             return
         try:

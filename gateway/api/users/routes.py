@@ -15,7 +15,7 @@ from headwater.gateway.api.authentication import Callers, user_of
 from headwater.gateway.api.json_bodies import LimitedBodies
 from headwater.gateway.api.openapi import USER_TOKEN, OptionalBody, problem_responses
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.request_parameters import checked_parameters
+from headwater.gateway.api.request_parameters import with_checked_parameters
 from headwater.gateway.api.request_scope import AnyRequest, own_request_id
 from headwater.gateway.api.users.bodies import (
     DAYS_MAX,
@@ -104,7 +104,7 @@ def user_routes(
 ) -> list[Router]:
     """Return the user routes: those with JSON bodies, and the upload of a form."""
     shared: dict[str, Any] = {
-        "guards": [callers.users_only, checked_parameters],
+        "guards": [with_checked_parameters(callers.users_only)],
         "security": [{USER_TOKEN: []}],
         "request_max_body_size": None,
         "tags": ["users"],

@@ -18,7 +18,7 @@ from litestar.params import HeaderParameter, PathParameter
 from headwater.gateway.api.json_bodies import BodySize, LimitedBodies, check_json
 from headwater.gateway.api.openapi import raw_body
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.request_parameters import checked_parameters, tag_of
+from headwater.gateway.api.request_parameters import tag_of, with_checked_parameters
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.openapi import deploy_spec, read_spec
 from headwater.gateway.api.workflows.parameters import WORKFLOW, PathName, workflow_name
@@ -221,7 +221,7 @@ def graph_router(graphs: Graphs, request_guard: RequestGuard, limited: LimitedBo
     return Router(
         BASE,
         route_handlers=[_deploy(graphs), *_reads(graphs)],
-        guards=[request_guard.guard, checked_parameters],
+        guards=[with_checked_parameters(request_guard.guard)],
         dependencies={"workflow": Provide(workflow_name)},
         middleware=[limited],
         request_class=BodyRequest,

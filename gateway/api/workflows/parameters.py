@@ -232,8 +232,14 @@ async def workflow_name(workflowName: WorkflowInPath) -> str:  # noqa: N803 (as 
     return workflowName
 
 
-async def instance_id(instanceId: InstanceInPath) -> str:  # noqa: N803 (as the path has it)
-    """Return the instance id in a path."""
+async def instance_id(
+    workflow: PathName,
+    instanceId: InstanceInPath,  # noqa: N803 (as the path has it)
+) -> str:
+    """Return the instance id in a path.
+
+    Litestar makes tasks of dependencies that could be resolved at once, so it waits for the name.
+    """
     return instanceId
 
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final
 
 from litestar import Request
-from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 from typing_extensions import override
 
@@ -13,6 +12,7 @@ from headwater.gateway.api.audit import note
 from headwater.gateway.api.authentication import admit, check_key, presented_key
 from headwater.gateway.api.json_bodies import JsonRequest
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.request_parameters import AnyConnection
 from headwater.gateway.api.workflows import bodies
 from headwater.gateway.api.workflows.authorization import (
     AuthenticatedCaller,
@@ -24,8 +24,6 @@ from headwater.gateway.api.workflows.parameters import INSTANCE, WORKFLOW
 from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.programs import Runtime
-
-AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 
 #: Policies with hooks that get the body. The handler calls them once it has read the body.
 _WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT, Policy.WORK})

@@ -12,7 +12,7 @@ from litestar.types import ControllerRouterHandler
 
 from headwater.gateway.api.authentication import programs_only
 from headwater.gateway.api.json_bodies import LimitedBodies
-from headwater.gateway.api.request_parameters import checked_parameters
+from headwater.gateway.api.request_parameters import with_checked_parameters
 from headwater.gateway.api.workflows.authorization import Authorizer, WorkflowHooks
 from headwater.gateway.api.workflows.command_outcomes import Statuses
 from headwater.gateway.api.workflows.command_service import BulkService, CommandService
@@ -188,10 +188,10 @@ class WorkflowService:
             self.request_guard, self._query_service, self._run_service, rows
         )
         guarded = {
-            "guards": [self.request_guard.guard, checked_parameters],
+            "guards": [with_checked_parameters(self.request_guard.guard)],
             "dependencies": _POSITION,
         }
-        world_guards = [programs_only(self._world_key), checked_parameters]
+        world_guards = [with_checked_parameters(programs_only(self._world_key))]
         return [
             self._router(),
             graph_router(graphs, self.request_guard, self._bodies),
@@ -214,7 +214,7 @@ class WorkflowService:
                 bulk_route(BulkService(self._query_service, self._command_service)),
                 *_instance_routers(self._instance_routes()),
             ],
-            guards=[self.request_guard.guard, checked_parameters],
+            guards=[with_checked_parameters(self.request_guard.guard)],
         )
         return self._limited_router(
             BASE,

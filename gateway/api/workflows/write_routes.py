@@ -13,6 +13,7 @@ from headwater.gateway.api.audit import note
 from headwater.gateway.api.authentication import scoped_key
 from headwater.gateway.api.json_bodies import BodySize
 from headwater.gateway.api.openapi import OptionalBody
+from headwater.gateway.api.request_parameters import AnyConnection
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows import examples
 from headwater.gateway.api.workflows.authorization import Policy, RequestContext
@@ -40,7 +41,7 @@ from headwater.gateway.api.workflows.parameters import (
     refuse_derived_id,
 )
 from headwater.gateway.api.workflows.query_service import response_of
-from headwater.gateway.api.workflows.request_guard import AnyConnection, RequestGuard
+from headwater.gateway.api.workflows.request_guard import RequestGuard
 from headwater.gateway.api.workflows.ticks import Ticks
 from headwater.processors.runs.lifecycle import Action
 from headwater.schemas import answers

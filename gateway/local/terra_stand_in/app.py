@@ -207,7 +207,7 @@ def api_routes(
     )
 
 
-def _require_credentials(connection: Any, _handler: Any) -> None:  # noqa: ANN401, as Litestar calls it
+async def _require_credentials(connection: Any, _handler: Any) -> None:  # noqa: ANN401, as Litestar calls it
     """Require Terra's credentials; any values are accepted."""
     if not (connection.headers.get("dev-id") and connection.headers.get("x-api-key")):
         raise _Refused(401, "unauthorized", "dev-id or x-api-key headers are missing")

@@ -18,8 +18,10 @@ import pytest
 from litestar import Litestar
 from litestar.routes import ASGIRoute, HTTPRoute
 from litestar.testing import TestClient
+from litestar.utils.sync import AsyncCallable
 
 from headwater.gateway.api.front import front_of
+from headwater.gateway.api.request_parameters import _accepted
 from headwater.gateway.api.users.ports import UserServices
 from headwater.gateway.api.wiping import Wiping
 from headwater.gateway.builtin.blobs.folder import FolderBlobs
@@ -179,6 +181,28 @@ def test_each_route_of_ours_refuses_a_parameter_that_it_does_not_have(
         problem = assert_problem(ask(client, route, "?lmit=1"), 400, "unknown_parameter")
         assert problem["field"] == "lmit", route
         assert "found 'lmit'" in problem["detail"], route
+
+
+def test_what_is_checked_before_a_handler_needs_no_thread(client: TestClient[Any]) -> None:
+    handlers = [
+        handler
+        for route in client.app.routes
+        if isinstance(route, HTTPRoute)
+        for handler in route.route_handlers
+    ]
+    guards = {guard for handler in handlers for guard in handler.resolve_guards()}
+    assert len(guards) > 10
+    assert [guard for guard in guards if isinstance(guard, AsyncCallable)] == []
+
+
+def test_requests_leave_nothing_behind(client: TestClient[Any], routes: list[Asked]) -> None:
+    known: list[int] = []
+    for _ in range(2):
+        for route in routes:
+            if not ASKED_BY_TOOLS.match(route.template):
+                ask(client, route, "?lmit=1")
+        known.append(_accepted.cache_info().currsize)
+    assert known[0] == known[1]
 
 
 def test_each_route_of_ours_limits_the_length_of_its_parameters(
