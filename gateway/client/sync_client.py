@@ -5,7 +5,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Generator
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from typing_extensions import override
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from headwater.gateway.client.session import Session
 
 T = TypeVar("T")
+
+#: Longest time that a cancelled call may take to end.
+_ENDS_WITHIN_S: Final = 5.0
 
 
 class SyncClient(Client):
@@ -51,15 +54,21 @@ class SyncClient(Client):
 
     def run(self, awaitable: Awaitable[T]) -> T:
         """Wait for the result of one of the client's methods; may raise what the method raises."""
+        ended = threading.Event()
 
         async def result() -> T:
-            return await awaitable
+            try:
+                return await awaitable
+            finally:
+                ended.set()
 
         future = asyncio.run_coroutine_threadsafe(result(), self._opened_loop())
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # For example after Ctrl-C; a result is not affected.
+            # For example after Ctrl-C. Whoever cleans up must find it ended; a result stays.
+            if future.cancel():
+                ended.wait(_ENDS_WITHIN_S)
             raise
 
     def iterate(self, items: AsyncGenerator[T, Any]) -> Generator[T, None, None]:
@@ -72,25 +81,39 @@ class SyncClient(Client):
             self.run(items.aclose())
 
     def close(self) -> None:
-        """Close connections; a later call opens them again."""
+        """Close connections, and cancel calls of other threads; a later call opens them again."""
         with _OPENING:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            asyncio.run_coroutine_threadsafe(self.__aexit__(None, None, None), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            self._thread.join()
-            loop.close()
+            if self._loop is not None:
+                asyncio.run_coroutine_threadsafe(self._leave(), self._loop).result()
+                self._stop(self._loop)
+
+    async def _leave(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self.__aexit__(None, None, None)
 
     def _opened_loop(self) -> asyncio.AbstractEventLoop:
         with _OPENING:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="headwater client", daemon=True
+                    target=loop.run_forever, name="headwater client", daemon=True
                 )
                 self._thread.start()
-                asyncio.run_coroutine_threadsafe(self.__aenter__(), self._loop).result()
+                try:
+                    asyncio.run_coroutine_threadsafe(self.__aenter__(), loop).result()
+                except BaseException:
+                    self._stop(loop)
+                    raise
             return self._loop
+
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = None
+        loop.call_soon_threadsafe(loop.stop)
+        self._thread.join()
+        loop.close()
 
     @property
     @override

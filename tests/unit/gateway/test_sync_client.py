@@ -3,8 +3,8 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -135,6 +135,55 @@ def test_an_interrupted_call_is_canceled() -> None:
         with pytest.raises(KeyboardInterrupt):
             opened.run(never())
         assert canceled.wait(5)
+
+
+def test_interrupted_items_are_closed_before_the_interrupt_is_seen() -> None:
+    begun, closed = threading.Event(), threading.Event()
+
+    async def one_and_no_more() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            closed.set()
+
+    with client(Network()) as opened:
+        threading.Timer(0, lambda: begun.wait(5) and _interrupt()).start()
+        with pytest.raises(KeyboardInterrupt):
+            list(opened.iterate(one_and_no_more()))
+        assert closed.is_set()
+
+
+def test_closing_ends_the_calls_of_other_threads() -> None:
+    begun = threading.Event()
+
+    async def never() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    opened = client(Network(answer({"workflows": []})))
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(opened.run, never())
+        assert begun.wait(5)
+        opened.close()
+        with pytest.raises(CancelledError):
+            call.result(5)
+    assert opened.run(opened.workflows()) == []
+    opened.close()
+
+
+def test_an_opening_that_failed_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = client(Network(answer({"workflows": []})))
+    with monkeypatch.context() as broken:
+        broken.setattr(httpx, "AsyncClient", lambda **_: 1 / 0)
+        asked = opened.workflows()
+        with pytest.raises(ZeroDivisionError):
+            opened.run(asked)
+        asked.close()
+    assert opened.run(opened.workflows()) == []
+    opened.close()
 
 
 def _interrupt() -> None:
