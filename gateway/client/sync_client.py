@@ -54,7 +54,7 @@ class SyncClient(Client):
 
     def run(self, awaitable: Awaitable[T]) -> T:
         """Wait for the result of one of the client's methods; may raise what the method raises."""
-        ended = threading.Event()
+        loop, ended = self._opened_loop(), threading.Event()
 
         async def result() -> T:
             try:
@@ -62,7 +62,7 @@ class SyncClient(Client):
             finally:
                 ended.set()
 
-        future = asyncio.run_coroutine_threadsafe(result(), self._opened_loop())
+        future = asyncio.run_coroutine_threadsafe(result(), loop)
         try:
             return future.result()
         except BaseException:
