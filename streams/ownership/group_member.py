@@ -135,22 +135,23 @@ class GroupMember:
         if self._over.done():
             self._over.result()
 
-    async def during(self, work: Coroutine[Any, Any, NoReturn]) -> NoReturn:
-        """Run a coroutine for as long as the membership lasts.
+    async def during(self, *work: Coroutine[Any, Any, NoReturn]) -> NoReturn:
+        """Run coroutines for as long as the membership lasts.
 
         Raises:
             MemberFenced: Another process joined under the name of this member.
         """
-        working = asyncio.create_task(work)
+        working = [asyncio.create_task(coroutine) for coroutine in work]
         try:
-            futures: list[asyncio.Future[Any]] = [working, self._over]
+            futures: list[asyncio.Future[Any]] = [*working, self._over]
             await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
             for future in futures:
                 if future.done():
                     future.result()
         finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
         raise IllegalStateError(f"expected the membership of {self._group} to last, found it ended")
 
     async def stop(self) -> None:

@@ -32,11 +32,13 @@ from headwater.streams.ownership.phases import OwnedPartitions, Phase
 
 log = logging.getLogger(__name__)
 
-#: How often the reader looks for timers that are due, which is how late a timer may be.
+#: How often the reader looks for timers that are due. A timer is late by that and by the time in
+#: which the broker tells the end of the commands.
 _TIMERS_S: Final = 0.025
 _POLL_MS: Final = 250
-#: Longest time that the broker holds a fetch if there are no commands.
-_FETCH_WAIT_MS: Final = 500
+#: Longest time that the broker holds a fetch if there are no commands. A partition that is begun
+#: meanwhile waits for it, because aiokafka has one fetch at a time for each broker.
+_FETCH_WAIT_MS: Final = 200
 _COMMANDS_MAX: Final = 2_000
 #: Limits of undecided commands of a partition, and of their bytes, above which no more are fetched:
 #: what a turn decides in a second, and little compared with the states of a partition.
@@ -54,11 +56,11 @@ class _Progress:
     """How far the commands of a partition were read.
 
     Attributes:
-        fetched: Offset up to which commands were fetched.
+        fetched: Offset before which the driver has all commands.
         ahead: A time, and the end offset at that time or later; None if no timer is due.
     """
 
-    fetched: int = 0
+    fetched: int
     ahead: tuple[int, int] | None = None
     #: Bytes of the commands that were fetched since none were undecided.
     waiting_bytes: int = 0
@@ -123,7 +125,13 @@ class CommandReader:
         """Connect, waiting for Kafka."""
         retrying = Retrying(log, "waiting for Kafka")
         self._consumer = await retrying.until_done(self._connected, (KafkaError, OSError))
-        self._lookup = await retrying.until_done(self._connected, (KafkaError, OSError))
+        try:
+            self._lookup = await retrying.until_done(self._connected, (KafkaError, OSError))
+        except BaseException:
+            await self._consumer.stop()
+            raise
+        # aiokafka would request the metadata of all topics of the cluster, again and again.
+        await self._lookup._client.set_topics([WORKFLOW_COMMANDS])  # noqa: SLF001
 
     async def _connected(self) -> AIOKafkaConsumer:
         return await start_consumer(AIOKafkaConsumer(**self._options))
@@ -220,7 +228,7 @@ class CommandReader:
         """
         seek_with_epoch(self._consumer, _commands(number), offset, leader_epoch)
         self._consumer.resume(_commands(number))
-        self._progress[number] = _Progress()
+        self._progress[number] = _Progress(fetched=offset)
 
     def pause(self, number: int) -> None:
         """Stop reading a partition."""
@@ -229,12 +237,15 @@ class CommandReader:
 
     # -- reading
 
-    async def run(self) -> NoReturn:
-        """Fetch commands until it is cancelled."""
+    async def fetch_commands(self) -> NoReturn:
+        """Give commands to the driver until it is cancelled."""
         reading = Retrying(log, "commands cannot be read")
         while True:
+            self._hold_back()
             try:
-                fetched = await self._fetch()
+                fetched = await self._consumer.getmany(
+                    timeout_ms=_POLL_MS, max_records=_COMMANDS_MAX
+                )
             except OffsetOutOfRangeError as error:
                 for partition in error.args[0]:
                     self.pause(partition.partition)
@@ -245,29 +256,19 @@ class CommandReader:
                 continue
             reading.succeeded()
             await self._read(fetched)
-            for line in self._partitions.waiting.due(self._clock.now_ms()):
-                log.warning("%s", line)
-            await self._note_positions()
-            await self._look_ahead(self._due())
+            await self._note_positions(fetched)
             self._driver.wake_up()
 
-    async def _fetch(self) -> Mapping[TopicPartition, Sequence[Incoming]]:
-        """Return the next commands, or none after a while. Timers advance meanwhile."""
-        self._hold_back()
-        fetching = asyncio.ensure_future(
-            self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_COMMANDS_MAX)
-        )
-        try:
-            while not (await asyncio.wait([fetching], timeout=_TIMERS_S))[0]:
-                self._hold_back()
-                if due := self._due():
-                    # With the positions before this fetch: later ones may include commands that it
-                    # returned, and that the driver does not have yet.
-                    await self._look_ahead(due)
-                    self._driver.wake_up()
-            return await fetching
-        finally:
-            fetching.cancel()
+    async def watch_timers(self) -> NoReturn:
+        """Let timers of partitions advance until it is cancelled, also while a fetch waits."""
+        while True:
+            await asyncio.sleep(_TIMERS_S)
+            self._hold_back()
+            for line in self._partitions.waiting.due(self._clock.now_ms()):
+                log.warning("%s", line)
+            if due := self._due():
+                await self._look_ahead(due)
+                self._driver.wake_up()
 
     async def _read(self, fetched: Mapping[TopicPartition, Sequence[Incoming]]) -> None:
         read = [
@@ -344,10 +345,16 @@ class CommandReader:
             return sent
         return msgspec.structs.replace(sent, sent_at_ms=appended_ms)
 
-    async def _note_positions(self) -> None:
-        """Record how far every partition was read: after its last record, if it has any."""
+    async def _note_positions(self, fetched: Collection[TopicPartition]) -> None:
+        """Record how far partitions were read whose commands the driver has now.
+
+        Only here: while a fetch is under way, aiokafka's position may include commands that it
+        returns, and that the driver does not have yet.
+        """
         for number, partition in list(self._driver.partitions.items()):
             progress = self._progress[number]
+            if progress.ahead is None and _commands(number) not in fetched:
+                continue
             with contextlib.suppress(IllegalStateError):
                 progress.fetched = await self._consumer.position(_commands(number))
             if progress.ahead is not None and progress.fetched >= progress.ahead[1]:
@@ -399,7 +406,7 @@ class CommandReader:
 
     def _has_leader(self, number: int) -> bool:
         """Whether a partition has a leader. aiokafka would wait up to 40 s for one."""
-        cluster = self._consumer._client.cluster  # noqa: SLF001 (there is no public way)
+        cluster = self._lookup._client.cluster  # noqa: SLF001 (there is no public way)
         return cluster.leader_for_partition(_commands(number)) not in {None, -1}
 
 

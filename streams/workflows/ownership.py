@@ -141,7 +141,7 @@ class Ownership:
         Raises:
             MemberFenced: Another worker joined under the same name.
         """
-        await self._member.during(self._reader.run())
+        await self._member.during(self._reader.fetch_commands(), self._reader.watch_timers())
 
     async def commit(self) -> None:
         """Commit offsets up to which commands have replies, for the next owners."""
