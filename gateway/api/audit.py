@@ -9,7 +9,6 @@ Requests without a valid key are counted and get no entry: the log is kept indef
 client could fill it.
 """
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -230,7 +229,7 @@ def _text(text: str, chars: int = _TEXT_CHARS) -> str:
 
 
 def _json(metadata: Mapping[str, Any]) -> str:
-    return json.dumps(metadata, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return msgspec.json.encode(metadata, order="sorted").decode()
 
 
 # -- routes

@@ -70,9 +70,9 @@ class RequestGuard:
         caller = await self._authenticate(connection, context)
         admit(connection.scope, caller.key_id, caller.scope)
         connection.scope["state"][_PRINCIPAL] = caller.principal
-        context = replace(context, principal=caller.principal)
-        if context.policy not in _WITH_BODY and not handler.opt.get(AUTHORIZES_LATER):
-            await self.authorize(context)
+        later = context.policy in _WITH_BODY or handler.opt.get(AUTHORIZES_LATER)
+        if self.has_hook(context.policy) and not later:
+            await self.authorize(replace(context, principal=caller.principal))
 
     async def _authenticate(
         self, connection: AnyConnection, context: RequestContext
@@ -102,8 +102,12 @@ class RequestGuard:
         Raises:
             Problem: The request is denied.
         """
-        if self._authorizer.has_hook(context.policy):
+        if self.has_hook(context.policy):
             await self._authorizer.authorize(replace(context, body=body and body()))
+
+    def has_hook(self, policy: Policy) -> bool:
+        """Whether a policy has a hook, for callers that need a context for it alone."""
+        return self._authorizer.has_hook(policy)
 
     async def is_authorized(self, context: RequestContext) -> bool:
         """Whether the hook of the context's policy allows a request.

@@ -153,8 +153,9 @@ def _batch_creation_route(
 async def _authorize_new(
     request_guard: RequestGuard, request: AnyRequest, instance_id: str | None, params: msgspec.Raw
 ) -> None:
-    context = request_guard.context_of(request, request.route_handler)
-    await _authorize_creation(request_guard, context, instance_id, params)
+    if request_guard.has_hook(Policy.CREATE):
+        context = request_guard.context_of(request, request.route_handler)
+        await _authorize_creation(request_guard, context, instance_id, params)
 
 
 async def _authorize_creation(
@@ -283,9 +284,9 @@ def event_route(
         prefer: Prefer = "",
     ) -> Response[bytes]:
         note(request, event_type=data.type, idempotency_key=key)
-        await _authorize_event(
-            request_guard, request_guard.context_of(request, request.route_handler), data
-        )
+        if request_guard.has_hook(Policy.SEND_EVENT) or request_guard.has_hook(Policy.CREATE):
+            context = request_guard.context_of(request, request.route_handler)
+            await _authorize_event(request_guard, context, data)
         if data.start_if_missing is not None:
             refuse_derived_id(instance_id, "instanceId")
         command = event_of(data, new_id(), scoped_key(request.scope, key))
