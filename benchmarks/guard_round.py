@@ -1,7 +1,8 @@
 """One turn of `make bench-guard`: a few short measurements of this working tree, as JSON.
 
 Steps of workflows at 1, 50 and 500 at once; deliveries of which five make a row, and deliveries
-that each make one; and deliveries that the gateway accepts.
+that each make one; deliveries that the gateway accepts; and workflows that are created, and events
+that are sent, over HTTP.
 """
 
 import json
@@ -10,7 +11,7 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
-from benchmarks import ingest
+from benchmarks import ingest, service
 from benchmarks.children import BenchmarkFailed
 from benchmarks.pipeline import Headwater
 from benchmarks.results import Round
@@ -25,6 +26,8 @@ _DELIVERIES: Final = 15_000
 _WARM_DELIVERIES: Final = 3_000
 #: Number of the first delivery with a row of its own. Those before belong to earlier days.
 _DISTINCT_FROM: Final = 1_000_000
+_REQUESTS: Final = 1_000
+_RATES: Final = ("rate", "steps_s", "requests_s", "creates_s", "events_s")
 _PATIENCE_S: Final = 120.0
 _INGEST: Final = ingest.Sizes(rounds=1, seconds=4.0, warm_s=2.0)
 
@@ -33,7 +36,8 @@ def measure() -> dict[str, Round]:
     """Measure everything once, on servers of its own."""
     with opened() as system:
         system.make_topics(RAW_TOPIC)
-        return {**_steps(system), **_pipeline(system), "ingest": _ingest(system)}
+        measured = {**_steps(system), **_pipeline(system), "ingest": _ingest(system)}
+        return {**measured, **_service(system)}
 
 
 def _steps(system: System) -> dict[str, Round]:
@@ -85,9 +89,17 @@ def _ingest(system: System) -> Round:
         return ingest.measure(system, server, _INGEST, 0)
 
 
+def _service(system: System) -> dict[str, Round]:
+    cases = [case for case in service.CASES if case.callers > 1]
+    with ExitStack() as stack:
+        bench = service.ServiceBench(system, stack)
+        bench.warm_up()
+        return {case.name: bench.round(case, service.ASYNC, _REQUESTS) for case in cases}
+
+
 def _figures(measured: Round) -> dict[str, float]:
     values = measured.values
-    rate = next(values[name] for name in ("rate", "steps_s", "requests_s") if name in values)
+    rate = next(values[name] for name in _RATES if name in values)
     return {"rate": rate, "cpu_us": measured.cpu_us["all"], "others": values["others"]}
 
 

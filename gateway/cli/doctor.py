@@ -15,7 +15,14 @@ from urllib.parse import urlsplit
 import click
 
 from headwater.gateway.cli import findings
-from headwater.gateway.cli.api import Api, admin_api, admin_options, explained, path_of
+from headwater.gateway.cli.api import (
+    Api,
+    admin_api,
+    admin_options,
+    explained,
+    path_of,
+    readable_errors,
+)
 from headwater.gateway.cli.findings import Finding
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import (
@@ -140,7 +147,10 @@ def _me(address: str, token: str) -> Any:  # noqa: ANN401 (JSON)
         problem = answer.problem
         detail = problem.get("detail") or f"/v1/me answered {answer.status}"
         raise click.ClickException(explained(problem.get("code", ""), detail))
-    return json.loads(answer.body)
+    from headwater.gateway.client.answers import value_of  # noqa: PLC0415 (loads more than --help needs)
+
+    with readable_errors():
+        return value_of(answer, object)
 
 
 def _report(results: Sequence[Finding]) -> Result:

@@ -294,7 +294,11 @@ class PartitionRunner:
         """Restore a partition and claim it, unless it is blocked or revoked meanwhile."""
         rebalances = self._partitions.rebalances
         state = await self._open(partition)
-        lease = await self._claim_and_restore(state, rebalances)
+        try:
+            lease = await self._claim_and_restore(state, rebalances)
+        except BaseException:  # A rebalance cancels it, too.
+            state.close()
+            raise
         if lease is not None and rebalances == self._partitions.rebalances:
             self._leases[partition] = lease
             self._partitions.change(partition, Change.ACQUIRED)
@@ -306,7 +310,11 @@ class PartitionRunner:
         store = await self._open_store(partition)
         state = PartitionState(partition, store)
         positions = state.checkpoint().positions
-        ends = await self._offsets.ends(self.intake.memory, partition)
+        try:
+            ends = await self._offsets.ends(self.intake.memory, partition)
+        except BaseException:
+            store.close()
+            raise
         ahead = [topic for topic, offset in positions.items() if offset > ends[topic]]
         if not ahead:
             return state

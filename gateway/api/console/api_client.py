@@ -24,6 +24,8 @@ from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS
 _JSON: Final = msgspec.json.Decoder(float_hook=Decimal)
 #: Headers of the browser that are forwarded to the API, for its audit log.
 _FORWARDED_HEADERS: Final = frozenset({b"user-agent", b"x-forwarded-for"})
+#: In place of httpx's own.
+_NO_AGENT: Final = (b"user-agent", b"")
 
 
 class ApiKey(NamedTuple):
@@ -121,15 +123,16 @@ class ApiClient:
     def _http(self) -> httpx.AsyncClient:
         """Return an HTTP client that calls the app in this process, for the browser."""
         scope = self._request.scope
-        forwarded = {
-            name.decode("latin-1"): value.decode("latin-1")
-            for name, value in scope["headers"]
-            if name in _FORWARDED_HEADERS
-        }
+        # Pairs: a proxy may send a header in several lines.
+        forwarded = [pair for pair in scope["headers"] if pair[0] in _FORWARDED_HEADERS]
         app = cast("Any", _with_split_paths(self._request.app))
         return httpx.AsyncClient(
             base_url="http://localhost",
-            headers={"user-agent": "", **forwarded, "x-request-id": request_id_of(scope)},
+            headers=[
+                *([] if any(name == b"user-agent" for name, _ in forwarded) else [_NO_AGENT]),
+                *forwarded,
+                (b"x-request-id", request_id_of(scope).encode()),
+            ],
             transport=httpx.ASGITransport(app, client=scope["client"] or ("", 0)),
         )
 
