@@ -115,6 +115,25 @@ def test_the_tokens_of_retried_runs_are_what_a_test_shows(migrated: str, size: i
         ("cancelled", "pending"),
         ("failed", "pending"),
     }
+    # Written by hand, because rows, fold and histories follow from the same code.
+    tokens = [histories[number].tokens for number in (0, 1, 2)]
+    assert [[(token.node_ref, token.status) for token in run] for run in tokens] == [
+        [
+            ("start", "completed"),
+            ("work", "completed"),
+            ("work", "cancelled"),
+            ("bill", "cancelled"),
+            ("end", "timed_out"),
+        ],
+        [
+            ("start", "completed"),
+            ("work", "completed"),
+            ("work", "failed"),
+            ("bill", "cancelled"),
+            ("end", "cancelled"),
+        ],
+        [(name, "completed") for name in ("start", "work", "work", "bill", "end", "end", "end")],
+    ]
     check_answers(migrated, "g", histories)
 
 

@@ -240,8 +240,8 @@ def test_a_reader_that_takes_nothing_is_left_behind(monkeypatch: pytest.MonkeyPa
                 await asyncio.sleep(60)
 
         streams = asyncio.create_task(stream(tails, memory, receive, send))
-        await asyncio.sleep(0.3)
-        assert tails.count == 0
+        await until(lambda: tails.count == 1)
+        await until(lambda: tails.count == 0)
         removed.set()
         await streams
 
