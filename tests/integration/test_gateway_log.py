@@ -158,7 +158,12 @@ def test_a_batch_is_prepared_when_the_last_append_ends_or_soon_if_that_is_slow()
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_request_that_gives_up_is_not_prepared_or_its_delivery_is_withdrawn(begun: bool) -> None:
+def test_a_request_that_gives_up_is_not_prepared_or_its_delivery_is_withdrawn(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not begun:  # The batch must not be due before the request gives up.
+        monkeypatch.setattr(webhook_log, "_BUSY_S", 60.0)
+
     async def whole() -> None:
         producer, prepared = FailingProducer(), Prepared()
         log = real_log(NOBODY, 5.0, producer)
