@@ -219,20 +219,16 @@ def confirm(effect: str, question: str, *, yes: bool = False) -> None:
 
     Raises:
         Abort: The answer is no.
-        UsageError: Nothing answered yes, and no one could: standard input is not a terminal.
+        UsageError: No one could answer: standard input is not a terminal.
     """
     say(effect)
     if yes:
         return
-    try:
-        click.confirm(question, abort=True, err=True)
-    except click.Abort as error:
-        if sys.stdin.isatty():
-            raise
-        say("")
+    if not sys.stdin.isatty():
         raise click.UsageError(
             f"expected --yes, or a terminal to confirm at, found neither: {effect}"
-        ) from error
+        )
+    click.confirm(question, abort=True, err=True)
 
 
 def examples(*lines: str) -> str:

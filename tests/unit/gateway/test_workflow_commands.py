@@ -137,7 +137,7 @@ def test_what_changes_an_instance_tells_in_json_what_became_of_it():
     assert json.loads(result.stdout) == {"workflowName": "order", "id": "x"}
     every = headwater(
         Network(bulk({"id": "a", "status": "active"})),
-        *("instances", "resume", "-w", "order", "--status", "paused", "--json"),
+        *("instances", "resume", "-w", "order", "--status", "paused", "--yes", "--json"),
     )
     assert json.loads(every.stdout) == [{"id": "a", "status": "active"}]
 
@@ -351,10 +351,10 @@ def test_the_same_is_done_to_all_page_by_page_and_those_that_refuse_are_shown():
     network = Network(bulk(done, cursor="n1"), bulk(refused, done))
     result = headwater(
         network, *("instances", "retry", "-w", "order", "--status", "errored"),
-        *("--label", "team=blue"),
+        *("--label", "team=blue", "--yes"),
     )  # fmt: skip
     assert result.stdout == "instance\tcode\twhy\norder/b\tRECORD_TOO_LARGE\ttoo much\n"
-    assert result.stderr == "retry: 1 done so far\nretry: 2 done, 1 refused.\n"
+    assert result.stderr == "retry: 1 done\nretry: 2 done, 1 refused.\n"
     assert result.exit_code == 1
     assert network.lines == ["POST /workflows/order/bulk"] * 2
     requested = {
@@ -369,7 +369,7 @@ def test_the_same_is_done_to_all_page_by_page_and_those_that_refuse_are_shown():
 
 def test_all_that_are_ended_can_be_told_why():
     network = Network(bulk({"id": "a", "status": "terminated"}))
-    every = ("-w", "order", "--status", "active", "--reason", "a test")
+    every = ("-w", "order", "--status", "active", "--reason", "a test", "--yes")
     result = headwater(network, "instances", "cancel", *every)
     assert (result.exit_code, network.body(0)["reason"]) == (0, "a test")
 
@@ -380,7 +380,7 @@ def test_before_the_same_is_done_to_all_it_can_be_seen_which_they_are():
         network, *("instances", "terminate", "-w", "order", "--label", "a=b=c", "--dry-run")
     )
     assert result.stdout == "instance\tstatus\norder/a\twaiting\n"
-    assert result.stderr == "terminate would change 1 instance; nothing was changed.\n"
+    assert result.stderr == "1 instance would be terminated.\n"
     assert network.body()["labels"] == {"a": "b=c"}
     assert network.body()["dryRun"] is True
 
