@@ -20,7 +20,7 @@ from headwater.gateway.cli.instance_formatting import (
 )
 from headwater.gateway.cli.instance_inspect import INSPECT_COMMANDS
 from headwater.gateway.cli.instance_logs import log_options, show_logs
-from headwater.gateway.cli.on_demand import OnDemand, OnDemandGroup
+from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import (
     collect_pages,
     cursor_option,
@@ -63,7 +63,7 @@ _PAGE_MAX: Final = 100
 
 
 @click.group(
-    cls=OnDemandGroup,
+    cls=Group,
     epilog=examples(
         "headwater instances list --status errored         of all workflows",
         "headwater instances get order/order-1             status and current step",
@@ -228,12 +228,6 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     return Result(answer=history, tables=tables)
 
 
-instances.add_command(show_logs)
-instances.add_command(
-    OnDemand(
-        "operations:prune",
-        "Delete instances past their retention from rows, snapshots, stores and the log.",
-    )
-)
-for _command in (*CHANGE_COMMANDS, *INSPECT_COMMANDS):
+instances.add_on_demand("operations:prune")
+for _command in (show_logs, *CHANGE_COMMANDS, *INSPECT_COMMANDS):
     instances.add_command(_command)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headwater.gateway.cli.on_demand import COMMANDS, OnDemandGroup
+from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import (
     app_option,
     data_dir_option,
@@ -94,7 +94,7 @@ _POSTGRES_ELSEWHERE: Final = (
 
 
 @click.group(
-    cls=OnDemandGroup,
+    cls=Group,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
         "headwater up                      everything on this machine, with a demo",
@@ -303,8 +303,14 @@ def migrate(reader: str | None, roles: bool, postgres: str | None) -> Result:
     return Result(answer=answer, notes=notes)
 
 
-for _command in COMMANDS:
-    cli.add_command(_command)
+cli.add_on_demand(
+    "audit:audit", "deliveries:deliveries", "deployments:deployments", "operate:dlq",
+    "doctor:doctor", "export:export", "workflows:graph", "deliveries:impact",
+    "instances:instances", "jobs:jobs", "operations:rebuild", "operations:replay", "runs:runs",
+    "options:settings", "webhook:sources", "sync:sync", "terra_stand_in:terra_stand_in",
+    "user_tokens:token", "topics:topics", "operate:trace", "users:user",
+    "doctor:validate_ownership", "webhook:webhook", "deliveries:why", "workflows:workflows",
+)  # fmt: skip
 
 
 def main() -> None:

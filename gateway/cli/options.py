@@ -108,8 +108,6 @@ def collect_pages(
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: URL of the gateway, for all commands that send requests.
-URL_VARIABLE: Final = "HEADWATER_URL"
 #: Path of a gateway's workflow service.
 WORKFLOWS_PATH: Final = "/api/workflows"
 
@@ -144,10 +142,6 @@ def combined(*options: Callable[[F], F]) -> Callable[[F], F]:
         return command
 
     return with_all
-
-
-def _gateway_of(url: str) -> str:
-    return url.rstrip("/").removesuffix(WORKFLOWS_PATH)
 
 
 kafka_option: Final = click.option(
@@ -193,13 +187,12 @@ data_dir_option: Final = click.option(
     help="Folder of all data. Default: HEADWATER_DATA_DIR, else .headwater.",
 )
 
-#: `--url`; a URL of the gateway's workflow service is accepted, too.
 url_option: Final = click.option(
     "--url",
     metavar="URL",
-    envvar=URL_VARIABLE,
-    callback=lambda _context, _option, url: url and _gateway_of(url),
-    help="URL of the gateway. Default: HEADWATER_URL, else that of HEADWATER_HOST and "
+    envvar="HEADWATER_URL",
+    help="URL of the gateway, https://host, or of its workflow service, "
+    "https://host/api/workflows. Default: HEADWATER_URL, else that of HEADWATER_HOST and "
     "HEADWATER_PORT.",
 )
 
