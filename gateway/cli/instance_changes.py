@@ -161,7 +161,7 @@ def create(
     created_id = client.run(client.workflow(workflow).create(instance_id, value, labels=labels)).id
     note = f"Created; `headwater instances get {workflow}/{created_id}` shows its status."
     answer = {"workflowName": workflow, "id": created_id}
-    return Result(answer=answer, text=f"{created_id}\n", notes=[note])
+    return Result(answer=answer, text=f"{created_id}\n", hints=[note])
 
 
 _ARGUMENTS: Final = {
@@ -194,7 +194,7 @@ def _lifecycle_command(action: Action) -> click.Command:
     ) -> Result:
         status = client.run(instance.handle(client).perform(action, argument))
         text = _status_text(action, status, argument)
-        return Result(answer=status, notes=[f"{instance} {text}."])
+        return Result(answer=status, hints=[f"{instance} {text}."])
 
     return _ARGUMENTS[action.argument](perform) if action.argument else perform
 
@@ -267,7 +267,7 @@ def send_event(
     status = client.run(
         instance.handle(client).send_event(event_type, value, start_if_missing=start)
     )
-    return Result(answer=status, notes=[f"{instance} has received the event {event_type}."])
+    return Result(answer=status, hints=[f"{instance} has received the event {event_type}."])
 
 
 CHANGE_COMMANDS: Final = (create, *map(_lifecycle_command, ACTIONS), send_event)

@@ -296,11 +296,11 @@ def migrate(reader: str | None, roles: bool, postgres: str | None) -> Result:
         say(text if created else "The roles exist.")
     applied = migrate_database(dsn, say)
     readable = None if reader is None else make_reader(dsn, reader)
-    notes = [f"{counted(len(applied), 'migration')} applied." if applied else "Nothing to do."]
+    hints = [f"{counted(len(applied), 'migration')} applied." if applied else "Nothing to do."]
     if readable is not None:
-        notes.append(f"{reader} reads {', '.join(readable)}.")
+        hints.append(f"{reader} reads {', '.join(readable)}.")
     answer = {"applied": applied, "reader": reader, "readable": readable}
-    return Result(answer=answer, notes=notes)
+    return Result(answer=answer, hints=hints)
 
 
 cli.add_on_demand(

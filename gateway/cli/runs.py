@@ -110,7 +110,7 @@ def create(
         client.runs.create(workflow, value, deployment=deployment, key=idempotency_key)
     )
     note = f"Created; `headwater runs show {run.run_id}` shows its status."
-    return Result(answer=run, text=f"{run.run_id}\n", notes=[note])
+    return Result(answer=run, text=f"{run.run_id}\n", hints=[note])
 
 
 @runs.command(

@@ -142,6 +142,45 @@ def test_what_changes_an_instance_tells_in_json_what_became_of_it():
     assert json.loads(every.stdout) == [{"id": "a", "status": "active"}]
 
 
+NO_MORE: dict[str, Any] = {"hasNextPage": False, "hasMore": False, "cursor": None}
+#: Commands that list things, with the name of the rows in the service's answer.
+LISTINGS = [
+    (("instances", "list"), "instances"),
+    (("jobs", "list"), "jobs"),
+    (("runs", "list"), "data"),
+    (("deployments", "list"), "deployments"),
+    (("deliveries", "list"), "rows"),
+    (("dlq", "list"), "rows"),
+    (("audit", "list"), "entries"),
+    (("workflows", "list"), "workflows"),
+    (("graph", "list"), "graphs"),
+    (("instances", "logs", *ON), "logs"),
+]
+
+
+@pytest.mark.parametrize(("command", "rows"), LISTINGS)
+def test_a_listing_for_programs_says_only_that_there_is_more(command: tuple[str, ...], rows: str):
+    page = {**history(), **NO_MORE, rows: []}
+    result = headwater(Network(answer(page)), *command, "--json")
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    result = headwater(Network(answer(page)), *command)
+    assert result.stderr.strip() != ""
+
+
+def test_a_listing_that_is_cut_says_so_to_programs_too():
+    page = {"instances": [listed_as("a")], "hasNextPage": True, "cursor": "n2"}
+    arguments = ("instances", "list", "--limit", "1")
+    for more in ((), ("--json",)):
+        result = headwater(Network(answer(page)), *arguments, *more)
+        assert result.stderr == "There are more: --cursor n2\n"
+
+
+def test_what_changes_an_instance_says_nothing_else_to_programs():
+    changed = {"ok": True, "status": {"status": "paused"}}
+    result = headwater(Network(answer(changed)), "instances", "pause", *ON, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
 def test_log_lines_are_objects_a_line_in_json():
     network = Network(answer(history(line(1), line(2))))
     result = headwater(network, "instances", "logs", *ON, "--json")
