@@ -1,6 +1,6 @@
 """`headwater instances`: list and show instances of workflows."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -109,17 +109,14 @@ def instances() -> None:
 @cursor_option
 @prints
 @service_options
-def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
+def list_instances(
     client: "SyncClient",
     *,
     workflow: str | None,
-    status: str | None,
-    labels: dict[str, str],
-    updated_since: str | None,
-    updated_before: str | None,
     limit: int,
     page_size: int,
     cursor: str | None,
+    **filters: Any,  # noqa: ANN401 (those of the client)
 ) -> Result:
     """List instances, of one workflow or of all, newest first.
 
@@ -130,12 +127,7 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     def page(size: int, after: str | None) -> "tuple[list[InstanceFound], str | None]":
         answer = client.run(
             (client.workflow(workflow) if workflow else client).page(
-                status,
-                labels=labels,
-                updated_since=updated_since,
-                updated_before=updated_before,
-                page_size=size,
-                cursor=after,
+                page_size=size, cursor=after, **filters
             )
         )
         return answer.instances, answer.cursor if answer.has_next_page else None
@@ -143,7 +135,7 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     listed, more = collect_pages(page, limit=limit, page_size=page_size, cursor=cursor)
     table = _LISTED.table(listed_rows(listed, now(), longest_shown()))
     of_workflow = f" of {workflow}" if workflow else ""
-    with_status = f" that are {status}" if status else ""
+    with_status = f" that are {filters['status']}" if filters["status"] else ""
     none = f"There are no instances{of_workflow}{with_status}."
     return listing(listed, table, none=none, more=more)
 
