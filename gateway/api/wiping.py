@@ -49,7 +49,7 @@ class Wiped(msgspec.Struct, frozen=True, kw_only=True):
     counted only in the response to the wipe request.
     """
 
-    ok: bool = True
+    ok: bool
     id: str
     wipe_id: str
     state: str
@@ -120,7 +120,7 @@ async def _progress(
     is_done = deliveries.done == partitions and workflows is not None
     deleted = {**deliveries.deleted, _INSTANCES: instances}
     state = "done" if is_done else "running"
-    wiped = Wiped(id=wipe_id, wipe_id=wipe_id, state=state, done=is_done, deleted=deleted)
+    wiped = Wiped(ok=True, id=wipe_id, wipe_id=wipe_id, state=state, done=is_done, deleted=deleted)
     return deliveries.begun, wiped
 
 
