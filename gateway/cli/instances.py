@@ -21,12 +21,7 @@ from headwater.gateway.cli.instance_formatting import (
 from headwater.gateway.cli.instance_inspect import INSPECT_COMMANDS
 from headwater.gateway.cli.instance_logs import log_options, show_logs
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import (
-    collect_pages,
-    cursor_option,
-    examples,
-    limit_option,
-)
+from headwater.gateway.cli.options import collect_pages, cursor_option, examples, limit_option
 from headwater.gateway.cli.output import longest_shown
 from headwater.gateway.cli.results import Columns, Result, fields, listing, prints
 from headwater.gateway.cli.workflow_service import (

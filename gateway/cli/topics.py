@@ -6,12 +6,7 @@ from functools import partial
 import click
 
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import (
-    examples,
-    kafka_option,
-    settings_from,
-    topic_options,
-)
+from headwater.gateway.cli.options import examples, kafka_option, settings_from, topic_options
 from headwater.gateway.cli.output import counted
 from headwater.gateway.cli.results import Columns, Result, prints
 from headwater.schemas.topics import TOPICS, author_topic_problem
