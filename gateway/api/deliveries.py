@@ -14,7 +14,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import OptionalBody, problem_responses
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.request_parameters import moment_of
+from headwater.gateway.api.request_parameters import LIMIT_DEFAULT, Cursor, Limit, moment_of
 from headwater.projections.deliveries.lineage import (
     Deliveries,
     DeliveryFilter,
@@ -27,7 +27,7 @@ from headwater.projections.deliveries.lineage import (
 )
 from headwater.projections.deliveries.queries import Outcome
 from headwater.projections.deliveries.users import WaitingDelivery, oldest_waiting, subjects_of
-from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
+from headwater.projections.postgres.connections import PooledReader
 from headwater.schemas.errors import PARSE_ERRORS, UndecodableRecord, UnknownSchema
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.pipeline.reprocessing import (
@@ -38,9 +38,6 @@ from headwater.streams.pipeline.reprocessing import (
 )
 from headwater.streams.pipeline.webhook_log import Stored, WebhookLog
 
-_PAGE_DEFAULT: Final = 50
-
-Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
 Moment = Annotated[str | None, QueryParameter(description="RFC 3339.")]
 
 
@@ -80,10 +77,8 @@ def delivery_routes(reader: PooledReader, log: WebhookLog) -> list[HTTPRouteHand
     )
     async def listing(
         filters: NamedDependency[DeliveriesQuery],
-        limit: Limit = _PAGE_DEFAULT,
-        after: Annotated[
-            str | None, QueryParameter(description="Cursor of the previous page.")
-        ] = None,
+        limit: Limit = LIMIT_DEFAULT,
+        after: Cursor = None,
     ) -> Deliveries:
         times = {name: moment_of(name, getattr(filters, name)) for name in ("since", "until")}
         selected = DeliveryFilter(**{**msgspec.structs.asdict(filters), **times})

@@ -6,12 +6,13 @@ from typing import Annotated, Final
 import msgspec
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import FromPath, JSONBody
 
 from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.operations import operation_routes, poll_until
 from headwater.gateway.api.problems import Problem
-from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
+from headwater.gateway.api.request_parameters import LIMIT_DEFAULT, Limit
+from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.rebuilds.rebuilds import (
     Example,
     Rebuild,
@@ -22,12 +23,9 @@ from headwater.projections.rebuilds.rebuilds import (
 )
 
 _SHOWN_CHARS: Final = 64
-_PAGE_DEFAULT: Final = 50
 _POLL_EVERY_S: Final = 0.1
 #: A response waits up to 20 s for a switch.
 _POLLS: Final = 200
-
-Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
 
 
 class RebuildOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,7 +98,7 @@ def rebuild_routes(
         return _state(begun)
 
     @get("/rebuilds", summary="Rebuilds, newest first", responses=problem_responses())
-    async def listing(limit: Limit = _PAGE_DEFAULT) -> Rebuilds:
+    async def listing(limit: Limit = LIMIT_DEFAULT) -> Rebuilds:
         return Rebuilds([_state(row) for row in await latest(reader, limit=limit)])
 
     async def look(rebuild_id: FromPath[str]) -> RebuildState:
