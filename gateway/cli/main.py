@@ -7,12 +7,11 @@ importing all of them takes seconds.
 import gc
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -31,10 +30,6 @@ from headwater.gateway.cli.results import Result, prints
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.schemas.errors import HeadwaterError, ProcessUnavailable, StoreUnavailable
 from headwater.streams.clock import now_ms
-
-if TYPE_CHECKING:
-    from headwater.gateway.settings.settings import Settings
-
 
 #: The extras, and the modules that Headwater imports of them. The package alone has what programs
 #: and workflow authors need, and the commands that use HTTP. Server processes need `server`; Kafka
@@ -223,52 +218,9 @@ def worker(
 def project(kafka: str | None, postgres: str | None) -> None:
     """Run the projector: keep Postgres up to date with Kafka."""
     settings = settings_from(kafka=kafka, postgres=postgres)
-    import uvloop  # noqa: PLC0415 (see above)
+    from headwater.gateway.cli.projecting import run_projection  # noqa: PLC0415 (see above)
 
-    from headwater.gateway.settings.process import begin_service  # noqa: PLC0415 (see above)
-
-    begin_service(settings)
-    uvloop.run(_project(settings))
-
-
-async def _project(settings: "Settings") -> None:
-    import asyncio  # noqa: PLC0415 (see above)
-
-    from headwater.gateway.builtin.rebuilding.watching import carry_out_rebuilds  # noqa: PLC0415 (see above)
-    from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (see above)
-    from headwater.gateway.settings.process import process_name  # noqa: PLC0415 (see above)
-    from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka import truncation  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka.membership import system_membership  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka.skips import load_skips  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka.topics import check_topics  # noqa: PLC0415 (see above)
-    from headwater.streams.loop_watch import LoopWatch  # noqa: PLC0415 (see above)
-    from headwater.streams.process_tuning import collect_seldom  # noqa: PLC0415 (see above)
-
-    cluster = cluster_of(settings)
-    await check_topics(cluster)
-    await load_skips(cluster)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    collect_seldom()
-    name = f"projector {process_name()}"
-    with LoopWatch().watching(), system_membership(cluster, name) as membership:
-        membership.start()
-        rebuilding = asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))
-        try:
-            await run_projector(
-                cluster=cluster,
-                dsn=dsn_of(settings),
-                clock=now_ms,
-                detector=truncation,
-                stop=stop,
-                retention=settings.kept,
-            )
-        finally:
-            stop.set()
-            await rebuilding
+    run_projection(settings, clock=now_ms)
 
 
 @cli.command(epilog=examples("headwater migrate", "headwater migrate --reader analyst"))

@@ -217,7 +217,7 @@ def confirm(effect: str, question: str, *, yes: bool = False) -> None:
     say(effect)
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not (sys.stdin and sys.stdin.isatty()):  # It is None if the shell has closed it.
         raise click.UsageError(
             f"expected --yes, or a terminal to confirm at, found neither: {effect}"
         )
