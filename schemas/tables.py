@@ -368,7 +368,7 @@ def begins_with_user(table: Table) -> bool:
     return first == "user_id" or is_user
 
 
-def table_of(  # noqa: PLR0913 (everything that a struct cannot express)
+def table_of(  # noqa: PLR0913 (providers declare tables with it, a line a property)
     kind: type[msgspec.Struct],
     *,
     name: str,

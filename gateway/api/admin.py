@@ -16,7 +16,13 @@ from headwater.gateway.api.json_bodies import BodySize, LimitedBodies, OperatorR
 from headwater.gateway.api.lineage import lineage_routes
 from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.request_parameters import moment_of, with_checked_parameters
+from headwater.gateway.api.request_parameters import (
+    LIMIT_DEFAULT,
+    Cursor,
+    Limit,
+    moment_of,
+    with_checked_parameters,
+)
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.queries import (
@@ -31,7 +37,7 @@ from headwater.projections.deliveries.queries import (
     Trace,
 )
 from headwater.projections.deliveries.users import UserWhole, user_whole
-from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
+from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import InstanceCount, instance_counts
 from headwater.streams.pipeline.reprocessing import DeadLetters, ReplayResult
 from headwater.streams.pipeline.webhook_log import WebhookLog
@@ -55,7 +61,6 @@ def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
 
 # -- the router and its routes
 
-_PAGE_DEFAULT: Final = 50
 _PROBLEMS: Final = problem_responses("store_unavailable")
 
 #: Dead letters of one replay. They are read and appended one by one, at some milliseconds a letter.
@@ -63,8 +68,6 @@ REPLAYS_MAX: Final = 1000
 
 #: Characters of a dead letter's reason; those of Headwater have about thirty.
 _REASON_CHARS: Final = 256
-
-Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
 
 
 class Level(StrEnum):
@@ -200,10 +203,8 @@ def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteH
         selected: Annotated[
             State, QueryParameter(name="state", description="Dead letters, parked, or both.")
         ] = State.DEAD,
-        limit: Limit = _PAGE_DEFAULT,
-        after: Annotated[
-            str | None, QueryParameter(description="Cursor of the previous page.")
-        ] = None,
+        limit: Limit = LIMIT_DEFAULT,
+        after: Cursor = None,
     ) -> DeadLetterPage:
         states = (State.DEAD, State.PARKED) if selected is State.ALL else (selected,)
         return await reader.dead_letters(limit=limit, after=after, states=states)
@@ -247,7 +248,7 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
         request_id: FromQuery[str | None] = None,
         user_id: FromQuery[str | None] = None,
         level: FromQuery[Level | None] = None,
-        limit: Limit = _PAGE_DEFAULT,
+        limit: Limit = LIMIT_DEFAULT,
     ) -> Traces:
         return Traces(
             await reader.traces(request_id=request_id, user_id=user_id, level=level, limit=limit)
@@ -287,7 +288,7 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
         return Instances(await instance_counts(reader))
 
     @get("/projections", summary="Positions and errors of the projections", responses=_PROBLEMS)
-    async def projections(limit: Limit = _PAGE_DEFAULT) -> Projections:
+    async def projections(limit: Limit = LIMIT_DEFAULT) -> Projections:
         return Projections(
             await reader.projection_positions(), await reader.projection_errors(limit=limit)
         )

@@ -88,6 +88,7 @@ def prune_routes(reader: PooledReader, operations: Operations) -> list[HTTPRoute
         )
 
     return operation_routes(
+        "/prunes",
         "prune",
         prune,
         look,
@@ -139,6 +140,7 @@ def replay_routes(reader: PooledReader, operations: Operations) -> list[HTTPRout
         return _replay_state(replay_id, state, params, progress)
 
     return operation_routes(
+        "/replays",
         "replay",
         replay,
         look,

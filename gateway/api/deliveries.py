@@ -7,13 +7,14 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import get, post
+from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import OptionalBody, problem_responses
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.request_parameters import moment_of
+from headwater.gateway.api.request_parameters import LIMIT_DEFAULT, Cursor, Limit, moment_of
 from headwater.projections.deliveries.lineage import (
     Deliveries,
     DeliveryFilter,
@@ -26,7 +27,7 @@ from headwater.projections.deliveries.lineage import (
 )
 from headwater.projections.deliveries.queries import Outcome
 from headwater.projections.deliveries.users import WaitingDelivery, oldest_waiting, subjects_of
-from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
+from headwater.projections.postgres.connections import PooledReader
 from headwater.schemas.errors import PARSE_ERRORS, UndecodableRecord, UnknownSchema
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.pipeline.reprocessing import (
@@ -37,10 +38,19 @@ from headwater.streams.pipeline.reprocessing import (
 )
 from headwater.streams.pipeline.webhook_log import Stored, WebhookLog
 
-_PAGE_DEFAULT: Final = 50
-
-Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
 Moment = Annotated[str | None, QueryParameter(description="RFC 3339.")]
+
+
+class DeliveriesQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Filters of a listing of deliveries."""
+
+    source: FromQuery[str | None] = None
+    type: FromQuery[str | None] = None
+    user_id: FromQuery[str | None] = None
+    status: FromQuery[str | None] = None
+    reason: FromQuery[str | None] = None
+    since: Moment = None
+    until: Moment = None
 
 
 class DeliveryAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,31 +72,17 @@ def delivery_routes(reader: PooledReader, log: WebhookLog) -> list[HTTPRouteHand
         "/deliveries",
         summary="Deliveries with their outcomes, newest first",
         description="Includes requests that were refused, with the status `refused`.",
+        dependencies={"filters": Provide(DeliveriesQuery, sync_to_thread=False)},
         responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
     )
-    async def listing(  # noqa: PLR0913, PLR0917 (one parameter a filter; Litestar names them)
-        source: FromQuery[str | None] = None,
-        type: FromQuery[str | None] = None,  # noqa: A002 (the parameter's name)
-        user_id: FromQuery[str | None] = None,
-        status: FromQuery[str | None] = None,
-        reason: FromQuery[str | None] = None,
-        since: Moment = None,
-        until: Moment = None,
-        limit: Limit = _PAGE_DEFAULT,
-        after: Annotated[
-            str | None, QueryParameter(description="Cursor of the previous page.")
-        ] = None,
+    async def listing(
+        filters: NamedDependency[DeliveriesQuery],
+        limit: Limit = LIMIT_DEFAULT,
+        after: Cursor = None,
     ) -> Deliveries:
-        filters = DeliveryFilter(
-            source=source,
-            type=type,
-            user_id=user_id,
-            status=status,
-            reason=reason,
-            since=moment_of("since", since),
-            until=moment_of("until", until),
-        )
-        return await deliveries(reader, filters, limit=limit, after=after)
+        times = {name: moment_of(name, getattr(filters, name)) for name in ("since", "until")}
+        selected = DeliveryFilter(**{**msgspec.structs.asdict(filters), **times})
+        return await deliveries(reader, selected, limit=limit, after=after)
 
     @get(
         "/deliveries/{named:str}",

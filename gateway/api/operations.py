@@ -1,7 +1,7 @@
-"""Operations: an operator orders one, the gateway counts and starts it, and reports its progress.
+"""Durable operations: an operator orders one, the gateway begins it, and reports its progress.
 
-All kinds of operations have the same routes. Instances of built-in workflows carry out most of them
-(`gateway.builtin.maintenance_workflows`).
+All kinds have the same two routes. Instances of built-in workflows carry out replays and prunes
+(`gateway.builtin.maintenance_workflows`), the projector rebuilds, the pipeline wipes.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from headwater.schemas.statuses import RunStatus
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown, WorkflowClient
 
 P = TypeVar("P", bound=msgspec.Struct)
+S = TypeVar("S")
 
 #: A new instance becomes readable after some tens of milliseconds.
 _POLL_EVERY_S: Final = 0.05
@@ -37,25 +38,42 @@ _LATEST: Final = 10
 
 
 def operation_routes(
+    path: str,
     name: str,
     begin: Callable[..., Awaitable[object]],
     look: Callable[..., Awaitable[object]],
+    look_problems: Sequence[str] = (),
     **described: Any,  # noqa: ANN401 (arguments of Litestar's decorator)
 ) -> list[HTTPRouteHandler]:
-    """Return the routes of a kind of operation: POST /admin/{name}s and GET /admin/{name}s/{id}.
+    """Return the routes of a kind of operation: POST {path} and GET {path}/{id}.
 
     Args:
+        path: Path of the operations.
         name: Name of an operation.
         begin: Counts, and starts the operation unless the order is a dry run.
         look: Returns the state of the operation with the id `{name}_id`.
+        look_problems: Error codes of `look`, besides those of all operations.
         described: Description of the route that orders an operation.
     """
     looking = get(
-        f"/{name}s/{{{name}_id:str}}",
+        f"{path}/{{{name}_id:str}}",
         summary=f"Get the state of a {name}",
-        responses=problem_responses("not_found", "store_unavailable"),
+        responses=problem_responses("not_found", "store_unavailable", *look_problems),
     )
-    return [post(f"/{name}s", status_code=202, **described)(begin), looking(look)]
+    return [post(path, **{"status_code": 202, **described})(begin), looking(look)]
+
+
+async def poll_until(
+    is_done: Callable[[S], bool], look: Callable[[], Awaitable[S]], *, polls: int, every_s: float
+) -> S:
+    """Return a state as soon as it is done, or the one after so many polls."""
+    state = await look()
+    for _ in range(polls):
+        if is_done(state):
+            break
+        await asyncio.sleep(every_s)
+        state = await look()
+    return state
 
 
 class Operation(NamedTuple, Generic[P]):
@@ -106,10 +124,12 @@ class Operations:
         start = StartRun(msgspec.json.encode(params).decode())
         with suppress(OutcomeUnknown):  # The command is in the log, so a worker will start it.
             await send_all(self.commands, [Addressed(workflow, operation_id, start)])
-        for _ in range(_POLLS):
-            if await self.workflows.instance(workflow, operation_id) is not None:
-                break
-            await asyncio.sleep(_POLL_EVERY_S)
+        await poll_until(
+            lambda row: row is not None,
+            lambda: self.workflows.instance(workflow, operation_id),
+            polls=_POLLS,
+            every_s=_POLL_EVERY_S,
+        )
         note(request, run_id=operation_id)
         return operation_id
 

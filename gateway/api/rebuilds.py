@@ -1,18 +1,18 @@
 """Operator routes for rebuilds of projections: start, compare, switch and switch back."""
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Annotated, Final
 
 import msgspec
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import FromPath, JSONBody
 
 from headwater.gateway.api.openapi import problem_responses
-from headwater.gateway.api.operations import operation_routes
+from headwater.gateway.api.operations import operation_routes, poll_until
 from headwater.gateway.api.problems import Problem
-from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
+from headwater.gateway.api.request_parameters import LIMIT_DEFAULT, Limit
+from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.rebuilds.rebuilds import (
     Example,
     Rebuild,
@@ -23,12 +23,9 @@ from headwater.projections.rebuilds.rebuilds import (
 )
 
 _SHOWN_CHARS: Final = 64
-_PAGE_DEFAULT: Final = 50
-#: Seconds to wait for a switch before answering with its current state.
-_SWITCHED_WITHIN_S: Final = 20.0
 _POLL_EVERY_S: Final = 0.1
-
-Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
+#: A response waits up to 20 s for a switch.
+_POLLS: Final = 200
 
 
 class RebuildOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,7 +98,7 @@ def rebuild_routes(
         return _state(begun)
 
     @get("/rebuilds", summary="Rebuilds, newest first", responses=problem_responses())
-    async def listing(limit: Limit = _PAGE_DEFAULT) -> Rebuilds:
+    async def listing(limit: Limit = LIMIT_DEFAULT) -> Rebuilds:
         return Rebuilds([_state(row) for row in await latest(reader, limit=limit)])
 
     async def look(rebuild_id: FromPath[str]) -> RebuildState:
@@ -129,6 +126,7 @@ def rebuild_routes(
         return await _move(reader, rebuild_id, "switching_back", ("switched",))
 
     routes = operation_routes(
+        "/rebuilds",
         "rebuild",
         rebuild,
         look,
@@ -151,7 +149,7 @@ async def _get(reader: PooledReader, rebuild_id: str) -> Rebuild:
 async def _move(
     reader: PooledReader, rebuild_id: str, state: str, after: tuple[str, ...]
 ) -> RebuildState:
-    """Request a change of state, and wait for it up to `_SWITCHED_WITHIN_S`."""
+    """Request a change of state, and wait for it for some seconds."""
     before = await _get(reader, rebuild_id)
     moved = await request_state(reader, rebuild_id, state, after=after)
     if moved is None:
@@ -162,10 +160,12 @@ async def _move(
             f"expected a rebuild that is {expected}, and no other rebuild of {before.projection} "
             f"under way, found it {before.state}{dry_run}",
         )
-    deadline_s = asyncio.get_running_loop().time() + _SWITCHED_WITHIN_S
-    while moved.state == state and asyncio.get_running_loop().time() < deadline_s:
-        await asyncio.sleep(_POLL_EVERY_S)
-        moved = await _get(reader, rebuild_id)
+    moved = await poll_until(
+        lambda row: row.state != state,
+        lambda: _get(reader, rebuild_id),
+        polls=_POLLS,
+        every_s=_POLL_EVERY_S,
+    )
     return _state(moved)
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_args
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
@@ -12,6 +12,12 @@ from litestar.params import HeaderParameter, QueryParameter
 
 from headwater.gateway.api.problems import Problem
 from headwater.processors.input_texts import read_moment
+from headwater.projections.postgres.connections import PAGE_MAX
+
+#: Parameters of listings: rows of a page, and the cursor of the previous one.
+Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
+LIMIT_DEFAULT: Final = 50
+Cursor = Annotated[str | None, QueryParameter(description="Cursor of the previous page.")]
 
 AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 #: A guard of Litestar that awaits. Litestar would run one that does not in a thread.

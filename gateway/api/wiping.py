@@ -1,19 +1,19 @@
 """Operator routes that wipe a user and report the progress of a wipe."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Final
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, PathParameter
 
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import problem_responses
+from headwater.gateway.api.operations import operation_routes, poll_until
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.builtin.blobs.store import Blobs, InvalidBlobKey, reports_of
 from headwater.projections.deliveries.users import progress
@@ -41,15 +41,18 @@ class Wiping:
     polls: int = _POLLS
 
 
-class Wiped(msgspec.Struct, frozen=True):
-    """Number of deleted records of a user by table; `done` when every partition has finished.
+class Wiped(msgspec.Struct, frozen=True, kw_only=True):
+    """State of a wipe, running or done, with the number of deleted records so far by table.
 
-    raw_events are deliveries, traces their traces, blobs the files of lab reports, and
-    workflow_instances the instances about the user.
+    It is `done` when every partition has finished. raw_events are deliveries, traces their traces,
+    workflow_instances the instances about the user, and blobs the files of lab reports, which are
+    counted only in the response to the wipe request.
     """
 
     ok: bool
+    id: str
     wipe_id: str
+    state: str
     done: bool
     deleted: dict[str, int]
 
@@ -57,8 +60,40 @@ class Wiped(msgspec.Struct, frozen=True):
 def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
     """Return the routes that wipe a user and report the progress."""
 
-    @post(
+    async def wipe(user_id: UserId) -> Response[Wiped]:
+        _check(user_id)
+        wipe_id = wiping.new_id()
+        partitions = await wiping.log.order(user_id, wipe_id)
+        blobs = await _delete_blobs(wiping.blobs, user_id)
+        _, wiped = await poll_until(
+            lambda progress: progress[1].done,
+            lambda: _progress(reader, user_id, wipe_id, partitions),
+            polls=wiping.polls,
+            every_s=_POLL_EVERY_S,
+        )
+        # Files that were uploaded before the wipe took effect.
+        blobs += await _delete_blobs(wiping.blobs, user_id)
+        answer = msgspec.structs.replace(wiped, deleted={**wiped.deleted, _BLOBS: blobs})
+        return Response(answer, status_code=HTTPStatus.OK if wiped.done else HTTPStatus.ACCEPTED)
+
+    async def look(user_id: UserId, wipe_id: FromPath[str]) -> Wiped:
+        _check(user_id)
+        check_texts(_USER_CHARS, wipe_id=wipe_id)
+        begun, wiped = await _progress(reader, user_id, wipe_id, await wiping.log.partitions())
+        if not begun:
+            raise Problem(
+                "not_found",
+                f"No partition has begun the wipe {wipe_id[:64]} of this user (yet); check its id, "
+                "and that a pipeline worker and a projector are running.",
+            )
+        return wiped
+
+    return operation_routes(
         "/user/{user_id:str}/wipe",
+        "wipe",
+        wipe,
+        look,
+        look_problems=("invalid_parameter", "broker_unavailable"),
         audit="users.wipe",
         status_code=200,
         summary="Delete everything about a user",
@@ -73,44 +108,6 @@ def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
             **problem_responses("invalid_parameter", "broker_unavailable", "store_unavailable"),
         },
     )
-    async def wipe(user_id: UserId) -> Response[Wiped]:
-        _check(user_id)
-        wipe_id = wiping.new_id()
-        partitions = await wiping.log.order(user_id, wipe_id)
-        blobs = await _delete_blobs(wiping.blobs, user_id)
-        _, wiped = await _progress(reader, user_id, wipe_id, partitions)
-        for _ in range(wiping.polls):
-            if wiped.done:
-                break
-            await asyncio.sleep(_POLL_EVERY_S)
-            _, wiped = await _progress(reader, user_id, wipe_id, partitions)
-        # Files that were uploaded before the wipe took effect.
-        blobs += await _delete_blobs(wiping.blobs, user_id)
-        answer = msgspec.structs.replace(wiped, deleted={**wiped.deleted, _BLOBS: blobs})
-        return Response(answer, status_code=HTTPStatus.OK if wiped.done else HTTPStatus.ACCEPTED)
-
-    @get(
-        "/user/{user_id:str}/wipe/{wipe_id:str}",
-        summary="Get the progress of a wipe",
-        description="The number of deleted records so far, by table. Files of lab reports are "
-        "counted only in the response to the wipe request.",
-        responses=problem_responses(
-            "invalid_parameter", "not_found", "broker_unavailable", "store_unavailable"
-        ),
-    )
-    async def see(user_id: UserId, wipe_id: FromPath[str]) -> Wiped:
-        _check(user_id)
-        check_texts(_USER_CHARS, wipe_id=wipe_id)
-        begun, wiped = await _progress(reader, user_id, wipe_id, await wiping.log.partitions())
-        if not begun:
-            raise Problem(
-                "not_found",
-                f"No partition has begun the wipe {wipe_id[:64]} of this user (yet); check its id, "
-                "and that a pipeline worker and a projector are running.",
-            )
-        return wiped
-
-    return [wipe, see]
 
 
 async def _progress(
@@ -122,7 +119,9 @@ async def _progress(
     instances = 0 if workflows is None else workflows.instances
     is_done = deliveries.done == partitions and workflows is not None
     deleted = {**deliveries.deleted, _INSTANCES: instances}
-    return deliveries.begun, Wiped(True, wipe_id, is_done, deleted)
+    state = "done" if is_done else "running"
+    wiped = Wiped(ok=True, id=wipe_id, wipe_id=wipe_id, state=state, done=is_done, deleted=deleted)
+    return deliveries.begun, wiped
 
 
 def _check(user_id: str) -> None:

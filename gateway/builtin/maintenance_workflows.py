@@ -20,6 +20,7 @@ from headwater.gateway.builtin.instances import (
     PruneParams,
     ReplayParams,
 )
+from headwater.processors.wipes import FORGET, ForgetParams, ForgetResult
 from headwater.projections.deliveries.replaying import Matched
 from headwater.projections.workflows.instances import Expired
 from headwater.streams.authoring.workflow_values import Break, Continue, Retry, WorkflowEvent
@@ -123,3 +124,42 @@ def prune_workflow(instances: "Callable[[], Awaitable[InstanceDeletion]]") -> Wo
         return {"deleted": progress.done, "kept": progress.skipped, "records": records}
 
     return Workflow(PRUNE, prune, strict=False)
+
+
+# -- wipe
+
+_FORGET_RETRY: Final = Retry(limit=inf, delay="5 seconds", backoff="constant")
+#: Longer than all readers of a busy system need to catch up; then the step is retried.
+_FORGET_TIMEOUT: Final = "10 minutes"
+
+
+def forget_workflow(instances: "Callable[[], Awaitable[InstanceDeletion]]") -> Workflow:
+    """Return the workflow that deletes instances about a user, after a wipe of their deliveries.
+
+    It waits until no more instances about the user can start, deletes them, and erases their
+    history.
+
+    Its params have only a digest of the user's id, and its steps return numbers, so its history
+    does not name the user. Its steps are idempotent: an interrupted step runs again and does what
+    is left.
+    """
+
+    async def forget(event: WorkflowEvent[ForgetParams], step: Step) -> dict[str, Any]:
+        params = event.payload
+
+        async def settle() -> int:
+            return await (await instances()).wait_until_settled(params)
+
+        async def delete() -> int:
+            return await (await instances()).delete(params, until_ms)
+
+        async def erase() -> int:
+            return await (await instances()).erase()
+
+        until_ms = await step.do("settle", settle, retries=_FORGET_RETRY, timeout=_FORGET_TIMEOUT)
+        deleted = await step.do("delete", delete, retries=_FORGET_RETRY, timeout=_FORGET_TIMEOUT)
+        records = await step.do(ERASE, erase, retries=_FORGET_RETRY, timeout=_ERASE_TIMEOUT)
+        forgotten: dict[str, Any] = msgspec.to_builtins(ForgetResult(deleted, records))
+        return forgotten
+
+    return Workflow(FORGET, forget, strict=False)

@@ -96,11 +96,13 @@ def explained(code: str, detail: str) -> str:
 class Api:
     """Routes of a gateway outside of the workflow service, as JSON.
 
+    It takes the URL of either.
+
     Its methods raise ClickException if a request fails; the message is one line.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self.url = url.rstrip("/")
+        self.url = url.rstrip("/").removesuffix(WORKFLOWS_PATH)
         self.client = open_client(self.url + WORKFLOWS_PATH, headers=headers, retries=0)
 
     def get(self, path: str, **parameters: str | int | None) -> Any:  # noqa: ANN401 (JSON)

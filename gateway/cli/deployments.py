@@ -10,7 +10,7 @@ from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import collect_pages, examples
 from headwater.gateway.cli.output import moment
-from headwater.gateway.cli.results import Columns, Result, prints
+from headwater.gateway.cli.results import Columns, Result, listing, prints
 
 if TYPE_CHECKING:
     from headwater.schemas.v1_answers import Deployment, DeploymentActive
@@ -78,8 +78,8 @@ def deploy(artifact: Path, app: str, at_once: bool, api: Api) -> Result:
     if at_once:
         deployed = api.client.run(deployments.activate(deployed.id))
     activation = f"`headwater deployments activate {deployed.id}`"
-    notes = [] if deployed.active else [f"New runs begin on it after {activation}."]
-    return Result(answer=deployed, tables=[_LISTED.table([_row(deployed)])], notes=notes)
+    hints = [] if deployed.active else [f"New runs begin on it after {activation}."]
+    return Result(answer=deployed, tables=[_LISTED.table([_row(deployed)])], hints=hints)
 
 
 @deployments.command(
@@ -101,12 +101,9 @@ def list_deployments(limit: int, api: Api) -> Result:
         return answer.deployments, answer.cursor
 
     listed, more = collect_pages(page, limit=limit, page_size=_PAGE, cursor=None)
-    hints = ["There are older ones: --limit shows more."] if more else []
-    if not listed:
-        hints = [
-            "Nothing is deployed: `headwater deployments deploy FOLDER --app …` deploys an app."
-        ]
-    return Result(answer=listed, tables=[_LISTED.table(map(_row, listed))], hints=hints)
+    none = "Nothing is deployed: `headwater deployments deploy FOLDER --app …` deploys an app."
+    table = _LISTED.table(map(_row, listed))
+    return listing(listed, table, none=none, more=more and str(2 * limit), by="--limit")
 
 
 @deployments.command(
@@ -177,8 +174,8 @@ def _content_of(artifact: Path) -> bytes:
 
 def _activated(deployment: "DeploymentActive") -> Result:
     former = deployment.replaces
-    notes = [f"Runs that began on {former} stay on it."] if former else []
-    return Result(answer=deployment, tables=[_LISTED.table([_row(deployment)])], notes=notes)
+    hints = [f"Runs that began on {former} stay on it."] if former else []
+    return Result(answer=deployment, tables=[_LISTED.table([_row(deployment)])], hints=hints)
 
 
 def _row(deployment: "Deployment") -> dict[str, Any]:

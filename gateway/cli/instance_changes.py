@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from typing_extensions import override
 
-from headwater.gateway.cli.options import JsonArgument, JsonValue, examples
-from headwater.gateway.cli.output import counted, say
-from headwater.gateway.cli.results import Columns, Result, prints
+from headwater.gateway.cli.options import JsonArgument, JsonValue, examples, yes_option
+from headwater.gateway.cli.orders import Operation, PagedOrder
+from headwater.gateway.cli.results import Columns, Result, Table, prints
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
     InstanceName,
@@ -21,7 +22,7 @@ from headwater.processors.runs.lifecycle import ACTIONS, CANCEL, PAUSE, RESUME, 
 from headwater.schemas.statuses import RunStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headwater.gateway.client.sync_client import SyncClient
     from headwater.schemas.answers import BulkChanged, InstanceStatus
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 
 STATUSES: Final = [status.value for status in RunStatus]
 _MATCHED: Final = Columns(("instance", "status"))
+#: Participles of bulk actions.
+_DONE: Final = {
+    "pause": "paused", "resume": "resumed", "retry": "retried",
+    "terminate": "terminated", "cancel": "canceled",
+}  # fmt: skip
 _REFUSED: Final = Columns(("instance", "code", "why"), drops=("code",))
 
 
@@ -45,12 +51,14 @@ def one_or_all(action: Action) -> Callable[[Callable[..., Any]], Callable[..., A
                       help="With -w: all instances with this status.")  # fmt: skip
         @label_option("With -w: all instances with this label; repeatable.")
         @click.option("--dry-run", is_flag=True, help="With --status or --label: only list them.")
+        @yes_option
         @functools.wraps(one)
         def chosen(
             *,
             status: str | None,
             labels: dict[str, str],
             dry_run: bool,
+            yes: bool,
             **values: Any,  # noqa: ANN401 (the command's own parameters)
         ) -> Result:
             if status is None and not labels:
@@ -59,7 +67,7 @@ def one_or_all(action: Action) -> Callable[[Callable[..., Any]], Callable[..., A
                 result: Result = one(**values)
                 return result
             workflow, client = values.pop("workflow"), values.pop("client")
-            changes = {"status": status, "labels": labels, "dry_run": dry_run}
+            changes = {"status": status, "labels": labels}
             if action.argument == "reason":
                 changes["reason"] = values.pop("argument") or ""
             if workflow is None or any(values.values()):
@@ -67,41 +75,50 @@ def one_or_all(action: Action) -> Callable[[Callable[..., Any]], Callable[..., A
                     "expected -w WORKFLOW with --status or --label, and no option of a single "
                     "instance"
                 )
-            return _change(client, action.name, workflow, changes)
+            order = _BulkChange(client, workflow, action, changes)
+            return order.carry_out(dry_run=dry_run, yes=yes)
 
         return chosen
 
     return decorate
 
 
-def _change(client: "SyncClient", action: str, workflow: str, changes: dict[str, Any]) -> Result:
-    """Change the instances, printing progress by page; return those that refused."""
-    results: list[BulkChanged] = []
-    for page in client.iterate(client.workflow(workflow).change_all(action, **changes)):
-        results += page.instances
-        if page.has_next_page:
-            say(f"{action}: {_count(results)} so far")
-    rows = [
-        {"instance": f"{workflow}/{result.id}", "status": result.status, "code": result.code,
-         "why": result.detail}
-        for result in results
-    ]  # fmt: skip
-    if changes["dry_run"]:
-        matched = counted(len(results), "instance")
-        note = f"{action} would change {matched}; nothing was changed."
-        return Result(answer=results, tables=[_MATCHED.table(rows)], notes=[note])
-    refused = [row for row in rows if row["code"]]
-    return Result(
-        answer=results,
-        tables=[_REFUSED.table(refused)] if refused else [],
-        notes=[f"{action}: {_count(results)}."],
-        failed=bool(refused),
-    )
+class _BulkChange(PagedOrder):
+    nouns = ("instance", "instances")
 
+    def __init__(
+        self, client: "SyncClient", workflow: str, action: Action, changes: dict[str, Any]
+    ) -> None:
+        self.name, self.done = action.name, _DONE[action.name]
+        self._client = client
+        self._workflow = workflow
+        self._changes = changes
 
-def _count(results: "list[BulkChanged]") -> str:
-    refused = sum(result.code is not None for result in results)
-    return f"{len(results) - refused} done" + (f", {refused} refused" if refused else "")
+    @override
+    def pages(self, *, dry_run: bool) -> "Iterator[tuple[Sequence[BulkChanged], bool]]":
+        workflow = self._client.workflow(self._workflow)
+        pages = workflow.change_all(self.name, dry_run=dry_run, **self._changes)
+        return ((page.instances, page.has_next_page) for page in self._client.iterate(pages))
+
+    @override
+    def is_refused(self, row: "BulkChanged") -> bool:
+        return row.code is not None
+
+    @override
+    def answer(self, state: Operation) -> object:
+        return state["rows"]
+
+    @override
+    def tables(self, state: Operation) -> "Sequence[Table]":
+        columns, shown = _MATCHED, state["rows"]
+        if not state["dry_run"]:
+            columns, shown = _REFUSED, [*filter(self.is_refused, shown)]
+        rows = [
+            {"instance": f"{self._workflow}/{row.id}", "status": row.status, "code": row.code,
+             "why": row.detail}
+            for row in shown
+        ]  # fmt: skip
+        return [columns.table(rows)] if rows or state["dry_run"] else ()
 
 
 # -- commands
@@ -144,7 +161,7 @@ def create(
     created_id = client.run(client.workflow(workflow).create(instance_id, value, labels=labels)).id
     note = f"Created; `headwater instances get {workflow}/{created_id}` shows its status."
     answer = {"workflowName": workflow, "id": created_id}
-    return Result(answer=answer, text=f"{created_id}\n", notes=[note])
+    return Result(answer=answer, text=f"{created_id}\n", hints=[note])
 
 
 _ARGUMENTS: Final = {
@@ -177,7 +194,7 @@ def _lifecycle_command(action: Action) -> click.Command:
     ) -> Result:
         status = client.run(instance.handle(client).perform(action, argument))
         text = _status_text(action, status, argument)
-        return Result(answer=status, notes=[f"{instance} {text}."])
+        return Result(answer=status, hints=[f"{instance} {text}."])
 
     return _ARGUMENTS[action.argument](perform) if action.argument else perform
 
@@ -250,7 +267,7 @@ def send_event(
     status = client.run(
         instance.handle(client).send_event(event_type, value, start_if_missing=start)
     )
-    return Result(answer=status, notes=[f"{instance} has received the event {event_type}."])
+    return Result(answer=status, hints=[f"{instance} has received the event {event_type}."])
 
 
 CHANGE_COMMANDS: Final = (create, *map(_lifecycle_command, ACTIONS), send_event)

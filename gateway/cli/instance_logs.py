@@ -91,7 +91,7 @@ def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
             # The run may have logged its last lines while the next run began.
             _show_all(client, handle, printer, line_filter)
     if not printer.any:
-        say(f"{instance} has logged no such lines.")
+        printer.say(f"{instance} has logged no such lines.")
 
 
 class _LinePrinter:
@@ -101,6 +101,11 @@ class _LinePrinter:
         self._as_json = as_json
         self._last_printed_id = ""
         self.any = False
+
+    def say(self, hint: str) -> None:
+        """Print a line to standard error, for people."""
+        if not self._as_json:
+            say(hint)
 
     def show(self, line: "LogLine") -> None:
         """Print a line unless it was printed before; ids are in the order of the log."""
@@ -155,9 +160,11 @@ def _follow(
                 and run_number is not None
                 and run_number > line_filter.run
             ):
-                say(f"run {line_filter.run} of {name} has ended: run {run_number} has begun")
+                printer.say(
+                    f"run {line_filter.run} of {name} has ended: run {run_number} has begun"
+                )
                 return
             if item.event == "log" and line_filter.matches(item.data):
                 printer.show(item.data)
             elif item.event == "end":
-                say(f"{name} has ended: {item.data.status}")
+                printer.say(f"{name} has ended: {item.data.status}")

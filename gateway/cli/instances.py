@@ -1,6 +1,6 @@
 """`headwater instances`: list and show instances of workflows."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,13 +20,8 @@ from headwater.gateway.cli.instance_formatting import (
 )
 from headwater.gateway.cli.instance_inspect import INSPECT_COMMANDS
 from headwater.gateway.cli.instance_logs import log_options, show_logs
-from headwater.gateway.cli.on_demand import OnDemand, OnDemandGroup
-from headwater.gateway.cli.options import (
-    collect_pages,
-    cursor_option,
-    examples,
-    limit_option,
-)
+from headwater.gateway.cli.on_demand import Group
+from headwater.gateway.cli.options import collect_pages, cursor_option, examples, limit_option
 from headwater.gateway.cli.output import longest_shown
 from headwater.gateway.cli.results import Columns, Result, fields, listing, prints
 from headwater.gateway.cli.workflow_service import (
@@ -63,7 +58,7 @@ _PAGE_MAX: Final = 100
 
 
 @click.group(
-    cls=OnDemandGroup,
+    cls=Group,
     epilog=examples(
         "headwater instances list --status errored         of all workflows",
         "headwater instances get order/order-1             status and current step",
@@ -109,17 +104,14 @@ def instances() -> None:
 @cursor_option
 @prints
 @service_options
-def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
+def list_instances(
     client: "SyncClient",
     *,
     workflow: str | None,
-    status: str | None,
-    labels: dict[str, str],
-    updated_since: str | None,
-    updated_before: str | None,
     limit: int,
     page_size: int,
     cursor: str | None,
+    **filters: Any,  # noqa: ANN401 (those of the client)
 ) -> Result:
     """List instances, of one workflow or of all, newest first.
 
@@ -130,12 +122,7 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     def page(size: int, after: str | None) -> "tuple[list[InstanceFound], str | None]":
         answer = client.run(
             (client.workflow(workflow) if workflow else client).page(
-                status,
-                labels=labels,
-                updated_since=updated_since,
-                updated_before=updated_before,
-                page_size=size,
-                cursor=after,
+                page_size=size, cursor=after, **filters
             )
         )
         return answer.instances, answer.cursor if answer.has_next_page else None
@@ -143,7 +130,7 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     listed, more = collect_pages(page, limit=limit, page_size=page_size, cursor=cursor)
     table = _LISTED.table(listed_rows(listed, now(), longest_shown()))
     of_workflow = f" of {workflow}" if workflow else ""
-    with_status = f" that are {status}" if status else ""
+    with_status = f" that are {filters['status']}" if filters["status"] else ""
     none = f"There are no instances{of_workflow}{with_status}."
     return listing(listed, table, none=none, more=more)
 
@@ -228,12 +215,6 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     return Result(answer=history, tables=tables)
 
 
-instances.add_command(show_logs)
-instances.add_command(
-    OnDemand(
-        "operations:prune",
-        "Delete instances past their retention from rows, snapshots, stores and the log.",
-    )
-)
-for _command in (*CHANGE_COMMANDS, *INSPECT_COMMANDS):
+instances.add_on_demand("operations:prune")
+for _command in (show_logs, *CHANGE_COMMANDS, *INSPECT_COMMANDS):
     instances.add_command(_command)

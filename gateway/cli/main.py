@@ -7,16 +7,15 @@ importing all of them takes seconds.
 import gc
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from headwater.gateway.cli.on_demand import COMMANDS, OnDemandGroup
+from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import (
     app_option,
     data_dir_option,
@@ -31,10 +30,6 @@ from headwater.gateway.cli.results import Result, prints
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.schemas.errors import HeadwaterError, ProcessUnavailable, StoreUnavailable
 from headwater.streams.clock import now_ms
-
-if TYPE_CHECKING:
-    from headwater.gateway.settings.settings import Settings
-
 
 #: The extras, and the modules that Headwater imports of them. The package alone has what programs
 #: and workflow authors need, and the commands that use HTTP. Server processes need `server`; Kafka
@@ -94,7 +89,7 @@ _POSTGRES_ELSEWHERE: Final = (
 
 
 @click.group(
-    cls=OnDemandGroup,
+    cls=Group,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
         "headwater up                      everything on this machine, with a demo",
@@ -223,52 +218,9 @@ def worker(
 def project(kafka: str | None, postgres: str | None) -> None:
     """Run the projector: keep Postgres up to date with Kafka."""
     settings = settings_from(kafka=kafka, postgres=postgres)
-    import uvloop  # noqa: PLC0415 (see above)
+    from headwater.gateway.cli.projecting import run_projection  # noqa: PLC0415 (see above)
 
-    from headwater.gateway.settings.process import begin_service  # noqa: PLC0415 (see above)
-
-    begin_service(settings)
-    uvloop.run(_project(settings))
-
-
-async def _project(settings: "Settings") -> None:
-    import asyncio  # noqa: PLC0415 (see above)
-
-    from headwater.gateway.builtin.rebuilding.watching import carry_out_rebuilds  # noqa: PLC0415 (see above)
-    from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (see above)
-    from headwater.gateway.settings.process import process_name  # noqa: PLC0415 (see above)
-    from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka import truncation  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka.membership import system_membership  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka.skips import load_skips  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka.topics import check_topics  # noqa: PLC0415 (see above)
-    from headwater.streams.loop_watch import LoopWatch  # noqa: PLC0415 (see above)
-    from headwater.streams.process_tuning import collect_seldom  # noqa: PLC0415 (see above)
-
-    cluster = cluster_of(settings)
-    await check_topics(cluster)
-    await load_skips(cluster)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    collect_seldom()
-    name = f"projector {process_name()}"
-    with LoopWatch().watching(), system_membership(cluster, name) as membership:
-        membership.start()
-        rebuilding = asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))
-        try:
-            await run_projector(
-                cluster=cluster,
-                dsn=dsn_of(settings),
-                clock=now_ms,
-                detector=truncation,
-                stop=stop,
-                retention=settings.kept,
-            )
-        finally:
-            stop.set()
-            await rebuilding
+    run_projection(settings, clock=now_ms)
 
 
 @cli.command(epilog=examples("headwater migrate", "headwater migrate --reader analyst"))
@@ -296,15 +248,21 @@ def migrate(reader: str | None, roles: bool, postgres: str | None) -> Result:
         say(text if created else "The roles exist.")
     applied = migrate_database(dsn, say)
     readable = None if reader is None else make_reader(dsn, reader)
-    notes = [f"{counted(len(applied), 'migration')} applied." if applied else "Nothing to do."]
+    hints = [f"{counted(len(applied), 'migration')} applied." if applied else "Nothing to do."]
     if readable is not None:
-        notes.append(f"{reader} reads {', '.join(readable)}.")
+        hints.append(f"{reader} reads {', '.join(readable)}.")
     answer = {"applied": applied, "reader": reader, "readable": readable}
-    return Result(answer=answer, notes=notes)
+    return Result(answer=answer, hints=hints)
 
 
-for _command in COMMANDS:
-    cli.add_command(_command)
+cli.add_on_demand(
+    "audit:audit", "deliveries:deliveries", "deployments:deployments", "operate:dlq",
+    "doctor:doctor", "export:export", "workflows:graph", "deliveries:impact",
+    "instances:instances", "jobs:jobs", "operations:rebuild", "operations:replay", "runs:runs",
+    "options:settings", "webhook:sources", "sync:sync", "terra_stand_in:terra_stand_in",
+    "user_tokens:token", "topics:topics", "operate:trace", "users:user",
+    "doctor:validate_ownership", "webhook:webhook", "deliveries:why", "workflows:workflows",
+)  # fmt: skip
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
 """Commands that are imported when they are called: importing all of them is slow."""
 
+import ast
 import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Final
 
 import click
@@ -18,10 +20,10 @@ _BROKEN_PIPE: Final = 141
 class OnDemand(click.Command):
     """Placeholder of a command in another module, with its name and summary."""
 
-    def __init__(self, location: str, summary: str) -> None:
+    def __init__(self, location: str) -> None:
         """Make a placeholder of the command at `location`, module:function."""
         self._module, _, self._function = location.partition(":")
-        super().__init__(self._function.replace("_", "-"), help=summary)
+        super().__init__(self._function.replace("_", "-"))
 
     def load(self) -> click.Command:
         """Import the command."""
@@ -29,9 +31,27 @@ class OnDemand(click.Command):
         command: click.Command = getattr(module, self._function)
         return command
 
+    @override
+    def get_short_help_str(self, limit: int = 45) -> str:
+        if self.help is None:
+            # Parsing a module is faster than importing it, and works without its extra.
+            source = Path(__file__).with_name(f"{self._module}.py").read_text("utf-8")
+            for node in ast.parse(source).body:
+                if isinstance(node, ast.FunctionDef) and node.name == self._function:
+                    self.help = ast.get_docstring(node)
+        return super().get_short_help_str(limit)
+
 
 class Group(click.Group):
-    """A group that lists commands with whole sentences, and suggests names for typing errors."""
+    """A group that lists commands with whole sentences, and suggests names for typing errors.
+
+    It imports a command of another module when that is called.
+    """
+
+    def add_on_demand(self, *locations: str) -> None:
+        """Add commands of other modules, each module:function."""
+        for location in locations:
+            self.add_command(OnDemand(location))
 
     @override
     def invoke(self, ctx: click.Context) -> object:
@@ -61,83 +81,5 @@ class Group(click.Group):
         near = get_close_matches(args[0], self.commands, n=1)
         if near and args[0] not in self.commands:
             ctx.fail(f"No such command {args[0]!r}; did you mean {near[0]}?")
-        return super().resolve_command(ctx, args)
-
-
-class OnDemandGroup(Group):
-    """A group that lists placeholders, and imports the command that is called."""
-
-    @override
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         return name, command.load() if isinstance(command, OnDemand) else command, rest
-
-
-#: Commands of other modules.
-COMMANDS: Final = (
-    OnDemand(
-        "audit:audit",
-        "Show who has done what, and verify that the audit log was not changed.",
-    ),
-    OnDemand("deliveries:deliveries", "Look at deliveries: what became of them, and why."),
-    OnDemand(
-        "deployments:deployments",
-        "Deploy workflow code, activate it, roll it back, and see what is active.",
-    ),
-    OnDemand("operate:dlq", "Look at dead letters and put them back into their topics."),
-    OnDemand(
-        "doctor:doctor",
-        "Check the system: processes, versions, topics, lag, deployment, disk, clock, TLS.",
-    ),
-    OnDemand("export:export", "Write a table or view to a file, as of one moment."),
-    OnDemand("workflows:graph", "Check, deploy and look at graphs."),
-    OnDemand(
-        "deliveries:impact",
-        "Show what a delivery set: rows, columns that still have its values, and workflows.",
-    ),
-    OnDemand(
-        "instances:instances",
-        "Show instances of workflows, create and control them, send events to them.",
-    ),
-    OnDemand("jobs:jobs", "List the jobs of graphs, activate them, and end them."),
-    OnDemand(
-        "operations:rebuild",
-        "Build a table, or the workflows, again from offset 0 with this release, and compare.",
-    ),
-    OnDemand("operations:replay", "Process deliveries again: those that match all options."),
-    OnDemand("runs:runs", "Create runs once per idempotency key, show and cancel them."),
-    OnDemand("options:settings", "Show every setting: its variable, value, default and meaning."),
-    OnDemand(
-        "webhook:sources",
-        "List the sources of deliveries: paths, signature schemes and providers.",
-    ),
-    OnDemand("sync:sync", "Copy the rows into a SQLite file: everything at first, then changes."),
-    OnDemand(
-        "terra_stand_in:terra_stand_in",
-        "Imitate Terra: connect people who do not exist, and post signed, made-up data.",
-    ),
-    OnDemand(
-        "user_tokens:token",
-        "Print a user's token, of the development issuer of `headwater up`.",
-    ),
-    OnDemand("topics:topics", "List and create Headwater's topics, check and repair them."),
-    OnDemand(
-        "operate:trace",
-        "Show the trace of a delivery: every stage, its time, and its result.",
-    ),
-    OnDemand("users:user", "Show or wipe everything about one user."),
-    OnDemand(
-        "doctor:validate_ownership",
-        "Check that only workers are requested to execute runs.",
-    ),
-    OnDemand(
-        "webhook:webhook", "Sign deliveries as their sources do, and find out why one was refused."
-    ),
-    OnDemand(
-        "deliveries:why",
-        "Show where the values of a row come from: which delivery set each, and what it overrode.",
-    ),
-    OnDemand("workflows:workflows", "List workflows."),
-)

@@ -2,16 +2,18 @@
 
 import base64
 import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
+from typing_extensions import override
 
 from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.operations import Operation, followed
-from headwater.gateway.cli.options import confirm, examples, limit_option, yes_option
-from headwater.gateway.cli.output import counted, rfc3339
-from headwater.gateway.cli.results import Columns, Result, fields, listing, prints
+from headwater.gateway.cli.options import examples, limit_option, yes_option
+from headwater.gateway.cli.orders import Operation, PagedOrder
+from headwater.gateway.cli.output import rfc3339
+from headwater.gateway.cli.results import Columns, Result, Table, fields, listing, prints
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
@@ -143,39 +145,34 @@ def replay_letters(
         request = {
             "positions": [{"partition": p, "offset": o} for p, o in map(_position, positions)]
         }
-    elif not (dry_run or yes):
-        counting = _replayed(api, {**request, "dry_run": True}, quiet=True)
-        if count := counting["replayed"]:
-            confirm(f"{counted(count, 'dead letter')} would be replayed.", "Continue?")
-    as_json: bool = click.get_current_context().params["as_json"]
-    done = _replayed(api, {**request, "dry_run": dry_run}, quiet=as_json)
-    what = "would be replayed" if dry_run else "replayed"
-    return Result(
-        answer={
-            "dry_run": dry_run,
-            **{name: done[name] for name in ("replayed", "failed", "results")},
-        },
-        tables=[_REPLAYED.table(done["results"])],
-        hints=[f"{done['replayed']} {what}, {done['failed']} not."],
-        failed=bool(done["failed"]),
-    )
+    # Dead letters that were named one by one need no confirmation.
+    return _LettersReplay(api, request).carry_out(dry_run=dry_run, yes=yes or not everything)
 
 
-def _replayed(api: Api, request: Operation, *, quiet: bool) -> Operation:
-    """Replay page by page; return the results of all pages."""
+class _LettersReplay(PagedOrder):
+    name, nouns, done = "replay", ("dead letter", "dead letters"), "replayed"
 
-    def replay_page(before: Operation) -> Operation:
-        page = api.post("/admin/dlq/replay", {**request, "after": before["next"]})
-        sums = {name: before[name] + page[name] for name in ("replayed", "failed", "results")}
-        return {**page, **sums}
+    @override
+    def pages(self, *, dry_run: bool) -> Iterator[tuple[Sequence[Any], bool]]:
+        after, more = None, True
+        while more:
+            body = {**self.body, "dry_run": dry_run, "after": after}
+            page = self.api.post("/admin/dlq/replay", body)
+            after, more = page["next"], page["next"] is not None
+            yield page["results"], more
 
-    return followed(
-        replay_page({"replayed": 0, "failed": 0, "results": [], "next": None}),
-        poll=replay_page,
-        is_running=lambda current: current["next"] is not None,
-        progress=None if quiet else lambda current: f"{current['replayed']} replayed so far",
-        pause_s=0,
-    )
+    @override
+    def is_refused(self, row: Operation) -> bool:
+        return not row["ok"]
+
+    @override
+    def answer(self, state: Operation) -> Operation:
+        numbers = {"replayed": state["matched"], "failed": state["refused"]}
+        return {"dry_run": state["dry_run"], **numbers, "results": state["rows"]}
+
+    @override
+    def tables(self, state: Operation) -> Sequence[Table]:
+        return [_REPLAYED.table(state["rows"])]
 
 
 @click.command(epilog=examples("headwater trace 01JZ2Y0W8M3V9Q6T5R4E3W2Q1A"))

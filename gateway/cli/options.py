@@ -108,8 +108,6 @@ def collect_pages(
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: URL of the gateway, for all commands that send requests.
-URL_VARIABLE: Final = "HEADWATER_URL"
 #: Path of a gateway's workflow service.
 WORKFLOWS_PATH: Final = "/api/workflows"
 
@@ -144,10 +142,6 @@ def combined(*options: Callable[[F], F]) -> Callable[[F], F]:
         return command
 
     return with_all
-
-
-def _gateway_of(url: str) -> str:
-    return url.rstrip("/").removesuffix(WORKFLOWS_PATH)
 
 
 kafka_option: Final = click.option(
@@ -193,13 +187,12 @@ data_dir_option: Final = click.option(
     help="Folder of all data. Default: HEADWATER_DATA_DIR, else .headwater.",
 )
 
-#: `--url`; a URL of the gateway's workflow service is accepted, too.
 url_option: Final = click.option(
     "--url",
     metavar="URL",
-    envvar=URL_VARIABLE,
-    callback=lambda _context, _option, url: url and _gateway_of(url),
-    help="URL of the gateway. Default: HEADWATER_URL, else that of HEADWATER_HOST and "
+    envvar="HEADWATER_URL",
+    help="URL of the gateway, https://host, or of its workflow service, "
+    "https://host/api/workflows. Default: HEADWATER_URL, else that of HEADWATER_HOST and "
     "HEADWATER_PORT.",
 )
 
@@ -219,20 +212,16 @@ def confirm(effect: str, question: str, *, yes: bool = False) -> None:
 
     Raises:
         Abort: The answer is no.
-        UsageError: Nothing answered yes, and no one could: standard input is not a terminal.
+        UsageError: No one could answer: standard input is not a terminal.
     """
     say(effect)
     if yes:
         return
-    try:
-        click.confirm(question, abort=True, err=True)
-    except click.Abort as error:
-        if sys.stdin.isatty():
-            raise
-        say("")
+    if not (sys.stdin and sys.stdin.isatty()):  # It is None if the shell has closed it.
         raise click.UsageError(
             f"expected --yes, or a terminal to confirm at, found neither: {effect}"
-        ) from error
+        )
+    click.confirm(question, abort=True, err=True)
 
 
 def examples(*lines: str) -> str:

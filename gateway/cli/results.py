@@ -62,16 +62,17 @@ class Result:
         answer: With `--json`: JSON, or an answer of the service.
         tables: Without it: tables.
         text: Without it: text or bytes to standard output, after the tables.
-        notes: Lines to standard error.
-        hints: Lines to standard error before the notes, unless with `--json`.
+        hints: Without it: lines to standard error.
+        more: Line to standard error if there are more rows. Programs get it, too: the JSON of many
+            listings is an array, which looks complete.
         failed: Whether the exit code is 1.
     """
 
     answer: object
     tables: Sequence[Table] = ()
     text: str | bytes = ""
-    notes: Sequence[str] = ()
     hints: Sequence[str] = ()
+    more: str = ""
     failed: bool = False
 
 
@@ -85,11 +86,11 @@ def listing(
         table: The rows.
         none: What to say if there are none.
         more: Cursor of the next page, if there is one.
-        by: Option that continues after a cursor.
+        by: Option that takes it.
     """
-    notes = [] if table.rows else [none]
-    notes += [f"There are more: {by} {more}"] if more else []
-    return Result(answer=answer, tables=[table], notes=notes)
+    hints = [] if table.rows else [none]
+    after = f"There are more: {by} {more}" if more else ""
+    return Result(answer=answer, tables=[table], hints=hints, more=after)
 
 
 def prints(command: Callable[..., Result]) -> Callable[..., None]:
@@ -111,7 +112,7 @@ def print_result(result: Result, *, as_json: bool) -> None:
         for (names, drops, styles), rows, title in result.tables:
             print_rows(rows, names, title=title, styles=styles, drops=drops)
         click.echo(result.text, nl=False)
-    for line in (*(() if as_json else result.hints), *result.notes):
+    for line in (*(() if as_json else result.hints), *filter(None, [result.more])):
         say(line)
     if result.failed:
         raise click.exceptions.Exit(_FAILED)

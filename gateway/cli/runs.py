@@ -14,10 +14,7 @@ from headwater.gateway.cli.options import (
     examples,
     limit_option,
 )
-from headwater.gateway.cli.output import (
-    absolute_and_relative,
-    moment,
-)
+from headwater.gateway.cli.output import absolute_and_relative, moment
 from headwater.gateway.cli.results import Columns, Result, fields, listing, prints
 from headwater.gateway.cli.workflow_service import ENVIRONMENT, service_options
 from headwater.schemas.statuses import RunState
@@ -110,7 +107,7 @@ def create(
         client.runs.create(workflow, value, deployment=deployment, key=idempotency_key)
     )
     note = f"Created; `headwater runs show {run.run_id}` shows its status."
-    return Result(answer=run, text=f"{run.run_id}\n", notes=[note])
+    return Result(answer=run, text=f"{run.run_id}\n", hints=[note])
 
 
 @runs.command(

@@ -143,7 +143,7 @@ def skip(
     asyncio.run(mark_skipped(cluster, record, problem, now_ms))
     return Result(
         answer={"topic": topic, "partition": partition, "offset": offset, "fault": problem},
-        notes=["It is a dead letter now; restart the processes that wait for it."],
+        hints=["It is a dead letter now; restart the processes that wait for it."],
     )
 
 

@@ -5,13 +5,8 @@ from functools import partial
 
 import click
 
-from headwater.gateway.cli.on_demand import OnDemand, OnDemandGroup
-from headwater.gateway.cli.options import (
-    examples,
-    kafka_option,
-    settings_from,
-    topic_options,
-)
+from headwater.gateway.cli.on_demand import Group
+from headwater.gateway.cli.options import examples, kafka_option, settings_from, topic_options
 from headwater.gateway.cli.output import counted
 from headwater.gateway.cli.results import Columns, Result, prints
 from headwater.schemas.topics import TOPICS, author_topic_problem
@@ -26,7 +21,7 @@ def _checked_names(
 
 
 @click.group(
-    cls=OnDemandGroup,
+    cls=Group,
     epilog=examples(
         "headwater topics list",
         "headwater topics create --partitions 12",
@@ -91,16 +86,4 @@ def make_topics(
     return Result(answer={"made": made}, hints=[created if made else "Nothing to do."])
 
 
-topics.add_command(
-    OnDemand(
-        "topic_repair:check",
-        "Compare the topics in Kafka with the catalogue; exit code 1 when something differs.",
-    )
-)
-topics.add_command(OnDemand("topic_repair:skip", "Skip a record that blocks its partition."))
-topics.add_command(
-    OnDemand(
-        "topic_repair:accept_loss",
-        "Continue after Kafka has lost records that Postgres has.",
-    )
-)
+topics.add_on_demand("topic_repair:check", "topic_repair:skip", "topic_repair:accept_loss")

@@ -1,15 +1,17 @@
 """`headwater user`: show or wipe everything about one user."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
+from typing_extensions import override
 
 from headwater.gateway.cli.api import Api, admin_options, path_of
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.operations import followed
-from headwater.gateway.cli.options import confirm, detach_option, examples, yes_option
-from headwater.gateway.cli.output import print_json, print_rows, say
-from headwater.gateway.cli.results import Columns, Result, json_option, prints
+from headwater.gateway.cli.options import examples
+from headwater.gateway.cli.orders import Operation, Order, order_command
+from headwater.gateway.cli.output import counted
+from headwater.gateway.cli.results import Columns, Result, Table, prints
 
 _CONNECTIONS: Final = Columns(
     ("terra_user_id", "provider", "active", "deactivated_at", "scopes"), drops=("scopes",)
@@ -19,6 +21,9 @@ _OUTCOMES: Final = Columns(
     drops=("source", "rows"),
     styles={"status": {"dead": "red", "parked": "yellow"}},
 )
+
+
+_DELETED: Final = Columns(("of", "deleted"))
 
 
 @click.group(
@@ -53,45 +58,54 @@ def show_user(user_id: str, api: Api) -> Result:
     return Result(answer=stored, tables=tables, hints=hints)
 
 
+class _Wipe(Order):
+    name = "wipe"
+
+    @override
+    def begin(self, *, dry_run: bool) -> Operation:
+        if not dry_run:
+            return super().begin(dry_run=False)
+        user = self.api.get(self.path.removesuffix("/wipe"))
+        stored = {name: user[name] for name in ("user_id", "counts")}
+        return {"id": None, "state": "dry_run", "done": True, "deleted": {}, **stored}
+
+    @override
+    def poll(self, state: Operation) -> Operation:
+        # Only the response to the request has the number of files.
+        following = super().poll(state)
+        return {**following, "deleted": state.get("deleted", {}) | following["deleted"]}
+
+    @override
+    def effect(self, state: Operation) -> str:
+        counts = ", ".join(f"{n} of {name}" for name, n in state["counts"].items() if n)
+        owner = state["user_id"]
+        return f"{owner} has: {counts or 'nothing'}; all of it would be permanently deleted."
+
+    @override
+    def progress(self, state: Operation) -> str:
+        running = "" if state["done"] else " so far; it continues by itself, also after Ctrl-C"
+        return f"{counted(sum(state['deleted'].values()), 'record')} deleted{running}"
+
+    @override
+    def tables(self, state: Operation) -> Sequence[Table]:
+        rows = [{"of": name, "deleted": number} for name, number in state["deleted"].items()]
+        return [_DELETED.table(rows)] if rows else ()
+
+
 @user.command(
     "wipe",
-    epilog=examples("headwater user wipe user_amara", "headwater user wipe user_amara --yes"),
+    epilog=examples(
+        "headwater user wipe user_amara",
+        "headwater user wipe user_amara --yes",
+        "headwater user wipe user_amara --follow 01J…    follow one that was begun before",
+    ),
 )
 @click.argument("user_id", metavar="ID")
-@yes_option
-@detach_option
-@admin_options
-@json_option
-def wipe_user(user_id: str, yes: bool, detach: bool, api: Api, as_json: bool) -> None:
+@order_command
+def wipe_user(user_id: str, api: Api) -> Order:
     """Delete everything that came from a user's deliveries so far.
 
     It cannot be undone. Later deliveries are stored again. A wipe that was accepted is completed,
     even if processes crash meanwhile; repeating it is safe, and shows how much was left.
     """
-    path = path_of("admin", "user", user_id)
-    if not yes:
-        counts = {name: n for name, n in api.get(path)["counts"].items() if n}
-        summary = ", ".join(f"{n} of {name}" for name, n in counts.items()) or "nothing"
-        confirm(f"{user_id} has: {summary}.", "Delete all of it permanently?")
-    wiped = api.post(f"{path}/wipe", {})
-    blobs = wiped["deleted"]["blobs"]
-    if not detach:
-        wiped = followed(
-            wiped,
-            poll=lambda current: api.get(f"{path}/wipe{path_of(current['wipe_id'])}"),
-            is_running=lambda current: not current["done"],
-            progress=None if as_json else _progress,
-        )
-        wiped["deleted"]["blobs"] = blobs
-    if as_json:
-        print_json(wiped)
-        return
-    rows = [{"of": name, "deleted": number} for name, number in wiped["deleted"].items()]
-    print_rows(rows, ("of", "deleted"))
-    if not wiped["done"]:
-        say("The wipe is running, and continues by itself; the counts are those so far.")
-
-
-def _progress(wiped: dict[str, Any]) -> str:
-    records = sum(wiped["deleted"].values())
-    return f"{records} records deleted so far; it continues by itself, also after Ctrl-C"
+    return _Wipe(api, {}, path_of("admin", "user", user_id, "wipe"))

@@ -11,7 +11,7 @@ import click
 from typing_extensions import override
 
 from headwater.gateway.cli.api import open_client, readable_errors
-from headwater.gateway.cli.options import URL_VARIABLE, WORKFLOWS_PATH, combined, settings_from
+from headwater.gateway.cli.options import WORKFLOWS_PATH, combined, settings_from, url_option
 from headwater.gateway.settings.addresses import url_of
 from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS, is_loopback
 
@@ -103,14 +103,7 @@ def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _OPTIONS: Final = combined(
-    click.option(
-        "--url",
-        metavar="URL",
-        envvar=URL_VARIABLE,
-        help="URL of the gateway, or of the service, if that is elsewhere: https://host, or whole, "
-        "https://host/api/workflows. Default: HEADWATER_URL, else that of HEADWATER_HOST and "
-        "HEADWATER_PORT.",
-    ),
+    url_option,
     click.option(
         "-H",
         "--header",

@@ -10,11 +10,7 @@ from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import examples
 from headwater.gateway.cli.output import moment, print_json
 from headwater.gateway.cli.results import Columns, Result, listing, prints
-from headwater.gateway.cli.workflow_service import (
-    ENVIRONMENT,
-    InstanceName,
-    service_options,
-)
+from headwater.gateway.cli.workflow_service import ENVIRONMENT, InstanceName, service_options
 
 if TYPE_CHECKING:
     from headwater.gateway.client.sync_client import SyncClient

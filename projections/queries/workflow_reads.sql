@@ -175,52 +175,7 @@ with instance as materialized (
     where workflow_name = %(workflow_name)s and instance_id = %(instance_id)s
 ),
 changed as (
-    (
-        select "offset"
-        from workflow_step
-        where workflow_name = %(workflow_name)s
-          and instance_id = %(instance_id)s
-          and run_number = (select run_number from instance)
-          and "offset" > %(after)s::bigint
-        order by "offset"
-        limit %(limit)s::bigint + 1
-    )
-    union all
-    (
-        select "offset"
-        from workflow_token
-        where workflow_name = %(workflow_name)s
-          and instance_id = %(instance_id)s
-          and run_number = (select run_number from instance)
-          and "offset" > %(after)s::bigint
-          and "offset" >= 0
-        order by "offset"
-        limit %(limit)s::bigint + 1
-    )
-    union all
-    (
-        select "offset"
-        from workflow_event
-        where workflow_name = %(workflow_name)s
-          and instance_id = %(instance_id)s
-          and run_number = (select run_number from instance)
-          and "offset" > %(after)s::bigint
-        order by "offset"
-        limit %(limit)s::bigint + 1
-    )
-    union all
-    (
-        select substr(id, 7, 15)::bigint
-        from workflow_log
-        where workflow_name = %(workflow_name)s
-          and instance_id = %(instance_id)s
-          and run_number = (select run_number from instance)
-          and id >= (
-              select lines || lpad((%(after)s::bigint + 1)::text, 15, '0') from instance
-          ) collate "C"
-        order by id
-        limit %(limit)s::bigint + 1
-    )
+    {offsets}
 ),
 cut as (
     select "offset", max("offset") over () as last, count(*) over () > %(limit)s::bigint as over
@@ -236,87 +191,39 @@ page as materialized (
         greatest(i.latest, %(after)s::bigint)
     ) as through
     from instance i
-),
-steps as (
-    select "offset", 1 as rank, ordinal as first, sequence as second, row_to_json(s) as row
-    from (
-        select {steps}
-        from workflow_step t
-        where workflow_name = %(workflow_name)s
-          and instance_id = %(instance_id)s
-          and run_number = (select run_number from page)
-          and "offset" > %(after)s::bigint
-          and "offset" <= (select through from page)
-    ) s
-),
-tokens as (
-    select "offset", 2 as rank, id as first, 0::bigint as second, row_to_json(t) as row
-    from (
-        select {tokens}
-        from workflow_token t
-        where workflow_name = %(workflow_name)s
-          and instance_id = %(instance_id)s
-          and run_number = (select run_number from page)
-          and "offset" > %(after)s::bigint
-          and "offset" >= 0
-          and "offset" <= (select through from page)
-    ) t
-),
-events as (
-    select "offset", 3 as rank, sequence as first, 0::bigint as second, row_to_json(e) as row
-    from (
-        select {events}
-        from workflow_event t
-        where workflow_name = %(workflow_name)s
-          and instance_id = %(instance_id)s
-          and run_number = (select run_number from page)
-          and "offset" > %(after)s::bigint
-          and "offset" <= (select through from page)
-    ) e
-),
-lines as (
-    select substr(id, 7, 15)::bigint, 4 as rank, substr(id, 23)::bigint as first,
-           0::bigint as second, row_to_json(l) as row
-    from (
-        select {lines}
-        from workflow_log t
-        where workflow_name = %(workflow_name)s
-          and instance_id = %(instance_id)s
-          and run_number = (select run_number from page)
-          and id >= (
-              select p.lines || lpad((%(after)s::bigint + 1)::text, 15, '0') from page p
-          ) collate "C"
-          and id < (
-              select p.lines || lpad((p.through + 1)::text, 15, '0') from page p
-          ) collate "C"
-    ) l
-),
-instances as (
-    select "offset", 5 as rank, 0::bigint as first, 0::bigint as second, row_to_json(i) as row
-    from (
-        select {instances}
-        from workflow_instance t
-        where workflow_name = %(workflow_name)s
-          and instance_id = %(instance_id)s
-          and "offset" > %(after)s::bigint
-          and "offset" <= (select through from page)
-    ) i
 )
 select p.run_number, p.run_offset, p.through, p.through < p.latest as more, c."offset", c.rank,
        c.row::text as row
 from page p
 left join (
-    select * from steps
-    union all
-    select * from tokens
-    union all
-    select * from events
-    union all
-    select * from lines
-    union all
-    select * from instances
+    {rows}
 ) c on true
 order by c."offset", c.rank, c.first, c.second
+
+-- name: workflow_changes_offsets
+(
+    select {offset} as "offset"
+    from {table}
+    where workflow_name = %(workflow_name)s
+      and instance_id = %(instance_id)s
+      and run_number = (select run_number from instance)
+      and {after}
+    order by {position}
+    limit %(limit)s::bigint + 1
+)
+
+-- name: workflow_changes_rows
+select {offset} as "offset", {rank} as rank, {first}::bigint as first, {second}::bigint as second,
+       row_to_json(r) as row
+from (
+    select {columns}
+    from {table} t
+    where workflow_name = %(workflow_name)s
+      and instance_id = %(instance_id)s
+      and run_number = (select run_number from page)
+      and {after}
+      and {through}
+) r
 
 -- name: workflow_events
 select {columns}

@@ -15,7 +15,7 @@ from headwater.projections.postgres.statements import filled, template
 from headwater.projections.postgres.workflow_statements import selected
 from headwater.projections.workflows.answers import Page
 from headwater.schemas.answers import CurrentStep, InstanceFound, InstanceStatus
-from headwater.schemas.workflow_tables import EVENT, INSTANCE, LOG, STEP, TOKEN
+from headwater.schemas.workflow_tables import EVENT, INSTANCE, LOG, STEP, TOKEN, WorkflowTable
 
 Order: TypeAlias = Literal["asc", "desc"]
 R = TypeVar("R", bound=msgspec.Struct)
@@ -228,3 +228,49 @@ def _filled(name: str, order: Order, filters: tuple[str, ...]) -> bytes:
         order=sql.SQL("asc") if order == "asc" else sql.SQL("desc"),
         beyond=sql.SQL(">") if order == "asc" else sql.SQL("<"),
     )
+
+
+# --- changes of a run, in the order of the log ----------------------------------------------------
+
+#: Where rows are in the log. The id of a log line begins with its partition and offset.
+_BY_OFFSET: Final[dict[str, LiteralString]] = {
+    "offset": '"offset"',
+    "position": '"offset"',
+    "after": '"offset" > %(after)s::bigint and "offset" >= 0',
+    "through": '"offset" <= (select through from page)',
+}
+_BY_ID: Final[dict[str, LiteralString]] = {
+    "offset": "substr(id, 7, 15)::bigint",
+    "position": "id",
+    "after": "id >= (select i.lines || lpad((%(after)s::bigint + 1)::text, 15, '0') "
+    'from instance i) collate "C"',
+    "through": "id < (select p.lines || lpad((p.through + 1)::text, 15, '0') from page p) "
+    'collate "C"',
+}
+#: Tables by the rank of their rows within a record, and the columns that order rows of a rank.
+_RANKED: Final[tuple[tuple[WorkflowTable, LiteralString, LiteralString], ...]] = (
+    (STEP, "ordinal", "sequence"),
+    (TOKEN, "id", "0"),
+    (EVENT, "sequence", "0"),
+    (LOG, "substr(id, 23)", "0"),
+    (INSTANCE, "0", "0"),
+)
+
+
+def _changes() -> bytes:
+    """Return the query of changes: offsets of changed rows that end a page, then the rows."""
+    offsets, rows = [], []
+    for rank, (table, first, second) in enumerate(_RANKED, 1):
+        texts = (_BY_ID if table is LOG else _BY_OFFSET) | {"first": first, "second": second}
+        parts: dict[str, sql.Composable] = {name: sql.SQL(text) for name, text in texts.items()}
+        parts |= {"rank": sql.Literal(rank), "table": sql.Identifier(table.name)}
+        names = table.bits.keys() - ({"params"} if table is INSTANCE else set())
+        parts["columns"] = selected(table, names)
+        rows.append(template("workflow_changes_rows").format(**parts))
+        if table is not INSTANCE:
+            offsets.append(template("workflow_changes_offsets").format(**parts))
+    union = sql.SQL(" union all ")
+    return filled("workflow_changes", offsets=union.join(offsets), rows=union.join(rows))
+
+
+CHANGES: Final = _changes()

@@ -32,6 +32,7 @@ from headwater.projections.workflows.answers import (
 )
 from headwater.projections.workflows.history import PROJECTION
 from headwater.projections.workflows.listings import (
+    CHANGES,
     CURRENT_STEP,
     DECLARED,
     NAMES_WITH_INSTANCES,
@@ -60,7 +61,7 @@ from headwater.schemas.answers import (
 )
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
-from headwater.schemas.workflow_tables import EVENT, INSTANCE, LOG, STEP, TOKEN
+from headwater.schemas.workflow_tables import INSTANCE
 
 __all__ = [
     "CHANGES_MAX",
@@ -110,14 +111,6 @@ class Beginning(msgspec.Struct, frozen=True):
 #: Reads an instance by its key.
 FIND_INSTANCE: Final = filled(
     "workflow_instance", columns=selected(INSTANCE, row="i"), current_step=CURRENT_STEP
-)
-CHANGES: Final = filled(
-    "workflow_changes",
-    steps=selected(STEP),
-    tokens=selected(TOKEN),
-    events=selected(EVENT),
-    lines=selected(LOG),
-    instances=selected(INSTANCE, INSTANCE.bits.keys() - {"params"}),
 )
 _REGISTERED: Final = filled(
     "workflow_names",

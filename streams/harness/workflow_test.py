@@ -80,7 +80,7 @@ class WorkflowTest:
 
     __test__ = False
 
-    def __init__(  # noqa: PLR0913, the options of a test
+    def __init__(  # noqa: PLR0913, authors pass options by name, a struct would hide them
         self,
         workflows: Iterable[Workflow | GraphWorkflow | Mapping[str, Any]],
         *,

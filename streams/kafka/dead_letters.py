@@ -8,7 +8,7 @@ them, and our own under `headwater.`. All values are text.
 import traceback
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -77,32 +77,43 @@ _MESSAGE_CHARS: Final = 2_000
 _STACK_CHARS: Final = 6_000
 
 
-def dead_letter(  # noqa: PLR0913, the headers are what a dead letter is
-    record: Incoming,
-    *,
-    stage: str,
-    reason: str,
-    detail: str,
-    now_ms: int,
-    event_id: str = "",
-    request_id: str = "",
-    error: BaseException | None = None,
-    rule: str | None = None,
-) -> Outgoing:
-    """Return a dead letter for a record that a stage could not process.
+class ProcessingFailure(NamedTuple):
+    """Why a stage could not process a record.
 
-    Args:
-        record: The record.
+    Attributes:
         stage: The stage that failed.
         reason: A stable code.
         detail: What was expected, what was there, and where.
-        now_ms: The time, in Unix milliseconds.
-        event_id: Id of the delivery, if known.
-        request_id: Id of the request that brought it, if known.
         error: The exception, if there was one.
         rule: The rule of the failed effect, "" for none. It replaces a rule in the headers of the
             record; None keeps that.
     """
+
+    stage: str
+    reason: str
+    detail: str
+    error: BaseException | None = None
+    rule: str | None = None
+
+
+def dead_letter(
+    record: Incoming,
+    failure: ProcessingFailure,
+    *,
+    now_ms: int,
+    event_id: str = "",
+    request_id: str = "",
+) -> Outgoing:
+    """Return a dead letter of a record.
+
+    Args:
+        record: The record.
+        failure: Why it could not be processed.
+        now_ms: The time, in Unix milliseconds.
+        event_id: Id of the delivery, if known.
+        request_id: Id of the request that brought it, if known.
+    """
+    stage, reason, detail, error, rule = failure
     kind = type(error) if error is not None else None
     stack = "".join(traceback.format_exception(error))[-_STACK_CHARS:] if error else ""
     fields = {

@@ -23,7 +23,7 @@ from headwater.schemas.newer import RecordPosition
 from headwater.schemas.topics import SKIPPED, TOPICS, WORKFLOW_COMMANDS, WORKFLOW_REPLIES
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.dead_letters import dead_letter
+from headwater.streams.kafka.dead_letters import ProcessingFailure, dead_letter
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, position_of
 from headwater.streams.kafka.retrying import Retrying
@@ -115,7 +115,7 @@ async def mark_skipped(
         BrokerUnavailable: The call can be repeated safely.
     """
     now_ms = clock()
-    letter = dead_letter(record, stage="operator", reason="skipped", detail=problem, now_ms=now_ms)
+    letter = dead_letter(record, ProcessingFailure("operator", "skipped", problem), now_ms=now_ms)
     mark = SkipMark(record.topic, record.partition, record.offset, problem, now_ms)
     key = position_of(record).encode()
     appender = Appender(cluster=cluster, client_id="headwater-skip")

@@ -22,7 +22,7 @@ from headwater.schemas.codec import encode
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookAdmitted
 from headwater.schemas.topics import EFFECTS, OUTCOMES
-from headwater.streams.kafka.dead_letters import dead_letter
+from headwater.streams.kafka.dead_letters import ProcessingFailure, dead_letter
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, position_of
 
 #: Reason of a dead letter that lists the rejected records of a delivery that was processed.
@@ -130,17 +130,9 @@ class RecordBatch:
         error: BaseException | None = None,
         rule: str | None = None,
     ) -> Outgoing:
-        return dead_letter(
-            record,
-            stage=self.stage,
-            reason=reason,
-            detail=detail,
-            now_ms=self.now_ms,
-            event_id=event.event_id if event else "",
-            request_id=event.request_id if event else "",
-            error=error,
-            rule=rule,
-        )
+        failure = ProcessingFailure(self.stage, reason, detail, error, rule)
+        ids = {"event_id": event.event_id, "request_id": event.request_id} if event else {}
+        return dead_letter(record, failure, now_ms=self.now_ms, **ids)
 
     def failed(self, record: Incoming, event: WebhookAdmitted | None, error: Exception) -> None:
         """Add a dead letter for an error that processing a record raised."""

@@ -36,7 +36,12 @@ from headwater.streams.engine.quarantine import describe_error
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster, start_consumer
 from headwater.streams.kafka.consumer_groups import Committed, resume_offset
-from headwater.streams.kafka.dead_letters import REPLAY_OF, dead_letter, text_header
+from headwater.streams.kafka.dead_letters import (
+    REPLAY_OF,
+    ProcessingFailure,
+    dead_letter,
+    text_header,
+)
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
@@ -316,15 +321,8 @@ class Starter:
 
     def _letter(self, record: Incoming, failed: RejectedEffect) -> Outgoing:
         log.warning("an effect is a dead letter: %s", failed.detail)
-        return dead_letter(
-            record,
-            stage=STAGE,
-            reason=failed.reason,
-            detail=failed.detail,
-            now_ms=self._clock(),
-            rule=failed.name,
-            **_ids(record),
-        )
+        failure = ProcessingFailure(STAGE, failed.reason, failed.detail, rule=failed.name)
+        return dead_letter(record, failure, now_ms=self._clock(), **_ids(record))
 
     async def _append_letters(self, letters: list[Outgoing]) -> None:
         if letters:

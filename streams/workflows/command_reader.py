@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -68,6 +68,20 @@ class _Progress:
     held_back: bool = False
 
 
+class CommandHandling(NamedTuple):
+    """How a worker handles the commands that were read.
+
+    Attributes:
+        clock: Clock of the worker's turns.
+        parked: Called with commands that cannot be decoded.
+        before_deciding: Awaited with commands before they are decided.
+    """
+
+    clock: BrokerClock
+    parked: Callable[[Incoming, HeadwaterError], None]
+    before_deciding: Callable[[Sequence[CommandSent]], Awaitable[None]] | None = None
+
+
 class CommandReader:
     """A consumer without a group: the caller decides which partitions it reads, and from where.
 
@@ -75,29 +89,23 @@ class CommandReader:
         cluster: The cluster.
         name: Client id, which appears in the broker's logs.
         driver: Receives the commands.
-        clock: Clock of the worker's turns.
-        parked: Called with commands that cannot be decoded.
-        before_deciding: Awaited with commands before they are decided.
+        handling: How commands are handled.
         partitions: Phases of the partitions. One with a record of a newer release waits.
         lost: Called with the number of a partition that can no longer be read, and the reason.
     """
 
-    def __init__(  # noqa: PLR0913, the dependencies of a reader
+    def __init__(
         self,
         *,
         cluster: Cluster,
         name: str,
         driver: Driver,
-        clock: BrokerClock,
-        parked: Callable[[Incoming, HeadwaterError], None],
-        before_deciding: Callable[[Sequence[CommandSent]], Awaitable[None]] | None,
+        handling: CommandHandling,
         partitions: OwnedPartitions,
         lost: Callable[[int, str], None],
     ) -> None:
         self._driver = driver
-        self._clock = clock
-        self._parked = parked
-        self._before_deciding = before_deciding
+        self._clock, self._parked, self._before_deciding = handling
         self._partitions = partitions
         self._lost = lost
         self._progress: dict[int, _Progress] = {}

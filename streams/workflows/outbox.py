@@ -23,7 +23,7 @@ from headwater.streams.engine.effects import Queued, command_of, refusal_notice
 from headwater.streams.engine.turns import Answers, Partition
 from headwater.streams.kafka.append_queues import PartitionQueues
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.dead_letters import dead_letter
+from headwater.streams.kafka.dead_letters import ProcessingFailure, dead_letter
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.workflows.publishing import Publishing
 
@@ -132,14 +132,8 @@ class Outbox:
 
     def park(self, record: Incoming, error: HeadwaterError) -> None:
         """Send a command that cannot be decoded to the dead letters."""
-        parked = dead_letter(
-            record,
-            stage="workflows",
-            reason=error.code,
-            detail=error.message,
-            now_ms=self._clock(),
-            error=error,
-        )
+        failure = ProcessingFailure("workflows", error.code, error.message, error)
+        parked = dead_letter(record, failure, now_ms=self._clock())
         self._dead_letters.add(parked.partition, parked)
 
     def forget(self, partition: int) -> None:

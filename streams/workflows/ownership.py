@@ -8,33 +8,29 @@ are paused. After any error, a partition is released and restored again from the
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Final, NoReturn
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Final, NamedTuple, NoReturn
 
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from headwater.schemas.errors import (
     BrokerUnavailable,
-    HeadwaterError,
     NewerSchema,
     NotYetReadable,
     StoreUnavailable,
 )
-from headwater.schemas.history import CommandSent
 from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
-from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.consumer_groups import Committed
-from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.kafka.state_stores import StoreLocked
 from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.ownership.group_member import GroupMember
 from headwater.streams.ownership.phases import Change, OwnedPartitions, Phase
-from headwater.streams.workflows.command_reader import CommandReader
+from headwater.streams.workflows.command_reader import CommandHandling, CommandReader
 from headwater.streams.workflows.log import WorkflowLog
 
 log = logging.getLogger(__name__)
@@ -48,6 +44,23 @@ _RETRY_AFTER_BUG_S: Final = 30.0
 _POLL_S: Final = 0.05
 
 
+class Handover(NamedTuple):
+    """What a worker does when it acquires partitions, and when it releases them.
+
+    Attributes:
+        acquire: Claims and restores a partition. Its arguments are the partition, and the offset
+            up to which commands have replies.
+        before_release: Awaited before partitions are released in a rebalance.
+        released: Called for every released partition.
+        after_release: Awaited before another worker may acquire them.
+    """
+
+    acquire: Callable[[int, int], Awaitable[Partition]]
+    before_release: Callable[[Collection[int]], Awaitable[None]]
+    released: Callable[[Partition], None]
+    after_release: Callable[[], Awaitable[None]]
+
+
 class Ownership:
     """The partitions of one worker.
 
@@ -58,14 +71,8 @@ class Ownership:
         driver: Drives the partitions.
         workflow_log: Log of the worker.
         deadlines: Deadlines of partitions.
-        clock: Clock of the worker's turns.
-        acquire: Claims and restores a partition. Its arguments are the partition, and the offset
-            up to which commands have replies.
-        before_release: Awaited before partitions are released in a rebalance.
-        released: Called for every released partition.
-        after_release: Awaited before another worker may acquire them.
-        parked: Called with commands that cannot be decoded.
-        before_deciding: Awaited with commands before they are decided.
+        handover: What the worker does with partitions.
+        handling: What it does with commands.
     """
 
     def __init__(  # noqa: PLR0913, the dependencies of ownership
@@ -77,21 +84,13 @@ class Ownership:
         driver: Driver,
         workflow_log: WorkflowLog,
         deadlines: SessionDeadlines,
-        clock: BrokerClock,
-        acquire: Callable[[int, int], Awaitable[Partition]],
-        before_release: Callable[[Collection[int]], Awaitable[None]],
-        released: Callable[[Partition], None],
-        after_release: Callable[[], Awaitable[None]],
-        parked: Callable[[Incoming, HeadwaterError], None],
-        before_deciding: Callable[[Sequence[CommandSent]], Awaitable[None]] | None = None,
+        handover: Handover,
+        handling: CommandHandling,
     ) -> None:
         self._driver = driver
         self._log = workflow_log
         self._deadlines = deadlines
-        self._acquire_partition = acquire
-        self._before_release = before_release
-        self._released = released
-        self._after_release = after_release
+        self._handover = handover
         self._partitions = OwnedPartitions()
         #: Tasks that acquire partitions, or wait for another release that can.
         self._acquiring: dict[int, asyncio.Task[None]] = {}
@@ -100,9 +99,7 @@ class Ownership:
             cluster=cluster,
             name=name,
             driver=driver,
-            clock=clock,
-            parked=parked,
-            before_deciding=before_deciding,
+            handling=handling,
             partitions=self._partitions,
             lost=self._lose_commands,
         )
@@ -170,13 +167,13 @@ class Ownership:
         for task in self._acquiring.values():
             task.cancel()
         self._acquiring.clear()
-        await self._before_release(numbers)
+        await self._handover.before_release(numbers)
         with contextlib.suppress(KafkaError, IllegalStateError, TimeoutError):
             async with asyncio.timeout(_COMMIT_S):
                 await self.commit()
         for number in numbers:
             self._release(number)
-        await self._after_release()
+        await self._handover.after_release()
 
     # -- partitions
 
@@ -213,7 +210,7 @@ class Ownership:
         self._log.release(number)
         partition = self._driver.remove_partition(number)
         if partition is not None:
-            self._released(partition)
+            self._handover.released(partition)
 
     async def _acquire(self, number: int, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
@@ -264,15 +261,15 @@ class Ownership:
             await asyncio.sleep(_POLL_S)
         generation = self._generation
         committed = await self._member.committed(_commands(number))
-        partition = await self._acquire_partition(number, committed.offset if committed else 0)
+        partition = await self._handover.acquire(number, committed.offset if committed else 0)
         try:
             start = await self._reader.check(partition, first)
             if not self._is_acquiring(number) or not self._deadlines.acquire(number, generation):
-                self._released(partition)
+                self._handover.released(partition)
                 return
             self._reader.begin(number, start, partition.owner.claims.leader_epoch)
         except BaseException:
-            self._released(partition)
+            self._handover.released(partition)
             raise
         self._acquiring.pop(number, None)
         self._partitions.change(number, Change.ACQUIRED)

@@ -27,6 +27,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.workflows.app_environment import environment_of_apps
+from headwater.streams.workflows.command_reader import CommandHandling
 from headwater.streams.workflows.host_process import HostOptions
 from headwater.streams.workflows.hosts import NAMED_OUTPUT, Hosts, Reloading
 from headwater.streams.workflows.housekeeping import Checkpoints, Housekeeping
@@ -35,7 +36,7 @@ from headwater.streams.workflows.instance_stores import InstanceStores
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 from headwater.streams.workflows.manual_ticks import TickResult, Ticks
 from headwater.streams.workflows.outbox import Outbox, Replies
-from headwater.streams.workflows.ownership import Ownership
+from headwater.streams.workflows.ownership import Handover, Ownership
 from headwater.streams.workflows.runnable_code import RunnableCode
 from headwater.streams.workflows.step_sql import StepSql
 from headwater.streams.workflows.worker_options import Bounds, Pace, WorkerCode, WorkerServices
@@ -97,13 +98,8 @@ class WorkflowWorker:
             driver=self._driver,
             workflow_log=self._log,
             deadlines=self._deadlines,
-            clock=self._clock,
-            acquire=self._acquire,
-            before_release=self._finish,
-            released=self._forget,
-            after_release=self._hosts.caught_up,
-            parked=self._outbox.park,
-            before_deciding=self._code.before_deciding,
+            handover=Handover(self._acquire, self._finish, self._forget, self._hosts.caught_up),
+            handling=CommandHandling(self._clock, self._outbox.park, self._code.before_deciding),
         )
         self._checkpoints = self._make_checkpoints()
         self._reloading = [Reloading(self._hosts, self._open_runs)] if code.reload else []

@@ -246,7 +246,7 @@ def test_an_operator_sees_and_replays_dead_letters_by_hand(system: System):
 
     replay = [sys.executable, "-m", "headwater", "dlq", "replay", "--all", "--url", system.url()]
     replay += ["--reason", "no_usable_record"]
-    requested = subprocess.run(replay, input="n\n", capture_output=True, text=True, check=False)
+    requested = subprocess.run(replay, input="y\n", capture_output=True, text=True, check=False)
     assert requested.returncode == 2
     assert re.search(r"--yes.*\d+ dead letters? would be replayed", requested.stderr)
     subprocess.run([*replay, "--yes"], capture_output=True, check=True)

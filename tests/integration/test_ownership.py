@@ -19,8 +19,9 @@ from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.ownership.deadlines import SessionDeadlines
+from headwater.streams.workflows.command_reader import CommandHandling
 from headwater.streams.workflows.log import WorkflowLog
-from headwater.streams.workflows.ownership import GROUP, Ownership
+from headwater.streams.workflows.ownership import GROUP, Handover, Ownership
 from tests.conftest import PARTITIONS
 from tests.fakes.engines import ENGINES
 from tests.integration.consumers import stranger_in
@@ -44,12 +45,8 @@ def ownership(
         driver=driver,
         workflow_log=WorkflowLog(cluster=Cluster(kafka), client_id="tests", clock=clock),
         deadlines=SessionDeadlines.create(),
-        clock=clock,
-        acquire=take_over,
-        before_release=before_release,
-        released=released,
-        after_release=after_release,
-        parked=lambda *_: None,
+        handover=Handover(take_over, before_release, released, after_release),
+        handling=CommandHandling(clock, lambda *_: None),
     )
 
 

@@ -15,9 +15,8 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.projections.errors import InvalidCursor
 from headwater.projections.postgres.cursors import pack
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.workflows.listings import _filled
+from headwater.projections.workflows.listings import CHANGES, _filled
 from headwater.projections.workflows.queries import (
-    CHANGES,
     FIND_INSTANCE,
     Order,
     Page,

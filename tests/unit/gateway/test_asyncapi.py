@@ -10,7 +10,7 @@ from litestar.testing import TestClient
 from headwater.schemas import epochs
 from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
 from headwater.schemas.topics import DEAD_LETTERS, TOPICS, Cleanup
-from headwater.streams.kafka.dead_letters import dead_letter
+from headwater.streams.kafka.dead_letters import ProcessingFailure, dead_letter
 from headwater.streams.kafka.records import Incoming
 
 
@@ -78,7 +78,7 @@ def test_the_headers_of_records_are_explained(found: dict[str, Any]):
     for name in (epochs.EPOCH, epochs.CLAIM, epochs.UNSEEN, epochs.WIPED[0]):
         assert schemas["headers"]["properties"][name]["description"]
     record = Incoming("events", 0, 7, 1, 0, b"key", b"value", None, 3, 5, ())
-    dead = dead_letter(record, stage="intake", reason="r", detail="d", now_ms=1, rule="a rule")
+    dead = dead_letter(record, ProcessingFailure("intake", "r", "d", rule="a rule"), now_ms=1)
     explained = schemas["dead-letter-headers"]["properties"]
     assert {name for name, _ in dead.headers or ()} <= set(explained)
     (message,) = found["channels"][DEAD_LETTERS]["messages"].values()

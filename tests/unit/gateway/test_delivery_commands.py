@@ -121,7 +121,8 @@ def test_the_place_of_a_dead_letter_is_listed_as_other_commands_take_it():
 
 
 def test_to_replay_all_without_a_terminal_takes_yes():
-    page = {"replayed": 2, "failed": 0, "results": [], "next": None}
+    row = {"partition": 0, "offset": 1, "topic": "webhooks", "ok": True, "detail": ""}
+    page = {"replayed": 2, "failed": 0, "results": [row, row], "next": None}
     with answering(lambda _: page) as (url, requested):
         result = CliRunner().invoke(dlq, ["replay", "--all", "--url", url])
         assert "expected --yes, or a terminal" in result.output

@@ -1,31 +1,38 @@
 """Following what goes on by itself: how often it is looked at, and what is said of it."""
 
-from typing import Any
-
 import pytest
+from typing_extensions import override
 
-from headwater.gateway.cli.operations import followed
+from headwater.gateway.cli.orders import Operation, Order
 from headwater.gateway.cli.output import counted, say_progress
 
 
-def states(*numbers: int) -> list[dict[str, Any]]:
-    return [{"done": number} for number in numbers]
+class Counting(Order):
+    pause_s = 0.0
+
+    def __init__(self, *later: int) -> None:
+        self.later = iter(map(at, later))
+
+    @override
+    def poll(self, state: Operation) -> Operation:
+        return next(self.later)
+
+    @override
+    def progress(self, state: Operation) -> str:
+        return f"{state['done']} of 3"
+
+
+def at(number: int) -> Operation:
+    return {"done": number, "state": "running" if number < 3 else "done"}
 
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_it_is_looked_at_until_nothing_is_under_way_and_each_change_is_said_once(
     capsys: pytest.CaptureFixture[str], quiet: bool
 ):
-    later = iter(states(1, 1, 2, 3))
-    result = followed(
-        {"done": 0},
-        poll=lambda _: next(later),
-        is_running=lambda now: now["done"] < 3,
-        progress=None if quiet else lambda now: f"{now['done']} of 3",
-        pause_s=0,
-    )
-    assert result == {"done": 3}
-    assert list(later) == []
+    order = Counting(1, 1, 2, 3)
+    assert order.followed(at(0), quiet=quiet) == at(3)
+    assert list(order.later) == []
     said = [] if quiet else ["0 of 3", "1 of 3", "2 of 3"]
     assert capsys.readouterr().err.splitlines() == said
 
@@ -40,11 +47,8 @@ def test_at_a_terminal_progress_replaces_the_progress_before_it(
 
 
 def test_what_has_ended_is_not_looked_at_again():
-    ended = {"done": 3}
-    result = followed(
-        ended, poll=lambda _: pytest.fail("looked"), is_running=lambda _: False, progress=None
-    )
-    assert result is ended
+    ended = at(3)
+    assert Counting().followed(ended, quiet=True) is ended
 
 
 @pytest.mark.parametrize(

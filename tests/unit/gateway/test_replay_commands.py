@@ -5,15 +5,16 @@ Method: the commands speak to a real server on loopback, which gives what a gate
 
 import json
 from collections.abc import Mapping
-from io import StringIO
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
+from headwater.gateway.cli.instances import instances
 from headwater.gateway.cli.operate import dlq
 from headwater.gateway.cli.operations import prune, rebuild, replay
-from headwater.gateway.cli.options import confirm
+from headwater.gateway.cli.users import user
+from headwater.processors.runs.lifecycle import ACTIONS
 from tests.fakes.json_server import Asked, answering
 
 REPLAYS = "/admin/replays"
@@ -28,12 +29,37 @@ REBUILD = {
 }  # fmt: skip
 PATH = "/admin/rebuilds/b1"
 PRUNES, LETTERS = "/admin/prunes", "/admin/dlq/replay"
-LETTERS_REPLAYED = {"dry_run": False, "replayed": 2, "failed": 0, "next": None, "results": []}
+LETTER = {"partition": 0, "offset": 1, "topic": "webhooks", "ok": True, "detail": ""}
+LETTERS_REPLAYED = {
+    "dry_run": False, "replayed": 2, "failed": 0, "next": None, "results": [LETTER, LETTER],
+}  # fmt: skip
+USER, WIPE = "/admin/user/u", "/admin/user/u/wipe"
+WIPED = {
+    "ok": True, "id": "w1", "wipe_id": "w1", "state": "done", "done": True,
+    "deleted": {"raw_events": 2, "blobs": 1},
+}  # fmt: skip
+BULK = "/api/workflows/workflows/order/bulk"
 ANSWERS = {
     REPLAYS: REPLAY,
     PRUNES: {"id": "p1", "state": "done", "matched": 3, "deleted": 3, "kept": 0},
     LETTERS: LETTERS_REPLAYED,
+    USER: {"user_id": "u", "counts": {"raw_events": 2, "sleep": 0}},
+    WIPE: WIPED,
+    BULK: {"instances": [{"id": "a", "status": "waiting"}], "hasNextPage": False},
 }
+ALL_OF_ORDER = ("-w", "order", "--status", "waiting")
+#: Commands that change many things, with what they would change.
+ORDERS = [
+    (replay, (), "3 deliveries would be replayed."),
+    (prune, (), "3 instances would be permanently deleted."),
+    (dlq, ("replay", "--all"), "2 dead letters would be replayed."),
+    (user, ("wipe", "u"), "u has: 2 of raw_events; all of it would be permanently deleted."),
+    *(
+        (instances, (action.name, *ALL_OF_ORDER), "1 instance would be ")
+        for action in ACTIONS
+        if action.bulk
+    ),
+]  # fmt: skip
 
 
 def run(
@@ -58,9 +84,11 @@ def run(
 def test_a_replay_is_counted_first_and_asked_for_as_it_was_meant(
     arguments: tuple[str, ...], order: dict[str, object]
 ):
-    result, requested = run(replay, {REPLAYS: REPLAY}, *arguments, said="y\n")
+    result, requested = run(replay, {REPLAYS: REPLAY}, *arguments)
+    assert [item.body for item in requested] == [{**order, "dry_run": True}]
+    result, requested = run(replay, {REPLAYS: REPLAY}, *arguments, "--yes")
     assert result.exit_code == 0, result.output
-    assert [item.body for item in requested] == [{**order, "dry_run": True}, order]
+    assert [item.body for item in requested] == [order]
     assert "replay r1 done: 3 of 3 deliveries, 1 no longer in the log" in result.output
 
 
@@ -72,7 +100,8 @@ def test_a_dry_run_counts_and_does_nothing():
 
 
 def test_a_dry_run_of_a_prune_counts_by_workflow_and_does_nothing():
-    counted = {"id": None, "state": "dry_run", "matched": 3, "by_workflow": {"order": 3}}
+    counted = {"id": None, "state": "dry_run", "matched": 3, "deleted": 0, "kept": 0}
+    counted["by_workflow"] = {"order": 3}
     result, requested = run(prune, {"/admin/prunes": counted}, "-w", "order", "--dry-run")
     assert [item.body for item in requested] == [{"workflow": "order", "dry_run": True}]
     assert "order\t3" in result.stdout
@@ -84,43 +113,76 @@ def test_where_nobody_is_asked_nothing_is_counted_first():
     assert [item.body for item in requested] == [{}]
 
 
-@pytest.mark.parametrize("said", ["n\n", ""])
-@pytest.mark.parametrize(
-    ("command", "path", "arguments", "effect"),
-    [
-        (replay, REPLAYS, (), "3 deliveries will be replayed."),
-        (prune, PRUNES, (), "3 instances will be permanently deleted."),
-        (dlq, LETTERS, ("replay", "--all"), "2 dead letters would be replayed."),
-    ],
-)
-def test_nothing_begins_without_a_yes(
-    command: click.Command, path: str, arguments: tuple[str, ...], effect: str, said: str
+def begun(requested: list[Asked]) -> list[Asked]:
+    """Return the requests that change something: the others count."""
+    orders = [item for item in requested if isinstance(item.body, dict)]
+    return [
+        item
+        for item in orders
+        if not {"dry_run", "dryRun"} & {n for n, on in item.body.items() if on}
+    ]
+
+
+@pytest.mark.parametrize("json_flag", [(), ("--json",)])
+@pytest.mark.parametrize(("command", "arguments", "effect"), ORDERS)
+def test_nothing_begins_without_a_yes_at_a_terminal(
+    command: click.Command,
+    arguments: tuple[str, ...],
+    effect: str,
+    json_flag: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    result, requested = run(command, {path: ANSWERS[path]}, *arguments, said=said)
-    assert (result.exit_code, len(requested)) == (2, 1)
-    assert f"expected --yes, or a terminal to confirm at, found neither: {effect}" in result.output
-    result, requested = run(command, {path: ANSWERS[path]}, *arguments, said="y\n")
-    assert (result.exit_code, len(requested)) == (0, 2)
+    for said in ("", "y\n"):  # What comes over a pipe was not meant as an answer.
+        result, requested = run(command, ANSWERS, *arguments, *json_flag, said=said)
+        assert (result.exit_code, begun(requested)) == (2, [])
+        refusal = f"expected --yes, or a terminal to confirm at, found neither: {effect}"
+        assert refusal in result.stderr
+    result, requested = run(command, ANSWERS, *arguments, *json_flag, "--yes")
+    assert (result.exit_code, len(requested)) == (0, 1)
+    assert begun(requested) == requested
+    monkeypatch.setattr(
+        "click.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stdin>"
+    )
+    result, requested = run(command, ANSWERS, *arguments, *json_flag, said="n\n")
+    assert (result.exit_code, begun(requested)) == (1, [])
+    result, requested = run(command, ANSWERS, *arguments, *json_flag, said="y\n")
+    assert (result.exit_code, len(begun(requested))) == (0, 1)
+    assert effect in result.stderr
 
 
-def test_a_no_at_a_terminal_is_no_misuse(monkeypatch: pytest.MonkeyPatch):
-    terminal = StringIO("n\n")
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr("sys.stdin", terminal)
-    with pytest.raises(click.Abort):
-        confirm("3 deliveries will be replayed.", "Continue?")
+@pytest.mark.parametrize(("command", "arguments", "effect"), ORDERS)
+def test_a_dry_run_states_what_would_be_changed(
+    command: click.Command, arguments: tuple[str, ...], effect: str
+):
+    result, requested = run(command, ANSWERS, *arguments, "--dry-run")
+    assert (result.exit_code, begun(requested)) == (0, [])
+    assert effect in result.stderr
+    assert not run(command, ANSWERS, *arguments, "--dry-run", "--json")[0].stderr
+
+
+def test_a_wipe_is_followed_to_its_end_and_keeps_the_number_of_files():
+    running = {**WIPED, "state": "running", "done": False}
+    ended = {**WIPED, "deleted": {"raw_events": 3}}
+    answers = {WIPE: running, f"{WIPE}/w1": ended}
+    result, _ = run(user, answers, "wipe", "u", "--yes")
+    assert "raw_events\t3" in result.stdout
+    assert "blobs\t1" in result.stdout
+    assert "wipe w1 done: 4 records deleted" in result.stderr
+    result, requested = run(user, answers, "wipe", "u", "--follow", "w1", "--json")
+    assert json.loads(result.stdout) == ended
+    assert not begun(requested)
+    result, _ = run(user, answers, "wipe", "u", "--yes", "--detach")
+    assert "wipe w1 running: 3 records deleted so far; it continues by itself" in result.stderr
 
 
 @pytest.mark.parametrize("json_flag", [(), ("--json",)])
 def test_dead_letters_are_replayed_page_by_page_and_one_that_failed_fails_the_command(
     json_flag: tuple[str, ...],
 ):
-    row = {"partition": 0, "topic": "webhooks"}
     pages = iter([
-        {**LETTERS_REPLAYED, "next": {"partition": 0, "offset": 2},
-         "results": [{**row, "offset": 1, "ok": True, "detail": ""}]},
+        {**LETTERS_REPLAYED, "next": {"partition": 0, "offset": 2}},
         {**LETTERS_REPLAYED, "replayed": 0, "failed": 1,
-         "results": [{**row, "offset": 3, "ok": False, "detail": "expired"}]},
+         "results": [{**LETTER, "ok": False, "detail": "expired"}]},
     ])  # fmt: skip
     with answering(lambda _: next(pages)) as (url, requested):
         arguments = ["replay", "--all", "--yes", "--reason", "r", *json_flag, "--url", url]
@@ -131,11 +193,10 @@ def test_dead_letters_are_replayed_page_by_page_and_one_that_failed_fails_the_co
     assert [item.body for item in requested] == [{**order, "after": after} for after in afters]
     if json_flag:
         printed = json.loads(result.stdout)
-        assert (printed["replayed"], printed["failed"], len(printed["results"])) == (2, 1, 2)
+        assert (printed["replayed"], printed["failed"], len(printed["results"])) == (2, 1, 3)
         assert printed.keys() == {"dry_run", "replayed", "failed", "results"}
     else:
-        assert "2 replayed so far" in result.stderr
-        assert "2 replayed, 1 not." in result.stderr
+        assert result.stderr == "replay: 2 done\nreplay: 2 done, 1 refused.\n"
 
 
 def test_a_replay_that_was_begun_before_is_followed_to_its_end():

@@ -137,9 +137,48 @@ def test_what_changes_an_instance_tells_in_json_what_became_of_it():
     assert json.loads(result.stdout) == {"workflowName": "order", "id": "x"}
     every = headwater(
         Network(bulk({"id": "a", "status": "active"})),
-        *("instances", "resume", "-w", "order", "--status", "paused", "--json"),
+        *("instances", "resume", "-w", "order", "--status", "paused", "--yes", "--json"),
     )
     assert json.loads(every.stdout) == [{"id": "a", "status": "active"}]
+
+
+NO_MORE: dict[str, Any] = {"hasNextPage": False, "hasMore": False, "cursor": None}
+#: Commands that list things, with the name of the rows in the service's answer.
+LISTINGS = [
+    (("instances", "list"), "instances"),
+    (("jobs", "list"), "jobs"),
+    (("runs", "list"), "data"),
+    (("deployments", "list"), "deployments"),
+    (("deliveries", "list"), "rows"),
+    (("dlq", "list"), "rows"),
+    (("audit", "list"), "entries"),
+    (("workflows", "list"), "workflows"),
+    (("graph", "list"), "graphs"),
+    (("instances", "logs", *ON), "logs"),
+]
+
+
+@pytest.mark.parametrize(("command", "rows"), LISTINGS)
+def test_a_listing_for_programs_says_only_that_there_is_more(command: tuple[str, ...], rows: str):
+    page = {**history(), **NO_MORE, rows: []}
+    result = headwater(Network(answer(page)), *command, "--json")
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    result = headwater(Network(answer(page)), *command)
+    assert result.stderr.strip() != ""
+
+
+def test_a_listing_that_is_cut_says_so_to_programs_too():
+    page = {"instances": [listed_as("a")], "hasNextPage": True, "cursor": "n2"}
+    arguments = ("instances", "list", "--limit", "1")
+    for more in ((), ("--json",)):
+        result = headwater(Network(answer(page)), *arguments, *more)
+        assert result.stderr == "There are more: --cursor n2\n"
+
+
+def test_what_changes_an_instance_says_nothing_else_to_programs():
+    changed = {"ok": True, "status": {"status": "paused"}}
+    result = headwater(Network(answer(changed)), "instances", "pause", *ON, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_log_lines_are_objects_a_line_in_json():
@@ -351,10 +390,10 @@ def test_the_same_is_done_to_all_page_by_page_and_those_that_refuse_are_shown():
     network = Network(bulk(done, cursor="n1"), bulk(refused, done))
     result = headwater(
         network, *("instances", "retry", "-w", "order", "--status", "errored"),
-        *("--label", "team=blue"),
+        *("--label", "team=blue", "--yes"),
     )  # fmt: skip
     assert result.stdout == "instance\tcode\twhy\norder/b\tRECORD_TOO_LARGE\ttoo much\n"
-    assert result.stderr == "retry: 1 done so far\nretry: 2 done, 1 refused.\n"
+    assert result.stderr == "retry: 1 done\nretry: 2 done, 1 refused.\n"
     assert result.exit_code == 1
     assert network.lines == ["POST /workflows/order/bulk"] * 2
     requested = {
@@ -369,7 +408,7 @@ def test_the_same_is_done_to_all_page_by_page_and_those_that_refuse_are_shown():
 
 def test_all_that_are_ended_can_be_told_why():
     network = Network(bulk({"id": "a", "status": "terminated"}))
-    every = ("-w", "order", "--status", "active", "--reason", "a test")
+    every = ("-w", "order", "--status", "active", "--reason", "a test", "--yes")
     result = headwater(network, "instances", "cancel", *every)
     assert (result.exit_code, network.body(0)["reason"]) == (0, "a test")
 
@@ -380,7 +419,7 @@ def test_before_the_same_is_done_to_all_it_can_be_seen_which_they_are():
         network, *("instances", "terminate", "-w", "order", "--label", "a=b=c", "--dry-run")
     )
     assert result.stdout == "instance\tstatus\norder/a\twaiting\n"
-    assert result.stderr == "terminate would change 1 instance; nothing was changed.\n"
+    assert result.stderr == "1 instance would be terminated.\n"
     assert network.body()["labels"] == {"a": "b=c"}
     assert network.body()["dryRun"] is True
 

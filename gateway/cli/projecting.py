@@ -1,0 +1,53 @@
+"""`headwater project`: the projector and its rebuilds, from start to the signal that stops them."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+import uvloop
+
+from headwater.gateway.builtin.rebuilding.watching import carry_out_rebuilds
+from headwater.gateway.settings.addresses import dsn_of
+from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.process import begin_service, process_name
+from headwater.gateway.settings.settings import Settings
+from headwater.projections.catalogue import run_projector
+from headwater.streams.kafka import truncation
+from headwater.streams.kafka.membership import system_membership
+from headwater.streams.kafka.skips import load_skips
+from headwater.streams.kafka.topics import check_topics
+from headwater.streams.loop_watch import LoopWatch
+from headwater.streams.process_tuning import collect_seldom
+
+
+def run_projection(settings: Settings, *, clock: Callable[[], int]) -> None:
+    """Run the projector until SIGTERM or SIGINT."""
+    begin_service(settings)
+    uvloop.run(_project(settings, clock))
+
+
+async def _project(settings: Settings, clock: Callable[[], int]) -> None:
+    cluster = cluster_of(settings)
+    await check_topics(cluster)
+    await load_skips(cluster)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    collect_seldom()
+    name = f"projector {process_name()}"
+    with LoopWatch().watching(), system_membership(cluster, name) as membership:
+        membership.start()
+        rebuilding = asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))
+        try:
+            await run_projector(
+                cluster=cluster,
+                dsn=dsn_of(settings),
+                clock=clock,
+                detector=truncation,
+                stop=stop,
+                retention=settings.kept,
+            )
+        finally:
+            stop.set()
+            await rebuilding
