@@ -87,7 +87,7 @@ class Program:
             await step.sleep("nap", event.payload * 1_000 + 7)
             if event.payload == 3:
                 raise LookupError("the child fails")
-            return await step.do("work", self._callback(1))
+            return await step.do("work", self._callback(1, of=f"{event.instance_id} "))
 
         @workflow("root")
         async def root(event: WorkflowEvent[None], step: Step) -> object:
@@ -115,11 +115,11 @@ class Program:
 
         return [code(item) for item in node[3]]
 
-    def _callback(self, value: object, failures: float = 0) -> Callable[[], object]:
+    def _callback(self, value: object, failures: float = 0, of: str = "") -> Callable[[], object]:
         def callback() -> object:
             attempt = ATTEMPT.get()
             assert attempt is not None
-            self.called.append((attempt.key, attempt.number))
+            self.called.append((of + attempt.key, attempt.number))
             if attempt.number <= failures:
                 raise ConnectionError(f"{attempt.key} {attempt.number}")
             return value
