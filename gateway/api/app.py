@@ -40,8 +40,7 @@ from headwater.gateway.api.reads import read_routes
 from headwater.gateway.api.rebuilds import rebuild_routes
 from headwater.gateway.api.record_schemas import asyncapi_route, registry
 from headwater.gateway.api.refusals import Refusals, record_unmatched, refusal_recorder
-from headwater.gateway.api.request_parameters import AnyConnection
-from headwater.gateway.api.request_scope import peer_resolver, whole_parameters
+from headwater.gateway.api.request_scope import AnyConnection, peer_resolver, whole_parameters
 from headwater.gateway.api.users.lab_reports import UploadLimits
 from headwater.gateway.api.users.ports import UserPorts, UserServices
 from headwater.gateway.api.users.routes import user_routes

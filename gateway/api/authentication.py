@@ -16,7 +16,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.types import Scope
 
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.request_parameters import AnyConnection, AsyncGuard
+from headwater.gateway.api.request_scope import AnyConnection, AsyncGuard
 from headwater.gateway.api.tokens.verifier import TokenRefused, Verifier
 
 #: Key of the application's state.

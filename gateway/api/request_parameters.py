@@ -1,16 +1,16 @@
 """Check parameters of requests: unknown and repeated ones, integers, timestamps, entity tags."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import cache
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Final, NamedTuple, get_args
 
-from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 from litestar.params import HeaderParameter, QueryParameter
 
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.request_scope import AnyConnection, AsyncGuard
 from headwater.processors.input_texts import read_moment
 from headwater.projections.postgres.connections import PAGE_MAX
 
@@ -18,10 +18,6 @@ from headwater.projections.postgres.connections import PAGE_MAX
 Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
 LIMIT_DEFAULT: Final = 50
 Cursor = Annotated[str | None, QueryParameter(description="Cursor of the previous page.")]
-
-AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
-#: A guard of Litestar that awaits. Litestar would run one that does not in a thread.
-AsyncGuard: TypeAlias = Callable[[AnyConnection, BaseRouteHandler], Awaitable[None]]
 
 _WHOLE: Final = re.compile(r"-?[0-9]+")
 _SHOWN_CHARS: Final = 60

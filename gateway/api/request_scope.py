@@ -1,17 +1,22 @@
 """Data of a request in its ASGI scope: id, problem code, path segments, client address."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache, partial
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote
 
 from litestar import Request
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headwater.gateway.client.requests import usable
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
+AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
+#: A guard of Litestar that awaits. Litestar would run one that does not in a thread.
+AsyncGuard: TypeAlias = Callable[[AnyConnection, BaseRouteHandler], Awaitable[None]]
 
 _KEY: Final = "headwater.request_id"
 _CLAIMED: Final = "headwater.claimed_request_id"

@@ -21,11 +21,10 @@ from headwater.gateway.api.json_bodies import BodyKind, BodySize, LimitedBodies
 from headwater.gateway.api.openapi import ADMIN_KEY, OptionalBody, problem_responses, raw_body
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import (
-    AnyConnection,
-    AsyncGuard,
     tag_of,
     with_checked_parameters,
 )
+from headwater.gateway.api.request_scope import AnyConnection, AsyncGuard
 from headwater.gateway.api.workflows.authorization import Policy
 from headwater.gateway.api.workflows.bodies import Body
 from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS, WORLD_KEYS

@@ -12,7 +12,7 @@ from headwater.gateway.api.audit import note
 from headwater.gateway.api.authentication import admit, check_key, presented_key
 from headwater.gateway.api.json_bodies import JsonRequest
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.request_parameters import AnyConnection
+from headwater.gateway.api.request_scope import AnyConnection
 from headwater.gateway.api.workflows import bodies
 from headwater.gateway.api.workflows.authorization import (
     AuthenticatedCaller,

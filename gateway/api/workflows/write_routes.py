@@ -13,8 +13,7 @@ from headwater.gateway.api.audit import note
 from headwater.gateway.api.authentication import scoped_key
 from headwater.gateway.api.json_bodies import BodySize
 from headwater.gateway.api.openapi import OptionalBody
-from headwater.gateway.api.request_parameters import AnyConnection
-from headwater.gateway.api.request_scope import AnyRequest
+from headwater.gateway.api.request_scope import AnyConnection, AnyRequest
 from headwater.gateway.api.workflows import examples
 from headwater.gateway.api.workflows.authorization import Policy, RequestContext
 from headwater.gateway.api.workflows.bodies import (
