@@ -66,7 +66,7 @@ class SyncClient(Client):
         try:
             return future.result()
         except BaseException:
-            # For example after Ctrl-C. Whoever cleans up must find it ended; a result stays.
+            # For example after Ctrl-C. Code that cleans up must find it ended; a result stays.
             if future.cancel():
                 ended.wait(_ENDS_WITHIN_S)
             raise
