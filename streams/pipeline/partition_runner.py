@@ -59,9 +59,9 @@ _CHECK_EVERY_S: Final = 10.0
 #: enough that little memory is used, and little is repeated after a crash.
 _UNIT_RECORDS: Final = 10_000
 _UNIT_BYTES: Final = 16 * 1024 * 1024
-#: Time spent on its records. They take half a second on a quiet machine; a partition counts as
-#: stuck after a minute.
-_UNIT_S: Final = 1.0
+#: Time spent on its records, which is half a second on a quiet machine; a partition counts as stuck
+#: after a minute.
+_UNIT_S: Final = 3.0
 #: While such a batch is processed, the next fetch may end. Its batch reaches the runner within some
 #: iterations of the loop: 5, measured with Faust 0.15.
 _LONG_BATCH_S: Final = 0.01
