@@ -13,6 +13,7 @@ Where a table's rows are `whole`, a row is one value, including its nulls.
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -47,13 +48,15 @@ _INT_MAX: Final = (1 << 63) - 1
 _EXCERPT_CHARS: Final = 40
 #: Dates and timestamps begin with a date and contain no words, except T and Z.
 _DATE: Final = re.compile(r"\d{4,}-\d\d-\d\d[0-9TtZz:.+ -]*", re.ASCII)
+#: Days of many deliveries are the same.
+_DATES_CACHED: Final = 4_096
 HOUR_MS: Final = 60 * 60 * 1000
 
 
 def update_problem(update: RowUpdate) -> str | None:
     """Return what a table cannot store of an update; None if it can store all of it."""
     table = update.table
-    if len(update.key) != len(table.key) or not all(map(_is_text, update.key)):
+    if len(update.key) != len(table.key) or not _are_texts(update.key):
         return f"expected texts for {', '.join(table.key_names)}, found {update.key!a}"
     for name, value in update.values.items():
         kind = table.types.get(name)
@@ -78,17 +81,26 @@ def _date_problem(update: RowUpdate) -> str | None:
     table = update.table
     if not table.dated:
         return None
-    candidates = [*zip(table.key_names, update.key, strict=True)]
-    candidates += [
-        (name, text) for name in table.dated if type(text := update.values.get(name)) is str
-    ]
-    for name, text in candidates:
-        if name in table.dated and not _DATE.fullmatch(text):
-            return (
-                f"expected {table.name}.{name} to be a date in figures, as in 2026-07-01 or "
-                f"2026-07-01T10:00:00Z, found {ascii(text)[:_EXCERPT_CHARS]}"
-            )
+    for name, text in zip(table.key_names, update.key, strict=True):
+        if name in table.dated and not _is_date(text):
+            return _undated(table, name, text)
+    for name in table.dated:
+        value = update.values.get(name)
+        if type(value) is str and not _is_date(value):
+            return _undated(table, name, value)
     return None
+
+
+@lru_cache(_DATES_CACHED)
+def _is_date(text: str) -> bool:
+    return _DATE.fullmatch(text) is not None
+
+
+def _undated(table: Table, name: str, text: str) -> str:
+    return (
+        f"expected {table.name}.{name} to be a date in figures, as in 2026-07-01 or "
+        f"2026-07-01T10:00:00Z, found {ascii(text)[:_EXCERPT_CHARS]}"
+    )
 
 
 def _fits(value: Value, kind: type) -> bool:
@@ -97,6 +109,13 @@ def _fits(value: Value, kind: type) -> bool:
     if type(value) is int:
         return _INT_MIN <= value <= _INT_MAX
     return type(value) is not str or _is_text(value)
+
+
+def _are_texts(values: tuple[str, ...]) -> bool:
+    # Most are ASCII, which is checked without a call for each.
+    if set(map(type, values)) == {str} and all(map(str.isascii, values)):
+        return True
+    return all(map(_is_text, values))
 
 
 def _is_text(value: object) -> bool:

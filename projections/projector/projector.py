@@ -43,8 +43,9 @@ from headwater.schemas.topics import DEAD_LETTERS
 if TYPE_CHECKING:
     from headwater.processors.runs.claims import Claims
 
-#: Large enough to spread a commit's 2 ms over many rows, small enough to be applied in 0.2 s.
-_BATCH_RECORDS_MAX: Final = 4_000
+#: Batches are as large as the lag, up to this: of the records of a key the last one is written, and
+#: a commit's 2 ms are spread over many rows. One of this size is applied in 0.5 s.
+_BATCH_RECORDS_MAX: Final = 10_000
 #: Compressed bytes as in the log; uncompressed, twenty times as many.
 _PARTITION_FETCH_BYTES: Final = 1024 * 1024
 _FETCH_BYTES: Final = 16 * 1024 * 1024

@@ -84,7 +84,7 @@ class OffsetGap(HeadwaterError):
     code = "offset_gap"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Batch:
     """Records of one fetch from one partition, in order.
 

@@ -1,12 +1,13 @@
 """Processing of deliveries: drop duplicates, resolve users, and turn deliveries into rows.
 
-It takes a batch and the state of its partition, and returns the records to append. It does no I/O
-except in the store of that state, so it is tested as plain code. The partition runner appends the
-records, and only then writes the store and lets the batch be committed. An error in `step` ends the
-worker: state that may be ahead of the log is discarded with the process, and restored from the log.
+It takes the batches of a commit unit and the state of their partition, and returns the records to
+append. Where units begin and end does not change the rows. It does no I/O except in the store of
+that state, so it is tested as plain code. The partition runner appends the records, and only then
+writes the store and lets the batches be committed. An error in `step` ends the worker: state that
+may be ahead of the log is discarded with the process, and restored from the log.
 
 The first offset of an event id is the valid one. It is claimed in the topic `admissions`, one
-record per batch. A record is a duplicate if its id was claimed at a lower offset. After a crash a
+record per unit. A record is a duplicate if its id was claimed at a lower offset. After a crash a
 record meets its own claim and is processed again, which changes nothing.
 
 A delivery that the partition owns is processed where it is read (`processing`). Any other takes one
@@ -82,48 +83,44 @@ class Intake:
             UNRESOLVED: self._take_unresolved,
         }
 
-    def step(
-        self, state: PartitionState, topic: str, records: Sequence[Incoming], now_ms: int
-    ) -> list[Outgoing]:
-        """Process a batch; the records returned must be durable before it is committed."""
-        processing = self._processing(state, now_ms)
-        handle = self._handlers[topic]
-        if topic == WEBHOOKS:
-            state.claims.load(record.key for record in records if record.key)
-        for record in records:
-            try:
-                handle(state, processing, record)
-            except (NotYetReadable, StoreCorrupted):
-                raise
-            except Exception as error:  # noqa: BLE001, one bad record is one dead letter
-                processing.failed(record, error)
-        processing.write_users_seen()
-        return state.claims.changed(now_ms) + state.rows.changed() + processing.output.records
-
-    def tick(self, state: PartitionState, now_ms: int) -> list[Outgoing]:
-        """Expire waits that lasted too long, and event ids that senders no longer retry."""
-        state.claims.expire(now_ms)
-        processing = self._processing(state, now_ms)
-        processing.expire_waits(self._park_for_ms, bytes_max=_EXPIRED_BYTES)
-        return processing.output.records
-
-    def _processing(self, state: PartitionState, now_ms: int) -> Processing:
+    def begin(self, state: PartitionState, now_ms: int) -> Processing:
+        """Begin a commit unit: its `results` must be durable before its batches are committed."""
         partition, headers = state.partition, state.headers
         output = RecordBatch(stage=self.name, partition=partition, headers=headers, now_ms=now_ms)
         return Processing(
             self._placement, self._partitions, state, output, self._rules, self._evaluator
         )
 
-    def _take_webhook(
-        self, state: PartitionState, processing: Processing, record: Incoming
-    ) -> None:
+    def step(self, unit: Processing, topic: str, records: Sequence[Incoming], now_ms: int) -> None:
+        """Process a batch of a commit unit."""
+        unit.output.now_ms = now_ms
+        handle = self._handlers[topic]
+        if topic == WEBHOOKS:
+            unit.state.claims.load(record.key for record in records if record.key)
+        for record in records:
+            try:
+                handle(unit, record)
+            except (NotYetReadable, StoreCorrupted):
+                raise
+            except Exception as error:  # noqa: BLE001, one bad record is one dead letter
+                unit.failed(record, error)
+
+    def tick(self, state: PartitionState, now_ms: int) -> list[Outgoing]:
+        """Expire waits that lasted too long, and event ids that senders no longer retry."""
+        state.claims.expire(now_ms)
+        unit = self.begin(state, now_ms)
+        unit.expire_waits(self._park_for_ms, bytes_max=_EXPIRED_BYTES)
+        return unit.results()
+
+    def _take_webhook(self, unit: Processing, record: Incoming) -> None:
         if record.value is None:
             return  # The tombstone of a wiped delivery.
+        state = unit.state
         delivery = decode(record.value, WebhookReceived)
         order = wipe_order_of(delivery)
         if order is not None:
-            processing.write_users_seen()  # Users seen before the wipe must not be written after.
-            processing.output.records += forget(state, order, delivery, record)
+            unit.write_users_seen()  # Users seen before the wipe must not be written after.
+            unit.output.records += forget(state, order, delivery, record)
             return
         if record.key != delivery.event_id.encode():
             raise UndecodableRecord(
@@ -131,34 +128,33 @@ class Intake:
             )
         first = state.claims.first(delivery.event_id, record.offset)
         if was_wiped(state, self._placement, delivery, min(first, record.offset)):
-            processing.output.add(_removed(record))
+            unit.output.add(_removed(record))
         elif first < record.offset and not _is_replayed(record):
-            processing.output.add(_dropped(delivery, record, first, processing.output.now_ms))
+            unit.output.add(_dropped(delivery, record, first, unit.output.now_ms))
         else:
-            processing.admit(delivery, record, min(first, record.offset))
+            unit.admit(delivery, record, min(first, record.offset))
 
-    def _take_event(self, state: PartitionState, processing: Processing, record: Incoming) -> None:
+    def _take_event(self, unit: Processing, record: Incoming) -> None:
         if record.value is None:
             return
         if record_name(record.value) == _ROW_REBUILT:
-            _take_rebuilt(state, record)
+            unit.write_users_seen()  # As for a wipe.
+            _take_rebuilt(unit.state, record)
             return
         event = decode(record.value, WebhookAdmitted)
-        if is_wiped(state, event):
-            processing.output.add(_removed(record))
+        if is_wiped(unit.state, event):
+            unit.output.add(_removed(record))
         else:
-            processing.process_owned(event, record, replayed=_is_replayed(record))
+            unit.process_owned(event, record, replayed=_is_replayed(record))
 
-    def _take_unresolved(
-        self, state: PartitionState, processing: Processing, record: Incoming
-    ) -> None:
+    def _take_unresolved(self, unit: Processing, record: Incoming) -> None:
         if record.value is None:
             return
         event = decode(record.value, WebhookAdmitted)
-        if is_wiped(state, event):
-            processing.output.add(_removed(record))
+        if is_wiped(unit.state, event):
+            unit.output.add(_removed(record))
             return
-        processing.process_subject(subject_of(record.key), event, record)
+        unit.process_subject(subject_of(record.key), event, record)
 
 
 def _removed(record: Incoming) -> Outgoing:

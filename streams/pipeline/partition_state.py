@@ -169,8 +169,9 @@ class Claims:
         self._partition = partition
         self._staged = staged
         self._buckets = {family for family in staged.store.families() if family.startswith(_BUCKET)}
-        #: Offsets of the event ids in the current batch.
+        #: Stored offsets of the event ids in the current batch.
         self._known: dict[str, int] = {}
+        #: Claims since the last call of `changed`.
         self._fresh: dict[str, int] = {}
 
     def restore_record(self, record: Incoming) -> None:
@@ -198,9 +199,7 @@ class Claims:
     def first(self, event_id: str, offset: int) -> int:
         """Return the first offset of a loaded event id; claim `offset` if there is none."""
         known = self._known.get(event_id)
-        if known is None:
-            self._known[event_id] = self._fresh[event_id] = known = offset
-        return known
+        return self._fresh.setdefault(event_id, offset) if known is None else known
 
     def changed(self, now_ms: int) -> list[Outgoing]:
         """Return the claims since the last call as one record."""
@@ -226,7 +225,7 @@ class Claims:
 
 
 class Rows:
-    """The rows of a partition, and which of them a batch changed."""
+    """The rows of a partition, and which of them a commit unit changed."""
 
     def __init__(self, partition: int, headers: Headers, staged: Staged) -> None:
         self._partition = partition
@@ -368,7 +367,8 @@ class Waits:
         """End all waits for a row; return the deliveries."""
         # Common prefix of their keys: a JSON array without its end.
         prefix = msgspec.json.encode(lookup_key)[:-1] + b","
-        waits = list(self._staged.scan(_WAITS, prefix))
+        # Sorted, so that the order does not depend on which of them are staged.
+        waits = sorted(self._staged.scan(_WAITS, prefix))
         for key, _ in waits:
             self._end(key)
         return [decode(value, WebhookAdmitted) for _, value in waits]

@@ -75,7 +75,7 @@ class _Resolution(NamedTuple):
 
 
 class Processing:
-    """Processes deliveries at a partition one by one: those of a batch, or expired waits."""
+    """Processes deliveries at a partition one by one: those of a commit unit, or expired waits."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Processing:
         self._placement = placement
         self._providers = placement.providers
         self._partitions = partitions
-        self._state = state
+        self.state = state
         self.output = output
         self._rules = rules
         self._evaluator = evaluator
@@ -102,6 +102,12 @@ class Processing:
         """Make a dead letter of the current delivery."""
         self.output.failed(record, self._event, error)
         self._event = None
+
+    def results(self) -> list[Outgoing]:
+        """Return the records that follow from all deliveries; a changed row is one of them."""
+        self.write_users_seen()
+        state, output = self.state, self.output
+        return state.claims.changed(output.now_ms) + state.rows.changed() + output.records
 
     # -- routing
 
@@ -199,7 +205,7 @@ class Processing:
 
     def _merge(self, event: WebhookAdmitted, result: NormalizeResult) -> None:
         """Write the rows of a delivery that this partition owns."""
-        merge = self._state.rows.merge
+        merge = self.state.rows.merge
         kind = self._provider_of(event).types[event.type]
         for update in updates_of(result):
             if not kind.fills_lookup or kind.owns(update.table):
@@ -208,10 +214,10 @@ class Processing:
             self._seen.setdefault(event.user_id, []).append(event)
 
     def write_users_seen(self) -> None:
-        """Write when the users of a batch were first and last seen: two updates per user."""
+        """Write when users were first and last seen since the last call: two updates per user."""
         for user, events in self._seen.items():
             for update in first_seen(user, events):
-                self._state.rows.merge(update)
+                self.state.rows.merge(update)
         self._seen.clear()
 
     def _record_outcome(
@@ -266,12 +272,12 @@ class Processing:
         event, subject = resolution.event, resolution.subject
         lookup = resolution.lookup
         named = event.user_id or self._placement.user_of(event)
-        row = None if named else self._state.rows.get(lookup.table, (subject,))
+        row = None if named else self.state.rows.get(lookup.table, (subject,))
         user = named or lookup.user_in(row)
         if user is None:
             self._park(resolution)
             return
-        if self._state.wipes.fences.cover((user,), event.partition, event.offset):
+        if self.state.wipes.fences.cover((user,), event.partition, event.offset):
             self._forget(resolution)
             return
         event = msgspec.structs.replace(
@@ -298,7 +304,7 @@ class Processing:
 
     def _unparked(self, resolution: _Resolution) -> WebhookAdmitted:
         """Return the delivery; if it was parked, as it was parked, and end its wait."""
-        waits, event_id = self._state.waits, resolution.event.event_id
+        waits, event_id = self.state.waits, resolution.event.event_id
         waiting = waits.get(resolution.lookup_key, event_id)
         if waiting is None:
             return resolution.event
@@ -316,7 +322,7 @@ class Processing:
         event, user = resolution.event, resolution.event.user_id
         result = resolution.provider.normalize(event)
         if isinstance(result, Normalized):
-            rows, row_key = self._state.rows, (resolution.lookup.table, (resolution.subject,))
+            rows, row_key = self.state.rows, (resolution.lookup.table, (resolution.subject,))
             before = rows.get(*row_key)
             for update in result.updates:
                 if (update.table, update.key) == row_key:
@@ -339,7 +345,7 @@ class Processing:
             if resolution.carries_outcome:
                 self.output.outcome(event, record, "skipped", reason)
             return
-        waits = self._state.waits
+        waits = self.state.waits
         waiting = waits.get(resolution.lookup_key, event.event_id)
         if waiting is None:
             waiting = msgspec.structs.replace(
@@ -357,8 +363,8 @@ class Processing:
 
     def _release(self, resolution: _Resolution) -> None:
         """Process the parked deliveries of a subject after its user became known."""
-        waits, lookup_key = self._state.waits, resolution.lookup_key
-        if self._state.user_of(resolution.lookup, resolution.subject) is None:
+        waits, lookup_key = self.state.waits, resolution.lookup_key
+        if self.state.user_of(resolution.lookup, resolution.subject) is None:
             return  # The delivery that fills the lookup was a dead letter itself.
         for event in waits.take(lookup_key):
             record = _origin(event)
@@ -386,7 +392,7 @@ class Processing:
             after_ms: Duration of a wait after which it ends, in milliseconds.
             bytes_max: Size of deliveries after which the others are left for the next call.
         """
-        waits, size = self._state.waits, 0
+        waits, size = self.state.waits, 0
         for lookup_key, event in waits.begun_before(self.output.now_ms - after_ms):
             if size >= bytes_max:
                 return

@@ -1,6 +1,6 @@
-"""Records that follow from a batch, collected record by record before they are appended.
+"""Records that follow from a commit unit, collected record by record before they are appended.
 
-All of them go to the partition that the batch was read from, except hops to other owners.
+All of them go to the partition that its batches were read from, except hops to other owners.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ PARTIAL: Final = "partial"
 
 
 class RecordBatch:
-    """The records that follow from one batch, in the order they are to be appended."""
+    """The records that follow from one unit, in the order they are to be appended."""
 
     def __init__(self, *, stage: str, partition: int, headers: Headers, now_ms: int) -> None:
         self.stage = stage
@@ -141,14 +141,22 @@ class RecordBatch:
 
 
 def phases(emitted: Sequence[Outgoing]) -> tuple[list[Outgoing], list[Outgoing]]:
-    """Split the records of a batch into those to append first, and those to append after.
+    """Split the records of a unit into those to append first, and those to append after.
 
     An append to several partitions can fail halfway. A tombstone removes something that another
-    record of the same batch continues, such as the wait of a released delivery: it must not become
-    durable before that record.
+    record of the same unit continues, such as the wait of a released delivery: it must not become
+    durable before that record. A tombstone that a later record of its key supersedes is left out.
     """
-    first = [record for record in emitted if record.value is not None]
-    return first, [record for record in emitted if record.value is None]
+    first: list[Outgoing] = []
+    tombstones: dict[tuple[object, ...], Outgoing] = {}
+    for record in emitted:
+        if record.value is None:
+            tombstones[record[:3]] = record  # topic, partition and key
+        else:
+            first.append(record)
+            if tombstones:
+                tombstones.pop(record[:3], None)
+    return first, list(tombstones.values())
 
 
 def _rows(updates: Sequence[RowUpdate]) -> int:

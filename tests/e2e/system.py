@@ -90,6 +90,8 @@ class System:
         self.ports: dict[str, int] = {}
         self._arguments: dict[str, tuple[str, ...]] = {}
         self.settings = settings
+        #: Modules to run instead of `headwater`, by part.
+        self.modules: dict[str, str] = {}
         #: Whose Headwater the parts are.
         self.python: str | Path = sys.executable
         self.bootstrap = ""
@@ -133,7 +135,8 @@ class System:
             command = "serve"
             env["HEADWATER_PORT"] = str(self.ports.setdefault(name, free_port()))
         with (self.directory / f"{name}.log").open("ab") as log:
-            argv = [self.python, "-m", "headwater", command, *arguments]
+            module = self.modules.get(name, "headwater")
+            argv = [self.python, "-m", module, command, *arguments]
             self.parts[name] = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
         if command == "serve":
             self.wait(lambda: self._ready(name), f"{name} to be ready")

@@ -6,6 +6,7 @@ while one part is killed with kill -9 (or a worker joins and leaves) at moments 
 
 import itertools
 import random
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import dying_worker
 from tests.e2e.deliveries import mixed
 from tests.e2e.system import System, opened
 
 DELIVERIES = 500
 KILLS = 2
+PATIENCE_S = 120.0
 #: In a soak.
 MANY_DELIVERIES = 1_500
 MANY_KILLS = 3
@@ -86,6 +89,21 @@ def test_workers_that_join_and_leave_lose_nothing(system: System):
         time.sleep(1)
 
     under_load(system, 3, disturb)
+
+
+def test_workers_that_die_in_the_middle_of_a_commit_unit_lose_nothing(system: System):
+    system.kill("worker")
+    system.modules["worker"] = dying_worker.__name__
+    system.deliver(mixed(5, DELIVERIES))
+    for death in dying_worker.DEATHS:
+        system.settings["TEST_DIES_AT"] = death
+        system.start("worker")
+        # It has a backlog, so it does not come to an end before that.
+        assert system.parts.pop("worker").wait(PATIENCE_S) == -signal.SIGKILL, death
+    system.settings["TEST_DIES_AT"] = "never"
+    system.start("worker")
+    expected = system.check()
+    assert {status for status, _ in expected.outcomes.values()} >= {"processed", "parked", "dead"}
 
 
 def test_everything_killed_at_once_loses_nothing(system: System):

@@ -29,6 +29,7 @@ from headwater.streams.pipeline.fenced_log import FencedLog
 from headwater.streams.pipeline.partition_lease import Fold
 from headwater.streams.pipeline.partition_runner import PartitionRunner, SchemaVersionsChanged
 from headwater.streams.pipeline.partition_state import PartitionState
+from headwater.streams.pipeline.processing import Processing
 from tests.fakes.memory_store import MemoryStore
 
 PARTITION = 0
@@ -81,15 +82,15 @@ class Watched(Intake):
         return self.store
 
     @override
-    def step(
-        self, state: PartitionState, topic: str, records: Sequence[Incoming], now_ms: int
-    ) -> list[Outgoing]:
+    def step(self, unit: Processing, topic: str, records: Sequence[Incoming], now_ms: int) -> None:
+        state = unit.state
         self.while_stepping()
         self.stepped_with.append(state.current(ROWS, [KEY])[0].value)
         self.headers = state.headers
         for value in self.emits:
             state.restore_record(Incoming(ROWS, PARTITION, 0, 0, 0, KEY, value, None, 1, 1, ()))
-        return [Outgoing(ROWS, PARTITION, KEY, value, self.headers) for value in self.emits]
+        for value in self.emits:
+            unit.output.add(Outgoing(ROWS, PARTITION, KEY, value, self.headers))
 
     @override
     def tick(self, state: PartitionState, now_ms: int) -> list[Outgoing]:

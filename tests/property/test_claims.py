@@ -12,6 +12,7 @@ from headwater.schemas.topics import ADMISSIONS, TRACES, WEBHOOKS
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_state import PartitionCheckpoint, PartitionState
+from tests.commit_units import emitted_by
 from tests.fakes.memory_store import MemoryStore
 
 NOW_MS = 1_783_000_000_000
@@ -47,7 +48,7 @@ class Worker:
         return batches
 
     def _step(self, end: int, records: list[Incoming]) -> Batch:
-        emitted = self.intake.step(self.state, WEBHOOKS, records, NOW_MS)
+        emitted = emitted_by(self.intake, self.state, records, NOW_MS)
         self.state.write(PartitionCheckpoint())
         traces = [decode(item.value, DuplicateDropped) for item in emitted if item.topic == TRACES]
         claims = [item for item in emitted if item.topic == ADMISSIONS]

@@ -196,43 +196,49 @@ class World:
             self.worker.position.pop((topic, partition), None)
 
     def step(self, *, faults: bool) -> bool:
-        """One batch of one topic; tells whether there was any work."""
+        """One unit of one partition; tells whether there was any work."""
         if faults and self.zombies and self.random.random() < 0.2:
             self._late(self.zombies.pop(self.random.randrange(len(self.zombies))))
         if faults and self.random.random() < 0.3:
             self._compact()
         busy = [
-            (topic, partition)
+            partition
             for topic in Intake.sources
             for partition in range(PARTITIONS)
             if self._where(self.worker, topic, partition) < self.log.end(topic, partition)
         ]
         if not busy:
             return False
-        topic, partition = self.random.choice(busy)
+        partition = self.random.choice(busy)
         self._tenure(self.worker, partition)
-        emitted, end = self._decide(self.worker, topic, partition)
+        emitted, ends = self._decide(self.worker, partition)
         if faults and self.random.random() < 0.1:
             self._append_some(emitted)
             self.worker.sending = (partition, emitted)
             self.crash()
             return True
         self._durable(self.worker, partition, emitted)
-        self.worker.position[topic, partition] = end
-        if not faults or self.random.random() < 0.5:
-            self.committed[topic, partition] = end
+        for topic, end in ends.items():
+            self.worker.position[topic, partition] = end
+            if not faults or self.random.random() < 0.5:
+                self.committed[topic, partition] = end
         if faults and self.random.random() < 0.05:
             self.rebalance()
         return True
 
-    def _decide(self, worker: Worker, topic: str, partition: int) -> tuple[list[Outgoing], int]:
-        start = self._where(worker, topic, partition)
-        end = min(start + self.random.randint(1, 5), self.log.end(topic, partition))
-        batch = self.log.read(topic, partition, start, end)
-        self.now_ms += 1
-        emitted = INTAKE.step(worker.states[partition], topic, batch, self.now_ms)
-        self.trace.append(f"{topic}/{partition} {start}+{len(batch)} -> {len(emitted)}")
-        return emitted, end
+    def _decide(self, worker: Worker, partition: int) -> tuple[list[Outgoing], dict[str, int]]:
+        """Decides a unit of some batches; returns its records, and the ends of topics."""
+        unit, ends = INTAKE.begin(worker.states[partition], self.now_ms), dict[str, int]()
+        for _ in range(self.random.randint(1, 3)):
+            topic = self.random.choice(Intake.sources)
+            start = ends.get(topic, self._where(worker, topic, partition))
+            end = min(start + self.random.randint(1, 5), self.log.end(topic, partition))
+            batch = self.log.read(topic, partition, start, end)
+            self.now_ms += 1
+            INTAKE.step(unit, topic, batch, self.now_ms)
+            ends[topic] = end
+            self.trace.append(f"{topic}/{partition} {start}+{len(batch)}")
+        return unit.results(), ends
 
     def _late(self, worker: Worker) -> None:
         """Somebody goes on who may have lost his partitions, until he finds out, and ends."""
@@ -242,9 +248,8 @@ class World:
                 self.trace.append(f"{len(emitted)} come late to {partition}")
                 self._durable(worker, partition, emitted)
             for partition, lease in list(worker.leases.items()):
-                topic = self.random.choice(Intake.sources)
                 self.trace.append(f"epoch {lease.epoch} of {partition} goes on")
-                emitted, _ = self._decide(worker, topic, partition)
+                emitted, _ = self._decide(worker, partition)
                 self._durable(worker, partition, emitted)
 
     def _durable(self, worker: Worker, partition: int, emitted: list[Outgoing]) -> None:

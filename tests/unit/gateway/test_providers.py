@@ -27,6 +27,7 @@ from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
+from tests.commit_units import emitted_by
 from tests.fakes.delivery_log import MemoryLog
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.walks import WALKS
@@ -78,7 +79,7 @@ def through_pipeline(delivery: WebhookReceived) -> list[Outgoing]:
 
 def step(providers: Providers, record: Incoming) -> list[Outgoing]:
     state = PartitionState(0, MemoryStore())
-    return intake_of(providers).step(state, "webhooks", [record], NOW_MS)
+    return emitted_by(intake_of(providers), state, [record], NOW_MS)
 
 
 def outcome(emitted: list[Outgoing]) -> OutcomeRecorded:

@@ -25,6 +25,7 @@ from headwater.schemas.topics import EFFECTS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
+from tests.commit_units import emitted_by
 from tests.fakes.delivery_log import MemoryLog
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.gateway.conftest import NOW_MS
@@ -181,7 +182,7 @@ def test_a_delivery_without_a_provider_is_skipped_by_name_and_starts_workflows(
     )
     (delivery,) = log.deliveries
     raw = Outgoing("webhooks", 0, delivery.event_id.encode(), encode(delivery))
-    emitted = intake.step(PartitionState(0, MemoryStore()), "webhooks", [_read(raw)], NOW_MS)
+    emitted = emitted_by(intake, PartitionState(0, MemoryStore()), [_read(raw)], NOW_MS)
     (outcome,) = [one for one in emitted if one.topic == OUTCOMES]
     result = decode(outcome.value, OutcomeRecorded)
     assert (result.status, result.reason, result.type) == ("skipped", "no_normalizer", "push")

@@ -17,6 +17,7 @@ from headwater.schemas.topics import OUTCOMES, WEBHOOKS
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
+from tests.commit_units import emitted_by
 from tests.fakes.delivery_log import MemoryLog
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.gateway.conftest import NOW_MS, Clock, Post
@@ -212,7 +213,7 @@ def processed(delivery: WebhookReceived) -> tuple[OutcomeRecorded, list[str]]:
         key, value = item.event_id.encode(), encode(item)
         position = (WEBHOOKS, 0, next(offsets), 0, 0)
         record = Incoming(*position, key, value, None, len(key), len(value), ())
-        emitted = intake.step(state, WEBHOOKS, [record], NOW_MS)
+        emitted = emitted_by(intake, state, [record], NOW_MS)
     (outcome,) = [decode(r.value, OutcomeRecorded) for r in emitted if r.topic == OUTCOMES]
     rows = []
     for record in emitted:

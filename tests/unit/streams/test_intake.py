@@ -36,6 +36,7 @@ from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_state import PartitionCheckpoint, PartitionState
 from headwater.streams.pipeline.record_batch import phases
+from tests.commit_units import emitted_by
 from tests.fakes.memory_store import MemoryStore
 
 PROVIDERS = installed_providers()
@@ -107,7 +108,7 @@ def intake() -> Owner:
 def step(intake: Owner, *records: Incoming, at: int = 0, now_ms: int = NOW) -> list[Outgoing]:
     """A batch of one topic, read at a partition, and durable."""
     state = intake.states[at]
-    emitted = intake.intake.step(state, records[0].topic, list(records), now_ms)
+    emitted = emitted_by(intake.intake, state, records, now_ms, records[0].topic)
     state.write(PartitionCheckpoint())
     return emitted
 
@@ -473,6 +474,17 @@ def test_a_normalizer_may_say_what_a_delivery_does_to_workflows():
 def test_tombstones_are_appended_after_everything_else():
     kept, removed = Outgoing("a", 0, b"k", b"v"), Outgoing("b", 0, b"k", None)
     assert phases([removed, kept]) == ([kept], [removed])
+
+
+def test_a_tombstone_that_a_later_record_of_its_key_supersedes_is_left_out():
+    def record(key: bytes, value: bytes | None) -> Outgoing:
+        return Outgoing(WAITING, 0, key, value)
+
+    begun, ended, again = record(b"k", b"1"), record(b"k", None), record(b"k", b"2")
+    other = record(b"other", None)
+    assert phases([begun, ended, other]) == ([begun], [ended, other])
+    assert phases([begun, ended, again, other]) == ([begun, again], [other])
+    assert phases([ended, again, ended]) == ([again], [ended])
 
 
 def test_an_error_of_ours_harms_one_record_only():

@@ -23,6 +23,7 @@ from headwater.schemas.topics import EFFECTS, OUTCOMES, WEBHOOKS
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
+from tests.commit_units import emitted_by
 from tests.fakes.memory_store import MemoryStore
 
 NOW = 1_783_000_000_000
@@ -72,7 +73,7 @@ class Pipeline:
             key, value = received.event_id.encode(), encode(received)
             position = (WEBHOOKS, 0, next(self._offsets), 0, 0)
             record = Incoming(*position, key, value, None, len(key), len(value), ())
-            for made in self._intake.step(self._state, WEBHOOKS, [record], NOW):
+            for made in emitted_by(self._intake, self._state, [record], NOW):
                 self._read(made)
         return self
 
