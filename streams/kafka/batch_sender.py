@@ -71,7 +71,7 @@ class BatchQueue:
     def next_batch(self) -> bytearray:
         """Return the next batch to send."""
         batch = self.in_flight = self.waiting.popleft()
-        # The claim was sent by aiokafka under the same id: the sequence goes on.
+        # aiokafka has sent the claim under the same id: continue its sequence.
         state = self._producer._txn_manager  # noqa: SLF001 (aiokafka has no public name)
         sequence = state.sequence_number(self._place)
         state.increment_sequence_number(self._place, batch.records)
@@ -85,7 +85,7 @@ class BatchQueue:
         return (broker.host, broker.port) if broker is not None else None
 
     def refresh_metadata(self) -> "asyncio.Future[bool]":
-        """Ask for the leaders of partitions again."""
+        """Request the leaders of partitions again."""
         refreshed: asyncio.Future[bool] = self._producer.client.force_metadata_update()
         return refreshed
 
@@ -286,11 +286,13 @@ class BatchSender:
             self._finding = asyncio.create_task(self._find_leaders())
 
     async def _find_leaders(self) -> None:
-        refreshed = [queue.refresh_metadata() for queue in self._leaderless]
-        if refreshed:
-            await asyncio.wait(refreshed, timeout=_METADATA_S)
-        await asyncio.sleep(_REFRESH_S)
-        self._finding = None
+        try:
+            refreshed = [queue.refresh_metadata() for queue in self._leaderless]
+            if refreshed:
+                await asyncio.wait(refreshed, timeout=_METADATA_S)
+            await asyncio.sleep(_REFRESH_S)
+        finally:
+            self._finding = None
         queues, self._leaderless = self._leaderless, []
         for queue in queues:
             if queue.waiting:

@@ -84,7 +84,12 @@ class LeaderConnection(asyncio.Protocol):
 
     def write(self, request: bytes) -> None:
         """Write a request at once."""
+        self._was_used()
         self._transport.write(request)
+
+    def _was_used(self) -> None:
+        # aiokafka closes connections that were idle since this time.
+        self._connection._last_action = self._connection._loop.time()  # noqa: SLF001
 
     def close(self) -> "asyncio.Future[None]":
         """Close the connection without calling back. The future is done when it is closed."""
@@ -97,8 +102,7 @@ class LeaderConnection(asyncio.Protocol):
     @override
     def data_received(self, data: bytes) -> None:
         """Pass on complete responses."""
-        # aiokafka closes connections that were idle since this time.
-        self._connection._last_action = self._connection._loop.time()  # noqa: SLF001
+        self._was_used()
         self._partial += data
         while len(self._partial) >= _SIZE.size:
             (size,) = _SIZE.unpack_from(self._partial)
