@@ -23,7 +23,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from headwater.processors.code.engine import ReplayEngine
-from headwater.schemas.history import Command, CommandSent, StartRun, TerminateRun, instance_key
+from headwater.schemas.history import (
+    Command,
+    CommandSent,
+    HistoryAppended,
+    StartRun,
+    TerminateRun,
+    instance_key,
+)
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.live_instances import LiveInstances
@@ -35,6 +42,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.kafka.topics import create_topics
+from headwater.streams.workflows.history_lease import Append, Outcome
 from headwater.streams.workflows.housekeeping import Checkpoints
 from headwater.streams.workflows.instance_stores import InstanceStores
 from headwater.streams.workflows.log import WorkflowLog
@@ -98,13 +106,21 @@ class Owned:
             (instance_key(_WORKFLOW, record.instance_id).encode(), record)
             for record in batch.records
         ]
-        first = await self.log.append(self._number, records)
+        first = await self._append(records)
         partition.position = first + len(records)
         partition.acknowledged, partition.replied = batch.number, owner.claims.cause + 1
         owner.dispatch(now_ms())
         owner.evict(now_ms() + 1, partition.acknowledged, partition.position)
         if self._checkpoints.is_due(partition, time.monotonic()):
             await self.checkpoint()
+
+    async def _append(self, records: list[tuple[bytes, HistoryAppended]]) -> int:
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.log.append([Append(self._number, records, outcome.set_result)])
+        first = await outcome
+        if isinstance(first, Exception):
+            raise first
+        return first
 
     async def checkpoint(self) -> None:
         """Write a checkpoint, as a worker does."""

@@ -159,10 +159,14 @@ def apply(run: CodeRun, event: LogEvent, at_ms: int) -> CodeRun:
     return run
 
 
+#: Statuses after one that an event cannot find.
+_NO_STATUS: Final[frozenset[EntryStatus]] = frozenset()
+
+
 def _expect_transition(run: CodeRun, key: str, event: object, status: EntryStatus) -> None:
     entry = run.entries.get(key)
     before = entry.status if entry else None
-    if status not in TRANSITIONS[type(event)].get(before, frozenset()):
+    if status not in TRANSITIONS[type(event)].get(before, _NO_STATUS):
         raise InvariantViolation(
             f"expected {type(event).__name__} to find its entry in another status than {before}, "
             f"at {key} in {run.workflow}/{run.instance_id}"

@@ -9,6 +9,7 @@ from headwater.processors.code import appliers, waits
 from headwater.processors.code.decide import KIND, decide_command, decide_request
 from headwater.processors.code.host_messages import RetryHandler, activate, message_for_host
 from headwater.processors.code.lifecycle import fail_run
+from headwater.processors.code.short_steps import ShortSteps
 from headwater.processors.code.state import CodeRun
 from headwater.processors.runs.decisions import Decision, Facts, Request
 from headwater.processors.runs.host_messages import HostMessage
@@ -39,6 +40,7 @@ class ReplayEngine:
         self._entries_max = entries_max
         self._cleanup_ms = cleanup_ms
         self._limits = limits
+        self.short_steps = ShortSteps(entries_max)
 
     # -- deciding
 

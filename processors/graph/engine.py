@@ -81,6 +81,7 @@ class GraphEngine:
     """
 
     kind: Final = KIND
+    short_steps: Final = None
     #: Raise it when GraphRun, Run or a struct in them changes.
     format: Final = 1
 

@@ -22,9 +22,21 @@ from headwater.schemas.history import (
     RunCommand,
     RunEvent,
     RunStarted,
+    StepCompleted,
 )
 
 R = TypeVar("R", bound=Run)
+R_contra = TypeVar("R_contra", bound=Run, contravariant=True)
+
+
+class ShortSteps(Protocol[R_contra]):
+    """A faster way to do what an engine does when the first attempt of a step returns."""
+
+    def decide(self, run: R_contra, request: Request) -> StepCompleted | None:
+        """Return what `Engine.decide` returns, as a single event; None if it has to decide."""
+
+    def apply(self, run: R_contra, event: StepCompleted, at_ms: int) -> None:
+        """Apply an event that `decide` returned, as `Engine.apply` does."""
 
 
 class Engine(Protocol[R]):
@@ -33,6 +45,10 @@ class Engine(Protocol[R]):
     @property
     def kind(self) -> str:
         """Name of the engine in histories and snapshots."""
+
+    @property
+    def short_steps(self) -> ShortSteps[R] | None:
+        """A faster way for the most frequent request; None if there is none."""
 
     # -- deciding
 

@@ -61,8 +61,11 @@ def in_order(events: list[RunEvent], order: int) -> list[RunEvent]:
         events: Events that may contain queued posts.
         order: The order; events that are decided together may share it.
     """
-    if not any(type(event) is PostsQueued for event in events):
-        return events
+    for event in events:
+        if type(event) is PostsQueued:
+            break
+    else:
+        return events  # Nearly always.
     return [
         _with_order(event, order) if isinstance(event, PostsQueued) else event for event in events
     ]

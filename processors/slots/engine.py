@@ -35,6 +35,7 @@ class SlotsEngine:
     """
 
     kind: Final = SLOTS
+    short_steps: Final = None
     #: Raise it when SlotsRun, Run or a struct in them changes.
     format: Final = 1
 

@@ -19,6 +19,7 @@ from headwater.schemas.history import NESTING_MAX, Json
 from headwater.streams.authoring.pydantic_models import model_to_plain
 
 _ENCODE: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
+_SCAN: Final = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # typeshed omits it
 #: Matches the end of a key that may have been a number, a bool or None before the encoder wrote it
 #: as text, by which two keys of a dict can become one. Checking every key of every value would cost
 #: as much as encoding it; this search in the text costs a tenth.
@@ -249,4 +250,9 @@ def check_utf8(what: str, text: object) -> None:
 
 def decode(text: Json) -> Any:  # noqa: ANN401, any JSON value
     """Decode JSON text."""
-    return json.loads(text)
+    try:
+        # What `json.loads` does after it has looked for white space.
+        value, end = _SCAN(text, 0)
+    except StopIteration:
+        value, end = None, -1
+    return value if end == len(text) else json.loads(text)

@@ -240,7 +240,10 @@ class Host:
         # Looked up here: while a run executes, the running loop is the run's own.
         self._services.loop = self._loop or asyncio.get_running_loop()
         for message in messages:
-            if isinstance(message, Activate):
+            run = self._runs.get(message.activation)
+            if run is not None:
+                self._handle_run(run, message)
+            elif isinstance(message, Activate):
                 self._activate(message)
             elif isinstance(message, CallTasks):
                 self._call_tasks(message)
@@ -250,10 +253,6 @@ class Host:
                 self._emit(Pong(message.activation))
             elif message.activation in self._graphs:
                 self._handle_tasks(self._graphs[message.activation], message)
-            else:
-                run = self._runs.get(message.activation)
-                if run is not None:
-                    self._handle_run(run, message)
 
     def _activate(self, message: Activate) -> None:
         workflow = self._workflows.get(message.workflow)

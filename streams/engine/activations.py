@@ -219,7 +219,10 @@ class Activations:
 
     def attempts_ended(self, live: LiveInstance, *keys: str) -> None:
         """Stop the timeouts of the attempts of these steps."""
-        for started in [live.attempts.pop(key, None) for key in keys]:
+        if not live.attempts:
+            return  # Most attempts are too short to be known.
+        for key in keys:
+            started = live.attempts.pop(key, None)
             if started is not None:
                 self._timers.unwatch(started)
 

@@ -92,6 +92,17 @@ class RunSizeLimit:
             return decision
         return self._within(live, engine, decision, sizes, now_ms)
 
+    def admits(self, live: LiveInstance, event: RunEvent) -> bool:
+        """Count an event of an open run, unless `enforce` has to decide about it."""
+        size = bytes_max((event,))
+        if live.bytes_most is None or size > DECISION_BYTES_MAX:
+            return False
+        size += live.bytes_most
+        if size > self._most // 2:
+            return False
+        live.bytes_most = size
+        return True
+
     def _within(
         self,
         live: LiveInstance,

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.engine import engine_of
+from headwater.processors.runs.engine import ShortSteps, engine_of
 from headwater.processors.runs.limits import bounded
 from headwater.processors.runs.outbox import in_order
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.failures import INTERNAL
 from headwater.schemas.history import (
+    NO_CAUSE,
     EntriesCancelled,
     EntryRolledBack,
     Failure,
@@ -105,6 +106,33 @@ class Committer:
             self._follow(live, event, sequence_of)
         self._timers.reschedule(live)
         return live
+
+    def commit_short_step(
+        self, live: LiveInstance, steps: ShortSteps[Any], event: StepCompleted, now_ms: int
+    ) -> None:
+        """Do what `commit` does, for the event of a short step."""
+        run, key = live.run, live.key
+        sequence = run.sequence
+        record = HistoryAppended(
+            workflow=run.workflow,
+            instance_id=run.instance_id,
+            run_number=run.run_number,
+            sequence=sequence,
+            epoch=self._claims.epoch,
+            cause=NO_CAUSE,
+            at_ms=now_ms,
+            events=(event,),
+        )
+        self.current = (key, False)
+        self._instances.changed.add(key)
+        self._staging.append(live, record)
+        steps.apply(run, event, now_ms)
+        message = live.engine.message_for_host(run, event, live.activation or 0, sequence)
+        if message is not None:
+            self._activations.send(live, message)
+        if live.attempts:
+            self._activations.attempts_ended(live, event.key)
+        self._timers.reschedule(live)
 
     def _begin(self, live: LiveInstance | None, record: HistoryAppended) -> LiveInstance:
         started = record.events[0]

@@ -92,6 +92,7 @@ class Owner:
         self._activations = Activations(self._timers, self._staging, *numbers)
         parts = (claims, instances, self._staging, self._activations, self._timers)
         self._commit = (committer := Committer(*parts)).commit
+        self._commit_short_step = committer.commit_short_step
         self._containment = Containment(instances, self._activations, self._staging, committer)
         self._commands = Commands(partition, decider, committer, self._containment, *parts[1:4])
         #: Returns the errors since the last call. Every error cost one command, run or instance.
@@ -220,8 +221,12 @@ class Owner:
         mark = self._containment.begin()
         try:
             run, engine = live.run, live.engine
+            steps, limit = engine.short_steps, self._size_limit
+            if steps and (short := steps.decide(run, request)) and limit.admits(live, short):
+                self._commit_short_step(live, steps, short, now_ms)
+                return
             decision = engine.decide(run, request, now_ms)
-            decision = self._size_limit.enforce(live, engine, decision, now_ms)
+            decision = limit.enforce(live, engine, decision, now_ms)
             if not isinstance(decision, Rejection):
                 self._commit(live, run.workflow, run.instance_id, decision, NO_CAUSE, now_ms)
         except Exception as error:  # noqa: BLE001, one request costs its run

@@ -32,11 +32,13 @@ log = logging.getLogger(__name__)
 BATCH_BYTES: Final = 512 * 1024
 
 #: An append takes milliseconds; the election of a leader, seconds.
-_SLOW_S: Final = 5.0
+SLOW_S: Final = 5.0
 #: Checks of an append before it counts as slow.
-_CHECKS: Final = 5
+CHECKS: Final = 5
 #: Longer than a broker is unavailable during an orderly restart.
-_GIVE_UP_S: Final = 30.0
+GIVE_UP_S: Final = 30.0
+#: Log message of slow records: which, and after how many seconds.
+SLOW: Final = "%s not acknowledged for %.0f s; usual cause: no leader, or too few replicas in sync"
 
 #: How long a discarded producer may take to stop.
 _STOP_S: Final = 5.0
@@ -67,8 +69,8 @@ class Appender:
         *,
         cluster: Cluster,
         client_id: str,
-        slow_s: float = _SLOW_S,
-        give_up_s: float = _GIVE_UP_S,
+        slow_s: float = SLOW_S,
+        give_up_s: float = GIVE_UP_S,
         broker_clock: BrokerClock | None = None,
     ) -> None:
         self._cluster = cluster
@@ -240,7 +242,7 @@ class Appender:
         """Log which partitions are slow to acknowledge, and fail their batches at the limit."""
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
-        interval_s, checks = self._slow_s / _CHECKS, 0
+        interval_s, checks = self._slow_s / CHECKS, 0
 
         def check() -> None:
             # Counts checks, not time: while the loop is busy or the process is suspended, it does
@@ -248,18 +250,13 @@ class Appender:
             nonlocal timer, checks
             checks += 1
             timer = loop.call_later(interval_s, check)
-            if checks == _CHECKS:
+            if checks == CHECKS:
                 slow()
             elif checks * interval_s >= self._give_up_s:
                 give_up()
 
         def slow() -> None:
-            log.warning(
-                "%s not acknowledged for %.0f s; usual cause: no leader, or too few replicas in "
-                "sync",
-                _unacknowledged(sent),
-                self._slow_s,
-            )
+            log.warning(SLOW, _unacknowledged(sent), self._slow_s)
 
         def give_up() -> None:
             error = KafkaTimeoutError(
@@ -279,6 +276,18 @@ class Appender:
         return BrokerUnavailable(
             f"expected {count} records acknowledged by {self._cluster}, found: {error!r}"
         )
+
+    def idempotent_producer(self) -> AIOKafkaProducer:
+        """Return the connected producer, through whose id more may be appended.
+
+        Raises:
+            BrokerUnavailable: It was stopped.
+        """
+        if self._producer is None:
+            raise BrokerUnavailable(
+                f"expected a producer of {self._cluster}, found that it was stopped"
+            )
+        return self._producer
 
     async def _connected(self) -> AIOKafkaProducer:
         if self._producer is None:

@@ -77,9 +77,12 @@ class Cluster:
 
     def options(self) -> dict[str, Any]:
         """Return the options for clients of aiokafka; patches aiokafka first."""
+        return {"bootstrap_servers": self.servers, **self.connection_options()}
+
+    def connection_options(self) -> dict[str, Any]:
+        """Return the options for a connection of aiokafka; patches aiokafka first."""
         patch_aiokafka()
         return {
-            "bootstrap_servers": self.servers,
             "security_protocol": self.protocol,
             "ssl_context": self.tls,
             **(self.login.options() if self.login else {}),

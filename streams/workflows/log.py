@@ -2,36 +2,39 @@
 
 Ownership. `claim` appends a claim to a partition of `workflow-history`; its offset is the epoch of
 all further records of its writer. Kafka accepts records of any producer, so an acknowledgement
-alone proves nothing: `append` compares the returned offsets with the expected ones. If they follow
-the last record, no other process has written. Otherwise the records in between are read. A claim
-among them means that the partition has another owner and every reader ignores our records; `append`
-then raises OwnershipLost before the caller can act on them. `processors.runs.claims` has the fold,
-ADR 0006 the argument.
+alone proves nothing: the returned offsets are compared with the expected ones. If they follow the
+last record, no other process has written. Otherwise the records in between are read. A claim among
+them means that the partition has another owner and every reader ignores our records; the outcome of
+the append is then OwnershipLost, so the caller cannot act on them. `processors.runs.claims` has the
+fold, ADR 0006 the argument.
 
 Fail-stop. After any error, a partition accepts no more records until it is claimed again, because
-the caller's memory may be ahead of the log; claiming includes reading the log up to the claim. A
+the caller's memory may be ahead of the log; claiming includes reading the log up to the claim. So
+nothing is sent twice: a lost connection ends the leases of all partitions in flight on it. A
 producer that failed a partition is not used for that partition or for new claims. Other partitions
 that were claimed through it continue to use it: they may have a leader when the failed one has not.
 
 Order. Appends may overlap. The records of an epoch in the log are always a prefix of what was
-passed to `append`: they go through one producer, batches are queued in the order of the calls, and
-the broker refuses batches of a producer whose predecessor is missing.
+passed to `append`: they go through one producer, batches are queued in the order of the calls, one
+of a partition is in flight at a time, and none is sent after one that failed.
+
+Speed. Claims are sent by aiokafka. Records, which are many, are sent under the same producer id
+without a task or future for each (ADR 0067).
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, TypeAlias
+
+from aiokafka.errors import KafkaError
 
 from headwater.processors.runs.claims import NO_LIMITS, NO_PARAMS, claim_of
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import (
     BrokerUnavailable,
-    Disposition,
-    HeadwaterError,
-    InvariantViolation,
     NewerSchema,
     NotYetReadable,
     UndecodableRecord,
@@ -47,13 +50,15 @@ from headwater.schemas.topics import (
     WORKFLOW_SNAPSHOTS,
 )
 from headwater.streams.engine.quarantine import describe_error
-from headwater.streams.kafka.appender import Appender, Producers, Sent
+from headwater.streams.kafka.appender import Appender, Producers
+from headwater.streams.kafka.batch_sender import Answer, BatchQueue, BatchSender
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.ownership.leases import Gap, LogCut, PartitionLease
+from headwater.streams.ownership.leases import Gap, LogCut
+from headwater.streams.workflows.history_lease import Append, Done, HistoryLease, OwnershipLost
 
 log = logging.getLogger(__name__)
 
@@ -69,54 +74,14 @@ _STOP_S: Final = 10.0
 _REMOVED: Final = "removed"
 #: Pause before claiming again when a record cannot be written until all readers are upgraded.
 _UNWRITABLE_S: Final = 5.0
+#: Pause before claiming again after an error that is likely to recur.
+_AFTER_BUG_S: Final = 30.0
 
 
 #: A reply to a command that does not exist.
 _EMPTY_REPLY: Final = encode(
     ReplySent(command_id="", code="", message="", status="", run_number=0, partition=0, position=0)
 )
-
-
-class OwnershipLost(HeadwaterError):
-    """A partition must be claimed before anything can be appended to it.
-
-    The last append has no effect, or its effect is unknown.
-
-    Attributes:
-        pause_s: How long to wait before claiming again, in seconds, because the same error would
-            occur at once.
-    """
-
-    disposition = Disposition.RETRY
-    code = "ownership_lost"
-
-    def __init__(self, message: str, pause_s: float = 0.0) -> None:
-        super().__init__(message)
-        self.pause_s = pause_s
-
-
-class HistoryLease(PartitionLease):
-    """The lease of a partition of the history.
-
-    Attributes:
-        producer: Producer through which it was claimed.
-        pause_s: How long not to claim it again, in seconds.
-        taken: Number of records passed to `append`.
-        queueing: Held while batches are queued, so that those of one call are consecutive.
-        checked: Done when the latest append was checked.
-    """
-
-    def __init__(self, partition: int, epoch: int, producer: Appender) -> None:
-        super().__init__(partition, epoch, {WORKFLOW_HISTORY: epoch})
-        self.producer = producer
-        self.pause_s = 0.0
-        self.taken = 0
-        self.queueing = asyncio.Lock()
-        self.checked: asyncio.Future[None] | None = None
-
-    def lost(self) -> OwnershipLost:
-        """Return the error of appends after its end."""
-        return _lost(self.partition, self.over, self.pause_s)
 
 
 class WorkflowLog:
@@ -128,6 +93,7 @@ class WorkflowLog:
         cluster: Cluster,
         client_id: str,
         clock: BrokerClock,
+        reported: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the log. `start` connects it.
 
@@ -135,6 +101,7 @@ class WorkflowLog:
             cluster: The cluster.
             client_id: Prefix of client ids in the broker's logs, and of the keys of claims.
             clock: Is updated with the brokers' time by every append.
+            reported: Called after the outcomes of all appends that one response has completed.
         """
         self._cluster = cluster
         self._clock = clock
@@ -144,6 +111,15 @@ class WorkflowLog:
             cluster=cluster, client_id=f"{client_id}-aside", broker_clock=self._clock
         )
         self._leases: dict[int, HistoryLease] = {}
+        self._sender = BatchSender(
+            cluster=cluster,
+            client_id=f"{client_id}-records",
+            topic=WORKFLOW_HISTORY,
+            clock=clock,
+            answered=self._answered,
+        )
+        self._reported = reported
+        self._checking: set[asyncio.Task[None]] = set()
         self._claimant = client_id.encode()
         self._claims = 0
 
@@ -160,6 +136,10 @@ class WorkflowLog:
         """Release all partitions and disconnect."""
         for partition in list(self._leases):
             self.release(partition)
+        for task in self._checking:
+            task.cancel()
+        await asyncio.gather(*self._checking, return_exceptions=True)
+        await self._sender.stop()
         await asyncio.gather(self._producers.stop(), self._aside.stop(_STOP_S))
 
     async def partitions(self) -> int:
@@ -213,11 +193,20 @@ class WorkflowLog:
         return record_key(self._claimant, self._clock.now().ms, self._claims)
 
     def release(self, partition: int) -> None:
-        """Release a partition. Appends in flight raise OwnershipLost, whatever their outcome."""
+        """Release a partition. The outcome of appends in flight is OwnershipLost."""
         lease = self._leases.pop(partition, None)
-        if lease is not None:
-            lease.end("it was released")
+        if lease is None:
+            return
+        lease.end("it was released")
+        done = lease.take_done()
+        if done:
+            # Not in the call: the caller may be releasing the partition elsewhere, too.
+            asyncio.get_running_loop().call_soon(self._report, done)
+        if lease.queue.in_flight is None:
             self._producers.leave_partition(partition)
+        else:
+            # A claim through the same producer could arrive before the batch.
+            self._producers.replace_failed(partition, lease.producer)
 
     async def read(
         self, partition: int, start: int, end: int
@@ -245,75 +234,92 @@ class WorkflowLog:
                 if newer is not None:
                     raise NewerSchema(newer_schema_message(newer))
 
-    async def append(self, partition: int, records: Sequence[tuple[bytes, HistoryAppended]]) -> int:
-        """Append records with their instances' keys. Return their first offset once they count.
+    def append(self, appends: Iterable[Append]) -> None:
+        """Append records; those of all partitions of a leader in one request.
 
-        The records have consecutive offsets. Calls may overlap, and take effect in order.
-
-        Raises:
-            OwnershipLost: The partition has another owner, or the outcome is not known.
-            InvariantViolation: A record is too large for Kafka.
+        Calls may overlap, and take effect in order. The records of an append have consecutive
+        offsets. Its outcome is OwnershipLost if the partition has another owner or the effect is
+        not known, and InvariantViolation if a record is too large for Kafka.
         """
-        lease = self._accepting(partition, records)
-        checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        firsts: list[int] = []
+        queues: list[BatchQueue] = []
+        refused: list[Done] = []
+        for append in appends:
+            lease = self._leases.get(append.partition)
+            if lease is None:
+                refused.append((append, _not_claimed(append.partition)))
+                continue
+            refused += _accept(lease, append)
+            if lease.is_checked:
+                queues.append(lease.queue)
+        if refused:
+            # Not in the call: the caller may release partitions.
+            asyncio.get_running_loop().call_soon(self._report, refused)
+        self._sender.send(queues)
+
+    async def appended(self, partitions: Iterable[int]) -> None:
+        """Wait for the appends to partitions that are in flight now, whatever their outcome."""
+        leases = [self._leases[number] for number in partitions if number in self._leases]
+        in_flight = [latest for lease in leases if (latest := lease.latest()) is not None]
+        if in_flight:
+            await asyncio.wait(in_flight)
+
+    def _answered(self, answers: Sequence[Answer]) -> None:
+        """Check the results of a request, send the next one, and report what is done."""
+        done: list[Done] = []
+        continuing: list[BatchQueue] = []
+        for answer in answers:
+            lease = self._leases.get(answer.queue.partition)
+            if lease is None or lease.queue is not answer.queue:
+                continue  # It was released meanwhile.
+            gap = self._record_answer(lease, answer)
+            if gap is not None and not lease.over:
+                self._check(lease, gap)
+                continue
+            done += lease.take_done()
+            continuing.append(lease.queue)
+        self._sender.send(continuing)
+        self._report(done)
+
+    def _record_answer(self, lease: HistoryLease, answer: Answer) -> Gap | None:
+        if isinstance(answer.result, KafkaError):
+            found = f"found: {answer.result!r}"
+            lease.end(f"expected records to be acknowledged by {self._cluster}, {found}")
+            self._producers.replace_failed(lease.partition, lease.producer)
+            return None
         try:
-            async with lease.queueing:
-                self._accepting(partition, records)
-                before, lease.checked = lease.checked, checked
-                outgoing = [_outgoing(lease, key, record) for key, record in records]
-                sent = await lease.producer.send(outgoing)
-            firsts = await lease.producer.acknowledged(sent)
-            if before is not None and not before.done():
-                await asyncio.wait((before,))
-            await self._check(lease, firsts, sent)
-        except (NotYetReadable, LogCut) as error:
+            return lease.acknowledge(answer.result, answer.records)
+        except LogCut as error:
             lease.end(error.message)
-            lease.pause_s = _UNWRITABLE_S if isinstance(error, NotYetReadable) else 0.0
-        except BrokerUnavailable as error:
+            return None
+
+    def _report(self, done: Iterable[Done]) -> None:
+        for append, outcome in done:
+            append.done(outcome)
+        self._reported()
+
+    def _check(self, lease: HistoryLease, gap: Gap) -> None:
+        """Read the records of other processes before ours. Further appends wait."""
+        lease.is_checked = False
+        checking = asyncio.create_task(self._look_for_claims(lease, gap))
+        self._checking.add(checking)
+        checking.add_done_callback(lambda _: self._checked(lease, checking))
+
+    def _checked(self, lease: HistoryLease, checking: asyncio.Task[None]) -> None:
+        self._checking.discard(checking)
+        if checking.cancelled():
+            return
+        lease.is_checked = True
+        error = checking.exception()
+        if isinstance(error, BrokerUnavailable):
             lease.end(error.message)
-            self._producers.replace_failed(partition, lease.producer)
-        except BaseException as error:
+            self._producers.replace_failed(lease.partition, lease.producer)
+        elif error is not None:
+            log.error("the records before ours cannot be read", exc_info=error)
             lease.end(f"an append ended with {error!r}")
-            raise
-        finally:
-            checked.set_result(None)
-        if lease.over:
-            raise lease.lost()
-        return firsts[0]
-
-    def _accepting(
-        self, partition: int, records: Iterable[tuple[bytes, HistoryAppended]] = ()
-    ) -> HistoryLease:
-        """Return the lease of a partition that accepts records.
-
-        Raises:
-            OwnershipLost: It accepts none, or not these records.
-        """
-        lease = self._leases.get(partition)
-        if lease is None:
-            raise _lost(partition, "it is not claimed")
-        if lease.over:
-            raise lease.lost()
-        epoch = lease.epoch
-        if any(record.epoch != epoch for _, record in records):
-            reason = f"the records are of another epoch than its claim at offset {epoch}"
-            raise _lost(partition, reason)
-        return lease
-
-    async def _check(
-        self, lease: HistoryLease, firsts: Sequence[int], sent: Sequence[Sent]
-    ) -> None:
-        """Check for records of other processes before ours, after all earlier appends."""
-        for number, (first, batch) in enumerate(zip(firsts, sent, strict=True)):
-            if lease.over:
-                return
-            gap = lease.appended(batch.topic, batch.partition, first, batch.records)
-            if gap is not None and number:
-                # The caller relies on consecutive offsets. When it claims again, it reads the log.
-                lease.end(f"another process wrote between our records, before offset {first}")
-            elif gap is not None:
-                await self._look_for_claims(lease, gap)
+            lease.pause_s = _AFTER_BUG_S
+        done = lease.take_done()
+        self._sender.send([lease.queue])
+        self._report(done)
 
     async def _look_for_claims(self, lease: HistoryLease, gap: Gap) -> None:
         """End a lease if another process has claimed its partition."""
@@ -351,7 +357,11 @@ class WorkflowLog:
             BrokerUnavailable: Kafka is not available.
         """
         for partition in snapshots:
-            self._accepting(partition)
+            lease = self._leases.get(partition)
+            if lease is None:
+                raise _not_claimed(partition)
+            if lease.over:
+                raise lease.lost()
         await self._aside.append_or_stop(
             [
                 _outgoing_snapshot(partition, key, snapshot)
@@ -425,6 +435,26 @@ def _snapshot(value: bytes | None) -> SnapshotTaken | None:
         return None
 
 
+def _accept(lease: HistoryLease, append: Append) -> list[Done]:
+    """Queue an append. Return what is done because it cannot be queued."""
+    try:
+        lease.accept(append)
+    except OwnershipLost as error:
+        return [(append, error)]
+    except NotYetReadable as error:
+        lease.pause_s = _UNWRITABLE_S
+        lease.end(error.message)
+        return [*lease.take_done(), (append, lease.lost())]
+    except Exception as error:  # noqa: BLE001, it is the outcome
+        lease.end(f"an append ended with {error!r}")
+        return [*lease.take_done(), (append, error)]
+    return []
+
+
+def _not_claimed(partition: int) -> OwnershipLost:
+    return OwnershipLost.of(partition, "it is not claimed")
+
+
 async def _append_claim(producer: Appender, claim: Outgoing) -> int:
     """Append a claim, and return its offset.
 
@@ -440,24 +470,8 @@ async def _append_claim(producer: Appender, claim: Outgoing) -> int:
     return epoch
 
 
-def _outgoing(lease: HistoryLease, key: bytes, record: HistoryAppended) -> Outgoing:
-    value = encode(record)
-    lease.taken += 1
-    if len(value) > MAX_VALUE_BYTES:
-        raise InvariantViolation(
-            f"expected a record of at most {MAX_VALUE_BYTES} bytes, found {len(value)} for "
-            f"{key.decode()}; usual cause: a result without a size limit"
-        )
-    unique_key = record_key(key, lease.epoch, lease.taken)
-    return Outgoing(WORKFLOW_HISTORY, lease.partition, unique_key, value)
-
-
 def _outgoing_snapshot(partition: int, key: bytes, snapshot: SnapshotTaken) -> Outgoing:
     value = encode(snapshot)
     if snapshot.state or not key:
         return Outgoing(WORKFLOW_SNAPSHOTS, partition, key, value)
     return Outgoing(WORKFLOW_SNAPSHOTS, partition, key, None, [(_REMOVED, value)])
-
-
-def _lost(partition: int, reason: str, pause_s: float = 0.0) -> OwnershipLost:
-    return OwnershipLost(f"expected to own partition {partition}, found: {reason}", pause_s)

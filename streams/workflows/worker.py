@@ -5,8 +5,10 @@ batches of a turn are appended, and released effects are sent.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Collection, Coroutine, Iterator
+from collections.abc import Collection, Coroutine, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from headwater.processors.code.host_messages import Activate
@@ -28,12 +30,13 @@ from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.workflows.app_environment import environment_of_apps
 from headwater.streams.workflows.command_reader import CommandHandling
+from headwater.streams.workflows.history_lease import Append, Outcome, OwnershipLost
 from headwater.streams.workflows.host_process import HostOptions
 from headwater.streams.workflows.hosts import NAMED_OUTPUT, Hosts, Reloading
 from headwater.streams.workflows.housekeeping import Checkpoints, Housekeeping
 from headwater.streams.workflows.incidents import Incidents, Restoring
 from headwater.streams.workflows.instance_stores import InstanceStores
-from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
+from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.manual_ticks import TickResult, Ticks
 from headwater.streams.workflows.outbox import Outbox, Replies
 from headwater.streams.workflows.ownership import Handover, Ownership
@@ -106,8 +109,7 @@ class WorkflowWorker:
         self._ticks = self._make_ticks() if code.ticked else None
         self._sql = self._make_sql(services.database)
         self._housekeeping = self._make_housekeeping()
-        self._appends: dict[asyncio.Task[None], Partition] = {}
-        self._sending_soon, self._background = False, set[asyncio.Task[None]]()
+        self._is_stopping, self._background = False, set[asyncio.Task[None]]()
         self._incidents = Incidents()
         self._restoring = self._make_restoring()
 
@@ -134,6 +136,8 @@ class WorkflowWorker:
             for task in done:
                 task.result()
         finally:
+            # Appends in flight have no effects any more; the next owner reads them.
+            self._is_stopping = True
             for task in (*tasks, *self._background):
                 task.cancel()
             await asyncio.gather(*tasks, *self._background, return_exceptions=True)
@@ -177,7 +181,12 @@ class WorkflowWorker:
         return Hosts(code.apps, self._driver, options, builtin)
 
     def _make_log(self, cluster: Cluster) -> WorkflowLog:
-        return WorkflowLog(cluster=cluster, client_id=f"{self._name}-log", clock=self._clock)
+        return WorkflowLog(
+            cluster=cluster,
+            client_id=f"{self._name}-log",
+            clock=self._clock,
+            reported=self._reported,
+        )
 
     def _make_senders(self, cluster: Cluster) -> tuple[Outbox, Replies]:
         outbox = Outbox(
@@ -314,10 +323,7 @@ class WorkflowWorker:
         turn = self._driver.turn(self._clock.now_ms(), limit, closed=closed, continuing=continuing)
         for step in turn.steps:
             self._in_background(self._sql.run(step))
-        for flight in turn.flights:
-            append = self._in_background(self._append(flight))
-            self._appends[append] = flight.partition
-            append.add_done_callback(self._appends.pop)
+        self._append(turn.flights)
         self._incidents.note(turn.incidents)
         for restoring in self._restoring.begin(self._driver.partitions.values()):
             self._in_background(restoring)
@@ -325,38 +331,53 @@ class WorkflowWorker:
         if self._ticks is not None:
             self._ticks.record_turn(turn)
 
-    async def _append(self, flight: Flight) -> None:
-        first: int | None = None
-        partition, records = flight.partition, flight.records()
-        try:
-            first = await self._log.append(partition.number, records) if records else 0
-        except OwnershipLost as error:
-            self._ownership.reacquire(partition, error.message, error.pause_s)
-        except Exception as error:
-            # A bug, or a record that is too large: later appends of the owner depend on it.
-            log.exception("a turn cannot be appended")
-            is_unwritable = self._incidents.cannot_write(partition.number, records)
-            pause_s = 0 if is_unwritable else _PAUSE_AFTER_BUG_S
-            self._ownership.reacquire(partition, repr(error), pause_s)
-        finally:
-            # Before the next turn, which the driver requests, so that hosts work during it.
-            self._send_released_soon()
-            # If cancelled, it is not known whether the records count.
-            self._driver.appended(flight, first)
+    def _append(self, flights: Iterable[Flight]) -> None:
+        """Append what a turn has decided, of all partitions together."""
+        appends: list[Append] = []
+        for flight in flights:
+            if records := flight.records():
+                done = partial(self._landed, flight)
+                appends.append(Append(flight.partition.number, records, done))
+            else:
+                self._driver.appended(flight, 0)
+        self._log.append(appends)
 
-    def _send_released_soon(self) -> None:
+    def _landed(self, flight: Flight, outcome: Outcome) -> None:
+        """Pass the outcome of an append to the driver."""
+        first = outcome if isinstance(outcome, int) and not self._is_stopping else None
+        try:
+            if isinstance(outcome, Exception) and not self._is_stopping:
+                self._reacquire(flight, outcome)
+            self._driver.appended(flight, first)
+        except Exception as error:  # noqa: BLE001, it ends the worker
+            self._fail(error)
+
+    def _reacquire(self, flight: Flight, error: Exception) -> None:
+        """Acquire the partition of a failed append again."""
+        partition = flight.partition
+        if isinstance(error, OwnershipLost):
+            self._ownership.reacquire(partition, error.message, error.pause_s)
+            return
+        # A bug, or a record that is too large: later appends of the owner depend on it.
+        log.error("a turn cannot be appended", exc_info=error)
+        is_unwritable = self._incidents.cannot_write(partition.number, flight.records())
+        pause_s = 0 if is_unwritable else _PAUSE_AFTER_BUG_S
+        self._ownership.reacquire(partition, repr(error), pause_s)
+
+    def _reported(self) -> None:
         """Send the effects of all appends that one response of Kafka has completed, together.
 
         Sent separately, each would be a frame that its host answers separately, and so on: batches
-        with few instances would stay small.
+        with few instances would stay small. They are sent before the next turn, which the driver
+        requests, so that hosts work during it.
         """
-        if not self._sending_soon:
-            self._sending_soon = True
-            asyncio.get_running_loop().call_soon(self._send_released)
+        try:
+            self._send_released()
+        except Exception as error:  # noqa: BLE001, it ends the worker
+            self._fail(error)
 
     def _send_released(self) -> None:
         """Send what the driver releases."""
-        self._sending_soon = False
         released = self._driver.take_released()
         for partition, posts in released.posts:
             self._outbox.queue(partition.number, posts)
@@ -368,9 +389,9 @@ class WorkflowWorker:
 
     async def _appended(self, numbers: Collection[int]) -> None:
         """Wait a limited time for the appends of partitions that are in flight now."""
-        appends = [task for task, partition in self._appends.items() if partition.number in numbers]
-        if appends:
-            await asyncio.wait(appends, timeout=_APPENDED_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_APPENDED_S):
+                await self._log.appended(numbers)
 
     async def _finish(self, numbers: Collection[int]) -> None:
         """Wait a limited time for work in flight in partitions.
@@ -462,5 +483,10 @@ class WorkflowWorker:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not self._error.done():
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the worker with an unexpected error."""
+        if not self._error.done():
             self._error.set_exception(error)

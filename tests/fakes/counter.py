@@ -63,6 +63,7 @@ class CounterEngine:
     """Implements `processors.runs.engine.Engine`."""
 
     kind: Final = "counter"
+    short_steps: Final = None
     format: Final = 1
 
     # -- deciding

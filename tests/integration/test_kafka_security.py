@@ -14,8 +14,10 @@ from headwater.gateway.settings.environment import load_settings
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import Post
 from headwater.schemas.topics import DEAD_LETTERS, TRACES
+from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.membership import Membership
@@ -23,8 +25,10 @@ from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline._faust import _credentials
+from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.publishing import Publisher
 from tests.fakes.proxy import Proxy
+from tests.fakes.workflow_log import append, counted, some
 from tests.kafka_security import (
     PASSWORD,
     USER,
@@ -33,6 +37,7 @@ from tests.kafka_security import (
     token_endpoint,
     unsigned_token,
 )
+from tests.waiting import until
 
 PATIENCE_S = 60.0
 _PARTITIONS = count()
@@ -134,6 +139,7 @@ def test_every_client_gets_in(way: Ways, name: str):
         reading = read_partition(cluster, [DEAD_LETTERS], record.partition)
         assert name.encode() in [item.value async for some in reading for item in some]
         await publish(cluster, name)
+        await own(cluster, record.partition)
 
     asyncio.run(scenario())
     membership = Membership(cluster=cluster, member=name, on_versions=lambda _forms: None)
@@ -141,6 +147,21 @@ def test_every_client_gets_in(way: Ways, name: str):
         assert membership.join(PATIENCE_S)
     finally:
         membership.stop()
+
+
+async def own(cluster: Cluster, partition: int) -> None:
+    """Appends to the history, over a connection of its own, and once more over another."""
+    log = WorkflowLog(cluster=cluster, client_id="test", clock=BrokerClock(now_ms, monotonic))
+    epoch = await log.claim(partition, "worker-1")
+    assert await append(log, partition, some(epoch, 3)) == epoch + 1
+    (leader,) = log._sender._leaders.values()
+    assert leader.connection is not None
+    leader.connection._transport.abort()
+    await until(lambda: leader.connection is None)
+    assert await append(log, partition, some(epoch, 2, 3)) == epoch + 4
+    result = await counted(log, partition, epoch, epoch + 6)
+    assert [number for _, number in result] == [0, 1, 2, 3, 4]
+    await log.stop()
 
 
 async def publish(cluster: Cluster, key: str) -> None:

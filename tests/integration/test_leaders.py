@@ -19,6 +19,7 @@ from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS, WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.append_queues import PartitionQueues
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.batch_sender import BatchSender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.readers import read_partition
@@ -303,7 +304,8 @@ def test_workflows_whose_partition_has_a_leader_go_on_while_others_have_none(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setitem(Appender.__init__.__kwdefaults__, "give_up_s", 3.0)
+    for sender in (Appender, BatchSender):
+        monkeypatch.setitem(sender.__init__.__kwdefaults__, "give_up_s", 3.0)
     there, removed = (
         [f"i-{n}" for n in range(60) if partition_of(f"echo/i-{n}".encode(), 2) == partition]
         for partition in range(2)

@@ -35,8 +35,10 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.topics import create_topics
+from headwater.streams.workflows import history_lease
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown, WorkflowClient
-from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
+from headwater.streams.workflows.history_lease import OwnershipLost
+from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.ownership import GROUP
 from tests import workflow_parts
 from tests.fakes.workflow_log import (
@@ -46,6 +48,7 @@ from tests.fakes.workflow_log import (
     Scenario,
     WorkflowLogContract,
     a_record,
+    append,
     counted,
     some,
 )
@@ -113,7 +116,7 @@ def test_holes_of_control_records_are_no_claims(topics: str, run: Run):
             await producer.send(WORKFLOW_HISTORY, value, KEY, partition)
         # The foreign record and the end of its transaction, which comes by itself, lie between.
         await ended(topics, partition, epoch + 3)
-        assert await log.append(partition, some(epoch, 1)) == epoch + 3
+        assert await append(log, partition, some(epoch, 1)) == epoch + 3
         assert await counted(log, partition, epoch, epoch + 4) == [(epoch + 3, 0)]
 
     run(scenario)
@@ -136,19 +139,21 @@ def test_what_is_queued_behind_a_refused_batch_is_refused_too(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ):
     # ADR 0006, K2: without this a later decision could stand where an earlier one does not.
-    monkeypatch.setattr("headwater.streams.workflows.log.MAX_VALUE_BYTES", 2 * MAX_RECORD_BYTES)
+    monkeypatch.setattr(
+        "headwater.streams.workflows.history_lease.MAX_VALUE_BYTES", 2 * MAX_RECORD_BYTES
+    )
 
     async def scenario(place: Place) -> None:
         log, partition, other = place.log(), *place.partitions[:2]
         epoch, elsewhere = [await log.claim(p, "worker-1") for p in (partition, other)]
-        refused = log.append(partition, [(KEY, a_record(epoch, 0, MAX_RECORD_BYTES))])
-        behind = log.append(partition, some(epoch, 1, 1))
+        refused = append(log, partition, [(KEY, a_record(epoch, 0, MAX_RECORD_BYTES))])
+        behind = append(log, partition, some(epoch, 1, 1))
         outcomes = await asyncio.gather(refused, behind, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [OwnershipLost, OwnershipLost]
         # The producer is of no more use for this partition, and claims go through another.
-        assert await log.append(other, some(elsewhere, 1)) == elsewhere + 1
+        assert await append(log, other, some(elsewhere, 1)) == elsewhere + 1
         assert await log.claim(partition, "worker-1") == epoch + 1
-        assert await log.append(partition, some(epoch + 1, 1)) == epoch + 2
+        assert await append(log, partition, some(epoch + 1, 1)) == epoch + 2
 
     run(scenario)
 
@@ -162,9 +167,9 @@ def test_who_writes_what_not_everybody_reads_waits_before_claiming_again(
     async def scenario(place: Place) -> None:
         log, partition = place.log(), place.partition
         epoch = await log.claim(partition, "worker-1")
-        monkeypatch.setattr("headwater.streams.workflows.log.encode", newer)
+        monkeypatch.setattr(history_lease, "encode", newer)
         with pytest.raises(OwnershipLost) as lost:
-            await log.append(partition, some(epoch, 1))
+            await append(log, partition, some(epoch, 1))
         assert lost.value.pause_s == 5.0
 
     run(scenario)
@@ -174,7 +179,7 @@ def test_who_reads_no_further_leaves_no_consumer_open(run: Run):
     async def scenario(place: Place) -> None:
         log, partition = place.log(), place.partition
         epoch = await log.claim(partition, "worker-1")
-        await log.append(partition, some(epoch, 3))
+        await append(log, partition, some(epoch, 3))
         before = open_consumers()
         async with aclosing(log.read(partition, 0, epoch + 1)) as batches:
             async for _ in batches:
@@ -197,33 +202,6 @@ def test_without_a_broker_the_log_says_so() -> None:
             pass
 
     asyncio.run(whole())
-
-
-def test_a_broker_that_is_killed_under_load_leaves_every_record_once(scratch: Path):
-    broker = ThrowawayKafka(scratch / "kafka for the workflow log", port=0, report=print)
-
-    async def whole() -> None:
-        bootstrap = await asyncio.to_thread(broker.start)
-        await create_topics(Cluster(bootstrap), partitions=1, replication=1)
-        log = a_log(bootstrap)
-        epoch = await log.claim(0, "worker-1")
-        appends: list[asyncio.Task[int]] = []
-        for number in range(300):
-            appends.append(asyncio.create_task(log.append(0, some(epoch, 10, 10 * number))))
-            await asyncio.wait(appends[-2:-1] or appends)
-            if number == 150:
-                # One append is on its way now, another behind it.
-                broker.kill()
-                await asyncio.to_thread(broker.start)
-        assert await asyncio.gather(*appends) == [epoch + 1 + 10 * n for n in range(300)]
-        result = await counted(log, 0, epoch, epoch + 3_001)
-        assert [number for _, number in result] == list(range(3_000))
-        await log.stop()
-
-    try:
-        asyncio.run(whole())
-    finally:
-        broker.kill()
 
 
 async def replied(appender: Appender, replies: Sequence[tuple[int, ReplySent]]) -> None:
@@ -263,7 +241,7 @@ class FakeOwner:
             (record.key or b"", self.outcome(epoch, record.offset, sent))
             for record, sent in zip(records, commands, strict=True)
         ]
-        first = await self.log.append(partition, group)
+        first = await append(self.log, partition, group)
         replies = [
             (sent.reply_to, self.reply(sent, outcome, partition, first + number))
             for number, (sent, (_, outcome)) in enumerate(zip(commands, group, strict=True))

@@ -43,6 +43,7 @@ from headwater.streams.kafka.records import partition_of
 from headwater.streams.workflows.log import WorkflowLog
 from tests.e2e.workflow_system import PARTITIONS, Sender, Story, WorkflowSystem, opened
 from tests.fakes.engines import ENGINES
+from tests.fakes.workflow_log import append
 
 HOUR = "3600000"
 GARBAGE = b"no command"
@@ -261,7 +262,7 @@ def test_an_outcome_whose_owner_died_before_it_told_anybody_is_told_by_the_next(
                 key = instance_key(command.workflow, command.instance_id)
                 records.append((key.encode(), _outcome(epoch, offset, command, key in begun)))
                 begun.add(key)
-            await log.append(partition, records)
+            await append(log, partition, records)
         await log.stop()
         work(system)
         replies = await asyncio.gather(*requested, *again)

@@ -1,6 +1,7 @@
 """A schema of params accepts what is read, and values of a type are read back as they were."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -11,13 +12,13 @@ from uuid import UUID
 import attrs
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, RootModel, create_model
 
 from headwater.processors.runs.params import params_problem
 from headwater.streams.authoring.value_types import ValueType
-from headwater.streams.authoring.values import encode_object
+from headwater.streams.authoring.values import decode, encode_object
 
 T = TypeVar("T")
 
@@ -291,3 +292,18 @@ def test_a_number_beyond_every_float_is_refused():
     assert fault(ValueType(float), 10**400) is not None
     assert fault(ValueType(float), -(10**400)) is not None
     assert fault(ValueType(float), 10**308) is None
+
+
+@given(text=st.text(alphabet='[]{}:,"\\u0d81e-+.tfn \ufeffNaIrlsy', max_size=12))
+@example(text=' {"a": [1, 2.5, null]} ')
+@example(text="1 2")
+@example(text='{"a":}')
+@settings(deadline=None)
+def test_texts_are_decoded_as_by_the_standard_library(text: str):
+    def outcome(of: Callable[[str], Any]) -> str:
+        try:
+            return repr(of(text))
+        except ValueError as error:
+            return repr(error)
+
+    assert outcome(decode) == outcome(json.loads)
