@@ -1,6 +1,7 @@
 """The real parts, started once per session, in a directory that goes with the session."""
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -50,6 +51,11 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests of upgrades, which take minutes, before those that take milliseconds."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/upgrade/"))
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over the tests themselves: millions of objects that stay."""
+    gc.freeze()
 
 
 class _ByFile(LoadFileScheduling):
