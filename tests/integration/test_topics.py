@@ -1,7 +1,6 @@
 """Topics as they are and as the catalogue has them: compared, mended, and refused by the parts."""
 
 import asyncio
-import itertools
 import json
 import os
 import signal
@@ -25,13 +24,13 @@ from tests.throwaway_kafka import ThrowawayKafka
 
 PARTITIONS = 2
 PATIENCE_S = 180.0
-_NUMBERS = itertools.count(1)
+#: Topics that tests configure otherwise than the catalogue does.
+SPOILED = {EVENTS, DEAD_LETTERS, WORKFLOW_HISTORY}
 
 
-@pytest.fixture
-def kafka(scratch: Path) -> Iterator[str]:
-    """A broker of each test's own, with topics that it may spoil."""
-    broker = ThrowawayKafka(scratch / f"topics-{next(_NUMBERS)}", port=0, report=print)
+@pytest.fixture(scope="module")
+def broker(scratch: Path) -> Iterator[str]:
+    broker = ThrowawayKafka(scratch / "topics", port=0, report=print)
     try:
         address = broker.start()
         asyncio.run(create_topics(Cluster(address), partitions=PARTITIONS, replication=1))
@@ -40,8 +39,18 @@ def kafka(scratch: Path) -> Iterator[str]:
         broker.kill()
 
 
+@pytest.fixture
+def kafka(broker: str) -> Iterator[str]:
+    """A broker with the topics of the catalogue, whose configuration a test may spoil."""
+    yield broker
+    for topic in TOPICS:
+        if topic.name in SPOILED:
+            alter(broker, topic.name, **topic.config(replication=1))
+
+
 def alter(kafka: str, topic: str, **config: str) -> None:
     """Sets the configuration of a topic, underscores for dots; all else is the broker's."""
+    assert topic in SPOILED
 
     async def whole() -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
