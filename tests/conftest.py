@@ -44,7 +44,10 @@ def pytest_configure() -> None:
     servers of tests have none of those.
     """
     settings.register_profile(
-        "headwater", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        "headwater",
+        max_examples=60,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("headwater")
     httpx_transport.create_ssl_context = cache(httpx_transport.create_ssl_context)
