@@ -35,6 +35,8 @@ from tests.openapi import without_long_arrays
 from tests.ticked import Ticked, serving
 from tests.waiting import ANSWERED_WITHIN_S
 
+pytest_plugins = ["schemathesis.pytest.plugin"]
+
 API: Final = "/api/workflows"
 #: The key of the service, and beside it that of those who may tick.
 KEYS: Final = {"x-api-key": "dev-workflow-key", "authorization": "Bearer the-tick-key"}

@@ -35,6 +35,8 @@ from tests.terra import StandIn
 
 __all__ = ["dsn", "running", "stand_in"]
 
+pytest_plugins = ["schemathesis.pytest.plugin"]
+
 KEYS: Final = BEARER | {"x-admin-key": "dev-admin-key", "x-api-key": "dev-workflow-key"}
 OF_REQUESTS: Final = ("method", "url", "headers", "params", "data", "json", "files")
 DESCRIBED: Final = [
