@@ -32,8 +32,8 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     return done.stdout
 
 
-def built(folder: Path) -> Path:
-    """A folder with the source archive and the wheel."""
+def built(folder: Path, kinds: Sequence[str] = ("sdist", "wheel")) -> Path:
+    """A folder with the source archive and the wheel, or with one of them."""
     copy = folder / "headwater"
     copy.mkdir()
     for name in _BUILT_FROM:
@@ -42,7 +42,8 @@ def built(folder: Path) -> Path:
             shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
         else:
             shutil.copy(ROOT / name, copy)
-    program = "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
+    builds = "; ".join(f"b.build_{kind}('dist')" for kind in kinds)
+    program = f"from setuptools import build_meta as b; {builds}"
     run(sys.executable, "-W", "ignore", "-c", program, cwd=copy)
     return copy / "dist"
 

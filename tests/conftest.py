@@ -1,16 +1,19 @@
 """The real parts, started once per session, in a directory that goes with the session."""
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from httpx._transports import default as httpx_transport
 from hypothesis import HealthCheck, settings
 from psycopg import conninfo
 from typing_extensions import override
@@ -36,12 +39,18 @@ def pytest_configure() -> None:
 
     Hypothesis judges no example by its time: on a busy machine any of them may be slow. SIGINT
     reaches the processes: below a script's `make test &` it is ignored. Their Java compiles with
-    C1 alone: brokers of tests live for seconds, in which C2 takes more than it gives.
+    C1 alone: brokers of tests live for seconds, in which C2 takes more than it gives. httpx parses
+    the certificates of all authorities once instead of for each client: that takes 20 ms, and the
+    servers of tests have none of those.
     """
     settings.register_profile(
-        "headwater", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        "headwater",
+        max_examples=60,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("headwater")
+    httpx_transport.create_ssl_context = cache(httpx_transport.create_ssl_context)
     os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,6 +59,11 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests of upgrades, which take minutes, before those that take milliseconds."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/upgrade/"))
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over the tests themselves: millions of objects that stay."""
+    gc.freeze()
 
 
 class _ByFile(LoadFileScheduling):

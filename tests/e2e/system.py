@@ -47,7 +47,7 @@ from headwater.streams.pipeline.worker import EXIT_CRASHED
 from tests.e2e.deliveries import mixed
 from tests.oracle import Folded, fold
 from tests.throwaway_kafka import ThrowawayKafka
-from tests.waiting import ANSWERED_WITHIN_S, until
+from tests.waiting import ANSWERED_WITHIN_S, pauses_s, until
 
 PARTITIONS = 4
 SECRET = "dev-terra-secret"
@@ -174,12 +174,14 @@ class System:
 
     def wait(self, done: Callable[[], bool], what: str, patience_s: float = _PATIENCE_S) -> None:
         deadline = time.monotonic() + patience_s
-        while not done():
+        for pause_s in pauses_s():
+            if done():
+                return
             self.start_crashed()
             if time.monotonic() > deadline:
                 logs = "\n".join(f"--- {name}\n{self.log(name)}" for name in self.parts)
                 raise AssertionError(f"waited {patience_s} s for {what}\n{logs}")
-            time.sleep(0.1)
+            time.sleep(pause_s)
 
     def start_crashed(self) -> None:
         """Starts again, as it was, whoever is crash-only and crashed; fails if another ended."""

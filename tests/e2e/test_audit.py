@@ -6,10 +6,8 @@ are told that it is done; then rows are changed by hand, and `headwater audit ve
 
 import hashlib
 import json
-import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,6 +19,7 @@ import psycopg
 import pytest
 
 from headwater.projections.postgres.migrate import migrate
+from tests.commands import called
 from tests.databases import new_database
 from tests.e2e.system import ADMIN, System
 from tests.waiting import ANSWERED_WITHIN_S, wait_until
@@ -91,14 +90,12 @@ def entries(system: System) -> set[str]:
 
 
 def headwater(system: System, *arguments: str, dsn: str = "") -> subprocess.CompletedProcess[str]:
-    env = {
-        **os.environ,
-        "HEADWATER_KAFKA": system.bootstrap,
-        "HEADWATER_POSTGRES": dsn or system.dsn,
-        "HEADWATER_URL": system.url(),
-    }
-    argv = [sys.executable, "-m", "headwater", "audit", *arguments]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
+    return called(
+        *("audit", *arguments),
+        HEADWATER_KAFKA=system.bootstrap,
+        HEADWATER_POSTGRES=dsn or system.dsn,
+        HEADWATER_URL=system.url(),
+    )
 
 
 def verified(system: System, *arguments: str) -> dict[str, Any]:
@@ -275,9 +272,10 @@ def test_what_was_done_for_who_left_has_its_entry(system: System):
 
 
 def test_a_callback_that_went_astray_is_seen(system: System):
-    command = [sys.executable, "-m", "headwater", "validate-ownership", "--strict"]
-    env = os.environ | {"HEADWATER_URL": system.url()}
-    before = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    def validated() -> subprocess.CompletedProcess[str]:
+        return called("validate-ownership", "--strict", HEADWATER_URL=system.url())
+
+    before = validated()
     assert before.returncode == 0, before.stderr
     # Of two gateways, either may be the one that is asked.
     astray = httpx.post(
@@ -300,7 +298,7 @@ def test_a_callback_that_went_astray_is_seen(system: System):
         "lifetimeUnexpectedHits": 1,
         "unexpectedHitsLast15m": 1,
     }
-    after = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    after = validated()
     assert after.returncode == 1
     assert "fail" in after.stdout
 

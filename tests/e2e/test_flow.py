@@ -76,15 +76,15 @@ def expect_outcome(system: System, event: dict[str, object], status: str, reason
     )
 
 
-def test_a_thousand_copies_sent_at_once_through_two_gateways_are_processed_once(system: System):
-    copies = [daily(100, 3, 777, known=True)] * 1_000
+def test_hundreds_of_copies_sent_at_once_through_two_gateways_are_processed_once(system: System):
+    copies = [daily(100, 3, 777, known=True)] * 300
     duplicates = system.deliver(copies, ("gateway", "gateway2"))
     expect(system, "select count(*) from daily_summary where user_id = 'user_100'", (1,))
     appended = [d for _, _, d in system.raw() if d.subject == "terra-100"]
     # One for each gateway may have met no other copy.
     assert 1 <= len(appended) <= 2
     # One whose answer came too late was sent again, and is a copy then.
-    assert duplicates >= 1_000 - len(appended)
+    assert duplicates >= 300 - len(appended)
     expect_outcome(system, {"raw_event_id": appended[0].event_id}, "processed")
     dropped = "select count(*) from duplicates where event_id = %s"
     expect(system, dropped, (len(appended) - 1,), appended[0].event_id)

@@ -7,7 +7,6 @@ else's, are a little greater than ours.
 import asyncio
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REASON, key_of, text_header
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
+from tests.commands import called
 from tests.e2e.deliveries import daily
 from tests.e2e.system import PARTITIONS, System, opened
 
@@ -79,10 +79,7 @@ def reasons(system: System, key: bytes) -> list[str | None]:
 
 def skip(system: System, partition: int, offset: int) -> subprocess.CompletedProcess[str]:
     where = [WEBHOOKS, str(partition), str(offset), "--kafka", system.bootstrap]
-    return subprocess.run(
-        [sys.executable, "-m", "headwater", "topics", "skip", *where, "--yes", "--json"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    return called("topics", "skip", *where, "--yes", "--json")
 
 
 def processed(system: System) -> int:

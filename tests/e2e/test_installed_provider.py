@@ -42,7 +42,7 @@ def package(tmp_path: Path) -> Path:
 @pytest.fixture
 def scripts(tmp_path: Path) -> Path:
     """The `bin` of an environment that has Headwater alone."""
-    (wheel,) = built(tmp_path).glob("*.whl")
+    (wheel,) = built(tmp_path, ["wheel"]).glob("*.whl")
     environment = tmp_path / "bare"
     environment.mkdir()
     return installed(wheel, environment)

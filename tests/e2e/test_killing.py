@@ -16,14 +16,13 @@ import pytest
 
 from tests.e2e import dying_worker
 from tests.e2e.deliveries import mixed
-from tests.e2e.system import System, opened
+from tests.e2e.system import System, opened, under_load
 
-DELIVERIES = 500
-KILLS = 2
+DELIVERIES = 1_500
+KILLS = 3
+#: Delivered to a worker that dies.
+BACKLOG = 500
 PATIENCE_S = 120.0
-#: In a soak.
-MANY_DELIVERIES = 1_500
-MANY_KILLS = 3
 
 
 @pytest.fixture
@@ -34,21 +33,20 @@ def system(scratch: Path, fresh_database: str, request: pytest.FixtureRequest) -
         yield system
 
 
-def under_load(
-    system: System,
-    seed: int,
-    disturb: Callable[[random.Random], None],
-    deliveries: int = MANY_DELIVERIES,
-    kills: int = MANY_KILLS,
-) -> None:
+def disturbed(system: System, seed: int, disturb: Callable[[random.Random], None]) -> None:
     """Posts deliveries from another thread while this one disturbs the system."""
     draw = random.Random(seed)
     with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(system.deliver, mixed(seed, deliveries))
-        for _ in range(kills):
+        sending = pool.submit(system.deliver, mixed(seed, DELIVERIES))
+        for _ in range(KILLS):
             time.sleep(draw.uniform(0.2, 1.5))
             disturb(draw)
         sending.result()
+    check(system)
+
+
+def check(system: System) -> None:
+    """Compares all with the fold, once deliveries of every fate were sent."""
     expected = system.check()
     statuses = {status for status, _ in expected.outcomes.values()}
     assert statuses == {"processed", "skipped", "parked", "dead"}
@@ -64,7 +62,7 @@ def test_killing_parts_loses_nothing(system: System, seed: int):
         time.sleep(draw.uniform(0, 0.5))
         system.start(part)
 
-    under_load(system, seed, kill)
+    disturbed(system, seed, kill)
 
 
 @pytest.mark.soak
@@ -73,7 +71,7 @@ def test_killing_the_broker_loses_nothing(system: System, seed: int):
         system.broker.kill()
         system.broker.start()
 
-    under_load(system, seed, kill)
+    disturbed(system, seed, kill)
 
 
 @pytest.mark.soak
@@ -88,13 +86,13 @@ def test_workers_that_join_and_leave_lose_nothing(system: System):
             system.start(others[-1])
         time.sleep(1)
 
-    under_load(system, 3, disturb)
+    disturbed(system, 3, disturb)
 
 
 def test_workers_that_die_in_the_middle_of_a_commit_unit_lose_nothing(system: System):
     system.kill("worker")
     system.modules["worker"] = dying_worker.__name__
-    system.deliver(mixed(5, DELIVERIES))
+    system.deliver(mixed(5, BACKLOG))
     for death in dying_worker.DEATHS:
         system.settings["TEST_DIES_AT"] = death
         system.start("worker")
@@ -107,12 +105,12 @@ def test_workers_that_die_in_the_middle_of_a_commit_unit_lose_nothing(system: Sy
 
 
 def test_everything_killed_at_once_loses_nothing(system: System):
-    def kill(_: random.Random) -> None:
+    with under_load(system, 4):
+        system.wait(lambda: bool(system.outcomes()), "the first outcomes")
         for part in ("worker", "project", "gateway"):
             system.kill(part)
         system.broker.kill()
         system.broker.start()
         for part in ("worker", "project", "gateway"):
             system.start(part)
-
-    under_load(system, 4, kill, DELIVERIES, KILLS)
+    check(system)

@@ -219,7 +219,7 @@ def released(system: System, package: Package, version: int) -> None:
 def test_a_changed_normalizer_is_compared_switched_to_and_back_while_deliveries_come(
     system: System, package: Package
 ) -> None:
-    system.deliver(mixed(4, 200))
+    system.deliver(mixed(4, 80))
     steps = {day(n): {5: 7, 6: 13}.get(n, 100 + n) for n in range(DAYS)}
     for name, count in steps.items():
         post(system, user="user_steps", day=name, steps=count)

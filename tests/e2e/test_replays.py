@@ -59,7 +59,7 @@ def marked(system: System, replay_id: str) -> int:
 
 
 def test_a_replay_of_everything_changes_no_row_and_goes_on_after_a_kill(system: System) -> None:
-    system.deliver(mixed(3, 300))
+    system.deliver(mixed(3, 150))
     expected = system.check()
     before = versions(system)
     rehearsed = ask(system, "/admin/replays", {"dry_run": True})
@@ -67,10 +67,10 @@ def test_a_replay_of_everything_changes_no_row_and_goes_on_after_a_kill(system: 
     assert rehearsed["matched"] == len(expected.outcomes)
     assert ask(system, f"/admin/replays/{rehearsed['id']}") == rehearsed
 
-    begun = ask(system, "/admin/replays", {"rate": 20})
+    begun = ask(system, "/admin/replays", {"rate": 10})
     path = f"/admin/replays/{begun['id']}"
     assert begun["instance"] == {"workflow": "headwater-replay", "id": begun["id"]}
-    system.wait(lambda: ask(system, path)["replayed"] >= 40, "some pages to be replayed")
+    system.wait(lambda: ask(system, path)["replayed"] >= 20, "some pages to be replayed")
     system.kill("worker2")
     assert ask(system, path)["state"] == "running"
     system.start(*RUNNER)

@@ -5,8 +5,6 @@ stand-in for Terra.
 """
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,6 +20,7 @@ from psycopg import conninfo, sql
 from headwater.gateway.client.requests import path
 from headwater.gateway.local.terra_stand_in.deliveries import records_of
 from headwater.gateway.local.terra_stand_in.posting import DIED
+from tests.commands import called
 from tests.e2e.system import ADMIN, System, free_port, opened
 from tests.terra import KEYS, StandIn
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, key_set, token
@@ -94,8 +93,7 @@ def ended(system: System, workflow: str) -> int:
 def doctor(system: System, user_id: str) -> dict[str, str]:
     """What `headwater doctor user` finds, by step."""
     options = ["--token", bearer(user_id), "--url", system.url(), "--json"]
-    argv = [sys.executable, "-m", "headwater", "doctor", "user", user_id, *options]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = called("doctor", "user", user_id, *options)
     assert done.stdout, done.stderr
     reported = json.loads(done.stdout)
     assert done.returncode == (0 if reported["well"] else 1)
@@ -183,8 +181,8 @@ def test_a_user_who_was_wiped_uploads_the_same_file_with_the_same_key_and_it_is_
 ):
     system.wipe(USER)
     assert one(system, "select count(*) from lab_uploads") == (0,)
-    argv = [sys.executable, "-m", "headwater", "user", "wipe", USER, "--yes", "--json"]
-    command = subprocess.run([*argv, "--url", system.url()], capture_output=True, check=True)
+    command = called("user", "wipe", USER, "--yes", "--json", "--url", system.url())
+    assert command.returncode == 0, command.stderr
     again = json.loads(command.stdout)
     assert (again["done"], again["deleted"]["lab_uploads"]) == (True, 0)
     nothing = system.url() + "/admin/user" + path(USER, "wipe", "never-ordered")

@@ -31,8 +31,11 @@ from schemathesis.specs.openapi.checks import (
 
 from headwater.gateway.api.workflows.job_requests import WAIT_MAX_MS
 from tests.e2e.system import System, opened
+from tests.openapi import without_long_arrays
 from tests.ticked import Ticked, serving
 from tests.waiting import ANSWERED_WITHIN_S
+
+pytest_plugins = ["schemathesis.pytest.plugin"]
 
 API: Final = "/api/workflows"
 #: The key of the service, and beside it that of those who may tick.
@@ -145,8 +148,9 @@ def described(system: System, api: httpx.Client) -> BaseSchema:
     assert sent.is_success
     for workflow, status in STATUSES.items():
         system.wait(partial(_is, api, workflow, status), f"{workflow} to be {status}")
-    config = SchemathesisConfig.from_dict(CONFIG)
-    return openapi.from_url(f"{system.url()}/schema/openapi.json", config=config)
+    document = without_long_arrays(api.get(f"{system.url()}/schema/openapi.json").json())
+    config = SchemathesisConfig.from_dict(CONFIG | {"base-url": system.url()})
+    return openapi.from_dict(document, config=config)
 
 
 def _begun(api: httpx.Client, workflow: str, params: object) -> bool:
@@ -183,6 +187,21 @@ def ask(case: Case[Any]) -> None:
 
 _turns = {name: cycle(workflows) for name, workflows in ASKED.items()}
 _turn = defaultdict(lambda: cycle(OF_OTHERS), _turns)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (f"{API}/workflows/telling/instances/batch", {"instances": [{"id": "i"}] * 101}),
+        ("/api/jobs/activate", {"worker": "w", "types": ["t"] * 101}),
+    ],
+)
+def test_more_items_than_there_may_be_are_refused(
+    system: System, api: httpx.Client, path: str, body: object
+) -> None:
+    answer = api.post(system.url() + path, json=body)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_body"), answer.text
+    assert "of length <= 100" in answer.json()["detail"]
 
 
 OF_NONE: Final = ["listWorkflows", "tick", "listJobs", "activateJobs", "completeJob", "failJob",

@@ -22,6 +22,7 @@ from headwater.gateway.client.deployments import ARTIFACT_BYTES_MAX, zipped
 from headwater.schemas.failures import CommandRefusedError
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.deployment_log import DeploymentLog
+from tests.commands import called
 from tests.databases import new_database
 from tests.e2e.system import ADMIN, System, opened
 from tests.visitor import visiting, words
@@ -80,11 +81,7 @@ def headwater(
     system: System, *arguments: str, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """The command line, as a user has it."""
-    env = {**os.environ, "HEADWATER_URL": system.url()}
-    argv = [sys.executable, "-m", "headwater", "deployments", *arguments]
-    return subprocess.run(
-        argv, env=env, cwd=cwd, capture_output=True, text=True, timeout=120, check=False
-    )
+    return called("deployments", *arguments, cwd=cwd, HEADWATER_URL=system.url())
 
 
 def version(app: Path, number: int) -> bytes:
@@ -348,14 +345,12 @@ def test_commands_say_what_is_wrong(
 
 def doctor(system: System) -> dict[str, Any]:
     """What is found of the active deployment."""
-    env = {
-        **os.environ,
-        "HEADWATER_URL": system.url(),
-        "HEADWATER_KAFKA": system.bootstrap,
-        "HEADWATER_POSTGRES": system.dsn,
-    }
-    argv = [sys.executable, "-m", "headwater", "doctor", "--json"]
-    result = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
+    result = called(
+        *("doctor", "--json"),
+        HEADWATER_URL=system.url(),
+        HEADWATER_KAFKA=system.bootstrap,
+        HEADWATER_POSTGRES=system.dsn,
+    )
     reported = {finding["check"]: finding for finding in json.loads(result.stdout)["findings"]}
     return dict(reported["deployment"])
 

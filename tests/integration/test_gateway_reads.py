@@ -158,19 +158,19 @@ def test_a_table_is_read_alone_with_a_cursor_of_its_own(client: Client, write: W
     assert (nothing.status_code, nothing.json()["field"]) == (400, "table")
 
 
-@pytest.mark.parametrize("parameter", ["since", "cursor"])
-def test_a_cursor_that_is_none_of_ours_is_refused(client: Client, parameter: str) -> None:
-    answer = client.get("/v1/sync", params={parameter: "nonsense"}, headers=READ)
-    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
-    assert answer.json()["field"] == parameter
+def test_a_cursor_that_is_none_of_ours_is_refused(client: Client) -> None:
+    for parameter in ("since", "cursor"):
+        answer = client.get("/v1/sync", params={parameter: "nonsense"}, headers=READ)
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
+        assert answer.json()["field"] == parameter
 
 
-@pytest.mark.parametrize("text", ["a\0b", "\ud800", "'; drop table traces", "x" * 5000])
-def test_a_parameter_that_postgres_cannot_take_harms_nobody(client: Client, text: str) -> None:
-    query = quote(text, errors="surrogatepass")
-    for path in ("/admin/traces?request_id=", "/admin/outcomes/", "/v1/sync?user_id="):
-        answer = client.get(path + query, headers=ADMIN | READ)
-        assert answer.status_code in (200, 400, 404), answer.text
+def test_a_parameter_that_postgres_cannot_take_harms_nobody(client: Client) -> None:
+    for text in ("a\0b", "\ud800", "'; drop table traces", "x" * 5000):
+        query = quote(text, errors="surrogatepass")
+        for path in ("/admin/traces?request_id=", "/admin/outcomes/", "/v1/sync?user_id="):
+            answer = client.get(path + query, headers=ADMIN | READ)
+            assert answer.status_code in (200, 400, 404), f"{path}{query}: {answer.text}"
 
 
 def test_outcomes_are_counted_and_found(client: Client, write: Write) -> None:

@@ -1,7 +1,6 @@
 """Topics as they are and as the catalogue has them: compared, mended, and refused by the parts."""
 
 import asyncio
-import itertools
 import json
 import os
 import signal
@@ -20,18 +19,19 @@ from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import DEAD_LETTERS, EVENTS, TOPICS, WEBHOOKS, WORKFLOW_HISTORY
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.topics import compare, create_topics, describe_catalog
+from tests.commands import called
 from tests.e2e.system import free_port
 from tests.throwaway_kafka import ThrowawayKafka
 
 PARTITIONS = 2
 PATIENCE_S = 180.0
-_NUMBERS = itertools.count(1)
+#: Topics that tests configure otherwise than the catalogue does.
+SPOILED = {EVENTS, DEAD_LETTERS, WORKFLOW_HISTORY}
 
 
-@pytest.fixture
-def kafka(scratch: Path) -> Iterator[str]:
-    """A broker of each test's own, with topics that it may spoil."""
-    broker = ThrowawayKafka(scratch / f"topics-{next(_NUMBERS)}", port=0, report=print)
+@pytest.fixture(scope="module")
+def broker(scratch: Path) -> Iterator[str]:
+    broker = ThrowawayKafka(scratch / "topics", port=0, report=print)
     try:
         address = broker.start()
         asyncio.run(create_topics(Cluster(address), partitions=PARTITIONS, replication=1))
@@ -40,8 +40,18 @@ def kafka(scratch: Path) -> Iterator[str]:
         broker.kill()
 
 
+@pytest.fixture
+def kafka(broker: str) -> Iterator[str]:
+    """A broker with the topics of the catalogue, whose configuration a test may spoil."""
+    yield broker
+    for topic in TOPICS:
+        if topic.name in SPOILED:
+            alter(broker, topic.name, **topic.config(replication=1))
+
+
 def alter(kafka: str, topic: str, **config: str) -> None:
     """Sets the configuration of a topic, underscores for dots; all else is the broker's."""
+    assert topic in SPOILED
 
     async def whole() -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
@@ -53,9 +63,14 @@ def alter(kafka: str, topic: str, **config: str) -> None:
     asyncio.run(whole())
 
 
-def headwater(kafka: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def topics_command(kafka: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return called("topics", *arguments, HEADWATER_KAFKA=kafka)
+
+
+def started(kafka: str, part: str) -> subprocess.CompletedProcess[str]:
+    """A part that ends by itself."""
     return subprocess.run(
-        [sys.executable, "-m", "headwater", *arguments],
+        [sys.executable, "-m", "headwater", part],
         env={
             **os.environ,
             "HEADWATER_KAFKA": kafka,
@@ -70,13 +85,13 @@ def headwater(kafka: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_topics_are_compared_and_mended(kafka: str):
-    checked = headwater(kafka, "topics", "check", "--partitions", str(PARTITIONS))
+    checked = topics_command(kafka, "check", "--partitions", str(PARTITIONS))
     assert (checked.returncode, checked.stdout) == (0, ""), checked.stdout
     assert asyncio.run(describe_catalog(Cluster(kafka))).keys() == {topic.name for topic in TOPICS}
 
     other = {"retention_ms": "1000", "max_message_bytes": "1000", "segment_bytes": "1048576"}
     alter(kafka, EVENTS, **other, unclean_leader_election_enable="true")
-    checked = headwater(kafka, "topics", "check", "--json", "--replication", "3")
+    checked = topics_command(kafka, "check", "--json", "--replication", "3")
     assert checked.returncode == 1
     differences = json.loads(checked.stdout)
     result = {(difference["topic"], difference["what"]): difference for difference in differences}
@@ -97,7 +112,7 @@ def test_topics_are_compared_and_mended(kafka: str):
     )
     assert {what for topic, what in result if topic == WEBHOOKS} == {"partitions", "replication"}
 
-    mended = headwater(kafka, "topics", "check", "--mend", "--partitions", str(PARTITIONS))
+    mended = topics_command(kafka, "check", "--mend", "--partitions", str(PARTITIONS))
     assert mended.returncode == 0, mended.stdout
     assert f"Altered: topic {EVENTS}: expected retention.ms 604800000, found 1000" in mended.stderr
     topics = asyncio.run(describe_catalog(Cluster(kafka)))
@@ -124,7 +139,7 @@ def test_without_kafka_the_check_says_where_it_has_looked(
 def test_a_part_refuses_topics_that_lose_data(kafka: str, part: str):
     alter(kafka, WORKFLOW_HISTORY, cleanup_policy="delete", max_message_bytes="11534336")
     alter(kafka, DEAD_LETTERS, cleanup_policy="compact,delete", max_message_bytes="1000")
-    ended = headwater(kafka, part)
+    ended = started(kafka, part)
     assert ended.returncode == 1, ended.stderr
     last = ended.stderr.strip().splitlines()[-1]
     assert last.startswith("headwater: topic dead-letters: expected max.message.bytes 11534336")
@@ -158,7 +173,7 @@ async def ship(event, step):
 
 def test_a_worker_says_which_topics_are_missing_that_its_app_declares(kafka: str, tmp_path: Path):
     (tmp_path / "shop_topics.py").write_text(SHOP)
-    made = headwater(kafka, "topics", "create", "seen", "--partitions", "3", "--json")
+    made = topics_command(kafka, "create", "seen", "--partitions", "3", "--json")
     assert json.loads(made.stdout) == {"made": ["seen"]}, made.stderr
     command = [sys.executable, "-m", "headwater", "worker", "--app", "shop_topics"]
     env = {**os.environ, "HEADWATER_KAFKA": kafka}
@@ -175,12 +190,12 @@ def test_a_worker_says_which_topics_are_missing_that_its_app_declares(kafka: str
 
 
 def test_topics_of_authors_are_made_and_those_of_headwater_refused(kafka: str):
-    made = headwater(kafka, "topics", "create", "kept", "told", "--partitions", "3")
+    made = topics_command(kafka, "create", "kept", "told", "--partitions", "3")
     assert "Made 2 topics: kept, told" in made.stderr
-    made = headwater(kafka, "topics", "create", "kept", "more", "--partitions", "5")
+    made = topics_command(kafka, "create", "kept", "more", "--partitions", "5")
     assert "Made 1 topic: more" in made.stderr
     assert asyncio.run(partitions_of(kafka, "kept", "told", "more")) == [3, 3, 5]
-    refused = headwater(kafka, "topics", "create", "webhooks")
+    refused = topics_command(kafka, "create", "webhooks")
     assert refused.returncode == 2
     assert "found 'webhooks', which is Headwater's" in refused.stderr
 

@@ -183,7 +183,7 @@ def check_expression(evaluator: EvaluatorProcess, source: str, values: dict[str,
 
 
 BRIEF = settings(
-    max_examples=150,
+    max_examples=80,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

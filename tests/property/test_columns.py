@@ -46,7 +46,7 @@ def updates(draw: st.DrawFn) -> list[RowUpdate]:
 
 
 @given(data=st.data(), several=updates())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_order_and_repetition_of_updates_gives_one_row(
     data: st.DataObject, several: list[RowUpdate]
 ):
@@ -56,7 +56,7 @@ def test_any_order_and_repetition_of_updates_gives_one_row(
 
 
 @given(several=updates(), more=updates())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_updates_may_be_merged_in_any_grouping(several: list[RowUpdate], more: list[RowUpdate]):
     # Values of the two lists may differ under one stamp; a delivery's never do.
     known = {(item.stamp, name) for item in several for name in item.values}
@@ -80,7 +80,7 @@ def joined(row: Row | None, other: Row | None) -> Row | None:
 
 
 @given(several=updates())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_row_meets_its_own_updates_unchanged(several: list[RowUpdate]):
     row = merge_all(None, several)
     if row is not None:
@@ -88,7 +88,7 @@ def test_a_row_meets_its_own_updates_unchanged(several: list[RowUpdate]):
 
 
 @given(several=updates())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_column_holds_the_value_of_the_stamp_that_counts_for_it(several: list[RowUpdate]):
     row = merge_all(None, several)
     for name in NAMES:

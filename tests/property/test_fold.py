@@ -238,7 +238,7 @@ def distinct(received: list[WebhookReceived]) -> list[WebhookReceived]:
 
 
 @given(data=st.data(), received=st.lists(deliveries(), max_size=8).map(distinct))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_any_order_and_repetition_comes_to_the_same(
     data: st.DataObject, received: list[WebhookReceived]
 ):
@@ -258,7 +258,7 @@ def test_the_order_of_reading_does_not_matter_only_the_offsets_do(
 
 
 @given(received=st.lists(deliveries(), max_size=8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_delivery_has_one_outcome_and_every_value_a_delivery(
     received: list[WebhookReceived],
 ):
@@ -278,7 +278,7 @@ def test_every_delivery_has_one_outcome_and_every_value_a_delivery(
 
 
 @given(received=st.lists(deliveries(), max_size=8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_nobody_sees_another_persons_rows(received: list[WebhookReceived]):
     providers = {person.user: person.provider.lower() for person in PEOPLE}
     result = folded(received)

@@ -51,7 +51,7 @@ def assert_survives(record: Record) -> None:
 
 
 @given(record=RECORDS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_record_of_any_events_or_command_is_read_as_it_was_written(record: Record):
     assert_survives(record)
 
@@ -80,7 +80,7 @@ def test_every_command_is_read_as_it_was_written_sent_and_posted(kind: type[msgs
 
 
 @given(record=RECORDS, data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_record_that_is_cut_off_or_too_long_is_undecodable(record: Record, data: st.DataObject):
     written = encode(record)
     cut = data.draw(st.integers(0, len(written) - 1))
@@ -90,7 +90,7 @@ def test_a_record_that_is_cut_off_or_too_long_is_undecodable(record: Record, dat
 
 
 @given(record=RECORDS, data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_record_with_another_byte_is_a_record_or_undecodable(record: Record, data: st.DataObject):
     written = bytearray(encode(record))
     written[data.draw(st.integers(5, len(written) - 1))] = data.draw(st.integers(0, 255))
@@ -102,7 +102,7 @@ def test_a_record_with_another_byte_is_a_record_or_undecodable(record: Record, d
 
 
 @given(junk=st.binary(max_size=60), record=st.sampled_from([appended(), sent(PauseRun())]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_junk_is_a_record_or_undecodable(junk: bytes, record: Record):
     try:
         result = decode(encode(record)[:5] + junk, type(record))

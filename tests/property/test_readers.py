@@ -50,7 +50,7 @@ def older(schema: Any, draw: st.DrawFn) -> Any:  # noqa: ANN401, JSON
 @pytest.mark.parametrize("name", RECORD_TYPES)
 def test_every_record_is_read_as_fastavro_wrote_it(name: str):
     @given(record=structs(RECORD_TYPES[name]))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def check(record: Record) -> None:
         data = written(SCHEMAS[name], plain(record))
         assert READERS[name](data, 0) == (record, len(data))
@@ -73,7 +73,7 @@ def test_every_event_is_read_as_fastavro_wrote_it(kind: type[msgspec.Struct]):
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_every_row_is_read_as_fastavro_wrote_it(table: Table):
     @given(row=rows(table))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def check(row: Row) -> None:
         expected = plain_row(table, row)
         data = encode_row(table, row)[:5] + written(SCHEMAS[table.schema], expected)
@@ -95,7 +95,7 @@ def test_texts_and_doubles_may_be_read_as_the_bytes_that_lie_there(table: Table)
     )
 
     @given(row=rows(table))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def check(row: Row) -> None:
         data = written(SCHEMAS[table.schema], plain_row(table, row))
         (*result, never, mine), end = made(data, 0)
@@ -112,7 +112,7 @@ def test_texts_and_doubles_may_be_read_as_the_bytes_that_lie_there(table: Table)
 @pytest.mark.parametrize("name", RECORD_TYPES)
 def test_every_older_version_is_read_as_by_fastavro(name: str):
     @given(record=structs(RECORD_TYPES[name]), data=st.data())
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=20, deadline=None)
     def check(record: Record, data: st.DataObject) -> None:
         schema = data.draw(st.composite(lambda draw: older(SCHEMAS[name], draw))())
         value = written(schema, plain(record))
@@ -124,7 +124,7 @@ def test_every_older_version_is_read_as_by_fastavro(name: str):
 
 
 @given(row=rows(DAILY_SUMMARY), columns=st.integers(0, len(DAILY_SUMMARY.columns)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_an_older_row_says_nothing_of_the_columns_that_came_after_it(row: Row, columns: int):
     schema = copy.copy(SCHEMAS["daily_summary"])
     first_new = len(DAILY_SUMMARY.key) + columns
@@ -165,7 +165,7 @@ def test_an_array_may_come_in_blocks_that_say_their_size():
 
 
 @given(record=structs(HistoryAppended), data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_bytes_that_were_harmed_are_refused_or_read_as_by_fastavro(
     record: HistoryAppended, data: st.DataObject
 ):

@@ -191,7 +191,7 @@ def _records(
 
 
 @given(story=STORIES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_decision_can_be_applied_and_the_fold_of_its_bytes_is_the_live_state(
     story: list[tuple[Request | Command, int]],
 ):
@@ -204,7 +204,7 @@ def test_every_decision_can_be_applied_and_the_fold_of_its_bytes_is_the_live_sta
 
 
 @given(story=STORIES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_what_is_open_has_no_result_and_what_is_not_has_one(
     story: list[tuple[Request | Command, int]],
 ):
@@ -220,7 +220,7 @@ def test_what_is_open_has_no_result_and_what_is_not_has_one(
 
 
 @given(story=STORIES, from_key=st.none() | KEYS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_run_that_errors_can_be_retried_and_the_code_comes_to_no_end_that_it_cannot_leave(
     story: list[tuple[Request | Command, int]], from_key: str | None
 ):

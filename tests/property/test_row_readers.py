@@ -20,7 +20,7 @@ MOMENTS_MS = range(-(2**45), 2**47)
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_a_row_has_its_columns_and_which_delivery_set_each(table: Table):
     @given(row=rows(table))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def check(row: Row) -> None:
         named = [stamp for stamp in row.stamps if stamp is not None]
         if any(stamp.sent_at_ms not in MOMENTS_MS for stamp in named):
@@ -51,7 +51,7 @@ def said(stamp: Stamp | None) -> dict[str, str | int] | None:
 )
 def test_a_record_that_is_a_row_has_its_milliseconds_as_moments(table: str, kind: type):
     @given(record=structs(kind))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def check(record: OutcomeRecorded | DuplicateDropped) -> None:
         fields = {name: getattr(record, name) for name in record.__struct_fields__}
         if any(value not in MOMENTS_MS for name, value in fields.items() if name.endswith("_ms")):

@@ -33,7 +33,7 @@ def _bytes(events: tuple[LogEvent, ...]) -> int:
 @pytest.mark.parametrize("kind", get_args(LogEvent), ids=lambda kind: kind.__name__)
 def test_no_event_takes_more_than_is_said(kind: type[msgspec.Struct]):
     @given(events=st.lists(structs(kind), max_size=3).map(tuple))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def check(events: tuple[LogEvent, ...]) -> None:
         taken = _bytes(events) - _bytes(())
         assert taken <= bytes_max(events, _exactly) + 10 <= bytes_max(events) + 10

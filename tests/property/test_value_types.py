@@ -230,7 +230,7 @@ def fault(declared: ValueType, value: object) -> str | None:
     return params_problem(declared.schema(), json.dumps(value))
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(form=st.sampled_from([*forms, *models]), data=st.data())
 def test_a_value_of_a_type_is_accepted_and_read_back_equal(form: Any, data: st.DataObject):  # noqa: ANN401
     value = data.draw(values_of(form))
@@ -241,7 +241,7 @@ def test_a_value_of_a_type_is_accepted_and_read_back_equal(form: Any, data: st.D
     assert declared.read(text) == value
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(form=st.sampled_from(forms), data=st.data())
 def test_the_check_of_params_accepts_what_is_read(form: Any, data: st.DataObject):  # noqa: ANN401
     declared = ValueType(form)

@@ -38,7 +38,7 @@ def assert_same(record: Record) -> None:
 @pytest.mark.parametrize("kind", RECORD_TYPES.values(), ids=RECORD_TYPES)
 def test_every_record_is_written_as_by_fastavro(kind: type[Record]):
     @given(record=structs(kind))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def check(record: Record) -> None:
         assert_same(record)
 
@@ -48,7 +48,7 @@ def test_every_record_is_written_as_by_fastavro(kind: type[Record]):
 @pytest.mark.parametrize("kind", get_args(LogEvent), ids=lambda kind: kind.__name__)
 def test_every_event_is_written_as_by_fastavro(kind: type[msgspec.Struct]):
     @given(events=st.lists(structs(kind), max_size=3))
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=20, deadline=None)
     def check(events: list[LogEvent]) -> None:
         assert_same(msgspec.structs.replace(RECORD, events=tuple(events)))
 
@@ -58,7 +58,7 @@ def test_every_event_is_written_as_by_fastavro(kind: type[msgspec.Struct]):
 @pytest.mark.parametrize("kind", get_args(Command), ids=lambda kind: kind.__name__)
 def test_every_command_is_written_as_by_fastavro(kind: type[msgspec.Struct]):
     @given(record=structs(RECORD_TYPES["command_sent"]), command=structs(kind))
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=20, deadline=None)
     def check(record: Record, command: Command) -> None:
         assert_same(msgspec.structs.replace(record, command=command))
 
@@ -98,7 +98,7 @@ def test_every_kind_of_entry_is_written_as_by_fastavro():
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_every_row_is_written_as_by_fastavro(table: Table):
     @given(row=rows(table))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def check(row: Row) -> None:
         expected = written(SCHEMAS[table.schema], plain_row(table, row))
         assert encode_row(table, row) == prefix(table.schema) + expected

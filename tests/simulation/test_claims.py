@@ -1,6 +1,6 @@
 """Goal: one owner acts at a time, and whatever goes wrong every command gets one outcome.
 
-Method: ten thousand worlds, each from one seed: two or three processes that take the partition
+Method: four thousand worlds, each from one seed: two or three processes that take the partition
 from each other, crash, come back late, and whose batches and claims are delayed, repeated or lost.
 Then worlds in which one rule of ADR 0006 is left out: each must fail, or the model proves nothing.
 """
@@ -16,7 +16,7 @@ from headwater.processors.runs.claims import Claims
 from headwater.schemas.history import HistoryAppended, PartitionClaimed
 from tests.simulation.claims_model import Rules, Violation, World
 
-SEEDS = range(10_000)
+SEEDS = range(4_000)
 #: A world that lacks a rule fails within so many seeds; most do at the first.
 SEEDS_TO_FAIL = range(1_000)
 

@@ -14,7 +14,7 @@ from headwater.schemas.records import WebhookReceived
 from tests.oracle import fold
 from tests.simulation.pipeline import PARK_FOR_MS, PARTITIONS, USER_PREFIX, Rules, World
 
-SEEDS = range(1_000)
+SEEDS = range(500)
 
 
 def delivery(draw: random.Random, kind: str, subject: str, number: int) -> WebhookReceived:

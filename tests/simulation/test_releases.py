@@ -5,6 +5,7 @@ begin when they are needed and are ended when nobody uses them; and worlds that 
 """
 
 from collections import Counter
+from functools import cache
 
 import pytest
 from typing_extensions import override
@@ -17,17 +18,26 @@ from tests.simulation.engine import run
 from tests.simulation.engine_world import Rules
 from tests.simulation.test_engine import LeftOut, left, shown
 
-SEEDS = range(80)
+SEEDS = range(48)
+
+
+@cache
+def played(seed: int) -> tuple[list[str], Counter[str]]:
+    """What has not ended in the world of a seed, and what went wrong there; it is played once."""
+    world = run(seed, released=True)
+    return left(world), Counter(world.seen)
 
 
 @pytest.mark.parametrize("block", range(4))
 def test_runs_end_as_they_would_if_nothing_were_deployed(block: int):
-    seen: Counter[str] = Counter()
     for seed in SEEDS[block::4]:
-        world = run(seed, released=True)
-        assert left(world) == []
-        seen += world.seen
-    assert all(seen[what] > 10 for what in ("released", "ended host", "crash", "host")), seen
+        unended, _ = played(seed)
+        assert unended == []
+
+
+def test_the_worlds_of_deployments_are_as_bad_as_they_should_be():
+    seen = sum((played(seed)[1] for seed in SEEDS), Counter[str]())
+    assert all(seen[what] > 20 for what in ("released", "ended host", "crash", "host")), seen
 
 
 class SaysThatNobodyIsUsed(Owner):

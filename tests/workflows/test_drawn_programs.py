@@ -135,13 +135,13 @@ def check(seed: int) -> None:
 
 @pytest.mark.parametrize("block", range(10))
 def test_a_program_that_is_evicted_does_what_it_does_undisturbed(block: int):
-    for seed in range(block, 240, 10):
+    for seed in range(block, 120, 10):
         check(seed)
 
 
 @pytest.mark.parametrize("block", range(4))
 def test_a_program_that_is_evicted_after_each_step_moves_on_and_repeats_no_attempt(block: int):
-    for seed in range(block, 80, 4):
+    for seed in range(block, 60, 4):
         asyncio.run(stepped(seed))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from tests.e2e.system import System
+from tests.waiting import pauses_s
 
 KEY = {"authorization": "Bearer dev-workflow-key"}
 ASYNC = {"prefer": "respond-async"}
@@ -52,13 +53,13 @@ def status(api: httpx.Client, workflow: str, name: str) -> dict[str, Any]:
 
 
 def until(api: httpx.Client, workflow: str, name: str, *statuses: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
+    deadline, pauses = time.monotonic() + 60, pauses_s()
     while True:
         result = status(api, workflow, name)
         if result["status"] in statuses:
             return result
         assert time.monotonic() < deadline, result
-        time.sleep(0.02)
+        time.sleep(next(pauses))
 
 
 def at_once(

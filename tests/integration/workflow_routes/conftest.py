@@ -26,7 +26,7 @@ def database(postgres: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="package")
-def system(scratch: Path, database: str, ticked: Ticked) -> Iterator[System]:
+def parts(scratch: Path, database: str, ticked: Ticked) -> Iterator[System]:
     directory = scratch / "workflow-routes"
     directory.mkdir()
     system = System(
@@ -42,6 +42,12 @@ def system(scratch: Path, database: str, ticked: Ticked) -> Iterator[System]:
         yield system
 
 
+@pytest.fixture(scope="package")
+def system(parts: System) -> System:
+    """The parts; the tests of a module may have it with more than is there at first."""
+    return parts
+
+
 def knows_all(system: System) -> bool:
     answer = httpx.get(f"{base(system)}/workflows", headers=KEY)
     positions = answer.headers.get("headwater-position", "").count("@")
@@ -49,16 +55,16 @@ def knows_all(system: System) -> bool:
 
 
 @pytest.fixture(scope="package")
-def api(system: System) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=base(system), headers=KEY, timeout=30) as client:
+def api(parts: System) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=base(parts), headers=KEY, timeout=30) as client:
         yield client
 
 
 @pytest.fixture(scope="package", autouse=True)
-def never(system: System) -> Iterator["Future[httpx.Response]"]:
+def never(parts: System) -> Iterator["Future[httpx.Response]"]:
     """The answer to a read of what never comes, which takes as long as a reader waits."""
     with ThreadPoolExecutor(1) as pool:
-        url = f"{base(system)}/workflows?min_position={MISSING}"
+        url = f"{base(parts)}/workflows?min_position={MISSING}"
         yield pool.submit(httpx.get, url, headers=KEY, timeout=30)
 
 

@@ -173,22 +173,21 @@ def test_what_only_asked_what_a_replay_would_do_says_so(
     assert metadata(entry).get("dryRun", False) is dry_run
 
 
-@pytest.mark.parametrize("user_id", ["a/b", "/", "ü ?#%2F"])
-def test_who_is_wiped_is_not_named_whatever_the_name(
-    audit: MemoryAudit, tmp_path: Path, user_id: str
-):
+def test_who_is_wiped_is_not_named_whatever_the_name(audit: MemoryAudit, tmp_path: Path):
     """Over the front: what servers hand on has no slash within a segment any more."""
+    app = front_of(application(tmp_path, audit=audit))
 
-    async def wipe() -> httpx.Response:
-        app = front_of(application(tmp_path, audit=audit))
+    async def wipe(user_id: str) -> httpx.Response:
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as asking:
             path = f"/admin/user/{quote(user_id, safe='')}/wipe"
             return await asking.post(path, headers=ADMIN)
 
-    assert asyncio.run(wipe()).json()["code"] == "broker_unavailable"
-    (entry,) = audit.entries
-    assert entry.resource == f"/admin/user/sha256:{sha256(user_id.encode()).hexdigest()}/wipe"
+    for user_id in ("a/b", "/", "ü ?#%2F"):
+        audit.entries.clear()
+        assert asyncio.run(wipe(user_id)).json()["code"] == "broker_unavailable"
+        (entry,) = audit.entries
+        assert entry.resource == f"/admin/user/sha256:{sha256(user_id.encode()).hexdigest()}/wipe"
 
 
 def test_who_is_wiped_is_not_named(audit: MemoryAudit):
@@ -226,22 +225,17 @@ async def known(_context: RequestContext) -> None:
     """Lets everybody pass."""
 
 
-@pytest.mark.parametrize(
-    ("headers", "credential"),
-    [
-        ({"authorization": "Bearer theirs"}, b"theirs"),
-        ({"x-api-key": "a-key"}, b"a-key"),
-        ({}, b""),
-    ],
-)
-def test_whom_a_hook_lets_in_is_named_by_what_they_brought(
-    audit: MemoryAudit, headers: dict[str, str], credential: bytes
-):
+def test_whom_a_hook_lets_in_is_named_by_what_they_brought(audit: MemoryAudit):
     hooks = WorkflowHooks(authorize_request=known)
     app = memory_app(audit=audit, workflows=memory_workflows(hooks=hooks))
     with TestClient(app) as client:
-        client.put("/api/graphs/review", json=GRAPH, headers=headers)
-    assert audit.entries[0].key_id == f"hook:{sha256(credential).hexdigest()[:8]}"
+        for headers, credential in (
+            ({"authorization": "Bearer theirs"}, b"theirs"),
+            ({"x-api-key": "a-key"}, b"a-key"),
+            ({}, b""),
+        ):
+            client.put("/api/graphs/review", json=GRAPH, headers=headers)
+            assert audit.entries[-1].key_id == f"hook:{sha256(credential).hexdigest()[:8]}"
 
 
 def toy(audit: MemoryAudit) -> Litestar:

@@ -21,6 +21,7 @@ from headwater.gateway.cli.output import print_rows
 from headwater.gateway.cli.up import process_specs
 from headwater.gateway.cli.work import steps_dsn_of
 from headwater.gateway.settings.environment import load_settings
+from tests.commands import called, variables_of
 
 README = Path(__file__).parents[3] / "README.md"
 GATEWAY = Path(__file__).parents[3] / "gateway"
@@ -49,10 +50,10 @@ def found(path: tuple[str, ...]) -> click.Command:
 
 
 def headwater(*arguments: str | bytes, **variables: str) -> subprocess.CompletedProcess[str]:
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER")}
+    """The command line in a process of its own, as a shell runs it."""
     return subprocess.run(
         [sys.executable, "-m", "headwater", *arguments],
-        env={**ours, **variables},
+        env=variables_of(**variables),
         capture_output=True,
         text=True,
         check=False,
@@ -197,7 +198,8 @@ def test_help_works_from_outside() -> None:
 def test_every_failure_is_one_line_on_stderr(
     arguments: list[str | bytes], code: int, line: str
 ) -> None:
-    run = headwater(*arguments)
+    # A worker sets up its process before it reads its app.
+    run = headwater(*arguments) if arguments[0] == "worker" else called(*arguments)
     assert (run.returncode, run.stdout) == (code, "")
     assert run.stderr.startswith(line)
     assert run.stderr.count("\n") == 1, run.stderr
@@ -208,13 +210,13 @@ def test_what_is_no_text_is_no_header(tmp_path: Path) -> None:
     captured, body = tmp_path / "captured", tmp_path / "body"
     captured.write_bytes(bytes(range(128, 256)) + b"\nterra-signature: t=1,v1=\xff\n")
     body.write_bytes(bytes(range(256)))
-    run = headwater("webhook", "verify", "--headers", str(captured), str(body))
+    run = called("webhook", "verify", "--headers", str(captured), str(body))
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1].startswith("Refused")
 
 
 def test_who_has_no_postgres_hears_where_one_is() -> None:
-    said = headwater("migrate", HEADWATER_POSTGRES_PORT="1").stderr
+    said = called("migrate", HEADWATER_POSTGRES_PORT="1").stderr
     assert "`headwater up` runs one on this machine" in said
     assert "--postgres and HEADWATER_POSTGRES name another" in said
 
@@ -270,7 +272,7 @@ def test_each_problem_of_a_file_of_sources_has_a_line(tmp_path: Path) -> None:
         '[[source]]\nname = "a"\nscheme = "strip"\nsecrets = ["x"]\n'
         '[[source]]\nname = "b"\nscheme = "plain"\ntipe = "x"\n'
     )
-    run = headwater("sources", HEADWATER_SOURCES=str(file))
+    run = called("sources", HEADWATER_SOURCES=str(file))
     first, second, third = run.stderr.splitlines()
     assert first == f"headwater: HEADWATER_SOURCES, {file}:"
     assert second.startswith("source a: scheme: expected one of")
@@ -278,7 +280,7 @@ def test_each_problem_of_a_file_of_sources_has_a_line(tmp_path: Path) -> None:
 
 
 def test_without_a_command_it_explains_itself() -> None:
-    run = headwater()
+    run = called()
     assert run.returncode == 2
     assert run.stderr.startswith("Usage: headwater [OPTIONS] COMMAND")
 
@@ -339,7 +341,7 @@ def test_a_closed_output_ends_a_command_as_shells_expect() -> None:
 
 
 def test_settings_come_as_json_for_programs_without_secrets() -> None:
-    run = headwater("settings", "--json", HEADWATER_ADMIN_KEY="hidden-key")
+    run = called("settings", "--json", HEADWATER_ADMIN_KEY="hidden-key")
     rows = {row["variable"]: row for row in json.loads(run.stdout)}
     assert rows["HEADWATER_ADMIN_KEY"]["value"] == "(secret)"
     assert rows["HEADWATER_PORT"]["value"] == "8080"

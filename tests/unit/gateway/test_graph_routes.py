@@ -1,6 +1,7 @@
 """Graphs over HTTP: deployed, refused with all that is wrong, and read."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -22,12 +23,25 @@ def definitions() -> MemoryDefinitions:
     return MemoryDefinitions()
 
 
-@pytest.fixture
-def client(definitions: MemoryDefinitions) -> Iterator[TestClient[Any]]:
+@contextmanager
+def gateway_with(definitions: MemoryDefinitions) -> Iterator[TestClient[Any]]:
     workflows = memory_workflows(definitions=definitions, clock=lambda: AT_MS)
     app = memory_app(clock=lambda: AT_MS, workflows=workflows)
     with TestClient(app, raise_server_exceptions=False) as client:
         client.headers.update(KEY)
+        yield client
+
+
+@pytest.fixture
+def client(definitions: MemoryDefinitions) -> Iterator[TestClient[Any]]:
+    with gateway_with(definitions) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[TestClient[Any]]:
+    """A gateway where nothing is deployed; tests that leave it so share it."""
+    with gateway_with(MemoryDefinitions()) as client:
         yield client
 
 
@@ -49,12 +63,12 @@ def test_a_definition_is_a_new_version_once(client: TestClient[Any]):
     assert client.get("/api/graphs/g/versions/1").json()["definition"] == ONE | {"name": "g"}
 
 
-def test_every_mistake_is_told_with_its_code_and_path(client: TestClient[Any]):
+def test_every_mistake_is_told_with_its_code_and_path(empty: TestClient[Any]):
     wrong = {
         "initialNodeRef": "nowhere",
         "nodes": [{"ref": "a", "task": "t", "inputMapping": {"x": "1 +"}}, {"ref": "b"}],
     }
-    refused = put(client, wrong)
+    refused = put(empty, wrong)
     problem = refused.json()
     assert (refused.status_code, problem["code"]) == (400, "GRAPH_INVALID")
     assert {(error["code"], error["path"]) for error in problem["errors"]} == {
@@ -62,7 +76,7 @@ def test_every_mistake_is_told_with_its_code_and_path(client: TestClient[Any]):
         ("MISSING_OWNER", "nodes[1]"),
         ("INVALID_EXPRESSION", "nodes[0].inputMapping.x"),
     }
-    assert client.get("/api/graphs").json() == {"graphs": []}
+    assert empty.get("/api/graphs").json() == {"graphs": []}
 
 
 @pytest.mark.parametrize(
@@ -79,9 +93,9 @@ def test_every_mistake_is_told_with_its_code_and_path(client: TestClient[Any]):
     ],
 )  # fmt: skip
 def test_what_is_no_definition_of_the_name_is_refused(
-    client: TestClient[Any], body: bytes, name: str, status: int, code: str
+    empty: TestClient[Any], body: bytes, name: str, status: int, code: str
 ):
-    refused = client.put(f"/api/graphs/{name}", content=body)
+    refused = empty.put(f"/api/graphs/{name}", content=body)
     assert (refused.status_code, refused.json()["code"]) == (status, code)
 
 
@@ -105,12 +119,12 @@ def test_the_graph_of_an_app_is_shown_and_not_deployed_over(
 
 
 @pytest.mark.parametrize("path", ["/g", "/g/versions", "/g/versions/1"])
-def test_what_was_not_deployed_is_not_found(client: TestClient[Any], path: str):
-    answer = client.get(f"/api/graphs{path}")
+def test_what_was_not_deployed_is_not_found(empty: TestClient[Any], path: str):
+    answer = empty.get(f"/api/graphs{path}")
     assert (answer.status_code, answer.json()["code"]) == (404, "GRAPH_NOT_FOUND")
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", ""), ("PUT", "/g"), ("GET", "/g")])
-def test_nobody_without_the_key_comes_in(client: TestClient[Any], method: str, path: str):
-    answer = client.request(method, f"/api/graphs{path}", headers={"x-api-key": "another"})
+def test_nobody_without_the_key_comes_in(empty: TestClient[Any], method: str, path: str):
+    answer = empty.request(method, f"/api/graphs{path}", headers={"x-api-key": "another"})
     assert answer.status_code == 401

@@ -146,14 +146,14 @@ def _verdict(check: Check, text: str) -> type[BaseException] | None:
     return None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(_VALUES, st.data())
 def test_both_ways_agree(value: object, data: st.DataObject) -> None:
     text = _written(value, lambda: data.draw(st.booleans()))
     assert _verdict(check_at_once, text) == _verdict(check_in_steps, text), text
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.text(st.sampled_from('[]{}",:\\ \n01e+-.at\u00e9ud8'), max_size=40))
 def test_both_ways_agree_on_any_text(text: str) -> None:
     assert _verdict(check_at_once, text) == _verdict(check_in_steps, text), text

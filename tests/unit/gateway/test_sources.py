@@ -145,16 +145,15 @@ def post(
     return client.post(f"/webhooks/{name}", content=body, headers={**headers, **named})
 
 
-@pytest.mark.parametrize(
-    "name", ["terra", "standard", "svix", "stripe", "github", "shopify", "slack", "plain"]
-)
 def test_every_scheme_is_reachable(
-    client: TestClient[Any], development: Settings, log: MemoryLog, name: str
+    client: TestClient[Any], development: Settings, log: MemoryLog
 ) -> None:
     body = b'{"type":"daily","user":{"user_id":"u"}}'
-    assert post(client, development, name, body, x_github_event="push").json()["ok"]
-    assert [(one.source, one.body) for one in log.deliveries] == [(name, body)]
-    assert_problem(client.post(f"/webhooks/{name}", content=body), 401, "invalid_signature")
+    for name in ("terra", "standard", "svix", "stripe", "github", "shopify", "slack", "plain"):
+        log.deliveries.clear()
+        assert post(client, development, name, body, x_github_event="push").json()["ok"], name
+        assert [(one.source, one.body) for one in log.deliveries] == [(name, body)]
+        assert_problem(client.post(f"/webhooks/{name}", content=body), 401, "invalid_signature")
 
 
 PUSHED = """

@@ -1,12 +1,13 @@
-"""Runs below `/v1` on real parts: two gateways, a worker, a projector, Kafka and Postgres."""
+"""Runs below `/v1` on real parts: two gateways, a worker, a projector, Kafka and Postgres.
+
+The last of this folder by name: from here on a deployment is active.
+"""
 
 import asyncio
 import itertools
 import json
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -27,7 +28,7 @@ from headwater.projections.postgres.connections import PooledReader
 from headwater.schemas.failures import IdempotencyConflictError
 from headwater.streams.clock import now_ms
 from tests.deployed_apps import code_of, deploying
-from tests.e2e.system import System, opened
+from tests.e2e.system import System
 
 KEY = {"authorization": "Bearer dev-workflow-key"}
 WORLD_KEY = {"x-api-key": "dev-world-key"}
@@ -37,37 +38,21 @@ _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def empty(scratch: Path, module_database: str) -> Iterator[System]:
-    """A system in which nothing is deployed, yet."""
-    directory = scratch / "runs"
-    directory.mkdir()
-    system = System(directory, module_database, HEADWATER_APP="tests.apps.service")
-    with opened(system, ("worker", "project", "gateway", "gateway2")):
-        system.wait(lambda: _knows_workflows(system), "the workflows to be known")
-        yield system
-
-
-def _knows_workflows(system: System) -> bool:
-    answer = httpx.get(f"{system.url()}/api/workflows/workflows", headers=KEY)
-    return answer.is_success and bool(answer.json()["workflows"])
-
-
-@pytest.fixture(scope="module")
-def first(empty: System) -> str:
+def first(parts: System) -> str:
     """The deployment that is active from now on."""
 
     async def release() -> str:
-        async with deploying(empty.bootstrap) as deployer:
+        async with deploying(parts.bootstrap) as deployer:
             return await deployer.release(code_of("first", steps=1))
 
     return asyncio.run(release())
 
 
 @pytest.fixture(scope="module")
-def system(empty: System, first: str) -> System:
+def system(parts: System, first: str) -> System:
     """The system, with an active deployment; it has other workflows than the worker's own app."""
     assert first
-    return empty
+    return parts
 
 
 def fresh(what: str) -> str:
@@ -143,17 +128,17 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
 # -- before anything is active
 
 
-def test_without_an_active_deployment_nothing_begins(empty: System) -> None:
+def test_without_an_active_deployment_nothing_begins(parts: System) -> None:
     body = {"workflowName": "echo", "input": fresh("nothing")}
     key = fresh("none-active")
-    answer = create(empty, body, key)
+    answer = create(parts, body, key)
     assert problem(answer) == (409, "no_active_deployment")
     assert answer.json()["message"] == NONE_ACTIVE
-    assert problem(publish(empty, queueName="echo")) == (409, "no_active_deployment")
-    reported = tell(empty, "early", "run_created", eventData={"workflowName": "echo"})
+    assert problem(publish(parts, queueName="echo")) == (409, "no_active_deployment")
+    reported = tell(parts, "early", "run_created", eventData={"workflowName": "echo"})
     assert problem(reported) == (409, "no_active_deployment")
     # The key is not bound to what could not be.
-    assert remembered(empty, key) is None
+    assert remembered(parts, key) is None
 
 
 # -- once under a key
