@@ -4,8 +4,10 @@ A leader has one request in flight. When it has answered, what was added meanwhi
 next one, and the results of all its partitions are reported together. A partition has one batch in
 flight, so its batches are in order, also when its leader changes.
 
-Nothing is sent again. After an error, the outcome of a batch is unknown, and the caller must not
-send anything more of its queue. Batches that were not sent wait for a leader.
+A batch that a broker has refused, because it does not lead the partition or has too few replicas,
+is sent again: it is not in the log. After any other error, the outcome of a batch is unknown; it is
+not sent again, and the caller must not send anything more of its queue. Batches that were not sent
+wait for a leader.
 """
 
 import asyncio
@@ -17,7 +19,16 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import CorrelationIdError, KafkaError, KafkaTimeoutError, for_code
+from aiokafka.errors import (
+    CorrelationIdError,
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    NotEnoughReplicasError,
+    NotLeaderForPartitionError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from typing_extensions import override
 
 from headwater.streams.kafka.appender import CHECKS, GIVE_UP_S, SLOW, SLOW_S
@@ -46,6 +57,16 @@ _CLOSE_S: Final = 2.0
 _NO_TIME: Final = -1
 #: Error of an answer that does not contain a partition.
 _UNKNOWN_ERROR: Final = -1
+#: Errors of a broker that has not written anything.
+_REFUSED: Final = frozenset(
+    error.errno
+    for error in (
+        LeaderNotAvailableError,
+        NotEnoughReplicasError,
+        NotLeaderForPartitionError,
+        UnknownTopicOrPartitionError,
+    )
+)
 
 
 class BatchQueue:
@@ -54,28 +75,39 @@ class BatchQueue:
     Attributes:
         partition: The partition.
         waiting: Batches that were not sent.
-        in_flight: The batch that was sent and not answered.
+        in_flight: The batch that was sent and not answered, or refused.
+        is_over: Whether nothing more may be sent.
     """
 
     def __init__(self, topic: str, partition: int, producer: AIOKafkaProducer) -> None:
         self.partition = partition
         self.waiting: deque[Batch] = deque()
         self.in_flight: Batch | None = None
+        self.is_over = False
         #: Whether its next batch waits for a leader's connection.
         self.is_queued = False
         #: Checks since it was queued.
         self.checks = 0
         self._place = TopicPartition(topic, partition)
         self._producer = producer
+        #: The batch in flight, as it is sent.
+        self._built = bytearray()
+
+    def has_next(self) -> bool:
+        """Whether there is a batch to send, also again."""
+        return not self.is_over and bool(self.waiting or self.in_flight)
 
     def next_batch(self) -> bytearray:
-        """Return the next batch to send."""
+        """Return the next batch to send: the one that was refused, if there is one."""
+        if self.in_flight is not None:
+            return self._built
         batch = self.in_flight = self.waiting.popleft()
         # aiokafka has sent the claim under the same id: continue its sequence.
         state = self._producer._txn_manager  # noqa: SLF001 (aiokafka has no public name)
         sequence = state.sequence_number(self._place)
         state.increment_sequence_number(self._place, batch.records)
-        return batch.build(state.producer_id, state.producer_epoch, sequence)
+        self._built = batch.build(state.producer_id, state.producer_epoch, sequence)
+        return self._built
 
     def leader(self) -> tuple[str, int] | None:
         """Return host and port of the leader, if there is one."""
@@ -222,9 +254,10 @@ class BatchSender:
 
     def _is_dropped(self, queue: BatchQueue) -> bool:
         queue.is_queued = False
-        if not queue.waiting:
-            self._busy.discard(queue)
-        return not queue.waiting
+        if queue.has_next():
+            return False
+        self._busy.discard(queue)
+        return True
 
     def _received(self, leader: _Leader, response: bytes) -> None:
         try:
@@ -242,7 +275,12 @@ class BatchSender:
                 break
         by_partition = {result.partition: result for result in results}
         queues, leader.in_flight = leader.in_flight, []
-        self._answer([_answer(queue, by_partition.get(queue.partition)) for queue in queues])
+        answered = [(queue, by_partition.get(queue.partition)) for queue in queues]
+        if refused := [queue for queue, result in answered if _is_refused(queue, result)]:
+            for queue in refused:
+                queue.is_queued = True
+            self._wait_for_leaders(refused)
+        self._answer([_answer(queue, result) for queue, result in answered if queue not in refused])
 
     def _fail(self, queues: Iterable[BatchQueue], error: KafkaError) -> None:
         self._answer([Answer(queue, 0, error) for queue in queues])
@@ -295,7 +333,7 @@ class BatchSender:
             self._finding = None
         queues, self._leaderless = self._leaderless, []
         for queue in queues:
-            if queue.waiting:
+            if queue.has_next():
                 self._route(queue)
             else:
                 self._is_dropped(queue)
@@ -335,6 +373,10 @@ class BatchSender:
                 self._disconnect(leader, error)
         self._leaderless = [queue for queue in self._leaderless if queue not in late]
         self._fail([queue for queue in late if queue.is_queued], error)
+
+
+def _is_refused(queue: BatchQueue, result: AppendResult | None) -> bool:
+    return result is not None and result.error_code in _REFUSED and not queue.is_over
 
 
 def _answer(queue: BatchQueue, result: AppendResult | None) -> Answer:

@@ -151,6 +151,7 @@ class HistoryLease(PartitionLease):
             if append.waiter is not None:
                 append.waiter.set_result(None)
         if self.over:
+            self.queue.is_over = True
             self.queue.waiting.clear()
         return done
 

@@ -7,7 +7,13 @@ from typing import Any, cast
 
 import pytest
 from aiokafka.cluster import ClusterMetadata
-from aiokafka.errors import CorrelationIdError, KafkaConnectionError, KafkaError, UnknownError
+from aiokafka.errors import (
+    CorrelationIdError,
+    KafkaConnectionError,
+    KafkaError,
+    NotLeaderForPartitionError,
+    UnknownError,
+)
 from aiokafka.producer.transaction_manager import TransactionManager
 from aiokafka.protocol.metadata import MetadataResponse_v1
 from aiokafka.protocol.produce import ProduceRequest_v7, ProduceResponse_v7
@@ -33,11 +39,13 @@ class Connection:
     ) -> None:
         self.received, self.lost = received, lost
         self.requests: list[list[int]] = []
+        self.bodies: list[dict[int, bytes]] = []
 
     def write(self, request: bytes) -> None:
         body = ProduceRequest_v7.decode(request[4 + 10 + len("test") :])
         ((_, batches),) = body.topics
         self.requests.append([partition for partition, _ in batches])
+        self.bodies.append(dict(batches))
 
     def close(self) -> "asyncio.Future[None]":
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -45,7 +53,13 @@ class Connection:
         return closed
 
     def answer(self, number: int, *offsets: tuple[int, int]) -> None:
-        results = [(partition, 0, offset, -1, 0) for partition, offset in offsets]
+        self._respond(number, [(partition, 0, offset, -1, 0) for partition, offset in offsets])
+
+    def refuse(self, number: int, *partitions: int) -> None:
+        code = NotLeaderForPartitionError.errno
+        self._respond(number, [(partition, code, -1, -1, 0) for partition in partitions])
+
+    def _respond(self, number: int, results: Sequence[tuple[int, int, int, int, int]]) -> None:
         response = ProduceResponse_v7([("t", results)], 0).encode()
         self.received(_NUMBER.pack(number) + response)
 
@@ -152,6 +166,25 @@ def test_what_was_dropped_before_it_was_sent_is_not_sent(play: Callable[[Scenari
         world.sender.send([sent, dropped])
         dropped.waiting.clear()
         assert (await world.connected()).requests == [[0]]
+
+    play(scenario)
+
+
+def test_what_a_broker_refuses_is_sent_again_unless_it_was_dropped(
+    play: Callable[[Scenario], None],
+):
+    async def scenario(world: World) -> None:
+        again, dropped, other = world.queue(0, batches=2), world.queue(1), world.queue(2)
+        world.sender.send([again, dropped, other])
+        connection = await world.connected()
+        dropped.is_over = True
+        connection.refuse(1, 0, 1, 2)
+        assert [answer.queue for (answer,) in world.answers] == [dropped]
+        other.is_over = True  # Before the leader is found.
+        await until(lambda: connection.requests[1:] == [[0]])
+        assert connection.bodies[0][0] == connection.bodies[1][0]
+        connection.answer(2, (0, 5))
+        assert world.answers[1:] == [[Answer(again, 1, 5)]]
 
     play(scenario)
 
