@@ -383,7 +383,7 @@ def _answer(queue: BatchQueue, result: AppendResult | None) -> Answer:
     records = queue.in_flight.records if queue.in_flight else 0
     code = result.error_code if result else _UNKNOWN_ERROR
     if result is None or code:
-        # A sequence that was appended before is an error, too, because nothing is sent twice.
+        # Also for a sequence that was appended before: what may be in the log is not sent again.
         return Answer(queue, records, for_code(code)())
     return Answer(queue, records, result.offset)
 
