@@ -1,7 +1,7 @@
 """Durable operations: an operator orders one, the gateway begins it, and reports its progress.
 
 All kinds have the same two routes. Instances of built-in workflows carry out replays and prunes
-(`gateway.builtin.maintenance_workflows`), the projector rebuilds, the pipeline wipes.
+(`gateway.builtin.wipe_and_replay_workflows`), the projector rebuilds, the pipeline wipes.
 """
 
 import asyncio

@@ -6,12 +6,12 @@ A worker starts it like the hosts of other apps, and passes it the settings.
 from collections.abc import Sequence
 
 from headwater.gateway.builtin.dependencies import Dependencies
-from headwater.gateway.builtin.maintenance_workflows import (
+from headwater.gateway.builtin.terra_workflows import TerraWorkflows
+from headwater.gateway.builtin.wipe_and_replay_workflows import (
     forget_workflow,
     prune_workflow,
     replay_workflow,
 )
-from headwater.gateway.builtin.terra_workflows import TerraWorkflows
 from headwater.gateway.settings.environment import load_settings
 from headwater.gateway.settings.privacy import close_environment
 from headwater.streams.clock import now_ms

@@ -16,7 +16,7 @@ import pytest
 from headwater import WorkflowTest
 from headwater.gateway.builtin.bulk_operations import _conditional_deletion_of
 from headwater.gateway.builtin.instances import PRUNE, PruneParams
-from headwater.gateway.builtin.maintenance_workflows import prune_workflow
+from headwater.gateway.builtin.wipe_and_replay_workflows import prune_workflow
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import (
     Expired,

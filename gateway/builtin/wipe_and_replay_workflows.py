@@ -1,4 +1,4 @@
-"""Workflows that replay deliveries and delete instances.
+"""Workflows that replay deliveries, and that delete instances: of a wiped user, or old ones.
 
 Prunes and replays work page by page. After a crash, they continue after the last completed page; a
 page in progress is repeated. A delivery that is appended again changes nothing. An instance that
