@@ -1,6 +1,6 @@
 """Built-in workflows as their clients see them: names, params, progress and results.
 
-The workflows are in `gateway.builtin.wipe_and_replay_workflows` and `gateway.builtin.terra_workflows`.
+The workflows are in `gateway.builtin`, `wipe_and_replay_workflows` and `terra_workflows`.
 Those that deliveries start are named in `processors.providers.terra.backfill`,
 `processors.providers.headwater` and `processors.wipes`. Dates are YYYY-MM-DD; ranges include the
 last day.

@@ -11,8 +11,9 @@ fold, ADR 0006 the argument.
 Fail-stop. After any error, a partition accepts no more records until it is claimed again, because
 the caller's memory may be ahead of the log; claiming includes reading the log up to the claim. So
 what may be in the log is not sent again: a lost connection ends the leases of all partitions in
-flight on it. What a broker has refused is sent again, with the same sequence. A producer that failed a partition is not used for that partition or for new claims. Other partitions
-that were claimed through it continue to use it: they may have a leader when the failed one has not.
+flight on it. What a broker has refused is sent again, with the same sequence. A producer that
+failed a partition is not used for that partition or for new claims. Other partitions that were
+claimed through it continue to use it: they may have a leader when the failed one has not.
 
 Order. Appends may overlap. The records of an epoch in the log are always a prefix of what was
 passed to `append`: they go through one producer, batches are queued in the order of the calls, one
