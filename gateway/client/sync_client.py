@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Generator
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -55,21 +56,33 @@ class SyncClient(Client):
     def run(self, awaitable: Awaitable[T]) -> T:
         """Wait for the result of one of the client's methods; may raise what the method raises."""
         loop, ended = self._opened_loop(), threading.Event()
+        tasks: list[asyncio.Task[T]] = []
 
         async def result() -> T:
-            try:
-                return await awaitable
-            finally:
+            return await awaitable
+
+        def begin() -> None:
+            task = loop.create_task(result())
+            task.add_done_callback(lambda _: ended.set())
+            tasks.append(task)
+
+        def cancel() -> None:
+            if tasks:
+                tasks[0].cancel()
+            else:  # The interrupt came before the task began.
                 ended.set()
 
-        future = asyncio.run_coroutine_threadsafe(result(), loop)
         try:
-            return future.result()
+            loop.call_soon_threadsafe(begin)
+            ended.wait()
         except BaseException:
-            # For example after Ctrl-C. Code that cleans up must find it ended; a result stays.
-            if future.cancel():
-                ended.wait(_ENDS_WITHIN_S)
+            # For example Ctrl-C. Code that cleans up must find the task ended; a result stays.
+            loop.call_soon_threadsafe(cancel)
+            ended.wait(_ENDS_WITHIN_S)
             raise
+        if tasks[0].cancelled():
+            raise CancelledError("the client was closed")
+        return tasks[0].result()
 
     def iterate(self, items: AsyncGenerator[T, Any]) -> Generator[T, None, None]:
         """Yield the items of one of the client's methods that return many."""

@@ -252,7 +252,7 @@ def test_a_folder_is_deployed_activated_and_rolled_back_by_commands(system: Syst
     assert made.returncode == 0, made.stderr
     first = json.loads(made.stdout)
     assert not first["active"]
-    assert f"headwater deployments activate {first['id']}" in made.stderr
+    assert made.stderr == ""
     again = headwater(system, "deploy", ".", "--app", "orders", "--json", cwd=app)
     assert json.loads(again.stdout)["id"] == first["id"]
     assert headwater(system, "activate", first["id"]).returncode == 0

@@ -9,10 +9,9 @@ from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.failures import INSTANCE_EXISTS
 from headwater.schemas.history import HistoryAppended, StartRun
 from headwater.streams.clock import now_ms
-from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.workflows import log
+from headwater.streams.workflows.history_lease import HistoryLease
 from headwater.streams.workflows.instance_stores import DiskStore
 from tests.e2e.workflow_system import Sender
 from tests.waiting import until
@@ -26,15 +25,15 @@ def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
     client = a_client(topics)
     faults = 2
 
-    def faulty(lease: log.HistoryLease, key: bytes, record: HistoryAppended) -> Outgoing:
+    def faulty(lease: HistoryLease, key: bytes, record: HistoryAppended) -> tuple[bytes, bytes]:
         nonlocal faults
         if faults:
             faults -= 1
             raise InvariantViolation("a fault of ours")
-        return outgoing(lease, key, record)
+        return encoded(lease, key, record)
 
-    outgoing = log._outgoing
-    monkeypatch.setattr(log, "_outgoing", faulty)
+    encoded = HistoryLease._encoded
+    monkeypatch.setattr(HistoryLease, "_encoded", faulty)
     monkeypatch.setattr("headwater.streams.workflows.worker._PAUSE_AFTER_BUG_S", 0.1)
 
     async def scenario() -> None:

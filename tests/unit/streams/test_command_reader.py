@@ -15,7 +15,7 @@ from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.ownership.phases import OwnedPartitions
 from headwater.streams.workflows import command_reader
-from headwater.streams.workflows.command_reader import CommandReader
+from headwater.streams.workflows.command_reader import CommandHandling, CommandReader
 from tests.waiting import until
 
 PARTITION: Final = TopicPartition(WORKFLOW_COMMANDS, 0)
@@ -107,9 +107,7 @@ async def _fetched_while_a_timer_is_due(waits_in: str) -> None:
         cluster=Cluster("localhost:1"),
         name="worker",
         driver=driver,
-        clock=clock,
-        parked=lambda *_: None,
-        before_deciding=check,
+        handling=CommandHandling(clock, lambda *_: None, check),
         partitions=OwnedPartitions(),
         lost=lambda *_: None,
     )
