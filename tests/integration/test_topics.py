@@ -59,6 +59,10 @@ def alter(kafka: str, topic: str, **config: str) -> None:
         named = {name.replace("_", "."): value for name, value in config.items()}
         await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, named)])
         await admin.close()
+        # The controller has answered; the broker knows of it a moment later.
+        async with asyncio.timeout(PATIENCE_S):
+            while not named.items() <= (await describe_catalog(Cluster(kafka)))[topic].own.items():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
     asyncio.run(whole())
 
