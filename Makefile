@@ -28,7 +28,7 @@ up: setup ## Run everything on this machine, with a demo day; Ctrl-C stops it (A
 demo: setup ## Like up, but stop once the rows are printed
 	@$(BIN)/headwater up --demo $(ARGS)
 
-check: lint ## Everyday use: lint, and the tests that need neither Kafka nor Postgres, in two minutes
+check: lint ## Everyday use: lint, and the tests that need neither Kafka nor Postgres, in three minutes
 	@$(PYTEST) tests/architecture tests/unit tests/property tests/workflows $(ARGS)
 
 test: setup .venv-notebook/stamp ## Run every test, with real Kafka and Postgres (ARGS="-k name")
