@@ -1,14 +1,16 @@
 """The alternative with Quix Streams as it is: its state on disk, its changelog, its sinks.
 
-`python -m benchmarks.quix BOOTSTRAP DSN` reads its raw topic, merges into its state (RocksDB, one
-changelog record per change: that is its topic of rows) and upserts changed rows into Postgres
-through a custom sink, at every checkpoint; it reports `rows`, the deliveries so far. Its package is
-installed by `make bench` only: a dependency of the benchmark, not of Headwater.
+`python -m benchmarks.quix BOOTSTRAP DSN TOPIC TABLE CHECKPOINT_S` reads a raw topic, merges into
+its state (RocksDB, one changelog record per change: that is its topic of rows) and upserts changed
+rows into Postgres through a custom sink, at every checkpoint. It reports `rows`, the deliveries so
+far, and `idle_s`, for how long the last of them waited for a checkpoint. Its package is installed
+by `make bench` only: a dependency of the benchmark, not of Headwater.
 """
 
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,13 +20,10 @@ from quixstreams import Application, State
 from quixstreams.sinks import BatchingSink, SinkBatch
 from typing_extensions import override
 
-from benchmarks import rows, topics
+from benchmarks import rows
 from benchmarks.reporting import report
 
-_TABLE: Final = "bench_quix"
 _ROWS_A_STATEMENT: Final = 1_000
-#: Its default of 5 s would be most of a round. Shorter intervals cost more than they save.
-_CHECKPOINT_EVERY_S: Final = 0.5
 #: Longer than it is suspended while its topic is filled.
 _SESSION_MS: Final = 30_000
 
@@ -32,14 +31,21 @@ _SESSION_MS: Final = 30_000
 class PostgresSink(BatchingSink):  # type: ignore[misc]  # not installed where types are checked
     """Upserts the rows that a checkpoint has changed, every row once."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, table: str) -> None:
         super().__init__()
         self._connection = psycopg.connect(dsn, autocommit=True)
-        self._upsert = rows.upsert(_TABLE)
+        self._upsert = rows.upsert(table)
         self._count = 0
+        self._added = time.monotonic()
+
+    @override
+    def add(self, *args: Any, **kwargs: Any) -> None:
+        super().add(*args, **kwargs)
+        self._added = time.monotonic()
 
     @override
     def write(self, batch: SinkBatch) -> None:
+        idle_s = time.monotonic() - self._added
         changed: dict[tuple[Any, ...], dict[str, Any]] = {}
         for item in batch:
             row = item.value
@@ -50,7 +56,7 @@ class PostgresSink(BatchingSink):  # type: ignore[misc]  # not installed where t
                 part = orjson.dumps(all_rows[start : start + _ROWS_A_STATEMENT]).decode()
                 self._connection.execute(self._upsert, (part,))
         self._count += batch.size
-        report(rows=self._count)
+        report(rows=self._count, idle_s=idle_s)
 
 
 def _fold(value: bytes, state: State) -> list[dict[str, Any]]:
@@ -64,20 +70,20 @@ def _fold(value: bytes, state: State) -> list[dict[str, Any]]:
     return changed
 
 
-def _main(bootstrap: str, dsn: str) -> None:
-    rows.make_table(dsn, _TABLE)
+def _main(bootstrap: str, dsn: str, topic: str, table: str, checkpoint_s: float) -> None:
+    rows.make_table(dsn, table)
     directory = Path(tempfile.mkdtemp(prefix="headwater-bench-quix-"))
     app = Application(
         broker_address=bootstrap,
-        consumer_group="bench-quix",
+        consumer_group=topic,
         auto_offset_reset="earliest",
-        commit_interval=_CHECKPOINT_EVERY_S,
+        commit_interval=checkpoint_s,
         state_dir=directory,
         loglevel="WARNING",
         consumer_extra_config={"session.timeout.ms": _SESSION_MS},
     )
-    source = app.topic(topics.QUIX, value_deserializer="bytes", key_deserializer="bytes")
-    app.dataframe(source).apply(_fold, stateful=True, expand=True).sink(PostgresSink(dsn))
+    source = app.topic(topic, value_deserializer="bytes", key_deserializer="bytes")
+    app.dataframe(source).apply(_fold, stateful=True, expand=True).sink(PostgresSink(dsn, table))
     try:
         app.run()
     finally:
@@ -85,4 +91,4 @@ def _main(bootstrap: str, dsn: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2])
+    _main(*sys.argv[1:5], float(sys.argv[5]))
