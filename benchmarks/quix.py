@@ -91,4 +91,5 @@ def _main(bootstrap: str, dsn: str, topic: str, table: str, checkpoint_s: float)
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:5], float(sys.argv[5]))
+    _bootstrap, _dsn, _topic, _table, _checkpoint_s = sys.argv[1:]
+    _main(_bootstrap, _dsn, _topic, _table, float(_checkpoint_s))
