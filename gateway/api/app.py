@@ -28,6 +28,7 @@ from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
 from headwater.gateway.api.deployments.routes import deployment_routers
+from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
 from headwater.gateway.api.json_bodies import ANY_JSON, BodyKind, LimitedBodies
 from headwater.gateway.api.monitoring import Metrics, health_routes
@@ -118,7 +119,8 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
     limited = LimitedBodies(bodies, peer_of, settings.limits)
     report_refusal = refusal_recorder(refusals, peer_of, ports.clock)
     callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
-    service = _workflow_service(settings, ports.workflows, limited)
+    streams = EventStreams()
+    service = _workflow_service(settings, ports.workflows, limited, streams)
     watching = ports.reader.with_own_pool()
     watch = _loop_watch(metrics)
     receivers: dict[str, Receiver] = {}
@@ -140,7 +142,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
             *(_receiving(receiver, path) for path, receiver in receivers.items() if path != _ROOT),
             _at_root(Home(_VERSION, tuple(receivers)), receivers.get(_ROOT)),
             _any_other_source(", ".join(source.name for source in sources)),
-            read_routes(ports.reader, callers),
+            read_routes(ports.reader, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
             *_operators_routes(settings, ports, providers_of(sources), limited),
             _console(settings, ports.clock, report_refusal, limited),
@@ -308,7 +310,7 @@ async def _running(
 
 
 def _workflow_service(
-    settings: Settings, workflows: WorkflowPorts, bodies: LimitedBodies
+    settings: Settings, workflows: WorkflowPorts, bodies: LimitedBodies, streams: EventStreams
 ) -> WorkflowService:
     """Return the workflow service, with the keys of the settings."""
     return WorkflowService(
@@ -321,6 +323,7 @@ def _workflow_service(
         tick_urls=settings.tick_urls,
         bodies=bodies,
         limits=settings.limits,
+        streams=streams,
     )
 
 

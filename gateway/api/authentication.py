@@ -17,6 +17,7 @@ from litestar.types import Scope
 
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyConnection, AsyncGuard
+from headwater.gateway.api.tokens.key_source import KeysUnavailable
 from headwater.gateway.api.tokens.verifier import TokenRefused, Verifier
 
 #: Key of the application's state.
@@ -282,6 +283,16 @@ class Callers:
                 "user's token",
             )
         connection.scope["state"][_USER] = user_id
+
+    async def still_admits(self, connection: AnyConnection) -> bool:
+        """Whether a user or reader that was admitted still is: tokens expire."""
+        if connection.scope["state"][_USER] is None:
+            return has_key(connection.headers, self._read_key)
+        try:
+            await self._user(connection.headers, "a user's token")
+        except (Problem, KeysUnavailable):
+            return False
+        return True
 
     async def _user(self, headers: Headers, expected: str) -> str:
         token = bearer_of(headers)

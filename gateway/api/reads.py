@@ -7,20 +7,22 @@ from typing import Annotated, Final
 import msgspec
 from litestar import Router, get
 from litestar.openapi import ResponseSpec
-from litestar.params import QueryParameter
+from litestar.params import HeaderParameter, QueryParameter
 from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 
 from headwater.gateway.api.authentication import Callers, user_or_reader
 from headwater.gateway.api.body_limits import Streamed
+from headwater.gateway.api.event_streams import MEDIA_TYPE, EventStreams
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import READ_KEY, USER_TOKEN, problem_responses
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import moment_of, with_checked_parameters
 from headwater.gateway.api.request_scope import AnyRequest
+from headwater.gateway.api.row_streams import RowChanges, RowStreams, change_of
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.deliveries.sync import SYNCED, SyncPage, changes
-from headwater.projections.postgres.connections import PAGE_MAX, Row
+from headwater.projections.deliveries.sync import SYNCED, SyncPage, changes, progress
+from headwater.projections.postgres.connections import PAGE_MAX
 from headwater.projections.projector.store import SYNC_KEPT_DAYS
 from headwater.schemas.errors import HeadwaterError
 
@@ -40,12 +42,22 @@ token only those of the user.
 
 With `Accept: {NDJSON}` the response has one line for each row, `{{"table", "row"}}` or
 `{{"table", "deleted": true, "key"}}`, and ends with `{{"cursor", "has_more"}}`; without that last
-line, the response is incomplete. Without a limit, it continues until there are no more rows."""
+line, the response is incomplete. Without a limit, it continues until there are no more rows.
+
+With `Accept: {MEDIA_TYPE}` the response does not end: server-sent events `row` and `deleted` with
+the data of such lines, first those since the cursor, then every change within about a second. Event
+ids are cursors, and `Last-Event-ID` continues after one. The last row of a page has its id, so rows
+may come again after a reconnection. Comments keep the connection alive."""
 
 _RESPONSES: Final = {
     200: ResponseSpec(SyncPage, generate_examples=False, description="The changed rows."),
     **problem_responses(
-        "invalid_cursor", "cursor_expired", "forbidden", "store_unavailable", "jwks_unavailable"
+        "invalid_cursor",
+        "cursor_expired",
+        "forbidden",
+        "overloaded",
+        "store_unavailable",
+        "jwks_unavailable",
     ),
 }
 
@@ -63,8 +75,9 @@ Limit = Annotated[
 _USER_CHARS: Final = 512
 
 
-def read_routes(reader: Reader, callers: Callers) -> Router:
+def read_routes(reader: Reader, callers: Callers, streams: EventStreams) -> Router:
     """Return the router of the sync route."""
+    row_streams = RowStreams(RowChanges(lambda: progress(reader)), streams)
 
     @get(
         "/sync",
@@ -72,7 +85,7 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
         description=_DESCRIPTION,
         responses=_RESPONSES,
     )
-    async def sync(
+    async def sync(  # noqa: PLR0913, PLR0917 (one argument for each parameter of the route)
         request: AnyRequest,
         since: Annotated[
             str | None,
@@ -88,6 +101,12 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
             str | None, QueryParameter(description="Only the rows of this table.")
         ] = None,
         limit: Limit = _PAGE_DEFAULT,
+        last_event_id: Annotated[
+            str | None,
+            HeaderParameter(
+                name="last-event-id", description="Streams only: id of the last event; a cursor."
+            ),
+        ] = None,
     ) -> ASGIApp:
         check_texts(_USER_CHARS, user_id=user_id)
         owner = _owner(user_or_reader(request.scope), user_id)
@@ -97,6 +116,10 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
                 f"table: expected one of {', '.join(SYNCED)}, found {table[:60]!r}",
                 field="table",
             )
+        media_type = request.accept.best_match([_JSON, NDJSON, MEDIA_TYPE])
+        if media_type == MEDIA_TYPE:
+            streams.require_capacity()
+            cursor = last_event_id or cursor
         moment = None
         if cursor is None and since is not None:
             if since[:1].isdigit():  # No cursor begins with a digit.
@@ -110,7 +133,9 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
             )
 
         page = await page_after(cursor)
-        if request.accept.best_match([_JSON, NDJSON]) != NDJSON:
+        if media_type == MEDIA_TYPE:
+            return row_streams.response(page, page_after, lambda: callers.still_admits(request))
+        if media_type != NDJSON:
             return ASGIResponse(body=msgspec.json.encode(page), media_type=_JSON)
         all_pages = "limit" not in request.query_params
         return Streamed(iterator=_lines(page, page_after if all_pages else None), media_type=NDJSON)
@@ -156,14 +181,8 @@ async def _lines(
 
 def _lines_of_rows(page: SyncPage) -> bytes:
     lines = [
-        msgspec.json.encode({"table": table, **_line(row)})
+        msgspec.json.encode(change_of(table, row))
         for table, rows in page.tables.items()
         for row in rows
     ]
     return b"".join(line + b"\n" for line in lines)
-
-
-def _line(row: Row) -> dict[str, object]:
-    if row.get("deleted") is not True:
-        return {"row": row}
-    return {"deleted": True, "key": {name: row[name] for name in row if name != "deleted"}}

@@ -1,7 +1,7 @@
 """Access of commands to a gateway: a client, JSON of any route, and readable errors."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,6 +28,7 @@ from headwater.streams.clock import now_ms
 if TYPE_CHECKING:
     import httpx
 
+    from headwater.gateway.client.answers import StreamItem
     from headwater.gateway.client.sync_client import SyncClient
 
 
@@ -130,6 +131,16 @@ class Api:
         """Return the answer of a GET request, whatever its status."""
         with readable_errors():
             return self.client.run(self.client.exchange(_get(path, parameters)))
+
+    def follow(
+        self, path: str, last_id: str, **parameters: str | int | None
+    ) -> "Generator[StreamItem[Any]]":
+        """Yield the items of a stream of server-sent events after an id, while it is open.
+
+        Raises:
+            ClientError: It cannot be opened, or has ended.
+        """
+        return self.client.iterate(self.client.follow(_get(path, parameters), last_id))
 
     def _json(self, request: Request) -> Any:  # noqa: ANN401 (JSON)
         from headwater.gateway.client.answers import value_of  # noqa: PLC0415 (loads more than --help needs)

@@ -9,11 +9,11 @@ from collections.abc import Set as AbstractSet
 from contextlib import closing
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from headwater.gateway.cli.api import Api, readable_errors
+from headwater.gateway.cli.api import Api, explained, readable_errors
 from headwater.gateway.cli.options import examples, settings_from, url_option
 from headwater.gateway.cli.output import say
 from headwater.gateway.cli.results import Columns, Result, prints
@@ -23,8 +23,12 @@ from headwater.gateway.client.transport import retry_after
 from headwater.gateway.settings.addresses import url_of
 from headwater.processors.wipes import digest
 from headwater.projections.postgres import wide_view
+from headwater.schemas.failures import ClientError
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.tables import BIOMARKERS, DAILY_SUMMARY, Table
+
+if TYPE_CHECKING:
+    from headwater.gateway.client.answers import StreamItem
 
 #: Rows of a page: some hundred kilobytes of JSON, a fraction of a second on either side.
 PAGE_ROWS: Final = 1000
@@ -32,6 +36,8 @@ PAGE_ROWS: Final = 1000
 #: Attempts in all. With waits of 0.5, 1, 2, 4 and 8 s they outlast a restart of any process.
 ATTEMPTS_MAX: Final = 6
 _FIRST_WAIT_S: Final = 0.5
+#: Wait before a stream is opened again.
+_REOPEN_S: Final = 1.0
 #: A server may name a longer wait than a person at a terminal wants.
 _LONGEST_WAIT_S: Final = 30.0
 
@@ -104,8 +110,6 @@ class Mirror:
             raise SyncFailed(f"expected a SQLite file at {self._path}, found: {error}") from error
 
     def _sync(self, database: sqlite3.Connection, since: str | None) -> dict[str, int]:
-        # All tables together have one cursor; a table that is copied alone has its own.
-        scope = self._table or ""
         names = [self._table] if self._table else list(TABLE_BY_NAME)
         database.execute(
             f"CREATE TABLE IF NOT EXISTS {_CURSOR_TABLE}"
@@ -116,11 +120,7 @@ class Mirror:
         if BIOMARKERS.name in names:
             database.execute(f"DROP VIEW IF EXISTS {wide_view.NAME}")
             database.execute(wide_view.definition())
-        row = database.execute(
-            f"SELECT cursor FROM {_CURSOR_TABLE} WHERE of = ?",  # noqa: S608 (a constant)
-            (scope,),
-        ).fetchone()
-        cursor: str | None = row[0] if row else None
+        cursor = self._cursor(database)
         written = dict.fromkeys(names, 0)
         from_scratch = False
         more = True
@@ -133,19 +133,66 @@ class Mirror:
                 self._report("The cursor has expired on the server: starting over from scratch.")
                 cursor, from_scratch = None, True
                 continue
+            cursor = page["cursor"]
             with database:
                 if from_scratch:
                     _empty(database, names)
                     from_scratch = False
-                for name, rows in page["tables"].items():
-                    written[name] = written.get(name, 0) + self._write(database, name, rows)
-                cursor = page["cursor"]
-                database.execute(
-                    f"INSERT INTO {_CURSOR_TABLE} VALUES (?, ?)"  # noqa: S608 (a constant)
-                    " ON CONFLICT (of) DO UPDATE SET cursor = excluded.cursor",
-                    (scope, cursor),
-                )
+                for name, count in self._apply(database, page["tables"], cursor).items():
+                    written[name] = written.get(name, 0) + count
             more = page["has_more"]
+        return written
+
+    def follow(self, stream: Callable[[str], Iterable["StreamItem[Any]"]]) -> None:
+        """Copy what changes, from the cursor of the file on, until the stream ends.
+
+        Args:
+            stream: Opens the stream of `/v1/sync` after a cursor.
+
+        Raises:
+            SyncFailed: The file cannot be written.
+            ClientError: The stream cannot be opened, or has ended.
+        """
+        try:
+            with closing(sqlite3.connect(self._path)) as database:
+                cursor = self._cursor(database) or ""
+                tables: dict[str, list[dict[str, Any]]] = {}
+                for item in stream(cursor):
+                    change = item.data
+                    row = change.get("row") or {"deleted": True, **change["key"]}
+                    tables.setdefault(change["table"], []).append(row)
+                    # Only the last change of a page has an id.
+                    if item.id != cursor:
+                        cursor = item.id
+                        with database:
+                            written = self._apply(database, tables, cursor)
+                        self._report(", ".join(f"{name} {n}" for name, n in written.items()))
+                        tables = {}
+        except sqlite3.Error as error:
+            raise SyncFailed(f"expected a SQLite file at {self._path}, found: {error}") from error
+
+    @property
+    def _scope(self) -> str:
+        """All tables together have one cursor; a table that is copied alone has its own."""
+        return self._table or ""
+
+    def _cursor(self, database: sqlite3.Connection) -> str | None:
+        row = database.execute(
+            f"SELECT cursor FROM {_CURSOR_TABLE} WHERE of = ?",  # noqa: S608 (a constant)
+            (self._scope,),
+        ).fetchone()
+        return row[0] if row else None
+
+    def _apply(
+        self, database: sqlite3.Connection, tables: Mapping[str, Any], cursor: str
+    ) -> dict[str, int]:
+        """Write a page and its cursor; return the number of rows by table."""
+        written = {name: self._write(database, name, rows) for name, rows in tables.items()}
+        database.execute(
+            f"INSERT INTO {_CURSOR_TABLE} VALUES (?, ?)"  # noqa: S608 (a constant)
+            " ON CONFLICT (of) DO UPDATE SET cursor = excluded.cursor",
+            (self._scope, cursor),
+        )
         return written
 
     def _page(self, cursor: str | None, since: str | None) -> dict[str, Any]:
@@ -286,6 +333,7 @@ def _stored(value: object) -> object:
         "headwater sync --db headwater.sqlite --since 2026-07-01T00:00:00Z",
         "headwater sync --db sleep.sqlite --table sleep_sessions",
         'headwater sync --db mine.sqlite --token "$(headwater token user_amara)"',
+        "headwater sync --db headwater.sqlite --follow",
     )
 )
 @click.option(
@@ -301,19 +349,26 @@ def _stored(value: object) -> object:
     help="For the first copy: only rows written at or after this time. Later copies continue.",
 )
 @click.option("--table", help="Only the rows of this table. Default: all tables.")
+@click.option(
+    "--follow", is_flag=True, help="Go on: copy what changes within a second, until interrupted."
+)
 @click.option("--key", help="The readers' key. Default: HEADWATER_READ_KEY.")
 @click.option("--token", help="A user's token, instead of the key: only this user's rows.")
 @url_option
 @prints
-def sync(
+def sync(  # noqa: PLR0913, PLR0917 (one argument for each option)
     database: Path,
     since: str | None,
     table: str | None,
+    follow: bool,
     key: str | None,
     token: str | None,
     url: str | None,
 ) -> Result:
-    """Copy the rows into a SQLite file: everything at first, then changes."""
+    """Copy the rows into a SQLite file: everything at first, then changes.
+
+    With --follow it does not end. After a lost connection it continues where it was.
+    """
     if key and token:
         raise click.UsageError("expected --key or --token, found both")
     settings = settings_from(read_key=key)
@@ -322,6 +377,8 @@ def sync(
     mirror = Mirror(database, api.exchange, report=say, sleep=time.sleep, table=table)
     with readable_errors():
         written = mirror.sync(since)
+    if follow:
+        _follow(mirror, api, table)
     rows = [{"table": name, "rows": count} for name, count in written.items()]
     query = shlex.quote(f"select * from {table or DAILY_SUMMARY.name} limit 5")  # noqa: S608 (shown)
     hints = [
@@ -329,3 +386,16 @@ def sync(
         "Run the same command again to bring it up to date.",
     ]
     return Result(answer=rows, tables=[Columns(("table", "rows")).table(rows)], hints=hints)
+
+
+def _follow(mirror: Mirror, api: Api, table: str | None) -> None:
+    """Copy what changes, until interrupted."""
+    say("Following; interrupt to stop.")
+    while True:
+        try:
+            mirror.follow(lambda cursor: api.follow("/v1/sync", cursor, table=table))
+        except ClientError as error:
+            say(f"{explained(error.code, error.detail)}; continuing")
+        time.sleep(_REOPEN_S)
+        # It waits for the server, and starts over if the cursor has expired.
+        mirror.sync()

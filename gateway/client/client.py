@@ -33,6 +33,7 @@ from headwater.streams.clock import now_ms
 if TYPE_CHECKING:
     import httpx
 
+    from headwater.gateway.client.answers import StreamItem
     from headwater.gateway.client.requests import HttpAnswer
     from headwater.gateway.client.session import Session
 
@@ -318,6 +319,18 @@ class Client:
             ClientError: There was no answer.
         """
         return await self._entered.transport.exchange(self._of_gateway(request))
+
+    def follow(self, request: Request, last_id: str = "") -> "AsyncGenerator[StreamItem[Any]]":
+        """Yield the items of any stream of the gateway, below its URL, reconnecting as needed.
+
+        Args:
+            request: The request.
+            last_id: Id after which to continue.
+
+        Raises:
+            ClientError: The stream cannot be opened again.
+        """
+        return self._entered.follow(self._of_gateway(request), last_id)
 
     def _of_gateway(self, request: Request) -> Request:
         return replace(request, path=f"{self._entered.gateway}{request.path}")

@@ -209,7 +209,7 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
         Args:
             last_id: `.id` of the item after which to continue.
         """
-        stream = self._session.follow(f"{self._path}/events-stream", self._key, last_id)
+        stream = self._session.follow_instance(f"{self._path}/events-stream", self._key, last_id)
         async with aclosing(stream) as items:
             async for item in items:
                 yield item

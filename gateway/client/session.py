@@ -268,16 +268,20 @@ class Session:
         self._positions.note(answer.position, instance)
         return answer
 
-    async def follow(
+    def follow_instance(
         self, path: str, instance: str, last_id: str = ""
     ) -> AsyncGenerator[StreamItem[Any]]:
+        """Yield the items of an instance's stream, as `follow` does."""
+        seen = encoded_query({"min_position": self._positions.seen(instance)})
+        request = Request(method="GET", path=path, repeat=Repeat.READ, query=seen)
+        return self.follow(request, last_id)
+
+    async def follow(self, request: Request, last_id: str = "") -> AsyncGenerator[StreamItem[Any]]:
         """Yield the items of a stream until its end, reconnecting as needed.
 
         Raises:
             ClientError: The stream cannot be opened again.
         """
-        seen = encoded_query({"min_position": self._positions.seen(instance)})
-        request = Request(method="GET", path=path, repeat=Repeat.READ, query=seen)
         failures = 0
         while True:
             stream, opened = EventStream(last_id), False

@@ -120,6 +120,20 @@ class _DatabaseState(msgspec.Struct, frozen=True, kw_only=True):
     next_epoch_began: str | None
 
 
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Progress of the projector.
+
+    Attributes:
+        offsets: Grows with every record that is applied.
+        horizon: Every transaction before it has ended.
+        next_transaction: After all transactions that had begun.
+    """
+
+    offsets: int
+    horizon: str
+    next_transaction: str
+
+
 def _changes_query(table: Table, condition: sql.SQL) -> bytes:
     key = key_columns(table)
     after = [
@@ -180,6 +194,18 @@ async def changes(
             else:
                 cursor = _first(state, since, user_id, table)
             return await _page(connection, cursor, state.horizon, limit)
+
+
+async def progress(reader: PooledReader) -> Progress:
+    """Read how far the projector is with the synced tables.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    topics = [table.topic for table in ALL_TABLES]
+    async with reader.connection() as connection:
+        result = await connection.execute(statement("sync_progress"), {"topics": topics})
+        return msgspec.convert(await result.fetchone(), Progress)
 
 
 async def _database_state(connection: AsyncConnection[DictRow], epoch: str) -> _DatabaseState:

@@ -144,6 +144,16 @@ select
 from projection_identity i
 left join sync_epochs c on c.id::text = %(epoch)s
 
+-- name: sync_progress
+-- The projector's progress. What it has written before this was read is visible to a page of sync
+-- once the horizon is at least `next_transaction`.
+select
+    coalesce(sum(next_offset), 0)::bigint as offsets,
+    pg_snapshot_xmin(pg_current_snapshot())::text as horizon,
+    pg_snapshot_xmax(pg_current_snapshot())::text as next_transaction
+from projection_offsets
+where topic = any(%(topics)s)
+
 -- name: prune_sync
 -- Rows that no valid cursor needs anymore.
 with forgotten as (

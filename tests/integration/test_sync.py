@@ -1,18 +1,29 @@
 """Sync on a real Postgres: every change is seen, whatever order transactions end in."""
 
 import asyncio
+import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import psycopg
 import pytest
 
+from headwater.gateway.api.event_streams import EventStreams
+from headwater.gateway.api.row_streams import RowChanges, RowStreams
+from headwater.gateway.client.session import EventStream
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.row_readers import ROW_TYPES
-from headwater.projections.deliveries.sync import _CHANGES, _CHANGES_OF_USER, SyncPage, changes
+from headwater.projections.deliveries.sync import (
+    _CHANGES,
+    _CHANGES_OF_USER,
+    SyncPage,
+    changes,
+    progress,
+)
 from headwater.projections.errors import CursorExpired, InvalidCursor
 from headwater.projections.postgres.binary_rows import BinaryRows, BinaryRowsDumper, array_of
 from headwater.projections.postgres.cursors import pack, unpack
@@ -24,6 +35,7 @@ from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
 from tests.integration.written import Written, apply, day, row, stamp, table_record
 
 NOW_MS = 1_767_300_000_000
+Chunks: TypeAlias = AsyncGenerator[bytes, None]
 
 
 class System:
@@ -144,6 +156,40 @@ def test_a_transaction_that_ends_late_is_not_skipped(migrated: str):
         rows, cursor = await system.all(cursor)
         assert [row["user_id"] for _, row in rows] == ["slow", "quick"]
         assert (await system.all(cursor))[0] == []
+
+    in_a_system(migrated, scenario)
+
+
+def test_a_stream_has_a_transaction_that_ends_late(migrated: str):
+    async def scenario(system: System) -> None:
+        streams = EventStreams()
+        rows = RowStreams(RowChanges(lambda: progress(system.reader)), streams)
+
+        async def admits() -> bool:
+            return True
+
+        response = rows.response(await system.page(), system.page, admits)
+        messages, stream = [], EventStream()
+        async with asyncio.timeout(60), aclosing(cast("Chunks", response.iterator)) as chunks:
+            async with await psycopg.AsyncConnection.connect(system.dsn) as slow:
+                await slow.execute(
+                    "insert into daily_summary (user_id, source, datetime, column_sources, "
+                    "updated_at) values ('slow', 'garmin', '2026-01-01', '{}', now())"
+                )
+                await apply(system.store, [day("quick", "2026-01-01")])
+                # The beginning of the stream; after it, nothing while the transaction is open.
+                messages += stream.feed(await anext(chunks))
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(
+                        asyncio.shield(next_chunk := asyncio.ensure_future(anext(chunks))), 1
+                    )
+                await slow.commit()
+            messages += stream.feed(await next_chunk)
+            while len(messages) < 2:
+                messages += stream.feed(await anext(chunks))
+        users = [json.loads(message.data)["row"]["user_id"] for message in messages]
+        assert users == ["slow", "quick"]
+        assert (await system.page(messages[-1].id)).tables["daily_summary"] == []
 
     in_a_system(migrated, scenario)
 

@@ -1,9 +1,6 @@
 """Routes that read workflows and instances, and stream live changes of an instance."""
 
-import asyncio
-import re
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
 from typing import Final
 
 from litestar import Response, get
@@ -11,7 +8,7 @@ from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler
 
 from headwater.gateway.api.body_limits import Streamed
-from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.event_streams import MEDIA_TYPE, EventStreams, encode_message
 from headwater.gateway.api.workflows import examples
 from headwater.gateway.api.workflows.openapi import read_spec
 from headwater.gateway.api.workflows.parameters import (
@@ -32,22 +29,12 @@ from headwater.schemas.answers import STREAMED, Answer, Instance, StatusOfRun
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
 
-#: Seconds without a message after which a comment is sent: many proxies close a connection that is
-#: idle for 30 to 60 s.
-HEARTBEAT_S: Final = 15.0
-#: Streams at a time. A stream queries Postgres when its partition advances, at most every _GAP_S.
-STREAMS_MAX: Final = 200
+#: Seconds between two queries of a stream, at least.
 _GAP_S: Final = 0.05
 #: Seconds before a stream queries Postgres again when it is unavailable.
 _RETRY_S: Final = 1.0
-#: Milliseconds for the client to wait before it reconnects.
-_BEGIN: Final = b"retry: 1000\n\n"
-_HEARTBEAT: Final = b": still here\n\n"
-
 #: Event name of a message by the type of its data; the last message of a stream is named `end`.
 _EVENT_NAMES: Final = {kind: event for event, kind in STREAMED.items() if event != "end"}
-
-_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
 class Tails:
@@ -58,73 +45,35 @@ class Tails:
     a client that resumes after an id gets every message once.
     """
 
-    def __init__(
-        self, workflows: Workflows, freshness: Freshness, *, heartbeat_s: float = HEARTBEAT_S
-    ) -> None:
+    def __init__(self, workflows: Workflows, freshness: Freshness, streams: EventStreams) -> None:
         self._workflows = workflows
         self._freshness = freshness
-        self._heartbeat_s = heartbeat_s
-        self._closing = asyncio.Event()
-        self.count = 0
+        self.streams = streams
 
-    def close(self) -> None:
-        """End all streams; clients reconnect, to another gateway or later."""
-        self._closing.set()
-
-    def require_capacity(self) -> None:
-        """Refuse another stream when as many as allowed are open.
-
-        Raises:
-            Problem: Too many streams are open.
-        """
-        if self.count >= STREAMS_MAX:
-            raise Problem(
-                "overloaded", f"expected at most {STREAMS_MAX} streams at a time, found as many"
-            )
-
-    def response(self, row: LocatedInstance, after: int) -> "Streamed":
+    def response(self, row: LocatedInstance, after: int) -> Streamed:
         """Return the stream of an instance's changes after an offset."""
         position = format_positions({row.partition: row.offset})
-        return Streamed(
-            iterator=self._follow(row, after),
-            media_type="text/event-stream",
-            headers={HEADER: position, "cache-control": "no-cache", "x-accel-buffering": "no"},
-        )
-
-    async def _follow(self, row: LocatedInstance, after: int) -> AsyncGenerator[bytes, None]:
-        self.count += 1
-        try:
-            yield _BEGIN
-            async with aclosing(self._chunks(row, after)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-        finally:
-            self.count -= 1
+        return self.streams.response(self._chunks(row, after), {HEADER: position})
 
     async def _chunks(self, row: LocatedInstance, after: int) -> AsyncGenerator[bytes, None]:
-        loop = asyncio.get_running_loop()
         partition, status = row.partition, _status(row.instance)
-        idle_since = loop.time()
-        while not self._closing.is_set():
+        while not self.streams.closing.is_set():
             seen = self._freshness.applied().get(partition, -1)
             changes = await self._changes(row.instance, after)
             if changes is None:
-                await self._sleep(_RETRY_S)
+                await self.streams.sleep(_RETRY_S)
             else:
                 after = changes.offset
                 status = _latest(changes.rows) or status
                 if changes.rows:
                     yield b"".join(_messages(changes.rows))
-                    idle_since = loop.time()
                 if changes.more:
                     continue
                 if status.ended:
                     yield message("end", status, after)
                     return
                 await self._wait_for_advance(partition, seen)
-            if loop.time() - idle_since >= self._heartbeat_s:
-                yield _HEARTBEAT
-                idle_since = loop.time()
+            yield b""
 
     async def _changes(self, instance: Instance, after: int) -> Changes | None:
         """Return the changes after an offset; None while Postgres is unavailable or rebuilt."""
@@ -135,39 +84,20 @@ class Tails:
 
     async def _wait_for_advance(self, partition: int, seen: int) -> None:
         """Wait until a partition advances, the next heartbeat is due, or all streams end."""
-        await self._sleep(_GAP_S)
-        advanced = asyncio.ensure_future(
-            self._freshness.wait_until_applied(
-                {partition: seen + 1}, self._heartbeat_s, patient=True
+        await self.streams.sleep(_GAP_S)
+        try:
+            await self.streams.until_closing(
+                self._freshness.wait_until_applied(
+                    {partition: seen + 1}, self.streams.heartbeat_s, patient=True
+                )
             )
-        )
-        closing = asyncio.ensure_future(self._closing.wait())
-        try:
-            await asyncio.wait((advanced, closing), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            advanced.cancel()
-            closing.cancel()
-            await asyncio.gather(advanced, closing, return_exceptions=True)
-        if advanced.done() and not advanced.cancelled() and advanced.exception() is not None:
-            await self._sleep(_RETRY_S)
-
-    async def _sleep(self, seconds: float) -> None:
-        """Sleep, but return early when all streams end."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._closing.wait()
-        except TimeoutError:
-            pass
+        except StoreUnavailable:
+            await self.streams.sleep(_RETRY_S)
 
 
 def message(event: str, data: Answer, offset: int | None) -> bytes:
     """Encode a message; without an offset the client keeps the previous id."""
-    lines = [b"event: " + event.encode()]
-    if offset is not None:
-        lines.append(b"id: %d" % offset)
-    # A workflow author's value may be JSON on several lines.
-    lines += [b"data: " + line for line in _LINE_END.split(encode(data))]
-    return b"\n".join(lines) + b"\n\n"
+    return encode_message(event, encode(data), offset)
 
 
 def _messages(rows: tuple[Changed, ...]) -> Iterator[bytes]:
@@ -303,9 +233,7 @@ def tail_route(query_service: QueryService, tails: Tails) -> HTTPRouteHandler:
         description="Server-sent events: `status`, `step`, `token`, `event` and `log`, with the "
         "same data as in a history, and `end` when the instance has ended. The stream begins with "
         "the current run, or after Last-Event-ID. Comments keep the connection alive.",
-        **read_spec(
-            str, examples.TAIL, "overloaded", INSTANCE_NOT_FOUND, media_type="text/event-stream"
-        ),
+        **read_spec(str, examples.TAIL, "overloaded", INSTANCE_NOT_FOUND, media_type=MEDIA_TYPE),
     )
     async def follow_instance(
         workflow: PathName,
@@ -316,7 +244,7 @@ def tail_route(query_service: QueryService, tails: Tails) -> HTTPRouteHandler:
     ) -> Streamed:
         applied = await query_service.wait_until_applied(position)
         row = await query_service.find_instance(workflow, instance_id, applied)
-        tails.require_capacity()
+        tails.streams.require_capacity()
         after = last_event if last_event_id is None else last_event_id
         return tails.response(row, -1 if after is None else after)
 

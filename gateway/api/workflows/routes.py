@@ -11,6 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler
 
 from headwater.gateway.api.authentication import programs_only
+from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.json_bodies import LimitedBodies
 from headwater.gateway.api.request_parameters import with_checked_parameters
 from headwater.gateway.api.workflows.authorization import Authorizer, WorkflowHooks
@@ -115,12 +116,13 @@ class WorkflowService:
         tick_urls: Sequence[str],
         bodies: LimitedBodies,
         limits: Limits,
+        streams: EventStreams,
     ) -> None:
         self._ports = ports
         self._requests = requests_within(limits)
         self._freshness = Freshness(ports.workflows.next_offsets)
         self._ticks = Ticks(tick_urls if keys.tick else ())
-        self._tails = Tails(ports.workflows, self._freshness)
+        self._tails = Tails(ports.workflows, self._freshness, streams)
         #: Also guards routes outside this package.
         self.request_guard = RequestGuard(
             Authorizer(ports.hooks, workflow_key=keys.workflow, tick_key=keys.tick),
@@ -153,7 +155,7 @@ class WorkflowService:
             new_id=ports.new_id,
         )
 
-        self._shutdown_callbacks = [self._tails.close, self._jobs.close]
+        self._shutdown_callbacks = [streams.close, self._jobs.close]
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:

@@ -1,7 +1,8 @@
 """The mirror against a scripted server: what passes is tried again, what is new is taken."""
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ import click
 import httpx
 import pytest
 
+from headwater.gateway.api.row_streams import page_messages
 from headwater.gateway.cli.api import Api, CliEnvironment
 from headwater.gateway.cli.sync import Mirror, SyncFailed
 from headwater.gateway.client.answers import UnexpectedAnswerError
 from headwater.processors.wipes import digest
+from headwater.projections.deliveries.sync import SyncPage
+from headwater.schemas.failures import ClientError
 from headwater.schemas.tables import TABLES, Table
 
 DAY = {"user_id": "u", "source": "garmin", "datetime": "2026-07-01", "steps": 1}
@@ -24,11 +28,13 @@ class Script:
     def __init__(self, answers: Iterable[httpx.Response | Exception]) -> None:
         self.answers = iter(answers)
         self.asked: list[dict[str, str]] = []
+        self.headers: list[httpx.Headers] = []
         self.said: list[str] = []
         self.slept: list[float] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(dict(request.url.params))
+        self.headers.append(request.headers)
         answer = next(self.answers)
         if isinstance(answer, Exception):
             raise answer
@@ -37,16 +43,22 @@ class Script:
     def sync(
         self, database: Path, since: str | None = None, table: str | None = None
     ) -> dict[str, int]:
+        with self.mirror(database, table) as (mirror, _):
+            return mirror.sync(since)
+
+    @contextmanager
+    def mirror(self, database: Path, table: str | None = None) -> Iterator[tuple[Mirror, Api]]:
         environment = CliEnvironment(network=httpx.MockTransport(self))
         with click.Context(click.Command("sync"), obj=environment):
+            api = Api("http://headwater", {})
             mirror = Mirror(
                 database,
-                Api("http://headwater", {}).exchange,
+                api.exchange,
                 report=self.said.append,
                 sleep=self.slept.append,
                 table=table,
             )
-            return mirror.sync(since)
+            yield mirror, api
 
 
 def page(
@@ -97,6 +109,31 @@ def test_pages_are_copied_and_the_next_sync_goes_on_from_the_cursor(tmp_path: Pa
         "c2",
     ]
     assert [row["steps"] for row in rows(database)] == [7, 1]
+
+
+def test_a_stream_is_copied_page_by_page(tmp_path: Path) -> None:
+    database = tmp_path / "rows.sqlite"
+    later = {**DAY, "datetime": "2026-07-02"}
+    key = {name: DAY[name] for name in ("user_id", "source", "datetime")}
+    changes = SyncPage(
+        tables={"daily_summary": [{"deleted": True, **key}, later]}, cursor="c2", has_more=False
+    )
+    half = page_messages(
+        SyncPage(tables={"daily_summary": [DAY, later]}, cursor="c3", has_more=False)
+    ).partition(b"\n\n")[0]
+    body = b"retry: 1000\n\n" + page_messages(changes) + half + b"\n\n"
+    stream = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+    script = Script([page("c1", DAY), stream])
+    with script.mirror(database) as (mirror, api):
+        mirror.sync()
+        with pytest.raises(ClientError, match="ended too early"):
+            mirror.follow(lambda cursor: api.follow("/v1/sync", cursor))
+    assert script.headers[-1]["last-event-id"] == "c1"
+    assert [row["datetime"] for row in rows(database)] == ["2026-07-02"]
+    # What came of an incomplete page comes again.
+    again = Script([page("c3", DAY)])
+    again.sync(database)
+    assert again.asked[0]["cursor"] == "c2"
 
 
 def test_the_same_page_twice_changes_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from headwater.gateway.api import body_limits
+from headwater.gateway.api import body_limits, event_streams
+from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows import read_routes
 from headwater.gateway.api.workflows.positions import Freshness
@@ -53,10 +54,11 @@ def play(act: Act, memory: MemoryTail, heartbeat_s: float = 5) -> None:
     async def acts() -> None:
         freshness = Freshness(memory.next_offsets)
         await freshness.start()
-        tails = Tails(memory, freshness, heartbeat_s=heartbeat_s)
+        streams = EventStreams(heartbeat_s)
+        tails = Tails(memory, freshness, streams)
         async with asyncio.timeout(60):
             await act(tails, memory, freshness)
-        assert tails.count == 0
+        assert tails.streams.count == 0
         assert freshness.waiting == 0
         await freshness.stop()
 
@@ -191,8 +193,8 @@ def test_a_stream_outlives_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_streams_end_when_the_gateway_does() -> None:
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
         hears = [asyncio.create_task(heard(tails, memory, 7)) for _number in range(3)]
-        await until(lambda: tails.count == 3)
-        tails.close()
+        await until(lambda: tails.streams.count == 3)
+        tails.streams.close()
         async with asyncio.timeout(30):
             assert await asyncio.gather(*hears) == [[], [], []]
 
@@ -216,10 +218,10 @@ def test_a_reader_that_goes_leaves_nothing_behind() -> None:
         async def send(_: object) -> None: ...
 
         streams = asyncio.create_task(stream(tails, memory, receive, send))
-        await until(lambda: (tails.count, freshness.waiting) == (1, 1))
+        await until(lambda: (tails.streams.count, freshness.waiting) == (1, 1))
         removed.set()
         await streams
-        assert (tails.count, freshness.waiting) == (0, 0)
+        assert (tails.streams.count, freshness.waiting) == (0, 0)
         assert asyncio.all_tasks() == before
 
     play(act, MemoryTail(instance()))
@@ -240,8 +242,8 @@ def test_a_reader_that_takes_nothing_is_left_behind(monkeypatch: pytest.MonkeyPa
                 await asyncio.sleep(60)
 
         streams = asyncio.create_task(stream(tails, memory, receive, send))
-        await until(lambda: tails.count == 1)
-        await until(lambda: tails.count == 0)
+        await until(lambda: tails.streams.count == 1)
+        await until(lambda: tails.streams.count == 0)
         removed.set()
         await streams
 
@@ -249,17 +251,17 @@ def test_a_reader_that_takes_nothing_is_left_behind(monkeypatch: pytest.MonkeyPa
 
 
 def test_there_is_a_limit_to_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_routes, "STREAMS_MAX", 1)
+    monkeypatch.setattr(event_streams, "STREAMS_MAX", 1)
 
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
-        tails.require_capacity()
+        tails.streams.require_capacity()
         chunks = tails.response(memory.row, 7).iterator
         await anext(chunks)
         with pytest.raises(Problem) as caught:
-            tails.require_capacity()
+            tails.streams.require_capacity()
         assert caught.value.code == "overloaded"
         await chunks.aclose()
-        tails.require_capacity()
+        tails.streams.require_capacity()
 
     play(act, MemoryTail(instance()))
 
