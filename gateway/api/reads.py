@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
@@ -31,6 +32,7 @@ _LOG: Final = logging.getLogger("headwater.gateway")
 _PAGE_DEFAULT: Final = 1000
 _JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
+_MEDIA_TYPES: Final = [_JSON, NDJSON, MEDIA_TYPE]
 
 _DESCRIPTION: Final = f"""\
 Rows by table, oldest change first. Continue with the returned cursor: immediately while `has_more`,
@@ -61,6 +63,19 @@ _RESPONSES: Final = {
     ),
 }
 
+Since = Annotated[
+    str | None,
+    QueryParameter(description="Only rows written since, in RFC 3339, or a cursor."),
+]
+CursorOf = Annotated[str | None, QueryParameter(description="Cursor of the previous response.")]
+UserId = Annotated[str | None, QueryParameter(description="Only the rows of this user.")]
+TableName = Annotated[str | None, QueryParameter(description="Only the rows of this table.")]
+LastEventId = Annotated[
+    str | None,
+    HeaderParameter(
+        name="last-event-id", description="Streams only: id of the last event; a cursor."
+    ),
+]
 Limit = Annotated[
     int,
     QueryParameter(
@@ -87,26 +102,12 @@ def read_routes(reader: Reader, callers: Callers, streams: EventStreams) -> Rout
     )
     async def sync(  # noqa: PLR0913, PLR0917 (one argument for each parameter of the route)
         request: AnyRequest,
-        since: Annotated[
-            str | None,
-            QueryParameter(description="Only rows written since, in RFC 3339, or a cursor."),
-        ] = None,
-        cursor: Annotated[
-            str | None, QueryParameter(description="Cursor of the previous response.")
-        ] = None,
-        user_id: Annotated[
-            str | None, QueryParameter(description="Only the rows of this user.")
-        ] = None,
-        table: Annotated[
-            str | None, QueryParameter(description="Only the rows of this table.")
-        ] = None,
+        since: Since = None,
+        cursor: CursorOf = None,
+        user_id: UserId = None,
+        table: TableName = None,
         limit: Limit = _PAGE_DEFAULT,
-        last_event_id: Annotated[
-            str | None,
-            HeaderParameter(
-                name="last-event-id", description="Streams only: id of the last event; a cursor."
-            ),
-        ] = None,
+        last_event_id: LastEventId = None,
     ) -> ASGIApp:
         check_texts(_USER_CHARS, user_id=user_id)
         owner = _owner(user_or_reader(request.scope), user_id)
@@ -116,16 +117,11 @@ def read_routes(reader: Reader, callers: Callers, streams: EventStreams) -> Rout
                 f"table: expected one of {', '.join(SYNCED)}, found {table[:60]!r}",
                 field="table",
             )
-        media_type = request.accept.best_match([_JSON, NDJSON, MEDIA_TYPE])
-        if media_type == MEDIA_TYPE:
+        streams_rows = request.accept.best_match(_MEDIA_TYPES) == MEDIA_TYPE
+        if streams_rows:
             streams.require_capacity()
             cursor = last_event_id or cursor
-        moment = None
-        if cursor is None and since is not None:
-            if since[:1].isdigit():  # No cursor begins with a digit.
-                moment = moment_of("since", since)
-            else:
-                cursor = since
+        cursor, moment = _beginning(cursor, since)
 
         async def page_after(cursor: str | None) -> SyncPage:
             return await changes(
@@ -133,12 +129,9 @@ def read_routes(reader: Reader, callers: Callers, streams: EventStreams) -> Rout
             )
 
         page = await page_after(cursor)
-        if media_type == MEDIA_TYPE:
+        if streams_rows:
             return row_streams.response(page, page_after, lambda: callers.still_admits(request))
-        if media_type != NDJSON:
-            return ASGIResponse(body=msgspec.json.encode(page), media_type=_JSON)
-        all_pages = "limit" not in request.query_params
-        return Streamed(iterator=_lines(page, page_after if all_pages else None), media_type=NDJSON)
+        return _response(request, page, page_after)
 
     return Router(
         "/v1",
@@ -147,6 +140,24 @@ def read_routes(reader: Reader, callers: Callers, streams: EventStreams) -> Rout
         security=[{READ_KEY: []}, {USER_TOKEN: []}],
         tags=["read"],
     )
+
+
+def _beginning(cursor: str | None, since: str | None) -> tuple[str | None, datetime | None]:
+    """Return the cursor, or the moment since which rows are read."""
+    if cursor is not None or since is None:
+        return cursor, None
+    # No cursor begins with a digit.
+    return (None, moment_of("since", since)) if since[:1].isdigit() else (since, None)
+
+
+def _response(
+    request: AnyRequest, page: SyncPage, page_after: Callable[[str], Awaitable[SyncPage]]
+) -> ASGIApp:
+    """Return a page as JSON; or as lines, with all further pages unless the request has a limit."""
+    if request.accept.best_match(_MEDIA_TYPES) != NDJSON:
+        return ASGIResponse(body=msgspec.json.encode(page), media_type=_JSON)
+    all_pages = "limit" not in request.query_params
+    return Streamed(iterator=_lines(page, page_after if all_pages else None), media_type=NDJSON)
 
 
 def _owner(caller: str | None, user_id: str | None) -> str | None:
