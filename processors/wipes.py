@@ -198,10 +198,6 @@ class Fences:
         is_accepted = wiped_ms <= self._accepted_ms.get(name, -1) <= at_ms
         return None if is_accepted else wiped_ms
 
-    def wiped_ms(self, names: Iterable[str | None]) -> int:
-        """Return the time of the latest wipe of some users or subjects; 0 if there was none."""
-        return max((self._wiped_ms.get(digest(name), 0) for name in names if name), default=0)
-
     def reach(self, partition: int, offset: int) -> bool:
         """Return whether any fence may cover deliveries at a position, which is rare."""
         return is_before(self._highest, partition, offset)

@@ -118,15 +118,12 @@ class DeliveryReader:
         signed_ms = verified.sent_at_ms or incoming.at_ms
         kind = source.provider.types.get(routing.type)
         may_recur = kind is not None and kind.latest is not None
+        # A delivery id that the producer signed identifies duplicates better than the bytes.
+        identity = body if verified.delivery_id is None else verified.delivery_id.encode()
+        parts = (source.name, routing.type, routing.subject, identity)
+        occurrence = occurrence_of(signed_ms, routing.ordered_ms) if may_recur else ""
         return WebhookReceived(
-            # A delivery id that the producer signed identifies duplicates better than the bytes.
-            event_id=event_id(
-                source.name,
-                routing.type,
-                routing.subject,
-                body if verified.delivery_id is None else verified.delivery_id.encode(),
-                occurrence_of(signed_ms, routing.ordered_ms) if may_recur else "",
-            ),
+            event_id=event_id(*parts, occurrence),
             request_id=incoming.request_id,
             source=source.name,
             type=routing.type,

@@ -69,10 +69,10 @@ def event_id(source: str, type_: str, subject: str, body: bytes, occurrence: str
     Source: deduplication by (event type, subject, SHA-256 of the body).
     """
     a, b, c, d = source.encode(), type_.encode(), subject.encode(), sha256(body).digest()
-    parts = (_length(len(a)), a, _length(len(b)), b, _length(len(c)), c, _length(len(d)), d)
+    parts = [_length(len(a)), a, _length(len(b)), b, _length(len(c)), c, _length(len(d)), d]
     if occurrence:
         e = occurrence.encode()
-        parts += (_length(len(e)), e)
+        parts += [_length(len(e)), e]
     return sha256(b"".join(parts)).hexdigest()[:_EVENT_ID_CHARS]
 
 

@@ -25,6 +25,8 @@ from headwater.processors.providers.envelope import (
     UNREADABLE,
     Malformed,
     Routing,
+    event_id,
+    occurrence_of,
     sent_at_ms,
     user_of,
 )
@@ -415,6 +417,18 @@ LAB_UPLOAD: Final = Lookup(
 # -- owners
 
 
+class Recurrence(NamedTuple):
+    """How an event that may recur is identified.
+
+    Attributes:
+        same_bytes: The id that the delivery would have without its time.
+        has_own_time: Whether its id has the provider's time, which alone distinguishes events.
+    """
+
+    same_bytes: str
+    has_own_time: bool
+
+
 class Placement(NamedTuple):
     """What determines the owner of a delivery: equal in all gateways and workers of a system.
 
@@ -433,6 +447,15 @@ class Placement(NamedTuple):
         """Return the type of a delivery; None if no provider here declares it."""
         provider = self.providers.get(delivery.source)
         return None if provider is None else provider.types.get(delivery.type)
+
+    def recurrence_of(self, delivery: Delivery) -> Recurrence | None:
+        """Return how a delivery is identified if it is an event that may recur; None otherwise."""
+        kind = self.kind_of(delivery)
+        if kind is None or kind.latest is None:
+            return None
+        parts = (delivery.source, delivery.type, delivery.subject, delivery.body)
+        signed = event_id(*parts, occurrence_of(delivery.sent_at_ms, 0))
+        return Recurrence(event_id(*parts), has_own_time=delivery.event_id != signed)
 
     def user_of(self, delivery: Delivery) -> str | None:
         """Return the user that a delivery names, or None."""

@@ -19,10 +19,9 @@ from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from headwater.processors.evaluations import Evaluator
-from headwater.processors.providers.envelope import event_id, occurrence_of
 from headwater.processors.providers.provider import Placement
 from headwater.processors.triggers.rules import Rule
-from headwater.processors.wipes import is_sent_after, user_in, wipe_order_of
+from headwater.processors.wipes import user_in, wipe_order_of
 from headwater.schemas.codec import decode, decode_row, encode, record_name
 from headwater.schemas.errors import NotYetReadable, UndecodableRecord
 from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_NAME
@@ -207,30 +206,27 @@ def original_of(
     Of most deliveries, the same id at a higher offset is a copy. The id of an event that may recur,
     such as the opening of a connection, also includes its time: that of the provider; without one,
     that of the signature, which is another for each attempt. So an event with the same bytes and
-    only a signature's time is a copy unless it was signed after the latest opposite event, or after
-    the wipe of the first.
+    only a signature's time is a copy unless it was signed after the latest opposite event.
     """
-    own, kind = delivery.event_id, placement.kind_of(delivery)
-    offset = state.claims.known(own)
+    own, kind, claims = delivery.event_id, placement.kind_of(delivery), state.claims
+    offset = claims.known(own)
     new = Original(record.offset if offset is None else min(offset, record.offset), own, (own,))
     if kind is None or kind.latest is None or is_replayed(record):
         return new
-    parts = (delivery.source, delivery.type, delivery.subject, delivery.body)
-    same_bytes = event_id(*parts)
+    recurrence = placement.recurrence_of(delivery)
+    assert recurrence is not None, "its type may recur"  # noqa: S101
+    same_bytes = recurrence.same_bytes
     new = new._replace(claims=(own, same_bytes))
-    state.claims.load_more([same_bytes.encode()])
-    first = state.claims.known(same_bytes)
-    has_time = own != event_id(*parts, occurrence_of(delivery.sent_at_ms, 0))
-    if offset is not None or has_time or first is None or first >= record.offset:
+    claims.load_more([same_bytes.encode()])
+    first = claims.known(same_bytes)
+    if offset is not None or recurrence.has_own_time or first is None or first >= record.offset:
         return new
     table = kind.lookup.table if kind.lookup else None
     row = None if table is None else state.rows.get(table, (delivery.subject,))
     latest = kind.latest(row)
-    is_new = latest.opposite_ms is not None and delivery.sent_at_ms > latest.opposite_ms
-    if not is_new and was_wiped(state, placement, delivery, first):
-        names = (placement.user_of(delivery), delivery.reference, delivery.subject)
-        is_new = is_sent_after(delivery.sent_at_ms, state.wipes.fences.wiped_ms(names))
-    return new if is_new else Original(first, latest.same or own, ())
+    if latest.opposite_ms is not None and delivery.sent_at_ms > latest.opposite_ms:
+        return new
+    return Original(first, latest.same or own, ())
 
 
 def is_replayed(record: Incoming) -> bool:

@@ -212,13 +212,13 @@ def test_the_bytes_of_a_skipped_delivery_are_new_once_the_user_has_come_back():
     assert outcomes(step(intake, raw(late, 6)))["late"].status == "processed"
 
 
-def test_an_auth_with_the_bytes_of_a_wiped_one_is_new_if_it_was_signed_after_the_wipe():
+def test_an_auth_with_the_bytes_of_a_wiped_one_is_its_copy_unless_terra_has_another_time_for_it():
     intake = intake_of()
     step(intake, raw(switched("auth", 1)))
     step(intake, ordered(1, at_ms=NOW + 5_000))
-    assert on(step(intake, raw(switched("auth", 3), 2)), OUTCOMES) == []
-    emitted = step(intake, raw(switched("auth", 9), 3))
-    (outcome,) = outcomes(emitted).values()
+    (removed,) = step(intake, raw(switched("auth", 9), 2))
+    assert (removed.topic, removed.value) == (WEBHOOKS, None)
+    (outcome,) = outcomes(step(intake, raw(switched("auth", 9, NOW + 8_500), 3))).values()
     assert outcome.status == "processed"
 
 
