@@ -141,6 +141,9 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     received_at_ms: int
     #: The body, byte for byte as it was signed.
     body: bytes
+    #: Names and values, in turn, of the headers that its provider reads. Only a delivery that could
+    #: not be routed has them, so that it can be routed later.
+    headers: tuple[str, ...] = ()
 
 
 class WebhookReceived(Delivery, frozen=True, kw_only=True, gc=False):
@@ -322,6 +325,15 @@ class EffectDecided(msgspec.Struct, frozen=True, kw_only=True):
     command: StartRun | SendEvent
 
 
+class NameAccepted(msgspec.Struct, frozen=True):
+    """A name whose deliveries are accepted again after a wipe."""
+
+    #: SHA-256 of the name.
+    sha256: str
+    #: When the delivery by which the user came back was received, Unix milliseconds.
+    at_ms: int
+
+
 class UserForgotten(msgspec.Struct, frozen=True, kw_only=True):
     """A user's wipe in one partition (topic `wipes`, key: the user's digest)."""
 
@@ -341,6 +353,8 @@ class UserForgotten(msgspec.Struct, frozen=True, kw_only=True):
     ordered_at_ms: int
     #: When the deletion was complete, Unix milliseconds; 0 before.
     done_at_ms: int = 0
+    #: Names whose deliveries are accepted again; those of the others are skipped for some time.
+    accepted: tuple[NameAccepted, ...] = ()
 
 
 Record: TypeAlias = (

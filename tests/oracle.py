@@ -12,10 +12,11 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.envelope import UNREADABLE
+from headwater.processors.providers.envelope import UNREADABLE, event_id, occurrence_of
 from headwater.processors.providers.headwater import HEADWATER
 from headwater.processors.providers.provider import NO_USER, DeliveryType, Provider
 from headwater.processors.providers.results import Failed, Normalized, Skipped
+from headwater.processors.providers.terra.auth import CLOSING_TYPES, OPENING_TYPES
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.records import Stamp, WebhookAdmitted, WebhookReceived
@@ -103,12 +104,36 @@ def _order(stamp: Stamp) -> tuple[int, int, int, str]:
 
 def _first_of_each(deliveries: Iterable[Delivery]) -> list[Delivery]:
     first: dict[str, Delivery] = {}
-    for delivery in deliveries:
-        event_id = delivery[2].event_id
-        held = first.get(event_id)
-        if held is None or delivery[:2] < held[:2]:
-            first[event_id] = delivery
+    seen: set[str] = set()
+    switched_ms: dict[tuple[str, bool], int] = {}
+    for delivery in sorted(deliveries, key=lambda one: one[:2]):
+        received = delivery[2]
+        opens = _opens(received)
+        parts = (received.source, received.type, received.subject)
+        repeated = event_id(*parts, received.body) in seen
+        seen.add(event_id(*parts, received.body))
+        if received.event_id in first:
+            continue
+        if opens is not None:
+            signed = occurrence_of(received.sent_at_ms, 0)
+            unordered = received.event_id == event_id(*parts, received.body, signed)
+            opposite_ms = switched_ms.get((received.subject, not opens))
+            is_new = opposite_ms is not None and received.sent_at_ms > opposite_ms
+            if repeated and unordered and not is_new:
+                continue
+            name = (received.subject, opens)
+            switched_ms[name] = max(received.sent_at_ms, switched_ms.get(name, 0))
+        first[received.event_id] = delivery
     return list(first.values())
+
+
+def _opens(received: WebhookReceived) -> bool | None:
+    """Whether a delivery opens a connection or closes one; None if it does neither."""
+    if received.source == "headwater":
+        return {"connection_listed": True, "connection_gone": False}.get(received.type)
+    if received.type in OPENING_TYPES:
+        return True
+    return False if received.type in CLOSING_TYPES else None
 
 
 def _admit(delivery: Delivery) -> WebhookAdmitted:

@@ -36,7 +36,12 @@ from headwater.projections.deliveries.queries import (
     Reader,
     Trace,
 )
-from headwater.projections.deliveries.users import UserWhole, user_whole
+from headwater.projections.deliveries.users import (
+    UserWhole,
+    dead_without_user,
+    subjects_of,
+    user_whole,
+)
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import InstanceCount, instance_counts
 from headwater.streams.pipeline.reprocessing import DeadLetters, ReplayResult
@@ -49,8 +54,9 @@ def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
     @get(
         "/user/{user_id:str}",
         summary="Get the data of a user",
-        description="Connections, numbers of rows by table, the latest outcomes, and parked "
-        "deliveries. All counts of an unknown user are 0.",
+        description="Connections, numbers of rows by table, the latest outcomes, parked "
+        "deliveries, and deliveries that died before the user connected. All counts of an unknown "
+        "user are 0.",
         responses=problem_responses("store_unavailable"),
     )
     async def user(user_id: FromPath[str]) -> UserWhole:
@@ -196,7 +202,8 @@ def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteH
     @get(
         "/dlq",
         summary="Dead letters, newest first",
-        description="`state=parked` lists deliveries parked for their user, `state=all` both.",
+        description="`state=parked` lists deliveries parked for their user, `state=all` both. Dead "
+        "letters are left out once their delivery was processed, however it was replayed.",
         responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
     )
     async def dead_letters(
@@ -242,6 +249,8 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
     @get(
         "/traces",
         summary="Traces of deliveries, newest first",
+        description="Those of a user include deliveries of the user's connections that died before "
+        "the connection was known.",
         responses=problem_responses("invalid_parameter", "store_unavailable"),
     )
     async def traces(
@@ -250,8 +259,15 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
         level: FromQuery[Level | None] = None,
         limit: Limit = LIMIT_DEFAULT,
     ) -> Traces:
+        others: list[str] = []
+        if user_id is not None:
+            subjects = await subjects_of(reader, user_id)
+            dead = await dead_without_user(reader, subjects, limit=limit)
+            others = [outcome.event_id for outcome in dead]
         return Traces(
-            await reader.traces(request_id=request_id, user_id=user_id, level=level, limit=limit)
+            await reader.traces(
+                request_id=request_id, user_id=user_id, event_ids=others, level=level, limit=limit
+            )
         )
 
     @get(

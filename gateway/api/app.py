@@ -76,8 +76,6 @@ _FORMS: Final = BodyKind("application/x-www-form-urlencoded", lambda _: True, b"
 
 #: Error codes of `/webhooks/{source}`.
 _REFUSALS: Final = (
-    "empty_body",
-    "malformed_payload",
     "bad_request",
     "invalid_signature",
     "unknown_source",

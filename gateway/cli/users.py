@@ -43,7 +43,10 @@ def user() -> None:
 @admin_options
 @prints
 def show_user(user_id: str, api: Api) -> Result:
-    """Show a user's connections, number of rows, last deliveries, and waiting deliveries."""
+    """Show a user's connections, number of rows, and last, waiting and dead deliveries.
+
+    Deliveries that died before the user connected are processed by `headwater replay --user ID`.
+    """
     stored: dict[str, Any] = api.get(path_of("admin", "user", user_id))
     counts = [{"table": name, "rows": number} for name, number in stored["counts"].items()]
     tables = [Columns(("table", "rows")).table(counts, "counts")]
@@ -51,8 +54,9 @@ def show_user(user_id: str, api: Api) -> Result:
         ("connections", "connections", _CONNECTIONS),
         ("last_outcomes", "last deliveries", _OUTCOMES),
         ("waiting", "waiting deliveries", _OUTCOMES),
+        ("dead_before_connecting", "deliveries that died before the user connected", _OUTCOMES),
     ):
-        if stored[name]:
+        if stored.get(name):
             tables.append(columns.table(stored[name], title))
     hints = [] if any(stored["counts"].values()) else [f"There is no data of {user_id}."]
     return Result(answer=stored, tables=tables, hints=hints)

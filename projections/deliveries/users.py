@@ -49,9 +49,22 @@ async def waiting_of(
     return msgspec.convert(rows, tuple[Outcome, ...])
 
 
+async def dead_without_user(
+    reader: PooledReader, subjects: Sequence[str], *, limit: int
+) -> tuple[Outcome, ...]:
+    """Return the outcomes of deliveries that died before the user of their subject connected.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    query = statement("dead_without_user")
+    rows = await reader.answers(query, subjects=list(subjects), limit=limit)
+    return msgspec.convert(rows, tuple[Outcome, ...])
+
+
 # -- one user
 
-#: Outcomes shown, both of finished and of waiting deliveries.
+#: Outcomes shown of finished, of waiting and of dead deliveries.
 _OUTCOMES_SHOWN: Final = 20
 
 
@@ -71,7 +84,9 @@ class UserWhole(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a user.
 
     `counts` are by table, plus `raw_events`, the user's deliveries, and `dead_letters`, those of
-    them that could not be processed completely.
+    them that could not be processed completely. `dead_before_connecting` are deliveries of the
+    user's connections that died before the connection was known; a replay by `user_id` includes
+    them.
     """
 
     user_id: str
@@ -79,6 +94,7 @@ class UserWhole(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     last_outcomes: tuple[Outcome, ...]
     waiting: tuple[Outcome, ...]
+    dead_before_connecting: tuple[Outcome, ...] = ()
 
 
 def _count_query(table: Table) -> bytes:
@@ -135,17 +151,18 @@ async def user_whole(reader: PooledReader, user_id: str) -> UserWhole:
     for name, query in _COUNTS.items():
         for row in await read(query):
             counts[name] = row["rows"]
-    for row in await read(statement("deliveries_of_user")):
+    subjects = await subjects_of(reader, user_id)
+    for row in await read(statement("deliveries_of_user"), subjects=subjects):
         counts |= row
     connections = await connections_of(reader, user_id)
     outcomes = await read(statement("outcomes_of_user"), limit=_OUTCOMES_SHOWN)
-    subjects = await subjects_of(reader, user_id)
     return UserWhole(
         user_id=user_id,
         connections=connections,
         counts=msgspec.convert(counts, dict[str, int]),
         last_outcomes=msgspec.convert(outcomes, tuple[Outcome, ...]),
         waiting=await waiting_of(reader, subjects, limit=_OUTCOMES_SHOWN),
+        dead_before_connecting=await dead_without_user(reader, subjects, limit=_OUTCOMES_SHOWN),
     )
 
 

@@ -36,6 +36,9 @@ create index webhook_outcomes_dead on webhook_outcomes (received_at)
 -- Few deliveries wait at a time, so the partial index is cheap.
 create index webhook_outcomes_parked on webhook_outcomes (parked_at, partition, "offset")
     where status = 'parked';
+-- Those that died before their user connected are found by their subject.
+create index webhook_outcomes_without_user on webhook_outcomes (subject)
+    where status = 'dead' and user_id is null;
 -- Without statistics, Postgres assumes one in 200 rows per level and reads all rows of a user.
 create statistics webhook_outcomes_level
     on (case when status = 'dead' then 'error' else 'info' end) from webhook_outcomes;
@@ -302,6 +305,20 @@ return exists (
 
 comment on function is_copy(dead_letters) is
     'Whether this is a repeated dead letter, written by a worker that was killed and read the delivery again: of a delivery, stage, reason and rule, each one but the first, until one is replayed. Copies are stored but not listed.';
+
+create function was_processed(d dead_letters) returns boolean
+    language sql stable
+return d.rule is null and exists (
+    select from webhook_outcomes o
+    where o.event_id = d.event_id
+      and o.status in ('processed', 'skipped')
+      and o.at > d.dead_at
+      -- A worker that was killed reads it again at the same position.
+      and o.position <> format('%s/%s@%s', d.original_topic, d.original_partition, d.original_offset)
+);
+
+comment on function was_processed(dead_letters) is
+    'Whether the delivery of a dead letter was processed since, in whatever way it was replayed. A failed effect is not: its delivery was processed before.';
 
 -- Effects of a delivery on workflows that failed; its rows were written nevertheless.
 create function failed_effects(event text) returns jsonb

@@ -26,8 +26,21 @@ select
         select count(*)
         from dead_letters d
         join webhook_outcomes o on o.event_id = d.event_id
-        where o.user_id = %(user_id)s and not is_copy(d)
+        where (
+              o.user_id = %(user_id)s
+              or (o.status = 'dead' and o.user_id is null and o.subject = any(%(subjects)s::text[]))
+          )
+          and not is_copy(d)
+          and not was_processed(d)
     ) as dead_letters
+
+-- name: dead_without_user
+select event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
+       partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position
+from webhook_outcomes
+where status = 'dead' and user_id is null and subject = any(%(subjects)s::text[])
+order by received_at desc
+limit %(limit)s
 
 -- name: delivery_of
 -- The delivery with this id, or that of the request with this id that brought it or a copy of it.

@@ -7,14 +7,16 @@ records of its delivery are decoded.
 Source: Terra's webhook reference (spec 2026.07.17.1) and the structures that the pipeline received.
 """
 
-from collections.abc import Callable
-from typing import Final, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload
+from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload, excerpt
 
 R = TypeVar("R")
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class User(msgspec.Struct, frozen=True):
@@ -298,14 +300,20 @@ class _DailyBody(msgspec.Struct, frozen=True):
     data: tuple[Daily, ...] | None = None
 
 
+class _Records(msgspec.Struct, frozen=True):
+    data: tuple[msgspec.Raw, ...] | None = None
+
+
 class _RawBody(msgspec.Struct, frozen=True):
     user: User = User()
     data: tuple[msgspec.Raw, ...] | None = None
 
 
 _ENVELOPE: Final = msgspec.json.Decoder(Envelope)
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _DAILY_BODY: Final = msgspec.json.Decoder(_DailyBody)
 _RAW_BODY: Final = msgspec.json.Decoder(_RawBody)
+_RECORDS: Final = msgspec.json.Decoder(_Records)
 _DAILY: Final = msgspec.json.Decoder(Daily)
 _SLEEP: Final = msgspec.json.Decoder(Sleep)
 _ACTIVITY: Final = msgspec.json.Decoder(Activity)
@@ -315,17 +323,45 @@ _BODY: Final = msgspec.json.Decoder(Body)
 def decode_envelope(body: bytes) -> Envelope:
     """Decode the type of a body and the person it is about.
 
+    A field of another type counts as absent: what else a delivery contains is worth keeping.
+
     Raises:
-        MalformedPayload: It is not JSON, or JSON of another structure; the message has the details.
+        MalformedPayload: It is not a JSON object; the message has the details.
     """
     try:
         return _ENVELOPE.decode(body)
-    except msgspec.ValidationError as error:
-        raise MalformedPayload(
-            f"expected a Terra delivery, found another shape: {error}"
-        ) from error
+    except msgspec.ValidationError:
+        return _without_misfits(Envelope, _members(body))
     except PARSE_ERRORS as error:
-        raise MalformedPayload(f"expected JSON, found {_excerpt(body)}: {error}") from error
+        raise MalformedPayload(f"expected JSON, found {excerpt(body)}: {error}") from error
+
+
+def _members(body: bytes) -> dict[str, msgspec.Raw]:
+    """Return the members of an object as they are encoded.
+
+    Raises:
+        MalformedPayload: It is not a JSON object.
+    """
+    try:
+        return _MEMBERS.decode(body)
+    except PARSE_ERRORS as error:
+        raise MalformedPayload(f"expected a JSON object, found {excerpt(body)}: {error}") from error
+
+
+def _without_misfits(kind: type[S], members: Mapping[str, msgspec.Raw]) -> S:
+    """Return a struct of the members of an object; those of another type are left out."""
+    values = {}
+    for field in msgspec.structs.fields(kind):
+        member = members.get(field.encode_name)
+        if member is None:
+            continue
+        with suppress(*PARSE_ERRORS):
+            values[field.name] = msgspec.json.decode(member, type=field.type)
+            continue
+        if User in get_args(field.type):
+            with suppress(MalformedPayload):
+                values[field.name] = _without_misfits(User, _members(bytes(member)))
+    return kind(**values)
 
 
 def decode_daily(body: bytes) -> Delivery[Daily]:
@@ -376,11 +412,23 @@ def _workout(record: msgspec.Raw) -> Workout:
     return _ACTIVITY.decode(record), bytes(record).decode()
 
 
-def _record_by_record(body: bytes, read: Callable[[msgspec.Raw], R]) -> Delivery[R]:
+def _raw_body(body: bytes) -> _RawBody:
+    """Decode a body without its records; a user of another type counts as absent.
+
+    Raises:
+        MalformedPayload: It is not a JSON object, or `data` is not a list.
+    """
     try:
-        raw = _RAW_BODY.decode(body)
+        return _RAW_BODY.decode(body)
     except PARSE_ERRORS as error:
-        raise MalformedPayload(str(error)) from error
+        try:
+            return _RawBody(decode_envelope(body).user or User(), _RECORDS.decode(body).data)
+        except PARSE_ERRORS:
+            raise MalformedPayload(str(error)) from error
+
+
+def _record_by_record(body: bytes, read: Callable[[msgspec.Raw], R]) -> Delivery[R]:
+    raw = _raw_body(body)
     records: list[R | Unreadable] = []
     for record in raw.data or ():
         try:
@@ -388,8 +436,3 @@ def _record_by_record(body: bytes, read: Callable[[msgspec.Raw], R]) -> Delivery
         except PARSE_ERRORS as error:
             records.append(Unreadable(str(error)))
     return Delivery(raw.user, tuple(records))
-
-
-def _excerpt(body: bytes) -> str:
-    """Return the first bytes of a body, for an error message."""
-    return f"{len(body)} bytes that start with {body[:24]!r}" if body else "an empty body"

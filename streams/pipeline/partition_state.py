@@ -14,7 +14,7 @@ import msgspec
 from headwater.processors.columns import RowUpdate, adopt, merge
 from headwater.processors.providers.provider import Lookup
 from headwater.processors.runs.claims import UNCLAIMED
-from headwater.processors.wipes import Fences, digest, is_before, remaining_row, user_in
+from headwater.processors.wipes import Fences, accepting, digest, is_before, remaining_row, user_in
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
 from headwater.schemas.epochs import WIPED
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
@@ -187,8 +187,12 @@ class Claims:
 
     def load(self, event_ids: Iterable[bytes]) -> None:
         """Look up the event ids of a batch together, which is cheaper than one by one."""
-        keys = list(event_ids)
         self._known.clear()
+        self.load_more(event_ids)
+
+    def load_more(self, event_ids: Iterable[bytes]) -> None:
+        """Look up further event ids of the batch."""
+        keys = list(event_ids)
         for bucket in self._buckets:
             values = self._staged.store.multi_get(bucket, keys)
             for key, value in zip(keys, values, strict=True):
@@ -196,10 +200,16 @@ class Claims:
                     offset, event_id = int.from_bytes(value, "big"), key.decode()
                     self._known[event_id] = min(offset, self._known.get(event_id, offset))
 
-    def first(self, event_id: str, offset: int) -> int:
-        """Return the first offset of a loaded event id; claim `offset` if there is none."""
+    def known(self, event_id: str) -> int | None:
+        """Return the first offset of a loaded event id; None if it was not claimed."""
         known = self._known.get(event_id)
-        return self._fresh.setdefault(event_id, offset) if known is None else known
+        return self._fresh.get(event_id) if known is None else known
+
+    def claim(self, event_ids: Iterable[str], offset: int) -> None:
+        """Claim an offset for those loaded event ids that have none."""
+        for event_id in event_ids:
+            if event_id not in self._known:
+                self._fresh.setdefault(event_id, offset)
 
     def changed(self, now_ms: int) -> list[Outgoing]:
         """Return the claims since the last call as one record."""
@@ -457,8 +467,17 @@ class Wipes:
 
         It is empty if another wipe was ordered meanwhile, which starts a new search.
         """
-        pending = {other.wipe_id for other in self.pending()}
-        return [self.put(wipe)] if wipe.wipe_id in pending else []
+        pending = {other.wipe_id: other for other in self.pending()}
+        if wipe.wipe_id not in pending:
+            return []
+        # Names may have been accepted again since the search began.
+        accepted = pending[wipe.wipe_id].accepted
+        return [self.put(msgspec.structs.replace(wipe, accepted=accepted))]
+
+    def accept(self, names: Collection[str], at_ms: int) -> list[Outgoing]:
+        """Accept deliveries of wiped names again; return the records of their wipes."""
+        wipes = [accepting(wipe, names, at_ms) for wipe in self.known.values()]
+        return [self.put(wipe) for wipe in wipes if wipe is not None]
 
     def _take(self, key: bytes, wipe: UserForgotten) -> None:
         self.known[key] = wipe

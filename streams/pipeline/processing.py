@@ -38,11 +38,18 @@ from headwater.processors.providers.results import (
 )
 from headwater.processors.triggers.decide import check_effect, decide
 from headwater.processors.triggers.rules import Rule
+from headwater.processors.wipes import WIPED
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import NotYetReadable, UnknownSource
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 from headwater.schemas.topics import EVENTS, OUTCOMES, UNRESOLVED, WEBHOOKS
-from headwater.streams.kafka.dead_letters import NO_EFFECTS, REPLAY_OF, RULE, text_header
+from headwater.streams.kafka.dead_letters import (
+    IF_WAITING,
+    NO_EFFECTS,
+    REPLAY_OF,
+    RULE,
+    text_header,
+)
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of, position_of
 from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.pipeline.partition_state import LookupKey, PartitionState
@@ -124,7 +131,9 @@ class Processing:
         user = self._placement.user_of(delivery)
         event = self._event = admitted(delivery, record, user, first, self.output.now_ms)
         kind = self._provider_of(event).types.get(event.type)
-        if kind is None:
+        if event.replay and text_header(record, IF_WAITING) and not self._waits(kind, event):
+            pass  # A drain selected it in Postgres, which learns of the end of a wait later.
+        elif kind is None:
             self._normalize(event, record)  # It writes no rows, so it needs no owner.
         elif event.subject and (
             kind.fills_lookup or (kind.of_user and kind.lookup and event.user_id is None)
@@ -137,6 +146,23 @@ class Processing:
             owner = event.user_id if kind.of_user else event.subject
             self._to_owner(owner or event.event_id, event, record)
         self._event = None
+
+    def skip_wiped(self, delivery: WebhookReceived, record: Incoming) -> None:
+        """Record the outcome of a delivery of a wiped user, without any name; remove its record."""
+        nameless = msgspec.structs.replace(delivery, subject="", reference=None)
+        event = admitted(nameless, record, None, record.offset, self.output.now_ms)
+        self.output.outcome(event, record, "skipped", WIPED)
+        self.output.add(Outgoing(record.topic, record.partition, record.key, None))
+
+    def _waits(self, kind: DeliveryType[Any] | None, event: WebhookAdmitted) -> bool:
+        """Return whether a delivery is parked in this partition."""
+        if kind is None or kind.lookup is None:
+            return False
+        table, waits = kind.lookup.table.name, self.state.waits
+        return any(
+            waits.get(LookupKey(table, subject), event.event_id) is not None
+            for subject in kind.subjects_of(event)
+        )
 
     def _without_owner(
         self, kind: DeliveryType[Any], event: WebhookAdmitted, record: Incoming
@@ -435,6 +461,7 @@ def admitted(
         updated_at_ms=delivery.updated_at_ms,
         received_at_ms=delivery.received_at_ms,
         body=delivery.body,
+        headers=delivery.headers,
         user_id=user,
         partition=record.partition,
         offset=first,

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 import msgspec
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.provider import DeliveryType, Placement
+from headwater.processors.providers.provider import AfterWipe, DeliveryType, Placement
 from headwater.processors.providers.results import updates_of
 from headwater.processors.wipes import wipe_order_of
 from headwater.schemas.codec import decode
@@ -59,6 +59,8 @@ class NormalizedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False,
         event_id: Its id.
         names: Names by which a wipe finds it.
         patches: Updates of rows.
+        skippable: Names for which it is skipped after a wipe.
+        received_ms: When it was received, in Unix milliseconds.
     """
 
     offset: int
@@ -66,6 +68,8 @@ class NormalizedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False,
     event_id: str
     names: Names
     patches: tuple[Patch, ...]
+    skippable: tuple[str | None, ...]
+    received_ms: int
 
     @property
     def key(self) -> bytes:
@@ -172,8 +176,16 @@ class RebuildReader:
         patches = tuple(
             _patch(update) for update in updates_of(result) if update.table in self._tables
         )
-        names = names_of(delivery, user)
-        return NormalizedDelivery(record.offset, record.timestamp, event.event_id, names, patches)
+        is_accepted = kind.after_wipe is AfterWipe.ACCEPTED
+        return NormalizedDelivery(
+            offset=record.offset,
+            timestamp=record.timestamp,
+            event_id=event.event_id,
+            names=names_of(delivery, user),
+            patches=patches,
+            skippable=() if is_accepted else (user, delivery.reference, delivery.subject),
+            received_ms=delivery.received_at_ms,
+        )
 
 
 async def read_here(

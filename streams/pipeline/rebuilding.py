@@ -24,19 +24,25 @@ from headwater.processors.wipes import wipe_order_of
 from headwater.schemas.codec import decode, decode_row
 from headwater.schemas.epochs import CLAIM_KEY, epoch_of
 from headwater.schemas.errors import NotYetReadable
-from headwater.schemas.records import WebhookAdmitted, WebhookReceived
+from headwater.schemas.records import UserForgotten, WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import USERS, Row, Table, Value
-from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS
+from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS, WIPES
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StateStore, StoreCorrupted
+from headwater.streams.pipeline.deduplication import is_replayed, original_of
 from headwater.streams.pipeline.partition_state import PartitionCheckpoint, PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.rebuild_reader import Chunk, NormalizedDelivery, RebuildReader, Span
 from headwater.streams.pipeline.record_batch import RecordBatch
-from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
+from headwater.streams.pipeline.wiping import (
+    accept_again,
+    forget,
+    is_wiped,
+    subject_of,
+    was_wiped,
+)
 
 _HOPS: Final = (EVENTS, UNRESOLVED)
 #: The rows as their owners have them, stored with the rebuilt ones.
@@ -210,8 +216,13 @@ class Rebuild:
     def _merge(self, number: int, delivery: NormalizedDelivery) -> None:
         """Write the rows of a normalized delivery, unless it is a duplicate or was wiped."""
         state, offset = self._states[number], delivery.offset
-        is_copy = state.claims.first(delivery.event_id, offset) < offset
-        if not is_copy and not state.wipes.fences.cover(delivery.names, number, offset):
+        fences = state.wipes.fences
+        if fences.skips_since(delivery.skippable, delivery.received_ms) is not None:
+            return
+        first = state.claims.known(delivery.event_id)
+        state.claims.claim([delivery.event_id], offset)
+        is_copy = first is not None and first < offset
+        if not is_copy and not fences.cover(delivery.names, number, offset):
             for patch in delivery.patches:
                 state.rows.merge(patch.update)
 
@@ -233,12 +244,17 @@ class Rebuild:
             return
         if self._placement.kind_of(delivery) is None:
             return  # It has no relevant rows.
-        first = state.claims.first(delivery.event_id, record.offset)
-        if was_wiped(state, self._placement, delivery, min(first, record.offset)):
+        original = original_of(state, self._placement, delivery, record)
+        user = self._placement.user_of(delivery)
+        if (
+            was_wiped(state, self._placement, delivery, original.offset)
+            or accept_again(state, self._placement, delivery, user) is None
+        ):
             return
         # A duplicate has a later signature and the same data: it must not count as later.
-        if first >= record.offset or text_header(record, REPLAY_OF) is not None:
-            processing.admit(delivery, record, min(first, record.offset))
+        if original.offset >= record.offset or is_replayed(record):
+            state.claims.claim(original.claims, record.offset)
+            processing.admit(delivery, record, original.offset)
 
     def _hop(self, hops: Sequence[Outgoing], origin: Incoming) -> None:
         """Process hops at their partitions, at once."""
@@ -250,8 +266,10 @@ class Rebuild:
 
             def taken(processing: Processing, record: Incoming, hop: Outgoing = hop) -> None:
                 event = decode(hop.value, WebhookAdmitted)
-                if is_wiped(self._states[hop.partition], event):
+                state = self._states[hop.partition]
+                if is_wiped(state, event):
                     return
+                accept_again(state, self._placement, event, event.user_id)
                 if hop.topic == EVENTS:
                     processing.process_owned(event, record, replayed=False)
                 else:
@@ -269,6 +287,23 @@ class Rebuild:
         state = self._states[number]
         output = _Hops(stage="rebuild", partition=number, headers=[], now_ms=now_ms)
         return Processing(self._placement, len(self._states), state, output, ())
+
+    async def read_accepted(self, cluster: Cluster) -> None:
+        """Read which wiped names the owners accept again, and since when.
+
+        Partitions are read in any order, so one may need to know it before another has read by what
+        delivery the user came back.
+
+        Raises:
+            BrokerUnavailable: No broker answered.
+        """
+        for number, state in enumerate(self._states):
+            async with aclosing(read_partition(cluster, [WIPES], number)) as batches:
+                async for records in batches:
+                    for record in records:
+                        if record.value is not None and record.key != CLAIM_KEY:
+                            wipe = decode(record.value, UserForgotten)
+                            state.wipes.fences.accept(wipe.accepted)
 
     # -- comparing
 

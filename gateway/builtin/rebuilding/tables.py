@@ -132,6 +132,7 @@ class TableRebuild:
             await self._work.note_progress(self._rebuild.applied, sum(ends))
 
         rebuild = self._rebuild
+        await rebuild.read_accepted(self._cluster)
         spans = rebuild.spans(ends)
         readers = readers_of(self._settings, rebuild.reader, self._table, len(ends), spans)
         await rebuild.follow(ends, readers, progressed)

@@ -1,17 +1,26 @@
 """Declaration of Terra: where its deliveries are posted, and how every type is processed."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from headwater.processors.providers.provider import CONNECTION, LAB_UPLOAD, DeliveryType, Provider
+from headwater.processors.providers.provider import (
+    CONNECTION,
+    LAB_UPLOAD,
+    AfterWipe,
+    DeliveryType,
+    Provider,
+)
 from headwater.processors.providers.results import NormalizeResult
 from headwater.processors.providers.terra.activity import normalize_activity
 from headwater.processors.providers.terra.auth import (
+    AUTH_TYPES,
     CLOSING_TYPES,
     OPENING_TYPES,
     PERMISSION_CHANGE,
     USER_REAUTH,
     failure_of,
+    latest_events,
     normalize_auth,
     normalize_permissions,
     previous_subject,
@@ -100,6 +109,8 @@ _TYPES: Final[dict[str, DeliveryType[Any]]] = {
             starts=backfill,
             skips=failure_of if type_ == "auth" else None,
             other_subject=previous_subject if type_ == USER_REAUTH else None,
+            latest=partial(latest_events, opens=type_ in OPENING_TYPES),
+            after_wipe=AfterWipe.COMES_BACK if type_ in AUTH_TYPES else AfterWipe.SKIPPED,
         )
         for type_ in (*OPENING_TYPES, *CLOSING_TYPES)
     },

@@ -50,7 +50,7 @@ ANSWERS = {
 ALL_OF_ORDER = ("-w", "order", "--status", "waiting")
 #: Commands that change many things, with what they would change.
 ORDERS = [
-    (replay, (), "3 deliveries would be replayed."),
+    (replay, ("--all",), "3 deliveries would be replayed."),
     (prune, (), "3 instances would be permanently deleted."),
     (dlq, ("replay", "--all"), "2 dead letters would be replayed."),
     (user, ("wipe", "u"), "u has: 2 of raw_events; all of it would be permanently deleted."),
@@ -73,12 +73,13 @@ def run(
 @pytest.mark.parametrize(
     ("arguments", "order"),
     [
-        ((), {}),
+        (("--all",), {"all": True}),
         (("e1", "e2"), {"ids": ["e1", "e2"]}),
         (("--user", "u", "--type", "sleep"), {"user_id": "u", "type": "sleep"}),
         (("--since", "2026-07-01T00:00:00Z"), {"since": "2026-07-01T00:00:00Z"}),
         (("--partition", "0", "--from", "0", "--to", "0"), {"partition": 0, "from": 0, "to": 0}),
-        (("--rate", "200"), {"rate": 200}),
+        (("--all", "--rate", "200"), {"all": True, "rate": 200}),
+        (("--user", ""), {"user_id": ""}),
     ],
 )
 def test_a_replay_is_counted_first_and_asked_for_as_it_was_meant(
@@ -109,8 +110,14 @@ def test_a_dry_run_of_a_prune_counts_by_workflow_and_does_nothing():
 
 
 def test_where_nobody_is_asked_nothing_is_counted_first():
-    _, requested = run(replay, {REPLAYS: REPLAY}, "--yes")
-    assert [item.body for item in requested] == [{}]
+    _, requested = run(replay, {REPLAYS: REPLAY}, "--all", "--yes")
+    assert [item.body for item in requested] == [{"all": True}]
+
+
+def test_a_replay_without_a_match_says_so():
+    nothing = {**REPLAY, "id": None, "matched": 0, "replayed": 0, "gone": 0, "instance": None}
+    result, _ = run(replay, {REPLAYS: nothing}, "--user", "u", "--yes")
+    assert (result.exit_code, result.stderr) == (0, "No delivery matches.\n")
 
 
 def begun(requested: list[Asked]) -> list[Asked]:
@@ -254,6 +261,10 @@ def test_a_rebuild_for_programs_is_what_the_route_answers():
         (replay, ("--follow", "r1", "--user", "u"), "found user_id as well"),
         (prune, ("--follow", "p1", "--workflow", "order"), "found workflow as well"),
         (replay, ("--rate", "0"), "--rate"),
+        (replay, (), "found neither; usual cause: an empty variable"),
+        (replay, ("--yes", "--json"), "found neither"),
+        (replay, ("--rate", "5", "--yes"), "found neither"),
+        (replay, ("--all", "--user", "u", "--yes"), "found both"),
         (replay, ("--partition", "x"), "--partition"),
     ],
 )
