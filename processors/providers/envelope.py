@@ -69,5 +69,8 @@ def event_id(source: str, type_: str, subject: str, body: bytes) -> str:
 
 
 def user_of(reference: str | None, user_prefix: str) -> str | None:
-    """Return the user of a reference: itself, if it has the prefix of user ids; else None."""
+    """Return the user of a reference: itself, if it has the prefix of user ids; else None.
+
+    With an empty prefix, every reference that is not empty is a user's id.
+    """
     return reference if reference and reference.startswith(user_prefix) else None
