@@ -43,6 +43,7 @@ from headwater.gateway.api.record_schemas import asyncapi_route, registry
 from headwater.gateway.api.refusals import Refusals, record_unmatched, refusal_recorder
 from headwater.gateway.api.request_scope import AnyConnection, peer_resolver, whole_parameters
 from headwater.gateway.api.users.lab_reports import UploadLimits
+from headwater.gateway.api.users.operator_routes import user_operation_routes
 from headwater.gateway.api.users.ports import UserPorts, UserServices
 from headwater.gateway.api.users.routes import user_routes
 from headwater.gateway.api.webhooks import Accepted, Receiver
@@ -203,7 +204,8 @@ def _operators_routes(
         clock=workflows.clock,
     )
     further = [
-        *wipe_routes(reader, ports.wiping),
+        *user_operation_routes(_user_ports(ports)),
+        *wipe_routes(reader, ports.wiping, ports.users.terra),
         *rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id),
         *replay_routes(reader, operations),
         *prune_routes(reader, operations),

@@ -111,14 +111,41 @@ class ImportParams(msgspec.Struct, frozen=True, kw_only=True):
     connections: tuple[str, ...]
 
 
-class LabResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Output of `terra-lab`, which also publishes it as `lab_submitted`.
+#: One user's connections, compared with Terra's list, and their last 7 days; started by operators.
+RECONCILE_USER: Final = "terra-reconcile-user"
 
-    It is available within about half a minute, even if Terra does not respond.
+
+class ReconcileUserParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Params of `terra-reconcile-user`: the user."""
+
+    user_id: str
+
+
+#: The end of connections, at Terra and then here; started by the user or operators.
+DISCONNECT: Final = "terra-disconnect"
+
+
+class DisconnectParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Params of `terra-disconnect`: the user, and Terra's ids of the connections."""
+
+    user_id: str
+    connections: tuple[str, ...]
+
+
+#: The step of `terra-lab` that sends the report: its result is a `LabResult`.
+SUBMIT: Final = "submit"
+
+
+class LabResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of the step `submit` of `terra-lab`, which is published as `lab_submitted`.
+
+    It is available within about half a minute, even if Terra does not respond. The instance then
+    waits for the report, for 24 hours.
 
     Attributes:
         at_ms: When Terra responded or the upload was abandoned, in Unix milliseconds.
-        terra_status: `submitted`, `failed:<status>` or `failed:network`.
+        terra_status: `submitted`, `failed:<status>`, `failed:network` or
+            `failed:terra_not_configured`.
         terra_upload_id: Terra's id, if the report was submitted.
         terra_response: Terra's response as text, or the error.
     """

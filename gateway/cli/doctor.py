@@ -33,6 +33,7 @@ from headwater.gateway.cli.options import (
     settings_from,
 )
 from headwater.gateway.cli.results import Columns, Result, json_option, print_result, prints
+from headwater.gateway.cli.user_findings import user_findings
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.clock import now_ms
@@ -121,24 +122,14 @@ def doctor(
 def doctor_user(user_id: str, token: str | None, api: Api) -> Result:
     """Find out why data of a user is missing, in five steps.
 
-    Is there an active connection; does Terra know one; do deliveries wait or are they dead; did any
-    end with an error; and if nothing is wrong, import the days again. Every step prints its finding
-    and the next command. Exit code 1 if there is one.
+    Has every provider an active connection; does Terra know one; do deliveries wait or are they
+    dead; did any end with an error; and has every provider rows. Every step prints its finding and
+    the next command. Exit code 1 if there is one.
     """
-    address = api.url
-    known = api.get(path_of("admin", "user", user_id))
-    me = None if token is None else _me(address, token)
+    user = api.get(path_of("admin", "user", user_id))
+    me = None if token is None else _me(api.url, token)
     errors = api.get("/admin/traces", user_id=user_id, level="error", limit=_ERRORS_SHOWN)
-    steps = [
-        findings.connection(user_id, known),
-        findings.reconciled(user_id, address, known, me),
-        findings.parked(user_id, known),
-        findings.errors(errors["traces"]),
-    ]
-    steps.append(findings.to_import(user_id, address, known, steps))
-    if steps[0].state == "problem" and steps[1].next:
-        steps[0] = steps[0]._replace(next=steps[1].next)
-    return _report(steps)
+    return _report(user_findings(api.url, user, errors["traces"], me))
 
 
 def _me(address: str, token: str) -> Any:  # noqa: ANN401 (JSON)

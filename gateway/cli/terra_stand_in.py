@@ -23,6 +23,7 @@ from headwater.streams.clock import now_ms
 
 #: Only loopback: a client that reaches the stand-in can read uploaded files.
 _HOST = "127.0.0.1"
+_WIDGET_PATH = "/auth/generateWidgetSession"
 
 
 @click.command(
@@ -91,7 +92,7 @@ def terra_stand_in(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
         file=file,
         seed=seed,
         data=not without_data,
-        widget_path=settings.terra_widget_path,
+        widget_path=_widget_path(settings.terra_widget_path),
         lab_field=settings.terra_lab_field,
         lab_shape=lab_shape,
     )
@@ -123,3 +124,8 @@ def _fault(text: str) -> InjectedError:
         raise click.UsageError(
             f"--fault: expected a fault as JSON, found {text!r}: {error}"
         ) from error
+
+
+def _widget_path(setting: str) -> str:
+    """Return the path of widget sessions; one on another host is not the stand-in's."""
+    return setting if setting.startswith("/") else _WIDGET_PATH

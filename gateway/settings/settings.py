@@ -224,8 +224,8 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     )
     user_prefix: str = Field(
         default="user_",
-        min_length=1,
-        description="Prefix of the reference ids of your users.",
+        description="Prefix of your users' ids: references of deliveries without it name no user. "
+        "Empty accepts all; then every reference must be a user's id.",
     )
     park_for_s: int = Field(
         default=86_400,

@@ -86,5 +86,8 @@ def occurrence_of(signed_ms: int, ordered_ms: int) -> str:
 
 
 def user_of(reference: str | None, user_prefix: str) -> str | None:
-    """Return the user of a reference: itself, if it has the prefix of user ids; else None."""
+    """Return the user of a reference: itself, if it has the prefix of user ids; else None.
+
+    With an empty prefix, every reference that is not empty is a user's id.
+    """
     return reference if reference and reference.startswith(user_prefix) else None

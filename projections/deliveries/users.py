@@ -1,7 +1,7 @@
 """Everything about one user: connections, rows, outcomes, waiting deliveries, wipe progress."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -66,6 +66,7 @@ async def dead_without_user(
 
 #: Outcomes shown of finished, of waiting and of dead deliveries.
 _OUTCOMES_SHOWN: Final = 20
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,21 +81,29 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     deactivated_at: datetime | None
 
 
+class SourceRows(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's rows of one source, by table, and when one was last written."""
+
+    source: str
+    rows: dict[str, int]
+    updated_at: datetime
+
+
 class UserWhole(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a user.
 
     `counts` are by table, plus `raw_events`, the user's deliveries, and `dead_letters`, those of
-    them that could not be processed completely. `dead_before_connecting` are deliveries of the
-    user's connections that died before the connection was known; a replay by `user_id` includes
-    them.
+    them that are still not processed completely. `sources` are rows by source. `dead` are the
+    latest dead deliveries, also of the user's connections before they were the user's.
     """
 
     user_id: str
     connections: tuple[Connection, ...]
     counts: dict[str, int]
+    sources: tuple[SourceRows, ...]
     last_outcomes: tuple[Outcome, ...]
     waiting: tuple[Outcome, ...]
-    dead_before_connecting: tuple[Outcome, ...] = ()
+    dead: tuple[Outcome, ...]
 
 
 def _count_query(table: Table) -> bytes:
@@ -110,6 +119,11 @@ def _subjects_query(table: Table) -> bytes:
 
 
 _COUNTS: Final = {table.name: _count_query(table) for table in ALL_TABLES if names_user(table)}
+_SOURCES: Final = {
+    table.name: filled("sources_of_user", table=sql.Identifier(table.name))
+    for table in ALL_TABLES
+    if names_user(table) and "source" in table.key_names
+}
 _SUBJECTS: Final = tuple(
     _subjects_query(table)
     for table in ALL_TABLES
@@ -137,6 +151,16 @@ async def connections_of(reader: PooledReader, user_id: str) -> tuple[Connection
     return msgspec.convert(rows, tuple[Connection, ...])
 
 
+async def lab_status(reader: PooledReader, upload_id: str) -> str | None:
+    """Return the `terra_status` of an uploaded lab report; None if there is no such upload.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await reader.answers(statement("lab_status"), upload_id=upload_id)
+    return rows[0]["terra_status"] if rows else None
+
+
 async def user_whole(reader: PooledReader, user_id: str) -> UserWhole:
     """Return everything about a user; for an unknown user, all counts are 0.
 
@@ -156,14 +180,29 @@ async def user_whole(reader: PooledReader, user_id: str) -> UserWhole:
         counts |= row
     connections = await connections_of(reader, user_id)
     outcomes = await read(statement("outcomes_of_user"), limit=_OUTCOMES_SHOWN)
+    dead = await read(statement("dead_of_user"), subjects=subjects, limit=_OUTCOMES_SHOWN)
     return UserWhole(
         user_id=user_id,
         connections=connections,
         counts=msgspec.convert(counts, dict[str, int]),
+        sources=await _sources_of(reader, user_id),
         last_outcomes=msgspec.convert(outcomes, tuple[Outcome, ...]),
         waiting=await waiting_of(reader, subjects, limit=_OUTCOMES_SHOWN),
-        dead_before_connecting=await dead_without_user(reader, subjects, limit=_OUTCOMES_SHOWN),
+        dead=msgspec.convert(dead, tuple[Outcome, ...]),
     )
+
+
+async def _sources_of(reader: PooledReader, user_id: str) -> tuple[SourceRows, ...]:
+    sources: dict[str, SourceRows] = {}
+    for table, query in _SOURCES.items():
+        for row in await reader.answers(query, user_id=user_id):
+            before = sources.get(row["source"])
+            sources[row["source"]] = SourceRows(
+                source=row["source"],
+                rows={**(before.rows if before else {}), table: row["rows"]},
+                updated_at=max(row["updated_at"], before.updated_at if before else _EARLIEST),
+            )
+    return tuple(sources[source] for source in sorted(sources))
 
 
 # -- progress of a wipe

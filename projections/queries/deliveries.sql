@@ -19,7 +19,18 @@ select event_id, source, type, user_id, partition, "offset"
 from webhook_outcomes
 where event_id = any(%(event_ids)s::text[])
 
+-- name: dead_of_user
+-- The condition on the status is that of the index webhook_outcomes_dead.
+select event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
+       partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position
+from webhook_outcomes
+where case when status = 'dead' then 'error' else 'info' end = 'error'
+  and (user_id = %(user_id)s or (user_id is null and subject = any(%(subjects)s)))
+order by received_at desc
+limit %(limit)s
+
 -- name: deliveries_of_user
+-- A dead letter counts until it is replayed, or its delivery is processed in another way.
 select
     (select count(*) from webhook_outcomes where user_id = %(user_id)s) as raw_events,
     (
@@ -30,6 +41,7 @@ select
               o.user_id = %(user_id)s
               or (o.status = 'dead' and o.user_id is null and o.subject = any(%(subjects)s::text[]))
           )
+          and d.replayed_at is null
           and not is_copy(d)
           and not was_processed(d)
     ) as dead_letters
@@ -255,6 +267,15 @@ select terra_user_id, provider, active, reference_id, scopes, deactivated_at,
 from terra_connections
 where user_id = %(user_id)s
 order by terra_user_id
+
+-- name: lab_status
+select terra_status from lab_uploads where id = %(upload_id)s
+
+-- name: sources_of_user
+select source, count(*) as rows, max(updated_at) as updated_at
+from {table}
+where user_id = %(user_id)s
+group by source
 
 -- name: subjects_of_user
 select {key} as subject from {table} where user_id = %(user_id)s

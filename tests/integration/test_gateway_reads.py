@@ -30,7 +30,7 @@ from headwater.projections.deliveries.replaying import (
 )
 from headwater.projections.projector.store import Store
 from headwater.schemas.installed_tables import ALL_TABLES
-from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY
+from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
 from headwater.streams.clock import now_ms
 from tests.fakes.delivery_log import MemoryLog, MemoryReplays, a_delivery
 from tests.integration.written import (
@@ -282,7 +282,7 @@ def test_what_died_before_a_user_connected_is_shown_traced_and_counted_as_the_us
     write([dead_letter("no_connection_for_terra_user", event_id="e1")])
     write([table_record(CONNECTIONS, row(CONNECTIONS, ("t1",), user_id="user_1"))])
     shown = client.get("/admin/user/user_1", headers=ADMIN).json()
-    assert [one["event_id"] for one in shown["dead_before_connecting"]] == ["e1"]
+    assert [one["event_id"] for one in shown["dead"]] == ["e1"]
     assert shown["counts"]["dead_letters"] == 1
     for query, traced in (("", {"e1", "e3"}), ("&level=error", {"e1"})):
         answer = client.get(f"/admin/traces?user_id=user_1{query}", headers=ADMIN).json()
@@ -377,6 +377,45 @@ def test_a_user_is_shown_with_counts_and_somebody_unknown_with_none(
     nobody = client.get("/admin/user/nobody", headers=ADMIN).json()
     assert (set(nobody["counts"].values()), nobody["connections"]) == ({0}, [])
     assert client.get("/admin/user/a%00b", headers=ADMIN).status_code == 200
+
+
+def test_what_is_dead_of_a_user_is_shown_until_it_is_processed(
+    client: Client, write: Write
+) -> None:
+    """Also what died before the user had connected; a letter of a part stays."""
+    nobody = {"user_id": None, "status": "dead", "reason": "no_connection_for_terra_user"}
+    dead = {"user_id": "user_7", "status": "dead", "reason": "no_usable_record"}
+    write([table_record(CONNECTIONS, row(CONNECTIONS, ("t7",), user_id="user_7"))])
+    write([outcome("early", subject="t7", **nobody), outcome("other", subject="t8", **nobody)])
+    write([outcome("mended", **dead), outcome("dead", **dead), outcome("part", user_id="user_7")])
+    letters = ("mended", "dead", "part")
+    write([
+        dead_letter("partial" if name == "part" else "no_usable_record", event_id=name)
+        for name in letters
+    ])  # fmt: skip
+
+    def shown() -> tuple[set[str], int]:
+        whole = client.get("/admin/user/user_7", headers=ADMIN).json()
+        return {one["event_id"] for one in whole["dead"]}, whole["counts"]["dead_letters"]
+
+    assert shown() == ({"early", "mended", "dead"}, 3)
+    write(
+        [outcome("mended", user_id="user_7", at_ms=RECEIVED_AT_MS + 900, position="webhooks/0@9")]
+    )
+    assert shown() == ({"early", "dead"}, 2)
+
+
+def test_the_rows_of_a_user_are_counted_by_source(client: Client, write: Write) -> None:
+    garmin = [day("user_1", f"2026-07-0{number}", steps=1) for number in (1, 2)]
+    key = ("user_1", "whoop", "2026-07-01T22:00:00.000Z")
+    night = table_record(SLEEP_SESSIONS, row(SLEEP_SESSIONS, key, end_time="2026-07-02T06:00:00Z"))
+    write([*garmin, night])
+    sources = client.get("/admin/user/user_1", headers=ADMIN).json()["sources"]
+    assert [(one["source"], one["rows"]) for one in sources] == [
+        ("garmin", {"daily_summary": 2}),
+        ("whoop", {"sleep_sessions": 1}),
+    ]
+    assert all(one["updated_at"] for one in sources)
 
 
 def test_a_raw_event_is_shown_whole_and_replayed(migrated: str, write: Write) -> None:

@@ -169,6 +169,9 @@ SECTIONS: Final[Mapping[str, str]] = {
 #: never taken from the address: otherwise a link could make the console display any text.
 CONFIRMATIONS: Final[Mapping[str, str]] = {
     **{action.name: action.done for action in ACTIONS},
+    "import": "The import has started; its data arrives as deliveries.",
+    "reconcile": "The connections are being compared with Terra's list.",
+    "disconnect": "The connections are being ended at Terra, and then here.",
     "activate": "The deployment is active: new runs begin on it.",
     "drain": "Parked deliveries are being checked again.",
     "events": "The event was sent.",

@@ -102,7 +102,9 @@ LETTER = DeadLetter(
     rule=None, dead_at=AT, replayed_at=AT, expired_at=None,
 )  # fmt: skip
 #: Somebody of whom nothing is known.
-STRANGER = UserWhole(user_id="", connections=(), counts={}, last_outcomes=(), waiting=())
+STRANGER = UserWhole(
+    user_id="", connections=(), counts={}, sources=(), last_outcomes=(), waiting=(), dead=()
+)
 
 
 def instance(full: bool) -> Instance:

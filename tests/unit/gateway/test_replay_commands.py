@@ -182,6 +182,50 @@ def test_a_wipe_is_followed_to_its_end_and_keeps_the_number_of_files():
     assert "wipe w1 running: 3 records deleted so far; it continues by itself" in result.stderr
 
 
+def test_a_wipe_names_the_connections_that_terra_may_still_have():
+    running = {**WIPED, "state": "running", "disconnected": 1, "still_connected": ["t-1", "t-2"]}
+    ended = {**WIPED, "disconnected": 0, "still_connected": []}
+    result, _ = run(user, {WIPE: running, f"{WIPE}/w1": ended}, "wipe", "u", "--yes")
+    assert "Terra did not confirm the end of t-1, t-2: disconnect them" in " ".join(
+        result.stderr.split()
+    )
+    result, _ = run(user, {WIPE: running, f"{WIPE}/w1": ended}, "wipe", "u", "--yes", "--json")
+    assert json.loads(result.stdout)["still_connected"] == ["t-1", "t-2"]
+
+
+STARTED = {"ok": True, "days": 30, "connections": 2, "requests": 8}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body", "said"),
+    [
+        (("import", "u", "--days", "30"), {"days": 30}, "30 days of 2 connections requested"),
+        (("reconcile", "u"), {}, "The connections are being compared"),
+        (("disconnect", "u", "--yes"), {}, "2 connections being ended"),
+    ],
+)
+def test_an_operation_for_a_user_is_started_and_names_how_to_follow_it(
+    arguments: tuple[str, ...], body: dict[str, object], said: str
+):
+    answer = {**STARTED, "instance": {"workflow": "terra-x", "id": "i-1"}}
+    path = f"{USER}/{arguments[0]}"
+    result, requested = run(user, {path: answer}, *arguments)
+    assert result.exit_code == 0, result.output
+    assert f"{said}; follow it: headwater instances get terra-x/i-1" in " ".join(
+        result.stderr.split()
+    )
+    assert [(item.path, item.body) for item in requested] == [(path, body)]
+
+
+def test_connections_are_ended_after_a_yes():
+    active = {"terra_user_id": "t-1", "provider": "GARMIN", "active": True}
+    closed = {"terra_user_id": "t-2", "provider": "OURA", "active": False}
+    result, requested = run(user, {USER: {"connections": [active, closed]}}, "disconnect", "u")
+    assert result.exit_code == 2
+    assert "u has GARMIN (t-1); all would end." in " ".join(result.output.split())
+    assert [item.path for item in requested] == [USER]
+
+
 @pytest.mark.parametrize("json_flag", [(), ("--json",)])
 def test_dead_letters_are_replayed_page_by_page_and_one_that_failed_fails_the_command(
     json_flag: tuple[str, ...],

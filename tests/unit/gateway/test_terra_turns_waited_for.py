@@ -27,6 +27,7 @@ class Server:
 
     def __init__(self, answer: Callable[[str, dict[str, str]], Answer | Awaitable[Answer]]) -> None:
         self._answer = answer
+        self.port = 0
         self.asked: list[tuple[str, dict[str, str]]] = []
         self._connections: set[asyncio.Task[Any]] = set()
 
@@ -63,11 +64,14 @@ async def served(
     answer: Callable[[str, dict[str, str]], Answer | Awaitable[Answer]],
     rate: float = 1_000.0,
     attempts: int = 1,
+    **more: str,
 ) -> AsyncIterator[tuple[Server, Terra]]:
     server = Server(answer)
     listening = await asyncio.start_server(server.take, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    access = TerraAccess(api=f"http://127.0.0.1:{port}", dev_id="d", api_key="k", rate=rate)
+    server.port = port
+    api = f"http://127.0.0.1:{port}"
+    access = TerraAccess(api=api, dev_id="d", api_key="k", rate=rate, **more)
     terra = Terra(access, draw=lambda: 0.0, wall_s=time.time, attempts=attempts)
     async with listening:
         async with terra:
@@ -102,6 +106,22 @@ def test_a_429_of_one_connection_holds_no_other_and_no_lab_report():
                 await terra.request_data("daily", "a", DAY, DAY)
             assert caught.value.status == 429
             assert len(server.asked) == before
+
+    acts(act)
+
+
+def test_a_session_to_connect_may_begin_on_another_host():
+    session = {"url": "https://here.example", "session_id": "s"}
+
+    async def act() -> None:
+        async with served(lambda *_: (200, {}, session)) as (other, _):
+            path = f"http://127.0.0.1:{other.port}/api/widget/session"
+            async with served(lambda *_: OK, widget_path=path) as (server, terra):
+                begun = await terra.widget_session("user_a")
+                assert (begun.url, begun.session_id) == (session["url"], "s")
+                await terra.request_data("daily", "a", DAY, DAY)
+                assert [path for path, _ in server.asked] == ["/daily"]
+            assert [path for path, _ in other.asked] == ["/api/widget/session"]
 
     acts(act)
 
