@@ -183,6 +183,7 @@ class Driver:
             for partition in self.partitions.values()
             if partition.commands
             or partition.messages
+            or self._is_due(partition, complete=False)
             or (ready and partition.owner.urgency(closed) is not None)
         )
 

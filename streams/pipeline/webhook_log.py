@@ -22,6 +22,7 @@ from headwater.schemas.topics import ADMISSIONS, WEBHOOKS
 from headwater.streams.kafka.append_queues import GroupCommit
 from headwater.streams.kafka.appender import Producers
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
 from headwater.streams.kafka.readers import read_records_at
 from headwater.streams.kafka.records import Outgoing, partition_of, text_of
 from headwater.streams.kafka.retrying import Retrying
@@ -35,6 +36,7 @@ _SUBJECTS_MAX: Final = 10_000
 #: Records of admissions that a start reads of each partition, each with one event id or some
 #: hundreds. Older duplicates are recognized only by intake.
 _LOOK_BACK: Final = 1_000
+_POLL_MS: Final = 60_000
 _TIMEOUT_CHECK_S: Final = 0.25
 #: Linger before an append when idle, and the longest wait for the end of an append in flight, as
 #: Kafka may be slow or unavailable.
@@ -394,7 +396,10 @@ class WebhookLog:
         retrying = Retrying(log, "admissions of other gateways cannot be followed")
         while True:
             consumer = AIOKafkaConsumer(  # without a group: all partitions are its own
-                ADMISSIONS, **self._cluster.options(), auto_offset_reset="latest"
+                ADMISSIONS,
+                **self._cluster.options(),
+                auto_offset_reset="latest",
+                fetch_max_wait_ms=IDLE_FETCH_MS,
             )
             try:
                 await consumer.start()
@@ -413,7 +418,7 @@ class WebhookLog:
 
     async def _follow(self, consumer: AIOKafkaConsumer) -> NoReturn:
         while True:
-            for records in (await consumer.getmany(timeout_ms=1_000)).values():
+            for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
                 for record in records:
                     # If one cannot be decoded, some duplicates are left to intake.
                     with contextlib.suppress(HeadwaterError):

@@ -112,7 +112,7 @@ async def _fetched_while_a_timer_is_due(waits_in: str) -> None:
         lost=lambda *_: None,
     )
     consumers: Any = broker
-    reader._consumer = reader._lookup = consumers
+    reader._consumer = consumers
     reader._progress[0] = command_reader._Progress(fetched=0)
     working = [
         asyncio.create_task(reader.fetch_commands()),
