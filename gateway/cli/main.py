@@ -31,6 +31,9 @@ from headwater.gateway.settings.addresses import dsn_of
 from headwater.schemas.errors import HeadwaterError, ProcessUnavailable, StoreUnavailable
 from headwater.streams.clock import now_ms
 
+# Otherwise httpx loads its own command line, with rich and pygments: a tenth of a second, and 6 MB.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+
 #: The extras, and the modules that Headwater imports of them. The package alone has what programs
 #: and workflow authors need, and the commands that use HTTP. Server processes need `server`; Kafka
 #: and Postgres on one machine also need `local`.

@@ -113,6 +113,7 @@ class Projector:
         self._to_seek: set[Partition] = set()
         self._fetching: asyncio.Task[_Fetched] | None = None
         self._committed_at_ms = 0
+        self._committed: dict[Partition, int] = {}
         self._checked_at_s = 0.0
         self._problem = ""
 
@@ -168,7 +169,7 @@ class Projector:
                 if applying is not None:
                     await applying
                     applying = None
-                    await self._commit(consumer)
+                await self._commit(consumer)
                 await self._check_for_rollback(stop)
                 ahead = bool(self._to_seek)
                 if ahead:  # records read ahead are fetched again, too
@@ -421,14 +422,17 @@ class Projector:
 
     async def _commit(self, consumer: AIOKafkaConsumer, *, now: bool = False) -> None:
         """Commit the positions to Kafka, where only its tools use them; failures do not matter."""
-        if not now and self._clock() - self._committed_at_ms < _COMMIT_EVERY_MS:
+        if self._committed == self.positions or (
+            not now and self._clock() - self._committed_at_ms < _COMMIT_EVERY_MS
+        ):
             return
-        self._committed_at_ms = self._clock()
-        positions = {TopicPartition(*p): offset for p, offset in self.positions.items()}
+        self._committed_at_ms, applied = self._clock(), dict(self.positions)
+        positions = {TopicPartition(*p): offset for p, offset in applied.items()}
         offsets = {tp: positions[tp] for tp in consumer.assignment() if tp in positions}
         if offsets:
             with contextlib.suppress(KafkaError):
                 await consumer.commit(offsets)
+                self._committed = applied
 
 
 class _Backoff:

@@ -120,8 +120,8 @@ def _abandon_outdated(fetcher: Fetcher, assignment: Any) -> None:  # noqa: ANN40
 
 
 def _resume(self: AIOKafkaConsumer, *partitions: TopicPartition) -> None:
-    _RESUME(self, *partitions)
+    _RESUME(self, *partitions)  # type: ignore[no-untyped-call]
     # A fetch that began without them would keep aiokafka from noticing.
     fetcher = self._fetcher
     if fetcher is not None:
-        fetcher._notify(fetcher._wait_consume_future)  # type: ignore[no-untyped-call]  # noqa: SLF001
+        fetcher._notify(fetcher._wait_consume_future)  # noqa: SLF001

@@ -12,7 +12,7 @@ from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.structs import PartitionMetadata, TopicPartition
 
-from headwater.streams.kafka import aiokafka_patches, idle_fetches
+from headwater.streams.kafka import aiokafka_patches, idle_fetches, truncation
 from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
 from tests.waiting import until
@@ -199,5 +199,44 @@ def test_metadata_that_lacks_a_topic_or_a_leader_is_soon_refreshed(
         client.cluster = a_cluster(*led)
         assert await client._metadata_update(client.cluster, topics)
         assert client._metadata_max_age_ms == age_ms
+
+    asyncio.run(scene())
+
+
+def test_records_do_not_wait_for_the_answer_whether_another_log_was_cut(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    patch_aiokafka()
+
+    async def scene() -> None:
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def fetched(fetcher: Any, *_: object) -> bool:  # noqa: ANN401
+            fetcher._records[ONE] = "records"
+            return True
+
+        async def cuts(*_: object) -> dict[TopicPartition, int | None]:
+            asked.set()
+            await answered.wait()
+            return {}
+
+        monkeypatch.setattr(truncation, "_FETCH", fetched)
+        monkeypatch.setattr(truncation, "_cuts", cuts)
+        holding = Holding()
+        holding.subscriptions.assign_from_user([ONE, OTHER])
+        assignment = holding.subscriptions.subscription.assignment
+        assignment.state_value(OTHER).reset_to(7)
+        truncation._READ[assignment.state_value(OTHER)] = truncation.Read(7, leader_epoch=1)
+        waiter = holding.fetcher._create_fetch_waiter()
+        request = SimpleNamespace(topics=[("t", [(0, 7, 1), (1, 7, 1)])])
+        fetching = asyncio.create_task(
+            holding.fetcher._proc_fetch_request(assignment, NODE, request)
+        )
+        await asyncio.wait_for(asked.wait(), 60)
+        await asyncio.wait_for(waiter, 60)
+        answered.set()
+        assert await fetching
+        holding.fetcher._records.clear()
+        await holding.fetcher.close()
 
     asyncio.run(scene())
