@@ -54,7 +54,7 @@ from headwater.gateway.api.workflows.routes import ServiceKeys, WorkflowPorts, W
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.settings.settings import Settings
 from headwater.processors.providers.provider import Providers
-from headwater.processors.sources import Source, providers_of
+from headwater.processors.sources import AnySource, providers_of, webhook_sources
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.users import connections_of
 from headwater.projections.postgres.connections import PooledReader
@@ -110,7 +110,7 @@ class Ports:
     new_request_id: Callable[[], str]
 
 
-def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> Litestar:
+def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -> Litestar:
     """Build the application."""
     metrics, refusals = Metrics(), Refusals(ports.answers)
     bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=Budget(read_s=READ_S))
@@ -123,7 +123,8 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
     watching = ports.reader.with_own_pool()
     watch = _loop_watch(metrics)
     receivers: dict[str, Receiver] = {}
-    for source in sources:
+    posted = webhook_sources(sources)
+    for source in posted:
         receiver = Receiver(
             source, log=ports.log, bodies=bodies, peer_of=peer_of, refusals=refusals,
             metrics=metrics, clock=ports.clock, new_request_id=ports.new_request_id,
@@ -140,7 +141,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
         [
             *(_receiving(receiver, path) for path, receiver in receivers.items() if path != _ROOT),
             _at_root(Home(_VERSION, tuple(receivers)), receivers.get(_ROOT)),
-            _any_other_source(", ".join(source.name for source in sources)),
+            _any_other_source(", ".join(source.name for source in posted)),
             read_routes(ports.reader, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
             *_operators_routes(settings, ports, providers_of(sources), limited),

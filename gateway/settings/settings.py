@@ -204,7 +204,13 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     sources: str = Field(
         default="",
         description="File of sources, in TOML: who posts deliveries, how they are signed, and "
-        "which provider reads them; empty makes every provider a source.",
+        "which provider reads them; or which topics of other programs are read. Empty makes every "
+        "provider a source.",
+    )
+    schema_registry: str = Field(
+        default="",
+        description="URL of the Confluent-compatible schema registry for topics in Avro; user and "
+        "password may be part of it.",
     )
     admin_key: SecretStr = _key("admin_key", "Key of operators, in the header x-admin-key.")
     read_key: SecretStr = _key("read_key", "Key of readers, as Authorization: Bearer.")

@@ -13,6 +13,7 @@ import msgspec
 #: Hexadecimal characters of an event id: 128 bits, beyond any accidental collision.
 _EVENT_ID_CHARS: Final = 32
 _length: Final = Struct(">I").pack
+_SECOND_MS: Final = 1_000
 _RETRIED_FOR_MS: Final = 24 * 60 * 60 * 1000
 
 #: Type of a delivery without a type where its source says.
@@ -54,10 +55,13 @@ class Malformed(msgspec.Struct, frozen=True):
 def sent_at_ms(signed_ms: int, ordered_ms: int) -> int:
     """Return when a delivery was first sent, which orders it among others, in Unix milliseconds.
 
-    This is the provider's time if it is at most a day before the signature and not after it: it is
-    not signed, and no sender retries for longer. Otherwise it is the signed time.
+    This is the provider's time if it is at most a day before the signature, and before the end of
+    its second: it is not signed, no sender retries for longer, and signatures have whole seconds.
+    Otherwise it is the signed time.
     """
-    return ordered_ms if 0 <= signed_ms - ordered_ms <= _RETRIED_FOR_MS else signed_ms
+    end_ms = signed_ms - signed_ms % _SECOND_MS + _SECOND_MS
+    is_plausible = signed_ms - _RETRIED_FOR_MS <= ordered_ms < end_ms
+    return ordered_ms if is_plausible else signed_ms
 
 
 def event_id(source: str, type_: str, subject: str, body: bytes, occurrence: str = "") -> str:

@@ -342,6 +342,14 @@ return coalesce(
 comment on function failed_effects(text) is
     'Effects of rules and normalizers that failed, as stages of a trace.';
 
+-- The request id of a delivery that was read from a topic is its position there.
+create function position_of(request_id text) returns text
+    language sql immutable
+return case when request_id ~ '^[^/]+/[0-9]+@[0-9]+$' then request_id else '' end;
+
+comment on function position_of(text) is
+    'The position, topic/partition@offset, of a delivery that came from a topic of another program; else empty.';
+
 -- Each half reads one table, and the columns to filter are plain or constant. So Postgres uses the
 -- indexes of the tables, and computes hops only for returned rows.
 create view traces as
@@ -350,7 +358,7 @@ select
     event_id,
     user_id,
     case when status = 'dead' then 'error' else 'info' end as level,
-    jsonb_build_array(hop('received', received_at, '', ''))
+    jsonb_build_array(hop('received', received_at, position_of(request_id), ''))
     || coalesce(
         (
             select jsonb_agg(hop)
@@ -372,7 +380,7 @@ select
     null,
     'info',
     jsonb_build_array(
-        hop('received', received_at, '', ''),
+        hop('received', received_at, position_of(request_id), ''),
         hop(
             'duplicate', at, format('webhooks/%s@%s', partition, "offset"),
             format('of webhooks/%s@%s', partition, first_offset)
@@ -388,7 +396,7 @@ select
     null,
     'info',
     jsonb_build_array(
-        hop('received', at, '', ''),
+        hop('received', at, position_of(request_id), ''),
         hop(
             case when code in ('duplicate', 'handshake') then code else 'refused' end, at, '',
             case

@@ -219,9 +219,9 @@ class WebhookLog:
             raise
         if waiting.delivery is None or not isinstance(result, Appended) or result.duplicate:
             return result
-        return self._recurring(waiting.delivery) or result
+        return self.recurring(waiting.delivery) or result
 
-    def _recurring(self, delivery: WebhookReceived) -> Appended | None:
+    def recurring(self, delivery: WebhookReceived) -> Appended | None:
         """Return the answer to an event that is probably a duplicate; None for any other delivery.
 
         It is one if it was the last event of its subject. It is appended all the same: intake knows

@@ -108,6 +108,14 @@ def test_short_and_known_secrets_are_for_loopback_alone(tmp_path: Path, secret: 
     assert secret not in result
 
 
+def test_a_topic_in_avro_needs_a_registry(tmp_path: Path) -> None:
+    topic = '[[source]]\nname = "orders"\nkind = "kafka"\ntopic = "o"\nformat = "avro"'
+    expected = "expected HEADWATER_SCHEMA_REGISTRY for a topic in Avro, found none"
+    assert problem(settings_of(tmp_path, topic)) == f"source orders: {expected}"
+    registry = settings_of(tmp_path, topic, schema_registry="http://127.0.0.1:8081")
+    assert sources_with_secrets(registry, {}) == ()
+
+
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(SourcesInvalid, match="HEADWATER_SOURCES, /nowhere"):
         sources_of(Settings(sources="/nowhere"))

@@ -47,6 +47,23 @@ def test_the_same_bytes_again_are_a_duplicate_and_say_so(post: Post, log: Memory
     assert len(log.deliveries) == 1
 
 
+def test_an_event_of_a_connection_is_another_one_with_another_signature_or_time_of_terra(
+    client: TestClient[Any], log: MemoryLog, clock: Clock
+) -> None:
+    body = BODY.replace(b"daily", b"auth")
+
+    def posted(at_s: int, ordered_ms: int | None = None) -> str:
+        headers = {"terra-signature": terra_signature("current", body, clock() // 1000 + at_s)}
+        if ordered_ms is not None:
+            headers["x-terra-ordering-timestamp"] = str(ordered_ms)
+        return str(client.post("/terra", content=body, headers=headers).json()["raw_event_id"])
+
+    now_ms = clock()
+    assert posted(0) == posted(0) != posted(1)
+    assert posted(2, now_ms) == posted(3, now_ms) != posted(3, now_ms - 1)
+    assert len(log.deliveries) == 4
+
+
 @pytest.mark.parametrize("path", ["/webhooks/terra", "/webhook/terra", "/webhook", "/terra", "/"])
 def test_every_path_of_terra_takes_deliveries(post: Post, log: MemoryLog, path: str) -> None:
     assert post(BODY, path).status_code == 200
