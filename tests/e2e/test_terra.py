@@ -164,13 +164,13 @@ def test_a_lab_report_that_is_uploaded_twice_is_read_once_and_becomes_biomarkers
     read: LiteralString = "select count(*) > 3 from biomarkers_raw where upload_id = %s"
     system.wait(lambda: one(system, read, upload_id) == (True,), "its results")
     assert upload() == actual
-    assert ended(system, "terra-lab") == 1
+    system.wait(lambda: ended(system, "terra-lab") == 1, "its end")
     assert terra.look()["counts"]["lab reports"] == 1
     assert one(system, "select count(*) from lab_uploads") == (1,)
 
 
 def test_the_doctor_looks_at_a_user_by_asking_terra_as_well(system: System):
-    assert set(doctor(system, USER).values()) == {"ok"}
+    system.wait(lambda: set(doctor(system, USER).values()) == {"ok"}, "what was done to be told")
     stranger = doctor(system, "user_nobody")
     assert stranger["1 active connection"] == "problem"
     system.check()
