@@ -82,9 +82,14 @@ def test_a_replay_of_everything_changes_no_row_and_goes_on_after_a_kill(system: 
     assert versions(system) == before
     system.check()
     event_id = next(iter(expected.outcomes))
-    trace = ask(system, f"/admin/deliveries/{event_id}")["delivery"]["journeys"][-1]
-    assert trace["replay"] == begun["id"]
-    assert f"replay {begun['id']}" in [hop["detail"] for hop in trace["hops"]]
+
+    def trace() -> dict[str, Any]:
+        return dict(ask(system, f"/admin/deliveries/{event_id}")["delivery"]["journeys"][-1])
+
+    system.wait(lambda: trace()["replay"] == begun["id"], "the replay's trace")
+    system.wait(
+        lambda: f"replay {begun['id']}" in [hop["detail"] for hop in trace()["hops"]], "its hop"
+    )
     prunes_what_is_past_its_retention(system, begun["id"])
 
 

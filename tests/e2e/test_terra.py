@@ -165,13 +165,14 @@ def test_a_lab_report_that_is_uploaded_twice_is_read_once_and_becomes_biomarkers
     system.wait(lambda: one(system, read, upload_id) == (True,), "its results")
     assert upload() == actual
     labs = "select count(*), min(status) from workflow_instance where workflow_name = 'terra-lab'"
-    assert one(system, labs) == (1, "waiting")
+    # It waits for the day in which the report has to come.
+    system.wait(lambda: one(system, labs) == (1, "waiting"), "the wait for its report")
     assert terra.look()["counts"]["lab reports"] == 1
     assert one(system, "select count(*) from lab_uploads") == (1,)
 
 
 def test_the_doctor_looks_at_a_user_by_asking_terra_as_well(system: System):
-    assert set(doctor(system, USER).values()) == {"ok"}
+    system.wait(lambda: set(doctor(system, USER).values()) == {"ok"}, "what was done to be told")
     stranger = doctor(system, "user_nobody")
     assert stranger["1 active connection"] == "problem"
     system.check()
