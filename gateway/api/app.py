@@ -30,6 +30,7 @@ from headwater.gateway.api.deployments.deployment_service import DeploymentServi
 from headwater.gateway.api.deployments.routes import deployment_routers
 from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
+from headwater.gateway.api.group_metrics import MetricsFolder
 from headwater.gateway.api.json_bodies import ANY_JSON, BodyKind, LimitedBodies
 from headwater.gateway.api.monitoring import Metrics, health_routes
 from headwater.gateway.api.openapi import SECURITY as KEYS
@@ -96,6 +97,7 @@ class Ports:
 
     Attributes:
         clock: Unix milliseconds.
+        metrics_folder: Where the processes of this gateway share metrics, if there are several.
     """
 
     log: WebhookLog
@@ -108,6 +110,7 @@ class Ports:
     wiping: Wiping
     clock: Callable[[], int]
     new_request_id: Callable[[], str]
+    metrics_folder: MetricsFolder | None = None
 
 
 def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -> Litestar:
@@ -148,11 +151,11 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _console(settings, ports.clock, report_refusal, limited),
             registry,
             asyncapi_route(_VERSION),
-            health_routes(ports.log, watching, metrics),
+            health_routes(ports.log, watching, metrics, ports.metrics_folder),
             *service.routers(),
             *_deployments(settings, ports.workflows, service, limited),
         ],
-        lifespan=[lambda _app: _running(ports, service, watching, watch)],
+        lifespan=[lambda _app: _running(ports, service, watching, watch, metrics)],
         middleware=[whole_parameters, auditing],
         before_send=[add_headers],
         after_exception=[record_unmatched(report_refusal)],
@@ -293,9 +296,15 @@ def _loop_watch(metrics: Metrics) -> LoopWatch:
 
 @asynccontextmanager
 async def _running(
-    ports: Ports, service: WorkflowService, watching: PooledReader, watch: LoopWatch
+    ports: Ports,
+    service: WorkflowService,
+    watching: PooledReader,
+    watch: LoopWatch,
+    metrics: Metrics,
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as exits:
+        if ports.metrics_folder:
+            await exits.enter_async_context(ports.metrics_folder.publishing(metrics.render_own))
         exits.enter_context(watch.watching())
         for log in (ports.log, ports.answers, ports.audit):
             await log.start()

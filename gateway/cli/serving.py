@@ -5,13 +5,15 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from headwater.gateway.api.app import Ports, create_app, end_streams
 from headwater.gateway.api.front import front_of
-from headwater.gateway.api.server import refuse_taken_port
+from headwater.gateway.api.group_metrics import MetricsFolder
+from headwater.gateway.api.listening import listen
 from headwater.gateway.api.server import serve as serve_app
 from headwater.gateway.api.wiping import Wiping
 from headwater.gateway.api.workflows.authorization import load_hooks
@@ -22,7 +24,12 @@ from headwater.gateway.cli.user_tokens import for_users
 from headwater.gateway.client.requests import buffered_random, ulid_source
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
-from headwater.gateway.settings.process import begin_service, process_name
+from headwater.gateway.settings.process import (
+    GroupProcess,
+    begin_service,
+    group_process,
+    process_name,
+)
 from headwater.gateway.settings.settings import Settings
 from headwater.gateway.settings.sources import sources_of, sources_with_secrets
 from headwater.processors.kafka_sources import KafkaSource
@@ -56,7 +63,8 @@ def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
 
 
 async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
-    refuse_taken_port(settings.host, settings.port)
+    group = group_process()
+    listening = None if group.shares_port else listen(settings.host, settings.port)
     cluster = cluster_of(settings)
     topics = kafka_sources(sources_of(settings))
     sources: list[AnySource] = [*sources_with_secrets(settings, os.environ), *topics]
@@ -82,17 +90,15 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
         ),
         clock=clock,
         new_request_id=ulid_source(clock, buffered_random(os.urandom)),
+        metrics_folder=_metrics_folder(group),
     )
     app = create_app(settings, sources, ports)
     # Deliveries are accepted at once, also without Kafka, in schemas that all releases read.
     with system_membership(cluster, f"gateway {process_name()}") as membership:
         membership.start()
-        serving = serve_app(
-            front_of(app),
-            host=settings.host,
-            port=settings.port,
-            end_streams=lambda: end_streams(app),
-        )
+        # Not earlier: connections would wait for this process while others are idle.
+        listening = listening or listen(settings.host, settings.port, shared=True)
+        serving = serve_app(front_of(app), listening, end_streams=lambda: end_streams(app))
         async with consuming(settings, topics, ports, cluster):
             await _serve_while_topics_are_safe(cluster, serving)
 
@@ -130,6 +136,10 @@ async def consuming(
             await registry.stop()
         if evaluator is not None:
             evaluator.close()
+
+
+def _metrics_folder(group: GroupProcess) -> MetricsFolder | None:
+    return MetricsFolder(Path(group.metrics), os.getpid()) if group.metrics else None
 
 
 def _workflow_ports(

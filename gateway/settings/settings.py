@@ -183,6 +183,13 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
         description="Address to listen on; anything but loopback needs secrets of your own.",
     )
     port: Port = Field(default=8080, description="Port of the gateway.")
+    processes: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="Processes that `headwater serve` and `headwater worker` start, and `headwater "
+        "up` of each kind; 0 is one, and for `headwater up` a number by cores.",
+    )
     data_dir: Path = Field(
         default=Path(".headwater"),
         description="Folder of the data on this machine: of the embedded Kafka and Postgres, "
