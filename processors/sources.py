@@ -11,6 +11,8 @@
     [[source]]
     name = "terra"
     provider = "terra"              # parses and normalizes them; without one they are recorded
+    [source.ranges]                 # other plausible ranges for some of the provider's numbers
+    "heart_rate_data.summary.resting_hr_bpm" = [25, 220]
 
 `every_provider = true`, above the tables, adds a source for every provider that no source names.
 The file states where the secrets are; only the gateway reads them.
@@ -127,6 +129,7 @@ class _Written(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     paths: list[str] = []
     type: str | None = None
     subject: str | None = None
+    ranges: dict[str, tuple[float, float]] = {}
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -264,6 +267,8 @@ def _source(written: _Written, scheme: SignatureScheme, providers: Providers) ->
         )
     else:
         provider = providers[written.provider]
+        if written.ranges and provider.with_ranges is not None:
+            provider = provider.with_ranges(written.ranges)
     historic = provider.more_paths if provider.name == written.name else ()
     return Source(
         name=written.name,
@@ -318,12 +323,23 @@ def _problems(written: _Written, providers: Providers) -> Iterable[str]:
     for name in _several(written.secret_env):
         if name.startswith(_SETTINGS):
             yield f"secret_env: expected a name that does not begin with {_SETTINGS}, found {name}"
+    yield from _range_problems(written, providers)
     if written.provider is None:
         yield from _generic_problems(written)
     elif written.provider not in providers:
         yield f"provider: expected {_one_of(providers)}, found {written.provider!r}"
     elif written.type is not None or written.subject is not None:
         yield "expected type and subject without a provider only: it reads them itself"
+
+
+def _range_problems(written: _Written, providers: Providers) -> Iterable[str]:
+    provider = providers.get(written.provider or "")
+    known = frozenset() if provider is None else provider.ranges
+    for path, (low, high) in written.ranges.items():
+        if path not in known:
+            yield f"ranges: expected {_one_of(sorted(known)) or 'none'}, found {path!r}"
+        elif low > high:
+            yield f"ranges.{path}: expected the lower end first, found [{low}, {high}]"
 
 
 def _generic_problems(written: _Written) -> Iterable[str]:

@@ -14,6 +14,7 @@ import msgspec
 _EVENT_ID_CHARS: Final = 32
 _length: Final = Struct(">I").pack
 _RETRIED_FOR_MS: Final = 24 * 60 * 60 * 1000
+_SECOND_MS: Final = 1000
 
 #: Type of a signed delivery with an unreadable body. It is kept and becomes a dead letter.
 UNREADABLE: Final = "unreadable"
@@ -49,10 +50,12 @@ class Malformed(msgspec.Struct, frozen=True):
 def sent_at_ms(signed_ms: int, ordered_ms: int) -> int:
     """Return when a delivery was first sent, which orders it among others, in Unix milliseconds.
 
-    This is the provider's time if it is at most a day before the signature and not after it: it is
-    not signed, and no sender retries for longer. Otherwise it is the signed time.
+    This is the provider's time if it is at most a day before the signature, and not after the end
+    of its second: it is not signed, and no sender retries for longer. Otherwise it is the signed
+    time. Signatures have whole seconds.
     """
-    return ordered_ms if 0 <= signed_ms - ordered_ms <= _RETRIED_FOR_MS else signed_ms
+    is_plausible = -_SECOND_MS < signed_ms - ordered_ms <= _RETRIED_FOR_MS
+    return ordered_ms if is_plausible else signed_ms
 
 
 def event_id(source: str, type_: str, subject: str, body: bytes) -> str:

@@ -90,6 +90,21 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unnamed:
+    """How to find what a delivery without a subject is about, among rows of its user.
+
+    Attributes:
+        table: The table with the rows; all rows of it in the partition are read.
+        find: Returns Headwater's id of one of the user's rows, or None.
+        reason: Why a delivery is skipped that names no user either.
+    """
+
+    table: Table
+    find: Callable[[WebhookAdmitted, Iterable[Row]], str | None]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryType(Generic[P]):
     """One type of deliveries: how it is decoded, and which rows it fills.
 
@@ -105,6 +120,7 @@ class DeliveryType(Generic[P]):
         starts: Returns the effects of a delivery that fills its lookup, from the subject's row
             before and after it. It has to return the same when the delivery is processed again.
         other_subject: Returns a second subject; the delivery changes its row of the lookup.
+        unnamed: How to find what a delivery is about that names its user and no subject.
         version: To be increased with every change of the result; rows store it.
     """
 
@@ -116,6 +132,7 @@ class DeliveryType(Generic[P]):
     skips: Callable[[P], str | None] | None = None
     starts: Callable[[WebhookAdmitted, Row | None, Row], tuple[Effect, ...]] | None = None
     other_subject: Callable[[P], str | None] | None = None
+    unnamed: Unnamed | None = None
     version: int = 1
     fills_lookup: bool = field(init=False)
 
@@ -176,6 +193,8 @@ class Provider:
         read: Routes a verified body; takes it and those of `headers` that were sent, with lowercase
             names. It may raise MalformedPayload.
         type_header: Header of `headers` that contains the type of a delivery, if any.
+        ranges: Paths of the numbers whose plausible ranges the sources file may replace.
+        with_ranges: Returns the provider with other ranges, by path: lowest and highest value.
         skipped: Types that are known and fill nothing.
 
     Raises:
@@ -190,6 +209,8 @@ class Provider:
     headers: tuple[str, ...] = ()
     type_header: str | None = None
     more_paths: tuple[str, ...] = ()
+    ranges: frozenset[str] = frozenset()
+    with_ranges: "Callable[[Mapping[str, tuple[float, float]]], Provider] | None" = None
 
     def __post_init__(self) -> None:
         """Reject an invalid declaration."""
