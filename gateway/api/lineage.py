@@ -146,6 +146,8 @@ def _table(name: str) -> Table:
 
 
 def _key(table: Table, segments: Sequence[str]) -> tuple[str, ...]:
+    if table.unique and len(segments) == len(table.key) - 1:
+        return (*segments, "")  # A workout without an id of Terra's.
     if len(segments) != len(table.key):
         detail = (
             f"key: expected {'/'.join(table.key_names)} after {table.name}, found "
