@@ -11,6 +11,8 @@
     [[source]]
     name = "terra"
     provider = "terra"              # parses and normalizes them; without one they are recorded
+    [source.ranges]                 # other plausible ranges for some of the provider's numbers
+    "heart_rate_data.summary.resting_hr_bpm" = [25, 220]
 
 A source of `kind = "kafka"` is a topic of another program (`kafka_sources`).
 
@@ -131,6 +133,7 @@ class _Written(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     type: str | None = None
     subject: str | None = None
     kind: Literal["webhook", "kafka"] = "webhook"
+    ranges: dict[str, tuple[float, float]] = {}
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -290,6 +293,8 @@ def _source(written: _Written, scheme: SignatureScheme, providers: Providers) ->
         )
     else:
         provider = providers[written.provider]
+        if written.ranges and provider.with_ranges is not None:
+            provider = provider.with_ranges(written.ranges)
     historic = provider.more_paths if provider.name == written.name else ()
     return Source(
         name=written.name,
@@ -341,6 +346,7 @@ def _problems(written: _Written, providers: Providers) -> Iterable[str]:
         if name.startswith(_SETTINGS):
             yield f"secret_env: expected a name that does not begin with {_SETTINGS}, found {name}"
     yield from _provider_problems(written.provider, providers)
+    yield from _range_problems(written, providers)
     if written.provider is None:
         yield from _generic_problems(written)
     elif written.provider in providers and (written.type or written.subject):
@@ -358,6 +364,16 @@ def _name_problems(name: str) -> Iterable[str]:
 def _provider_problems(provider: str | None, providers: Providers) -> Iterable[str]:
     if provider is not None and provider not in providers:
         yield f"provider: expected {_one_of(providers)}, found {provider!r}"
+
+
+def _range_problems(written: _Written, providers: Providers) -> Iterable[str]:
+    provider = providers.get(written.provider or "")
+    known = frozenset() if provider is None else provider.ranges
+    for path, (low, high) in written.ranges.items():
+        if path not in known:
+            yield f"ranges: expected {_one_of(sorted(known)) or 'none'}, found {path!r}"
+        elif low > high:
+            yield f"ranges.{path}: expected the lower end first, found [{low}, {high}]"
 
 
 def _generic_problems(written: _Written) -> Iterable[str]:

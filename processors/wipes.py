@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from headwater.processors.columns import without
 from headwater.schemas.history import StartRun
 from headwater.schemas.records import EffectDecided, NameAccepted, UserForgotten, WebhookReceived
 from headwater.schemas.tables import Row, Table, begins_with_user
@@ -115,18 +116,9 @@ def is_before(fence: Sequence[int], partition: int, offset: int) -> bool:
     return partition < len(fence) and offset < fence[partition]
 
 
-def remaining_row(row: Row, fence: Sequence[int]) -> Row | None:
-    """Return a row without columns set by deliveries before a fence; None if none remains."""
-    stamps = tuple(
-        None if stamp is None or is_before(fence, stamp.partition, stamp.offset) else stamp
-        for stamp in row.stamps
-    )
-    if not any(stamps):
-        return None
-    values = tuple(
-        None if stamp is None else value for value, stamp in zip(row.values, stamps, strict=True)
-    )
-    return Row(row.key, values, stamps)
+def remaining_row(table: Table, row: Row, fence: Sequence[int]) -> Row | None:
+    """Return a row without what deliveries before a fence set; None if nothing remains."""
+    return without(table, row, lambda stamp: is_before(fence, stamp.partition, stamp.offset))
 
 
 def user_in(table: Table, row: Row) -> str | None:
@@ -211,9 +203,9 @@ class Fences:
             for fence in self._fences.get(digest(name), ())
         )
 
-    def remaining(self, user: str | None, row: Row) -> Row | None:
+    def remaining(self, table: Table, user: str | None, row: Row) -> Row | None:
         """Return what remains of a user's row that was computed from deliveries of any time."""
         remaining: Row | None = row
         for fence in self._fences.get(digest(user), ()) if user else ():
-            remaining = None if remaining is None else remaining_row(remaining, fence)
+            remaining = None if remaining is None else remaining_row(table, remaining, fence)
         return remaining

@@ -112,6 +112,11 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
     version: int = 1
 
     @property
+    def order(self) -> tuple[int, int, int, str]:
+        """What orders stamps."""
+        return self.rank, self.sent_at_ms, self.updated_at_ms, self.event_id
+
+    @property
     def position(self) -> str:
         """Position of the delivery in the log, as topic/partition@offset."""
         return f"webhooks/{self.partition}@{self.offset}"
@@ -223,6 +228,11 @@ class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rows: int
     #: How many records of the delivery were rejected; a dead letter has the details.
     rejected: int = 0
+    #: Values of the delivery that were dropped, while the rest of their records was stored, as a
+    #: JSON array: path, reason (not_measured, out_of_range or wrong_type) and count; at most 50.
+    rejected_fields: Json | None = None
+    #: How many values were dropped.
+    rejected_fields_total: int = 0
     #: Partition of the delivery in the topic webhooks.
     partition: int
     #: Offset of the delivery in the topic webhooks.

@@ -121,6 +121,21 @@ class AfterWipe(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unnamed:
+    """How to find what a delivery without a subject is about, among rows of its user.
+
+    Attributes:
+        table: The table with the rows; all rows of it in the partition are read.
+        find: Returns Headwater's id of one of the user's rows, or None.
+        reason: Why a delivery is skipped that names no user either.
+    """
+
+    table: Table
+    find: Callable[[WebhookAdmitted, Iterable[Row]], str | None]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryType(Generic[P]):
     """One type of deliveries: how it is decoded, and which rows it fills.
 
@@ -139,6 +154,7 @@ class DeliveryType(Generic[P]):
         latest: Returns the latest events of the subject from its row of the lookup. With it, equal
             bytes are another event if an opposite one happened in between; without it, a copy.
         after_wipe: What becomes of it if its user was wiped.
+        unnamed: How to find what a delivery is about that names its user and no subject.
         version: To be increased with every change of the result; rows store it.
     """
 
@@ -152,6 +168,7 @@ class DeliveryType(Generic[P]):
     other_subject: Callable[[P], str | None] | None = None
     latest: Callable[[Row | None], LatestEvents] | None = None
     after_wipe: AfterWipe = AfterWipe.SKIPPED
+    unnamed: Unnamed | None = None
     version: int = 1
     fills_lookup: bool = field(init=False)
 
@@ -213,6 +230,8 @@ class Provider:
             names. It may raise MalformedPayload.
         type_header: Header of `headers` that contains the type of a delivery, if any.
         type_in_body: Whether the type is in the body: one of unknown type has to be JSON.
+        ranges: Paths of the numbers whose plausible ranges the sources file may replace.
+        with_ranges: Returns the provider with other ranges, by path: lowest and highest value.
         skipped: Types that are known and fill nothing.
 
     Raises:
@@ -228,6 +247,8 @@ class Provider:
     type_header: str | None = None
     type_in_body: bool = False
     more_paths: tuple[str, ...] = ()
+    ranges: frozenset[str] = frozenset()
+    with_ranges: "Callable[[Mapping[str, tuple[float, float]]], Provider] | None" = None
 
     def __post_init__(self) -> None:
         """Reject an invalid declaration."""

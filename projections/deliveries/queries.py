@@ -24,6 +24,20 @@ class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: int
 
 
+class RejectedField(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of a delivery that was dropped, while the rest of its record was stored.
+
+    Attributes:
+        path: Its dotted path in the delivery.
+        reason: One of not_measured, out_of_range, wrong_type.
+        count: Number of such values.
+    """
+
+    path: str
+    reason: str
+    count: int
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a delivery."""
 
@@ -37,6 +51,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     rows: int
     rejected: int
+    rejected_fields: tuple[RejectedField, ...] = ()
+    rejected_fields_total: int = 0
     partition: int
     offset: int
     received_at: datetime

@@ -11,6 +11,8 @@ create table webhook_outcomes (
     reason text not null,
     rows integer not null,
     rejected integer not null,
+    rejected_fields jsonb,
+    rejected_fields_total integer not null default 0,
     partition integer not null,
     "offset" bigint not null,
     received_at timestamptz not null,
@@ -57,6 +59,10 @@ comment on column webhook_outcomes.reason is
 comment on column webhook_outcomes.rows is 'Number of rows that the delivery set values of.';
 comment on column webhook_outcomes.rejected is
     'Number of records of the delivery that were rejected; a dead letter has the details.';
+comment on column webhook_outcomes.rejected_fields is
+    'Values of the delivery that were dropped, while the rest of their records was stored, at most 50: [{path, reason, count}]. Reasons are not_measured, out_of_range and wrong_type. Null if there were none.';
+comment on column webhook_outcomes.rejected_fields_total is
+    'Number of values of the delivery that were dropped.';
 comment on column webhook_outcomes.partition is 'Partition of the delivery in the topic webhooks.';
 comment on column webhook_outcomes."offset" is 'Offset of the delivery in the topic webhooks.';
 comment on column webhook_outcomes.received_at is 'When the gateway verified it.';
@@ -75,7 +81,7 @@ comment on column webhook_outcomes.waited_for is 'What it waited for; empty if i
 comment on column webhook_outcomes.released_by is
     'What ended the wait: topic/partition@offset; empty if nothing has.';
 comment on column webhook_outcomes.earlier is
-    'Outcomes before replays, oldest first, the last 20: [{status, reason, rows, rejected, partition, offset, admitted_at, parked_at, released_at, at, stage, position, replay, waited_for, released_by}].';
+    'Outcomes before replays, oldest first, the last 20: [{status, reason, rows, rejected, rejected_fields, rejected_fields_total, partition, offset, admitted_at, parked_at, released_at, at, stage, position, replay, waited_for, released_by}].';
 
 -- Outcomes of one delivery may be in several partitions, which are read in any order: one records
 -- the wait, another the result. An outcome that includes the wait is later than the one that began

@@ -74,6 +74,7 @@ limit 100
 
 -- name: outcome
 select event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
+       coalesce(rejected_fields, '[]') as rejected_fields, rejected_fields_total,
        partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay
 from webhook_outcomes
 where event_id = %(event_id)s
@@ -87,6 +88,7 @@ order by status, reason
 
 -- name: outcomes_of_user
 select event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
+       coalesce(rejected_fields, '[]') as rejected_fields, rejected_fields_total,
        partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position
 from webhook_outcomes
 where user_id = %(user_id)s
@@ -96,22 +98,22 @@ limit %(limit)s
 -- name: upsert_webhook_outcomes
 insert into webhook_outcomes (
     event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
-    partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
-    waited_for, released_by
+    rejected_fields, rejected_fields_total, partition, "offset", received_at, admitted_at,
+    parked_at, released_at, at, stage, position, replay, waited_for, released_by
 )
 select
     event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
-    partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
-    waited_for, released_by
+    rejected_fields::jsonb, rejected_fields_total, partition, "offset", received_at, admitted_at,
+    parked_at, released_at, at, stage, position, replay, waited_for, released_by
 from unnest(%(rows)s::pg_temp.webhook_outcomes_row[])
 on conflict (event_id) do update set (
-    request_id, source, type, subject, user_id, status, reason, rows, rejected, partition,
-    "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
+    request_id, source, type, subject, user_id, status, reason, rows, rejected, rejected_fields,
+    rejected_fields_total, partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
     waited_for, released_by, earlier
 ) = (
     select
-    request_id, source, type, subject, user_id, status, reason, rows, rejected, partition,
-    "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
+    request_id, source, type, subject, user_id, status, reason, rows, rejected, rejected_fields,
+    rejected_fields_total, partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
     waited_for, released_by, earlier
     from further_outcome(webhook_outcomes, excluded)
 )
@@ -149,6 +151,8 @@ on conflict (request_id) do nothing
 -- name: journeys
 select
     (o.journey).status, (o.journey).reason, (o.journey).rows, (o.journey).rejected,
+    coalesce((o.journey).rejected_fields, '[]') as rejected_fields,
+    coalesce((o.journey).rejected_fields_total, 0) as rejected_fields_total,
     (o.journey).at, (o.journey).position, coalesce((o.journey).replay, '') as replay,
     journey_hops(o.journey) as hops
 from webhook_outcomes newest,
@@ -193,6 +197,7 @@ limit %(limit)s
 
 -- name: parked_of
 select event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
+       coalesce(rejected_fields, '[]') as rejected_fields, rejected_fields_total,
        partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position
 from webhook_outcomes
 where status = 'parked' and subject = any(%(subjects)s)

@@ -76,8 +76,10 @@ _OWN: Final = (
     IF_WAITING,
 )
 
-#: A header is for people: enough for a message with a path, and for the frames that matter.
+#: A header is for people: enough for a message with a path, and for the frames that matter. Details
+#: without an error are the pipeline's own, and name every rejected record of a delivery.
 _MESSAGE_CHARS: Final = 2_000
+_DETAILS_CHARS: Final = 64_000
 _STACK_CHARS: Final = 6_000
 
 
@@ -131,7 +133,7 @@ def dead_letter(
         CONNECT_PREFIX + "exception.class.name": (
             f"{kind.__module__}.{kind.__qualname__}" if kind else reason
         ),
-        CONNECT_PREFIX + "exception.message": detail[:_MESSAGE_CHARS],
+        CONNECT_PREFIX + "exception.message": detail[: _MESSAGE_CHARS if error else _DETAILS_CHARS],
         CONNECT_PREFIX + "exception.stacktrace": stack,
         REASON: reason,
         DEAD_AT: str(now_ms),

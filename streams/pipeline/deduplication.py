@@ -180,7 +180,7 @@ def _take_rebuilt(state: PartitionState, record: Incoming) -> None:
         raise UndecodableRecord(f"expected a table of ours, found {rebuilt.table}")
     row = None if rebuilt.row is None else decode_row(table, rebuilt.row)
     if row is not None:
-        row = state.wipes.fences.remaining(user_in(table, row), row)
+        row = state.wipes.fences.remaining(table, user_in(table, row), row)
     state.rows.adopt(table, record.key or b"", row, rebuilt.ends)
 
 

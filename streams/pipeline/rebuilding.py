@@ -11,7 +11,7 @@ that is killed continues, and what it does again changes nothing.
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from typing_extensions import override
 
@@ -94,9 +94,9 @@ class Difference(NamedTuple):
     @property
     def kind(self) -> str:
         """Return added, removed or changed."""
-        if self.before is None:
+        if self.before is None or self.before.is_hidden:
             return "added"
-        return "removed" if self.after is None else "changed"
+        return "removed" if self.after is None or self.after.is_hidden else "changed"
 
     def columns(self, table: Table) -> dict[str, tuple[Value, Value]]:
         """Return the columns that differ, with both values."""
@@ -341,7 +341,7 @@ class Rebuild:
                 old = None if before is None else decode_row(table, before)
                 new = None if rebuilt is None else decode_row(table, rebuilt)
                 after = adopt(table, old, new, ends)
-                if _values(old) != _values(after):
+                if _content(old) != _content(after):
                     yield Difference(number, key, old, after)
 
     def live(self, table: Table, number: int, key: bytes) -> Row | None:
@@ -367,8 +367,12 @@ def _guarded(
         processing.failed(record, error)
 
 
-def _values(row: Row | None) -> Sequence[Value] | None:
-    return None if row is None else row.values
+def _content(row: Row | None) -> Any:  # noqa: ANN401, comparable
+    """Return what a row contains: its values, and those of its parts."""
+    if row is None or row.state is None:
+        return None if row is None else row.values
+    parts = {name: (part.values, part.counts) for name, part in row.state.parts.items()}
+    return (row.values, parts) if parts else None if row.is_hidden else row.values
 
 
 def _scan(store: StateStore, family: Family, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

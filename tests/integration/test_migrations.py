@@ -144,7 +144,7 @@ def test_columns_types_and_comments_are_those_of_the_schema(
     expected |= {column.name: column.sql for column in table.generated}
     assert {n: k for n, k in kinds.items() if n not in BOOKKEEPING} == expected
     schema = json.loads(schema_text(NEWEST[table.schema]))
-    docs = {field["name"]: field["doc"] for field in schema["fields"][:-2]}
+    docs = {field["name"]: field["doc"] for field in schema["fields"][:-3]}
     assert {name: result[name][1] for name in docs} == docs
     [comment] = migrated.execute("select obj_description(%s::regclass)", [table.name]).fetchall()
     assert comment[0] == f"{schema['doc']} Topic {table.topic}."

@@ -31,6 +31,7 @@ from headwater.projections.rebuilds.rebuilds import (
     Wipes,
 )
 from headwater.schemas.codec import decode_row, encode, encode_row
+from headwater.schemas.epochs import HIDDEN
 from headwater.schemas.records import RowRebuilt
 from headwater.schemas.tables import Row, Table
 from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS
@@ -231,7 +232,9 @@ def _encoded(table: Table, row: Row | None) -> bytes | None:
 
 
 def _record(table: Table, row: ChangedRow, value: bytes | None) -> RowRecord:
-    return RowRecord(table.topic, row.partition, row.key, value)
+    is_hidden = value is not None and decode_row(table, value).is_hidden
+    headers = (HIDDEN,) if is_hidden else ()
+    return RowRecord(table.topic, row.partition, row.key, value, headers=headers)
 
 
 def _example(table: Table, difference: rebuilding.Difference) -> Example:

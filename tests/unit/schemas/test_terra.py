@@ -93,11 +93,18 @@ def test_a_delivery_that_cannot_be_read_is_malformed(decode: object, body: bytes
 
 
 @pytest.mark.parametrize("decode", [decode_daily, decode_sleep])
-def test_a_record_with_a_field_of_the_wrong_type_is_unreadable_and_the_others_are_read(
+def test_a_field_of_the_wrong_type_is_left_out_and_what_is_no_record_is_unreadable(
     decode: Callable[[bytes], Delivery[object]],
 ):
     body = b'{"data": [{}, {"scores": {"sleep": "good"}}, 7, {"scores": {"sleep": "\xff"}}]}'
-    first, *others = decode(body).data
+    first, second, *others = decode(body).data
     assert not isinstance(first, Unreadable)
+    assert not isinstance(second, Unreadable)
     assert all(isinstance(record, Unreadable) for record in others)
-    assert "$.scores.sleep" in others[0].detail
+    assert decode(body).wrong == ("data[1].scores.sleep",)
+
+
+@pytest.mark.parametrize("user", [b'"x"', b"7", b'{"user_id": 7}', b"null"])
+def test_a_user_of_the_wrong_type_counts_as_absent(user: bytes):
+    for decode in (decode_daily, decode_sleep):
+        assert decode(b'{"user": %b, "data": [{}]}' % user).user == User()

@@ -635,7 +635,7 @@ def test_a_delivery_with_a_bad_record_is_processed_and_leaves_a_dead_letter_that
     (headers,) = letters(emitted)
     assert headers["headwater.reason"] == b"partial"
     assert headers["__connect.errors.exception.message"].startswith(
-        b"out_of_range: data[1].distance_data.steps: expected 0 to "
+        b"no_usable_value: data[1]: expected a usable value, found data[1].distance_data.steps "
     )
     assert len(on(emitted, "daily-summary")) == 1
 

@@ -69,7 +69,11 @@ def made(rebuild: Rebuild) -> dict[str, dict[tuple[str, ...], Row]]:
 
 def rows_of(rebuild: Rebuild, table: Table) -> dict[tuple[str, ...], Row]:
     rows = [difference.after for difference in rebuild.differences(table, [0] * PARTITIONS)]
-    return {row.key: row for row in rows if row is not None}
+    return {
+        row.key: msgspec.structs.replace(row, state=None)
+        for row in rows
+        if row is not None and not row.is_hidden
+    }
 
 
 @pytest.mark.parametrize("cut", [1, 7, 1_000])
