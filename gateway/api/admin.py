@@ -25,6 +25,7 @@ from headwater.gateway.api.request_parameters import (
 )
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.processors.providers.provider import Providers
+from headwater.projections.deliveries.quality import WEEKS_MAX, Quality, quality
 from headwater.projections.deliveries.queries import (
     DeadLetter,
     DeadLetterPage,
@@ -46,6 +47,10 @@ from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import InstanceCount, instance_counts
 from headwater.streams.pipeline.reprocessing import DeadLetters, ReplayResult
 from headwater.streams.pipeline.webhook_log import WebhookLog
+
+#: Weeks of quality without a parameter.
+_WEEKS: Final = 4
+_SOURCE_CHARS: Final = 64
 
 
 def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
@@ -296,6 +301,23 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
         return row
 
     @get(
+        "/quality",
+        summary="Quality of the data by week",
+        description="By week, source and provider: deliveries by outcome, duplicates, rows, values "
+        "that were dropped, late days, and days without data of active connections.",
+        responses=problem_responses("invalid_parameter", "store_unavailable"),
+    )
+    async def data_quality(
+        weeks: Annotated[
+            int,
+            QueryParameter(ge=1, le=WEEKS_MAX, description="Number of weeks, this one included."),
+        ] = _WEEKS,
+        source: FromQuery[str | None] = None,
+    ) -> Quality:
+        check_texts(_SOURCE_CHARS, source=source)
+        return await quality(reader, weeks=weeks, source=source)
+
+    @get(
         "/instances",
         summary="Number of workflow instances by workflow and status",
         responses=_PROBLEMS,
@@ -309,7 +331,7 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
             await reader.projection_positions(), await reader.projection_errors(limit=limit)
         )
 
-    return [traces, outcomes, outcome, instances, projections]
+    return [traces, outcomes, outcome, data_quality, instances, projections]
 
 
 async def _replay(reader: Reader, replays: DeadLetters, request: ReplayRequest) -> ReplayAnswer:

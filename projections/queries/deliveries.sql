@@ -284,3 +284,16 @@ group by source
 
 -- name: subjects_of_user
 select {key} as subject from {table} where user_id = %(user_id)s
+
+-- name: data_quality
+select *
+from data_quality_since(date_trunc('week', now() at time zone 'UTC')::date - 7 * (%(weeks)s::int - 1))
+where %(source)s::text is null or source = %(source)s
+order by week desc, source, provider
+
+-- name: rejected_values
+select *
+from rejected_values_since(date_trunc('week', now() at time zone 'UTC')::date - 7 * (%(weeks)s::int - 1))
+where %(source)s::text is null or source = %(source)s
+order by week desc, number desc, source, provider, field, reason
+limit %(limit)s

@@ -163,6 +163,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     f"{BASE}/workflows": "Workflows",
     f"{BASE}/deployments": "Deployments",
     f"{BASE}/users": "Users",
+    f"{BASE}/quality": "Quality",
     f"{BASE}/audit": "Audit",
 }
 #: Confirmations by the value of the parameter `done` in the address of a page. The text itself is

@@ -226,6 +226,7 @@ _PAGES: Final[Mapping[str, View]] = {
     "/instances/{workflow:str}/{instance:str}": views.instance,
     "/instances/{workflow:str}/{instance:str}/graph.svg": views.picture,
     "/deployments": views.deployments,
+    "/quality": views.quality,
     "/users": views.users,
     "/why": views.why,
     "/audit": views.audit,
