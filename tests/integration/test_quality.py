@@ -45,7 +45,7 @@ def day(user: str, when: date, sent: date, event_id: str) -> Written:
     )
 
 
-def received(event_id: str, when: date, **values: Any) -> Written:
+def received(event_id: str, when: date, **values: object) -> Written:
     ms = at(when)
     times = {"received_at_ms": ms, "admitted_at_ms": ms, "at_ms": ms}
     return outcome(event_id, **{**times, **values})
