@@ -185,6 +185,7 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
     handlers = [
         *_dead_letter_routes(reader, replays),
         *_journey_routes(reader),
+        *_summary_routes(reader),
         *delivery_routes(reader, log),
         *raw_event_routes(reader, log, replays),
         *user_routes(reader),
@@ -276,6 +277,21 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
         )
 
     @get(
+        "/outcomes/{event_id:str}",
+        summary="Get the outcome of a delivery",
+        responses=problem_responses("not_found", "store_unavailable"),
+    )
+    async def outcome(event_id: FromPath[str]) -> Outcome:
+        row = await reader.outcome(event_id)
+        if row is None:
+            raise Problem("not_found", f"No outcome of {event_id[:64]} is known (yet).")
+        return row
+
+    return [traces, outcome]
+
+
+def _summary_routes(reader: Reader) -> list[HTTPRouteHandler]:
+    @get(
         "/outcomes",
         summary="Number of deliveries by outcome",
         responses=problem_responses("invalid_parameter", "store_unavailable"),
@@ -288,17 +304,6 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
     ) -> Outcomes:
         counts = await reader.outcome_counts(moment_of("since", since))
         return Outcomes([count for count in counts if status in (None, count.status)])
-
-    @get(
-        "/outcomes/{event_id:str}",
-        summary="Get the outcome of a delivery",
-        responses=problem_responses("not_found", "store_unavailable"),
-    )
-    async def outcome(event_id: FromPath[str]) -> Outcome:
-        row = await reader.outcome(event_id)
-        if row is None:
-            raise Problem("not_found", f"No outcome of {event_id[:64]} is known (yet).")
-        return row
 
     @get(
         "/quality",
@@ -331,7 +336,7 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
             await reader.projection_positions(), await reader.projection_errors(limit=limit)
         )
 
-    return [traces, outcomes, outcome, data_quality, instances, projections]
+    return [outcomes, data_quality, instances, projections]
 
 
 async def _replay(reader: Reader, replays: DeadLetters, request: ReplayRequest) -> ReplayAnswer:

@@ -1,6 +1,7 @@
 """The quality of the data by week, on a real Postgres."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -69,14 +70,12 @@ def read(
 
 def test_weeks_count_what_came_and_what_is_missing(migrated: str):
     last = MONDAY - timedelta(days=7)
-    fields = msgspec.Raw(
-        msgspec.json.encode(
-            [
-                {"path": "data[0].heart.resting", "reason": "not_measured", "count": 2},
-                {"path": "data[1].heart.resting", "reason": "not_measured", "count": 1},
-                {"path": "data[0].stress", "reason": "out_of_range", "count": 1},
-            ]
-        )
+    fields = json.dumps(
+        [
+            {"path": "data[0].heart.resting", "reason": "not_measured", "count": 2},
+            {"path": "data[1].heart.resting", "reason": "not_measured", "count": 1},
+            {"path": "data[0].stress", "reason": "out_of_range", "count": 1},
+        ]
     )
     late = last + timedelta(days=5)
     records = [
