@@ -2,7 +2,9 @@
 
 BIN := .venv/bin
 UV := $(or $(wildcard $(BIN)/uv),uv)
-# Twice the number of cores, because end-to-end tests wait a lot; at most four.
+CORES = $(shell python3 -c "import os; print(min(4, os.cpu_count() or 1))")
+# Twice the number of cores, because end-to-end tests wait a lot; at most four. Others wait for
+# nothing, and each process collects all tests.
 PROCESSES = $(shell python3 -c "import os; print(min(4, 2 * (os.cpu_count() or 1)))")
 # In the order of the folders, which puts slow tests first, so that no core is idle at the end.
 PYTEST = $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
@@ -29,6 +31,7 @@ up: setup ## Run everything on this machine, with a demo day; Ctrl-C stops it (A
 demo: setup ## Like up, but stop once the rows are printed
 	@$(BIN)/headwater up --demo $(ARGS)
 
+check: PROCESSES = $(CORES)
 check: lint ## Everyday use: lint, and the tests that need neither Kafka nor Postgres, in three minutes
 	@$(PYTEST) tests/architecture tests/unit tests/property tests/workflows $(ARGS)
 

@@ -87,10 +87,12 @@ class _Forked(subprocess.Popen[bytes]):
         return code
 
     def _ended_within(self, seconds: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
-            told = os.read(self._status, _NUMBER.size)
-            (self.returncode,) = _NUMBER.unpack(told)
-            os.close(self._status)
+        if self.returncode is None:
+            ended = select.poll()
+            ended.register(self._status, select.POLLIN)
+            if ended.poll(None if seconds is None else 1_000 * seconds):
+                (self.returncode,) = _NUMBER.unpack(os.read(self._status, _NUMBER.size))
+                os.close(self._status)
         return self.returncode
 
 
