@@ -62,7 +62,6 @@ _JOINING_S: Final = 20.0
 _JOINING_HEARTBEAT_MS: Final = 600
 #: aiokafka ends a membership that polls no records, and this one never does.
 _POLL_MAX_MS: Final = 2**31 - 1
-_POLL_MS: Final = 60_000
 _JOIN_LOOK_S: Final = 0.05
 _STOP_S: Final = 5.0
 
@@ -216,12 +215,12 @@ class Membership:
         """Poll until an error ends the membership; heartbeats run in the background."""
         coordinator: Any = consumer._coordinator  # noqa: SLF001 (there is no public way)
         while True:
-            if self._loop.time() < self._assigned_at_s + _JOINING_S:
-                await consumer.getmany(timeout_ms=_JOINING_HEARTBEAT_MS)
-                if coordinator.coordinator_id is not None:
-                    await coordinator._do_heartbeat()  # noqa: SLF001
-            else:
-                await consumer.getmany(timeout_ms=_POLL_MS)
+            is_joining = self._loop.time() < self._assigned_at_s + _JOINING_S
+            await consumer.getmany(
+                timeout_ms=_JOINING_HEARTBEAT_MS if is_joining else _HEARTBEAT_MS
+            )
+            if is_joining and coordinator.coordinator_id is not None:
+                await coordinator._do_heartbeat()  # noqa: SLF001
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ Every override works around a fault of Faust 0.15, which its comment names:
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, cast
@@ -130,7 +131,8 @@ class _BatchThread(driver.AIOKafkaConsumerThread):
     def seek(self, partition: TP, offset: int) -> None:
         super().seek(partition, offset)
         # F7. Called in another thread than the consumer's, whose loop may be waiting for records.
-        self.thread_loop.call_soon_threadsafe(lambda: None)
+        with contextlib.suppress(RuntimeError):  # The thread has ended.
+            self.thread_loop.call_soon_threadsafe(lambda: None)
 
     @override
     async def seek_to_committed(self) -> Mapping[TP, int]:
