@@ -212,8 +212,7 @@ class Rebuild:
         state, offset = self._states[number], delivery.offset
         is_copy = state.claims.first(delivery.event_id, offset) < offset
         if not is_copy and not state.wipes.fences.cover(delivery.names, number, offset):
-            for patch in delivery.patches:
-                state.rows.merge(patch.update)
+            state.rows.merge_delivery(patch.update for patch in delivery.patches)
 
     def _process(self, processing: Processing, record: Incoming) -> None:
         """Process a delivery as intake does."""
