@@ -1,6 +1,6 @@
 """Rows of a partition: those that a commit unit changed, and those that depend on them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -76,19 +76,30 @@ class Rows:
         rows = [decode_row(table, value) for _, value in scanned if user.encode() in value]
         return [row for row in rows if user_in(table, row) == user]
 
+    def merge_delivery(self, updates: Iterable[Update]) -> None:
+        """Merge the updates of a delivery, and change the rows that depend on theirs.
+
+        Days are settled when they have all of the delivery: of versions in it, none is later.
+        """
+        days: list[tuple[str, ...]] = []
+        for update in updates:
+            self.merge(update)
+            if update.table is DAILY_SUMMARY and isinstance(update, RowUpdate) and update.parts:
+                days.append(update.key)
+        # Even if a day did not change: it may be durable, and what depends on it may be not.
+        for day in days:
+            self._settle(day)
+
     def merge(self, update: Update) -> None:
-        """Merge an update into its row, and into the rows that depend on it."""
+        """Merge an update into its row, and delete an older row with the same unique columns."""
         table = update.table
         name = table.row_key(update.key)
         before = self._row(table, name)
         row = merge(before, update)
         if row is not before:
             self._put(table, name, row)
-        # Even if the row is unchanged: it may be durable, and those that depend on it may be not.
         if table.unique:
             self._replace_other(table, name, row)
-        elif table is DAILY_SUMMARY and isinstance(update, RowUpdate) and update.parts:
-            self._settle(update.key)
 
     def adopt(self, table: Table, key: bytes, rebuilt: Row | None, ends: Sequence[int]) -> None:
         """Replace a row by a rebuilt one."""

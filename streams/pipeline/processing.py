@@ -244,11 +244,10 @@ class Processing:
 
     def _merge(self, event: WebhookAdmitted, result: NormalizeResult) -> None:
         """Write the rows of a delivery that this partition owns."""
-        merge = self.state.rows.merge
-        kind = self._provider_of(event).types[event.type]
-        for update in updates_of(result):
-            if not kind.fills_lookup or kind.owns(update.table):
-                merge(update)
+        kind, updates = self._provider_of(event).types[event.type], updates_of(result)
+        if kind.fills_lookup:
+            updates = tuple(update for update in updates if kind.owns(update.table))
+        self.state.rows.merge_delivery(updates)
         if event.user_id and isinstance(result, Normalized):
             self._seen.setdefault(event.user_id, []).append(event)
 

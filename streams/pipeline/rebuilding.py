@@ -223,8 +223,7 @@ class Rebuild:
         state.claims.claim([delivery.event_id], offset)
         is_copy = first is not None and first < offset
         if not is_copy and not fences.cover(delivery.names, number, offset):
-            for patch in delivery.patches:
-                state.rows.merge(patch.update)
+            state.rows.merge_delivery(patch.update for patch in delivery.patches)
 
     def _process(self, processing: Processing, record: Incoming) -> None:
         """Process a delivery as intake does."""
