@@ -115,7 +115,7 @@ def requests_of(connections: Iterable[str], kinds: Sequence[str]) -> list[DataRe
 
 
 def all_refused(messages: Sequence[str]) -> NonRetryableError:
-    """Return the error of requests that Terra has all refused; their messages are not empty."""
+    """Return the error of a run or a page whose requests were all refused, by Terra's reasons."""
     return NonRetryableError(
         f"Terra refused all {len(messages)} requests, so check HEADWATER_TERRA_DEV_ID and "
         f"HEADWATER_TERRA_API_KEY, then retry the instance: {messages[0]}",

@@ -93,8 +93,8 @@ class UserWhole(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a user.
 
     `counts` are by table, plus `raw_events`, the user's deliveries, and `dead_letters`, those of
-    them that are still not processed completely. `sources` are rows by source. `dead` are the
-    latest dead deliveries, also of the user's connections before they were the user's.
+    them that are still not processed completely. `sources` are rows by source. `dead` are the latest
+    deliveries that are still dead, also of the user's connections before they were the user's.
     """
 
     user_id: str

@@ -19,16 +19,6 @@ select event_id, source, type, user_id, partition, "offset"
 from webhook_outcomes
 where event_id = any(%(event_ids)s::text[])
 
--- name: dead_of_user
--- The condition on the status is that of the index webhook_outcomes_dead.
-select event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
-       partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position
-from webhook_outcomes
-where case when status = 'dead' then 'error' else 'info' end = 'error'
-  and (user_id = %(user_id)s or (user_id is null and subject = any(%(subjects)s)))
-order by received_at desc
-limit %(limit)s
-
 -- name: deliveries_of_user
 -- A dead letter counts until it is replayed, or its delivery is processed in another way.
 select
@@ -272,6 +262,16 @@ select terra_user_id, provider, active, reference_id, scopes, deactivated_at,
 from terra_connections
 where user_id = %(user_id)s
 order by terra_user_id
+
+-- name: dead_of_user
+-- The condition on the status is that of the index webhook_outcomes_dead.
+select event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
+       partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position
+from webhook_outcomes
+where case when status = 'dead' then 'error' else 'info' end = 'error'
+  and (user_id = %(user_id)s or (user_id is null and subject = any(%(subjects)s)))
+order by received_at desc
+limit %(limit)s
 
 -- name: lab_status
 select terra_status from lab_uploads where id = %(upload_id)s

@@ -307,7 +307,7 @@ UNAUDITED = {
     "/api/jobs/activate": "workers ask all the time; the history has who took a job",
     "/api/jobs/{key:str}/extend": "they say so all the time while they work",
     **dict.fromkeys(
-        ("/v1/connect", "/v1/import", "/v1/labs/upload"),
+        ("/v1/connect", "/v1/connections/{terra_user_id:str}", "/v1/import", "/v1/labs/upload"),
         "users see to what is theirs, with tokens of their own",
     ),
 }

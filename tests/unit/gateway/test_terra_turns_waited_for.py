@@ -11,7 +11,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from headwater.gateway.builtin.terra.answers import TerraFailed
+from headwater.gateway.builtin.terra.answers import (
+    ConnectionList,
+    SharedConnectionList,
+    TerraFailed,
+    parse_connection_list,
+)
 from headwater.gateway.builtin.terra.client import Terra
 from headwater.gateway.settings.terra import TerraAccess
 
@@ -186,6 +191,26 @@ def test_one_read_of_the_list_is_for_all_who_want_it():
             assert all(item is result[0] for item in result)
             assert await terra.subscriptions() is result[0]
             assert [path for path, _ in server.asked] == ["/subscriptions"]
+
+    acts(act)
+
+
+def test_a_list_is_used_for_a_minute_from_the_beginning_of_its_read():
+    now_s = 0.0
+
+    async def read(listed_s: float) -> ConnectionList:
+        nonlocal now_s
+        now_s += 20.0
+        return parse_connection_list([], listed_s)
+
+    async def act() -> None:
+        nonlocal now_s
+        shared = SharedConnectionList(read, lambda: now_s, lambda: now_s)
+        first = await shared.get()
+        now_s = 59.0
+        assert await shared.get() is first
+        now_s = 60.0
+        assert (await shared.get()).listed_s == 60.0
 
     acts(act)
 
