@@ -103,7 +103,8 @@ def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
         "deliveries that name the user or a wiped connection are skipped (`wiped`) and stored "
         "nowhere, until an `auth` that was signed after the wipe. Once requested, a wipe is "
         "carried out even if processes crash. 202 means that it is not complete yet: get the wipe "
-        "by its id. Requesting it again is safe, and starts over. Topics lose the bytes when they are compacted.",
+        "by its id. Requesting it again is safe, and starts over. Topics lose the bytes when they "
+        "are compacted.",
         responses={
             202: ResponseSpec(Wiped, generate_examples=False, description="It is in progress."),
             **problem_responses("invalid_parameter", "broker_unavailable", "store_unavailable"),

@@ -127,6 +127,17 @@ async def subjects_of(reader: PooledReader, user_id: str) -> list[str]:
     return sorted({row["subject"] for row in rows})
 
 
+async def dead_before_connecting(reader: PooledReader, user_id: str, limit: int) -> list[str]:
+    """Return the deliveries of a user that died before the user connected, newest first.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    subjects = await subjects_of(reader, user_id)
+    dead = await dead_without_user(reader, subjects, limit=limit)
+    return [outcome.event_id for outcome in dead]
+
+
 async def connections_of(reader: PooledReader, user_id: str) -> tuple[Connection, ...]:
     """Return the connections of a user, including closed ones.
 
