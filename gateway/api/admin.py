@@ -37,12 +37,7 @@ from headwater.projections.deliveries.queries import (
     Reader,
     Trace,
 )
-from headwater.projections.deliveries.users import (
-    UserWhole,
-    dead_without_user,
-    subjects_of,
-    user_whole,
-)
+from headwater.projections.deliveries.users import UserWhole, dead_before_connecting, user_whole
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import InstanceCount, instance_counts
 from headwater.streams.pipeline.reprocessing import DeadLetters, ReplayResult
@@ -265,16 +260,9 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
         level: FromQuery[Level | None] = None,
         limit: Limit = LIMIT_DEFAULT,
     ) -> Traces:
-        others: list[str] = []
-        if user_id is not None:
-            subjects = await subjects_of(reader, user_id)
-            dead = await dead_without_user(reader, subjects, limit=limit)
-            others = [outcome.event_id for outcome in dead]
-        return Traces(
-            await reader.traces(
-                request_id=request_id, user_id=user_id, event_ids=others, level=level, limit=limit
-            )
-        )
+        others = [] if user_id is None else await dead_before_connecting(reader, user_id, limit)
+        selected = {"request_id": request_id, "user_id": user_id, "level": level}
+        return Traces(await reader.traces(**selected, event_ids=others, limit=limit))
 
     @get(
         "/outcomes/{event_id:str}",

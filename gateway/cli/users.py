@@ -206,8 +206,8 @@ def wipe_user(user_id: str, api: Api) -> Order:
     """Delete everything that came from a user's deliveries so far, and end the connections.
 
     Terra ends them first; if it does not answer within seconds, the command says so at its end, and
-    the wipe goes on. It cannot be undone. Later deliveries are stored again. A wipe that was
-    accepted is completed, even if processes crash meanwhile; repeating it is safe, and shows how
-    much was left.
+    the wipe goes on. It cannot be undone. For 30 days, later deliveries that name the user are
+    skipped, until the user connects again. A wipe that was accepted is completed, even if processes
+    crash meanwhile; repeating it is safe, and shows how much was left.
     """
     return _Wipe(api, {}, path_of("admin", "user", user_id, "wipe"))

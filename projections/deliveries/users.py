@@ -93,8 +93,9 @@ class UserWhole(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a user.
 
     `counts` are by table, plus `raw_events`, the user's deliveries, and `dead_letters`, those of
-    them that are still not processed completely. `sources` are rows by source. `dead` are the latest
-    deliveries that are still dead, also of the user's connections before they were the user's.
+    them that are still not processed completely. `sources` are rows by source. `dead` are the
+    latest deliveries that are still dead, also of the user's connections before they were the
+    user's.
     """
 
     user_id: str
@@ -139,6 +140,17 @@ async def subjects_of(reader: PooledReader, user_id: str) -> list[str]:
     """
     rows = [row for query in _SUBJECTS for row in await reader.answers(query, user_id=user_id)]
     return sorted({row["subject"] for row in rows})
+
+
+async def dead_before_connecting(reader: PooledReader, user_id: str, limit: int) -> list[str]:
+    """Return the deliveries of a user that died before the user connected, newest first.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    subjects = await subjects_of(reader, user_id)
+    dead = await dead_without_user(reader, subjects, limit=limit)
+    return [outcome.event_id for outcome in dead]
 
 
 async def connections_of(reader: PooledReader, user_id: str) -> tuple[Connection, ...]:
