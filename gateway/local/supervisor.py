@@ -251,10 +251,10 @@ class Supervisor:
         """Raise `FirstStartFailed` if this is the failure of a first start."""
         within_s = self._restarts.first_start_s
         if code > 0 and not watched.restarted and time.monotonic() - watched.started_at < within_s:
+            ending = log_tail(watched.process, watched.log_from, code)
             raise FirstStartFailed(
                 f"{watched.process.name} ended within {within_s:g} s of its first start "
-                f"({exit_text(code)}); usual cause: its settings or arguments. "
-                + log_tail(watched.process, watched.log_from, code),
+                f"({exit_text(code)}); usual cause: its settings or arguments. {ending}".rstrip(),
                 code,
             )
 
