@@ -158,7 +158,8 @@ def _await_order(connection: socket.socket) -> tuple[str, list[str], dict[str, s
         pid = os.fork()
         if pid == 0:
             _begin_anew(log, [status, *statuses.values()], [connection, woken, waking])
-            return tuple(order)
+            module, arguments, env, directory = order
+            return module, arguments, env, directory
         os.close(log)
         statuses[pid] = status
         connection.sendall(_NUMBER.pack(pid))

@@ -36,7 +36,7 @@ def plain_row(table: Table, row: Row) -> dict[str, Any]:
 
 
 @lru_cache(100)
-def _parsed(schema: str) -> object:
+def _parsed(schema: str) -> Plain:
     """A schema as fastavro has it, which takes longer than to write or read a value."""
     return fastavro.parse_schema(json.loads(schema))
 
