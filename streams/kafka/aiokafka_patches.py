@@ -19,7 +19,7 @@ queries a broker that is suspended. The patch refreshes at intervals and keeps s
 
 Age of metadata: a consumer that starts before the broker knows a topic is assigned nothing of it
 until its metadata is refreshed. The patch refreshes metadata without a topic, or without a leader,
-every few seconds, and other metadata as seldom as aiokafka does.
+every few seconds, and other metadata twice a minute.
 
 Size of a fetch result: aiokafka limits the number of records and their compressed bytes. Repetitive
 text compresses to a thousandth: a hundred deliveries of the largest size would be unpacked
@@ -125,8 +125,10 @@ _BOOTSTRAP_CONNECTIONS: Final[ContextVar[WeakSet[AIOKafkaConnection] | None]] = 
     "bootstrap_connections", default=None
 )
 
-#: How soon a topic or leader that metadata lacks is looked up again.
+#: How soon a topic or leader that metadata lacks is looked up again, and how old other metadata may
+#: be: most errors of a former leader refresh them, but not all.
 _INCOMPLETE_AGE_MS: Final = 3_000
+_COMPLETE_AGE_MS: Final = 30_000
 
 #: Unpacked bytes of keys and values that a call returns of a partition: as much as thousands of
 #: usual records, and less than some of the largest.
@@ -286,11 +288,10 @@ def _close_connection(
 async def _update_metadata(self: AIOKafkaClient, cluster: Any, topics: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
     updated = await _UPDATE_METADATA(self, cluster, topics)  # type: ignore[no-untyped-call]
     if cluster is self.cluster:
-        configured_ms: Any = cluster.config["metadata_max_age_ms"]
         is_complete = all(_has_leaders(cluster, topic) for topic in topics)
-        self._metadata_max_age_ms = (
-            configured_ms if is_complete else min(configured_ms, _INCOMPLETE_AGE_MS)
-        )
+        age_ms = _COMPLETE_AGE_MS if is_complete else _INCOMPLETE_AGE_MS
+        configured_ms: Any = cluster.config["metadata_max_age_ms"]
+        self._metadata_max_age_ms = min(configured_ms, age_ms)
     return updated
 
 

@@ -176,10 +176,10 @@ def test_a_held_fetch_is_abandoned_only_for_other_positions(
 @pytest.mark.parametrize(
     ("led", "topics", "age_ms"),
     [
-        ((ONE, OTHER), {"t"}, 60_000),
+        ((ONE, OTHER), {"t"}, 30_000),
         ((ONE,), {"t"}, 3_000),
         ((ONE, OTHER), {"t", "u"}, 3_000),
-        ((), set[str](), 60_000),
+        ((), set[str](), 30_000),
     ],
 )
 def test_metadata_that_lacks_a_topic_or_a_leader_is_soon_refreshed(
