@@ -93,7 +93,7 @@ class Pooled(Generic[C]):
 
 #: Maximum rows of a page, because a response is in memory twice.
 PAGE_MAX: Final = 10_000
-#: Concurrent queries; the embedded server allows 50 connections in total.
+#: Concurrent queries; the embedded server allows 200 connections in total.
 _CONNECTIONS_MAX: Final = 8
 #: How long a request waits for a connection before it reports that Postgres is unavailable.
 _CONNECT_TIMEOUT_S: Final = 2.0

@@ -57,7 +57,8 @@ _SETTINGS = {
     "listen_addresses": HOST,
     # No socket file: its path may be at most 107 bytes long, and data directories can be deeper.
     "unix_socket_directories": "",
-    "max_connections": "50",
+    # Of 16 gateways or workflow workers, some 10 each at most.
+    "max_connections": "200",
     "shared_buffers": "128MB",
     # A projector's offset must not be lost after it was acknowledged.
     "synchronous_commit": "on",
