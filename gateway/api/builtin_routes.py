@@ -26,7 +26,7 @@ from headwater.gateway.builtin.instances import (
 )
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX
 from headwater.processors.wipes import digest
-from headwater.projections.deliveries.replaying import TEXT_MAX, Selection, matched
+from headwater.projections.deliveries.replaying import TEXT_MAX, matched
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import Expiry, expired_counts
 
@@ -131,15 +131,11 @@ def replay_routes(reader: PooledReader, operations: Operations) -> list[HTTPRout
     async def replay(request: AnyRequest, data: JSONBody[ReplayOrder]) -> ReplayState:
         note(request, workflow=REPLAY, dry_run=data.dry_run)
         _check_selectors(data)
-        selection = _selection(data, operations.now())
-        number = await matched(reader, selection, data.user_id)
-        params = ReplayParams(
-            **msgspec.structs.asdict(selection),
-            rate=data.rate,
-            dry_run=data.dry_run,
-            user_sha256=None if data.user_id is None else digest(data.user_id),
-            matched=number,
-        )
+        order = _complete(data, operations.now())
+        number = await matched(reader, order)
+        user_sha256 = None if data.user_id is None else digest(data.user_id)
+        nameless = msgspec.structs.asdict(order) | {"user_id": None}
+        params = ReplayParams(**nameless, user_sha256=user_sha256, matched=number)
         if not number:
             return _replay_state(None, "done", params, PageProgress())
         replay_id = await operations.begin(request, REPLAY, params)
@@ -178,18 +174,19 @@ def _check_selectors(order: ReplayOrder) -> None:
         raise Problem("invalid_parameter", detail, field="all")
 
 
-def _selection(order: ReplayOrder, now: str) -> Selection:
-    """Return a selection with complete times; deliveries that are received later never match."""
+def _complete(order: ReplayOrder, now: str) -> ReplayOrder:
+    """Return an order with complete times; deliveries that are received later never match."""
     if (order.from_ is None and order.to is None) is (order.partition is not None):
         detail = "expected partition with from or to, found one without the other"
         raise Problem("invalid_parameter", detail, field="partition")
     ids = {f"ids[{number}]": text for number, text in enumerate(order.ids or ())}
     check_texts(TEXT_MAX, source=order.source, type=order.type, user_id=order.user_id, **ids)
     since, until = moment_of("since", order.since), moment_of("until", order.until)
-    fields = {name: getattr(order, name) for name in Selection.__struct_fields__}
-    fields["since"] = None if since is None else since.isoformat()
-    fields["until"] = now if until is None else until.isoformat()
-    return Selection(**fields)
+    return msgspec.structs.replace(
+        order,
+        since=None if since is None else since.isoformat(),
+        until=now if until is None else until.isoformat(),
+    )
 
 
 def _replay_state(

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
+from msgspec.structs import replace
+
 from headwater.gateway.builtin.instances import ReplayParams
 from headwater.gateway.client.requests import ulid_source
 from headwater.gateway.settings.cluster import cluster_of
@@ -16,7 +18,6 @@ from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.replaying import (
     Matched,
     ReplayCursor,
-    Selection,
     page,
     user_with_digest,
 )
@@ -41,7 +42,6 @@ from headwater.streams.pipeline.reprocessing import DeadLetters, DeliveryToRepla
 from headwater.streams.workflows.client import Addressed, WorkflowClient
 from headwater.streams.workflows.history_topic import erase_deleted
 
-_SELECTORS: Final = Selection.__struct_fields__
 #: Outcomes of deliveries with decided effects on workflows.
 _HAD_EFFECTS: Final = ("processed", "skipped")
 
@@ -59,13 +59,12 @@ class DeliveryReplays:
         self, params: ReplayParams, after: Sequence[str], size: int, replay_id: str
     ) -> tuple[Sequence[Matched], int]:
         """Append a page of deliveries again; return them, and how many the log still had."""
-        user_id = None
         if params.user_sha256 is not None:
             user_id = await self._user_with(params.user_sha256)
             if user_id is None:
                 return (), 0
-        selection = Selection(**{name: getattr(params, name) for name in _SELECTORS})
-        rows = await page(self._reader, selection, user_id, ReplayCursor(*after), size)
+            params = replace(params, user_id=user_id)
+        rows = await page(self._reader, params, ReplayCursor(*after), size)
         deliveries = [_replay_of(row) for row in rows]
         return rows, len(await self._log.reprocess(deliveries, replay_id))
 

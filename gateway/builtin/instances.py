@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from headwater.projections.deliveries.replaying import Selection, Text
+from headwater.projections.deliveries.replaying import Selection
 from headwater.projections.workflows.instances import Expiry
 
 
@@ -40,32 +40,27 @@ class PruneParams(Expiry, frozen=True, kw_only=True):
     matched: int
 
 
-class _Paced(Selection, frozen=True, kw_only=True):
-    rate: Annotated[int, msgspec.Meta(ge=1, le=_RATE_MAX)] | None = None
-    dry_run: bool = False
-
-
-class ReplayOrder(_Paced, frozen=True, kw_only=True):
+class ReplayOrder(Selection, frozen=True, kw_only=True):
     """Deliveries to replay: those that match all selectors, or `all` deliveries.
 
     `since` and `until` are RFC 3339 and refer to the time of receipt. `from` and `to` are offsets
     of the partition, inclusive. `rate` is in deliveries a second.
     """
 
-    user_id: Text | None = None
-    all: bool = False
+    rate: Annotated[int, msgspec.Meta(ge=1, le=_RATE_MAX)] | None = None
+    dry_run: bool = False
 
     @property
     def selectors(self) -> tuple[str, ...]:
         """Names of the selectors that are set."""
-        names = (*Selection.__struct_fields__, "user_id")
+        names = [name for name in Selection.__struct_fields__ if name != "all"]
         return tuple(name for name in names if getattr(self, name) is not None)
 
 
-class ReplayParams(_Paced, frozen=True, kw_only=True):
+class ReplayParams(ReplayOrder, frozen=True, kw_only=True):
     """Params of a replay, with the number of deliveries.
 
-    Histories outlive a wipe, so a user is identified by the digest.
+    Histories outlive a wipe, so the user is not named, but identified by `user_sha256`.
     """
 
     user_sha256: str | None = None

@@ -18,20 +18,22 @@ _MATCHED: Final = filled("replay_matched", selected=_SELECTED)
 _PAGE: Final = filled("replay_page", selected=_SELECTED)
 
 
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=_OFFSET_MAX)]
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Filter of deliveries of any user: all fields that are set must match.
+    """Filter of deliveries: all fields that are set must match; `all` matches all deliveries.
 
     `since` and `until` are RFC 3339 and refer to the time of receipt. `from` and `to` are offsets
     of the partition, inclusive.
     """
 
-    ids: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=_IDS_MAX)] | None = None
-    source: Text | None = None
-    type: Text | None = None
+    all: bool = False
+    ids: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=_IDS_MAX)] | None = None
+    source: _Text | None = None
+    type: _Text | None = None
+    user_id: _Text | None = None
     since: str | None = None
     until: str | None = None
     partition: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
@@ -62,29 +64,25 @@ class Matched(msgspec.Struct, frozen=True, kw_only=True):
         return ReplayCursor(self.received_at.isoformat(), self.event_id)
 
 
-async def matched(reader: PooledReader, selection: Selection, user_id: str | None) -> int:
-    """Return the number of deliveries, of a user or of all.
+async def matched(reader: PooledReader, selection: Selection) -> int:
+    """Return the number of deliveries.
 
     Raises:
         StoreUnavailable: Postgres does not answer.
     """
-    rows = await reader.answers(_MATCHED, **await _parameters(reader, selection, user_id))
+    rows = await reader.answers(_MATCHED, **await _parameters(reader, selection))
     return int(rows[0]["matched"]) if rows else 0
 
 
 async def page(
-    reader: PooledReader,
-    selection: Selection,
-    user_id: str | None,
-    after: ReplayCursor,
-    limit: int,
+    reader: PooledReader, selection: Selection, after: ReplayCursor, limit: int
 ) -> list[Matched]:
-    """Return the next deliveries after a position, of a user or of all.
+    """Return the next deliveries after a position.
 
     Raises:
         StoreUnavailable: Postgres does not answer.
     """
-    parameters = await _parameters(reader, selection, user_id)
+    parameters = await _parameters(reader, selection)
     rows = await reader.answers(_PAGE, **parameters, **after._asdict(), limit=limit)
     return msgspec.convert(rows, list[Matched])
 
@@ -99,12 +97,10 @@ async def user_with_digest(reader: PooledReader, user_sha256: str) -> str | None
     return rows[0]["user_id"] if rows else None
 
 
-async def _parameters(
-    reader: PooledReader, selection: Selection, user_id: str | None
-) -> dict[str, Any]:
+async def _parameters(reader: PooledReader, selection: Selection) -> dict[str, Any]:
+    user_id = selection.user_id
     return {
         **msgspec.structs.asdict(selection),
-        "user_id": user_id,
         "subjects": [] if user_id is None else await subjects_of(reader, user_id),
         "ids": None if selection.ids is None else list(selection.ids),
         "since": selection.since or "-infinity",

@@ -296,13 +296,17 @@ class Rebuild:
         Raises:
             BrokerUnavailable: No broker answered.
         """
-        for number, state in enumerate(self._states):
+        for number in range(len(self._states)):
             async with aclosing(read_partition(cluster, [WIPES], number)) as batches:
                 async for records in batches:
-                    for record in records:
-                        if record.value is not None and record.key != CLAIM_KEY:
-                            wipe = decode(record.value, UserForgotten)
-                            state.wipes.fences.accept(wipe.accepted)
+                    self.note_accepted(number, records)
+
+    def note_accepted(self, number: int, records: Iterable[Incoming]) -> None:
+        """Take over which names a partition accepts again from records of its wipes."""
+        for record in records:
+            if record.value is not None and record.key != CLAIM_KEY:
+                wipe = decode(record.value, UserForgotten)
+                self._states[number].wipes.fences.accept(wipe.accepted)
 
     # -- comparing
 

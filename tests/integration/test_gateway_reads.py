@@ -289,15 +289,15 @@ def test_what_died_before_a_user_connected_is_shown_traced_and_counted_as_the_us
         assert {one["event_id"] for one in answer["traces"]} == traced
 
 
-async def _selected(dsn: str, user_id: str | None, **selectors: object) -> set[str]:
+async def _selected(dsn: str, **selectors: object) -> set[str]:
     reader = await Reader(dsn).open()
     try:
         selection = msgspec.convert(selectors, Selection)
-        rows = await page(reader, selection, user_id, ReplayCursor(), 10)
-        assert len(rows) == await matched(reader, selection, user_id)
-        if user_id is not None:
-            found = await user_with_digest(reader, digest(user_id))
-            assert found == (user_id if rows else None)
+        rows = await page(reader, selection, ReplayCursor(), 10)
+        assert len(rows) == await matched(reader, selection)
+        if selection.user_id is not None:
+            found = await user_with_digest(reader, digest(selection.user_id))
+            assert found == (selection.user_id if rows else None)
         return {row.event_id for row in rows}
     finally:
         await reader.close()
@@ -310,10 +310,10 @@ def test_a_replay_of_a_user_includes_what_died_before_the_user_connected(
     write([outcome("e1", **dead), outcome("e2"), outcome("e3", user_id="user_3", subject="t3")])
     write([outcome("e4", **{**dead, "subject": "t4"})])
     write([table_record(CONNECTIONS, row(CONNECTIONS, ("t1",), user_id="user_1"))])
-    assert asyncio.run(_selected(migrated, "user_1")) == {"e1", "e2"}
-    assert asyncio.run(_selected(migrated, "user_3")) == {"e3"}
-    assert asyncio.run(_selected(migrated, "nobody")) == set()
-    assert asyncio.run(_selected(migrated, None, ids=["e4", "e2"])) == {"e2", "e4"}
+    assert asyncio.run(_selected(migrated, user_id="user_1")) == {"e1", "e2"}
+    assert asyncio.run(_selected(migrated, user_id="user_3")) == {"e3"}
+    assert asyncio.run(_selected(migrated, user_id="nobody")) == set()
+    assert asyncio.run(_selected(migrated, ids=["e4", "e2"])) == {"e2", "e4"}
 
 
 @pytest.mark.parametrize(

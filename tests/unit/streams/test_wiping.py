@@ -6,7 +6,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from headwater.processors.providers.provider import Placement
 from headwater.processors.wipes import FORGET, SOURCE, TYPE, ForgetParams, WipeOrder, digest
+from headwater.schemas import tables
 from headwater.schemas.codec import decode
 from headwater.schemas.history import StartRun
 from headwater.schemas.records import EffectDecided, UserForgotten, WebhookReceived
@@ -23,12 +25,15 @@ from headwater.schemas.topics import (
 )
 from headwater.streams.kafka.dead_letters import REPLAY_OF
 from headwater.streams.kafka.records import Outgoing, partition_of
+from headwater.streams.pipeline.rebuilding import Rebuild
 from headwater.streams.pipeline.wiping import WipeSearch
+from tests.fakes.memory_store import MemoryStore
 from tests.unit.streams.test_intake import (
     AUTH,
     AUTH_OF_1,
     DAILY,
     NOW,
+    PROVIDERS,
     Owner,
     intake_of,
     on,
@@ -238,6 +243,37 @@ def test_that_a_user_has_come_back_outlives_restarts_and_the_end_of_the_search()
     assert forgotten(again).accepted == ()
     more = received(event_id="more", reference="user_1", received_at_ms=NOW + 9_001)
     assert outcomes(step(restart, raw(more, 11)))["more"].reason == "wiped"
+
+
+def test_a_rebuild_knows_since_when_a_user_is_accepted_in_whatever_order_it_reads_partitions():
+    intake, at, home = intake_of(partitions=4), partition_of(b"t1", 4), partition_of(b"user_1", 4)
+    body = msgspec.json.encode(WipeOrder("w1", "user_1", (0, 0, 0, 0)))
+    wipe = received(event_id="wipe", source=SOURCE, type=TYPE, subject="user_1", body=body)
+    auth = back(2_000, received_at_ms=NOW + 2_000)
+    skipped = received(event_id="early", reference="user_1", received_at_ms=NOW + 1_000)
+    counted = received(
+        event_id="late", reference="user_1", received_at_ms=NOW + 3_000,
+        body=DAILY.replace(b"100", b"200"),
+    )  # fmt: skip
+    log = {
+        number: [dataclasses.replace(raw(one, offset), partition=number)
+                 for offset, one in enumerate(deliveries)]
+        for number, deliveries in ((at, [wipe, auth]), (home, [wipe, skipped, counted]))
+    }  # fmt: skip
+    step(intake, *log[home][:2], at=home)
+    emitted = step(intake, *log[at], at=at)
+    accepted = step(intake, read_back(on(emitted, EVENTS)[0]), at=home)
+    step(intake, log[home][2], at=home)
+    for order in ((at, home), (home, at)):
+        rebuild = Rebuild(Placement(PROVIDERS, "user_"), [MemoryStore() for _ in range(4)], 1_000)
+        rebuild.note_accepted(home, map(read_back, on(accepted, WIPES)))
+        for number in order:
+            rebuild.apply(rebuild.reader.chunk(log[number]))
+        differences = rebuild.differences(tables.DAILY_SUMMARY, [0] * 4)
+        (row,) = [difference.after for difference in differences]
+        assert row is not None
+        assert row.values[tables.DAILY_SUMMARY.index["steps"]] == 200
+        assert row == intake.states[home].rows.get(tables.DAILY_SUMMARY, row.key)
 
 
 def test_every_partition_that_hears_of_a_user_accepts_the_user_again():
