@@ -18,14 +18,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, final
 
 import msgspec
 from msgspec.structs import replace
 
 from headwater.processors.row_parts import join, split, with_parts
 from headwater.schemas.records import Stamp
-from headwater.schemas.tables import Part, Row, Table, Value
+from headwater.schemas.row_states import Part
+from headwater.schemas.tables import Row, Table, Value
 
 
 class RowUpdate(msgspec.Struct, frozen=True):
@@ -48,6 +49,7 @@ class RowUpdate(msgspec.Struct, frozen=True):
         return chain(self.values.items(), *(values.items() for values in self.parts.values()))
 
 
+@final
 class RowDeleted(msgspec.Struct, frozen=True):
     """The deletion of a row by a delivery.
 
@@ -118,7 +120,8 @@ def _date_problem(update: RowUpdate) -> str | None:
     for name, text in zip(table.key_names, update.key, strict=True):
         if name in table.dated and not _is_date(text):
             return _undated(table, name, text)
-    for values in (update.values, *update.parts.values()):
+    every = (update.values, *update.parts.values()) if update.parts else (update.values,)
+    for values in every:
         for name in table.dated:
             value = values.get(name)
             if type(value) is str and not _is_date(value):
@@ -192,9 +195,35 @@ def merge(row: Row | None, update: Update) -> Row:
     Returns:
         The row; the same object if nothing changed.
     """
-    if isinstance(update, RowDeleted) or update.parts or (row is not None and row.state):
+    if type(update) is RowDeleted or update.parts or (row is not None and row.state is not None):
         return _merge_layers(row, update)
-    return _merge_columns(row, update)
+    table, stamp = update.table, update.stamp
+    if table.whole:
+        return _replaced(row, update)
+    if row is None:
+        nothing = (None,) * len(table.columns)
+        row = Row(update.key, nothing, nothing)
+    values: list[Value] | None = None
+    stamps: list[Stamp | None] = []
+    # Most columns of a row share one stamp, which is compared once.
+    compared: Stamp | None = None
+    newer = True
+    index, plain = table.index, not table.first and not table.hourly
+    for name, value in update.values.items():
+        if value is None:
+            continue
+        position = index[name]
+        current = row.stamps[position]
+        if current is not None:
+            if current is not compared:
+                compared, newer = current, outranks(stamp, current)
+            if not (newer if plain else replaces(table, name, stamp, current)):
+                continue
+        if values is None:
+            values, stamps = list(row.values), list(row.stamps)
+        values[position] = value
+        stamps[position] = stamp
+    return row if values is None else Row(row.key, tuple(values), tuple(stamps))
 
 
 def _merge_layers(row: Row | None, update: Update) -> Row:
@@ -210,7 +239,7 @@ def _merge_layers(row: Row | None, update: Update) -> Row:
         return join(table, _columns_after(plain, stamp), remaining, stamp)
     if deleted is not None and not outranks(stamp, deleted):
         return row
-    merged = _merge_columns(plain, update) if update.values else plain
+    merged = merge(plain, replace(update, parts={})) if update.values else plain
     more = {
         name: Part({column: value for column, value in values.items() if value is not None}, stamp)
         for name, values in update.parts.items()
@@ -239,35 +268,6 @@ def _empty(table: Table, key: tuple[str, ...]) -> Row:
     return Row(key, nothing, nothing)
 
 
-def _merge_columns(row: Row | None, update: RowUpdate) -> Row:
-    table, stamp = update.table, update.stamp
-    if table.whole:
-        return _replaced(row, update)
-    if row is None:
-        row = _empty(table, update.key)
-    values: list[Value] | None = None
-    stamps: list[Stamp | None] = []
-    # Most columns of a row share one stamp, which is compared once.
-    compared: Stamp | None = None
-    newer = True
-    index, plain = table.index, not table.first and not table.hourly
-    for name, value in update.values.items():
-        if value is None:
-            continue
-        position = index[name]
-        current = row.stamps[position]
-        if current is not None:
-            if current is not compared:
-                compared, newer = current, outranks(stamp, current)
-            if not (newer if plain else replaces(table, name, stamp, current)):
-                continue
-        if values is None:
-            values, stamps = list(row.values), list(row.stamps)
-        values[position] = value
-        stamps[position] = stamp
-    return row if values is None else Row(row.key, tuple(values), tuple(stamps))
-
-
 def _replaced(row: Row | None, update: RowUpdate) -> Row:
     """Return the row of a table with whole rows: the update's, or the row that outranks it."""
     table, stamp = update.table, update.stamp
@@ -275,7 +275,7 @@ def _replaced(row: Row | None, update: RowUpdate) -> Row:
     if row is not None and current is not None and not outranks(stamp, current):
         return row
     values = tuple(map(update.values.get, table.column_names))
-    new_stamps = tuple(None if value is None else stamp for value in values)
+    new_stamps = tuple([None if value is None else stamp for value in values])
     return Row(update.key, values, new_stamps)
 
 
@@ -321,7 +321,7 @@ def _adopt_columns(
         if stamp is not None and is_later(stamp):
             stamped = zip(table.column_names, held.values, held.stamps, strict=True)
             values = {name: value for name, value, stamped_by in stamped if stamped_by == stamp}
-            row = _merge_columns(row, RowUpdate(table, held.key, values, stamp))
+            row = merge(row, RowUpdate(table, held.key, values, stamp))
     return row
 
 

@@ -8,6 +8,7 @@ rows depend on the deliveries alone, and not on their order.
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -16,15 +17,8 @@ from headwater.processors.input_texts import rfc3339
 from headwater.processors.row_parts import rejoin
 from headwater.processors.sleeps import Sleep, main_of, sleep_of
 from headwater.schemas.records import Stamp
-from headwater.schemas.tables import (
-    DAILY_SUMMARY,
-    SLEEP_SESSIONS,
-    Part,
-    Row,
-    RowState,
-    Table,
-    Value,
-)
+from headwater.schemas.row_states import Part, RowState
+from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, Row, Table, Value
 
 #: Returns a row of a table by its key.
 Get: TypeAlias = Callable[[Table, tuple[str, ...]], Row | None]
@@ -32,6 +26,7 @@ Get: TypeAlias = Callable[[Table, tuple[str, ...]], Row | None]
 Changed: TypeAlias = tuple[Table, Row]
 
 _DAY: Final = timedelta(days=1)
+_DAYS_CACHED: Final = 4_096
 _IS_MAIN: Final = SLEEP_SESSIONS.index["is_main"]
 _END: Final = SLEEP_SESSIONS.index["end_time"]
 _OFFSET: Final = SLEEP_SESSIONS.index["utc_offset_minutes"]
@@ -61,12 +56,13 @@ def settle(key: tuple[str, ...], get: Get) -> list[Changed]:
         get: Returns rows.
     """
     user, source, day = key
-    center = date.fromisoformat(day)
-    days = {name: row for name in (day, *_around(center)) if (row := _with_parts(get, key, name))}
+    days = {name: row for name in _around(day) if (row := _with_parts(get, key, name))}
     if day not in days:
         return []
-    changed = {name: row for name, row in _replace(day, days).items() if row is not days[name]}
-    days.update(changed)
+    changed: dict[str, Row] = {}
+    if len(days) > 1 or len(_parts(days[day])) > 1:
+        changed = {name: row for name, row in _replace(day, days).items() if row is not days[name]}
+        days.update(changed)
     sessions = [
         session
         for name in dict.fromkeys((day, *changed))
@@ -84,12 +80,11 @@ def day_of_session(row: Row) -> tuple[str, ...] | None:
     return (*row.key[:2], moment.date().isoformat())
 
 
-def _around(center: date) -> Iterable[str]:
-    for shift in (-_DAY, _DAY):
-        try:
-            yield (center + shift).isoformat()
-        except OverflowError:  # before the year 1 or after 9999
-            continue
+@lru_cache(_DAYS_CACHED)
+def _around(day: str) -> tuple[str, ...]:
+    """Return a day and the adjacent ones; days are plausible, so they exist."""
+    center = date.fromisoformat(day)
+    return (day, (center - _DAY).isoformat(), (center + _DAY).isoformat())
 
 
 def _with_parts(get: Get, key: tuple[str, ...], day: str) -> Row | None:

@@ -15,7 +15,8 @@ import msgspec
 
 from headwater.processors.sleeps import main_of
 from headwater.schemas.records import Stamp
-from headwater.schemas.tables import BIOMARKERS, DAILY_SUMMARY, Part, Row, RowState, Table, Value
+from headwater.schemas.row_states import Part, RowState
+from headwater.schemas.tables import BIOMARKERS, DAILY_SUMMARY, Row, Table, Value
 
 #: Columns with their stamps.
 Composed: TypeAlias = dict[str, tuple[Value, Stamp]]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from headwater.schemas.tables import Part
+from headwater.schemas.row_states import Part
 
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 

@@ -371,7 +371,7 @@ def _range_problems(written: _Written, providers: Providers) -> Iterable[str]:
     known = frozenset() if provider is None else provider.ranges
     for path, (low, high) in written.ranges.items():
         if path not in known:
-            yield f"ranges: expected {_one_of(sorted(known)) or 'none'}, found {path!r}"
+            yield f"ranges: expected {_one_of(known) if known else 'none'}, found {path!r}"
         elif low > high:
             yield f"ranges.{path}: expected the lower end first, found [{low}, {high}]"
 

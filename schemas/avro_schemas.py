@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 import msgspec
 
 from headwater.schemas.avro_types import PRIMITIVES, is_enum
-from headwater.schemas.tables import Stamps
+from headwater.schemas.row_states import Stamps
 
 #: Namespace of Headwater's Avro files.
 NAMESPACE: Final = "headwater"

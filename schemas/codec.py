@@ -26,8 +26,8 @@ from headwater.schemas.errors import PARSE_ERRORS, NotYetReadable, UndecodableRe
 from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
 from headwater.schemas.readers import Reader, fields_reader_of, reader_of
 from headwater.schemas.records import RECORD_TYPES, Record, Stamp
-from headwater.schemas.row_states import decode_state, encode_state
-from headwater.schemas.tables import UNSET, Row, Stamps, Table
+from headwater.schemas.row_states import UNSET, Stamps, decode_state, encode_state
+from headwater.schemas.tables import Row, Table
 from headwater.schemas.writers import Writer, fields_writer_of, writer_of
 
 

@@ -23,8 +23,9 @@ from typing import Any, Final
 from headwater.schemas.avro_schemas import IDS, row_schema_of, schema_text
 from headwater.schemas.avro_types import Schema
 from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.schemas.row_states import UNSET
 from headwater.schemas.tables import TABLES as BUILT_IN
-from headwater.schemas.tables import UNSET, Table
+from headwater.schemas.tables import Table
 
 GROUP: Final = "headwater.tables"
 #: Ids from here on are fingerprints; the catalog counts from 1.

@@ -1,19 +1,72 @@
-"""The state of a row besides its columns, as a JSON text with sorted names.
+"""What a row has besides its columns: stamps, and the state that its owner keeps.
 
-Equal states have equal texts, so a row does not change when its deliveries come in another order.
+The state is a JSON text with sorted names, so that equal states have equal texts: a row does not
+change when its deliveries come in another order.
 """
 
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import msgspec
 
 from headwater.schemas.errors import PARSE_ERRORS, UndecodableRecord
 from headwater.schemas.records import Stamp
-from headwater.schemas.tables import Part, RowState, Value
+
+_Value: TypeAlias = str | int | float | bool | None
+
+#: Byte of `stamp_of` for an unset column. A row can therefore refer to at most 255 deliveries, more
+#: than it has columns.
+UNSET: Final = 255
+
+
+class Stamps(msgspec.Struct):
+    """Which deliveries set the columns of a row; part of every row."""
+
+    #: The deliveries that set the columns.
+    stamps: tuple[Stamp, ...]
+    #: One byte per column, in order: the index into stamps; 255 if the column is unset.
+    stamp_of: bytes
+    #: What owners keep of the row besides its columns, as a JSON text; empty for most rows.
+    state: str = ""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One of several things that a row is computed from, such as one of the sleeps of a day.
+
+    Attributes:
+        values: Column values that it contributes.
+        stamp: The delivery that set it.
+        replaced: The latest delivery that replaced it by another part, if any; a part counts again
+            once a later delivery repeats it.
+    """
+
+    values: Mapping[str, _Value]
+    stamp: Stamp
+    replaced: Stamp | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether no delivery, as late as its own or later, replaced it by another part."""
+        return self.replaced is None or self.replaced.order < self.stamp.order
+
+
+class RowState(msgspec.Struct, frozen=True):
+    """What owners keep of a row besides its columns; it is no column of Postgres.
+
+    Attributes:
+        deleted: Everything that deliveries up to this one set is deleted.
+        parts: Parts of the row, by id.
+        shadowed: Values of columns that a part sets instead, with their stamps.
+    """
+
+    deleted: Stamp | None = None
+    parts: Mapping[str, Part] = {}
+    shadowed: Mapping[str, tuple[_Value, Stamp]] = {}
+
 
 _Stamp: TypeAlias = tuple[int, int, int, str, int, int, int]
-_Part: TypeAlias = tuple[dict[str, Value], _Stamp, _Stamp | None]
-_State: TypeAlias = tuple[_Stamp | None, dict[str, _Part], dict[str, tuple[Value, _Stamp]]]
+_Part: TypeAlias = tuple[dict[str, _Value], _Stamp, _Stamp | None]
+_State: TypeAlias = tuple[_Stamp | None, dict[str, _Part], dict[str, tuple[_Value, _Stamp]]]
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 _decode: Final = msgspec.json.Decoder(_State).decode

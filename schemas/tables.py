@@ -2,16 +2,13 @@
 
 A struct declares the columns. Its fields without a default form the primary key and are text; the
 others are last-writer-wins columns, null until a delivery sets them (see `first` and `whole` for
-exceptions). Columns are only ever appended, because a row refers to the stamps of its columns by
-position.
+exceptions). Columns are only ever appended: a row refers to their stamps by position.
 
-`table_of` adds what a struct cannot express. Everything else is derived: the topic, the Avro schema
-of a row, the Postgres table with its comments, how the projector writes it, the rows of `/v1/sync`
-and of a SQLite copy.
+`table_of` adds what a struct cannot express. Everything else is derived: the topic, the Avro
+schema, the Postgres table with its comments, the rows of `/v1/sync` and of a SQLite copy.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import NoneType
@@ -20,46 +17,9 @@ from typing import Annotated, Any, Final, TypeAlias, get_args, get_origin, get_t
 import msgspec
 
 from headwater.schemas.records import Stamp
+from headwater.schemas.row_states import RowState, Stamps
 
 Value: TypeAlias = str | int | float | bool | None
-
-#: Byte of `stamp_of` for an unset column. A row can therefore refer to at most 255 deliveries, more
-#: than it has columns.
-UNSET: Final = 255
-
-
-class Part(msgspec.Struct, frozen=True):
-    """One of several things that a row is computed from, such as one of the sleeps of a day.
-
-    Attributes:
-        values: Column values that it contributes.
-        stamp: The delivery that set it.
-        replaced: The latest delivery that replaced it by another part, if any; a part counts again
-            once a later delivery repeats it.
-    """
-
-    values: Mapping[str, Value]
-    stamp: Stamp
-    replaced: Stamp | None = None
-
-    @property
-    def counts(self) -> bool:
-        """Whether no delivery, as late as its own or later, replaced it by another part."""
-        return self.replaced is None or self.replaced.order < self.stamp.order
-
-
-class RowState(msgspec.Struct, frozen=True):
-    """What owners keep of a row besides its columns; it is no column of Postgres.
-
-    Attributes:
-        deleted: Everything that deliveries up to this one set is deleted.
-        parts: Parts of the row, by id.
-        shadowed: Values of columns that a part sets instead, with their stamps.
-    """
-
-    deleted: Stamp | None = None
-    parts: Mapping[str, Part] = {}
-    shadowed: Mapping[str, tuple[Value, Stamp]] = {}
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -101,17 +61,6 @@ _DATED: Final = frozenset({"date", "timestamptz"})
 _SQL_TYPES: Final = {str: "text", int: "bigint", float: "double precision", bool: "boolean"}
 
 
-class Stamps(msgspec.Struct):
-    """Which deliveries set the columns of a row; part of every row."""
-
-    #: The deliveries that set the columns.
-    stamps: tuple[Stamp, ...]
-    #: One byte per column, in order: the index into stamps; 255 if the column is unset.
-    stamp_of: bytes
-    #: What owners keep of the row besides its columns, as a JSON text; empty for most rows.
-    state: str = ""
-
-
 class TerraConnection(msgspec.Struct):
     """A user's link to a wearable account."""
 
@@ -127,8 +76,7 @@ class TerraConnection(msgspec.Struct):
     scopes: str | None = None
     #: False once the user deauthorized, revoked access or received a new connection.
     active: bool | None = None
-    #: When the latest delivery that closed it was first sent; kept when the connection is opened
-    #: again, so that it marks the period since then.
+    #: When the latest delivery that closed it was first sent; kept when it is opened again.
     last_deactivated_at: Moment | None = None
 
 
@@ -159,13 +107,11 @@ class DailySummary(msgspec.Struct):
     stress_management_score: float | None = None
     #: Strain (Whoop: 0 to 21).
     strain: float | None = None
-    #: Recovery, 0 to 100, of the main sleep if it has one, else of the day; Whoop's readiness if
-    #: its recovery is missing.
+    #: Recovery, 0 to 100, of the main sleep, else of the day; Whoop's readiness if it has none.
     recovery_score: float | None = None
     #: Sleep score, 0 to 100, of the main sleep if it has one, else of the day.
     sleep_score: float | None = None
-    #: Minutes asleep, of the main sleep that ended on this day: the longest that is not a nap. The
-    #: columns from here to skin_temperature are all of that sleep.
+    #: Minutes asleep, of the main sleep: the longest that ended on this day and is not a nap.
     sleep_minutes: float | None = None
     #: Start of that sleep; local time is utc_offset_minutes later.
     bed_time: Moment | None = None
@@ -193,8 +139,7 @@ class DailySummary(msgspec.Struct):
     respiratory_rate: float | None = None
     #: Deviation from the wearer's baseline, degrees Celsius.
     skin_temperature: float | None = None
-    #: Offset of local time from UTC in minutes: at the end of the main sleep, else at the beginning
-    #: of the day.
+    #: Offset from UTC in minutes: at the end of the main sleep, else at the beginning of the day.
     utc_offset_minutes: int | None = None
 
 
@@ -334,8 +279,7 @@ class User(msgspec.Struct):
     id: str
     #: Time of the user's earliest delivery.
     created_at: Moment | None = None
-    #: Time of the user's latest delivery, to the hour: that of the first delivery in the latest
-    #: hour that has one.
+    #: Time of the user's latest delivery, to the hour: that of the first one in the latest hour.
     last_seen_at: Moment | None = None
 
 
@@ -367,10 +311,7 @@ class GeneratedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeColumn:
-    """A Postgres column: when the delivery that gave `column` this value was first sent.
-
-    It is null while the column has another value. No record contains it, because the stamp does.
-    """
+    """A Postgres column: when the delivery that gave `column` this value was sent, or null."""
 
     name: str
     column: str
@@ -397,13 +338,12 @@ class Table:
     times: tuple[TimeColumn, ...]
     #: Columns that keep their first value instead of the last.
     first: frozenset[str]
-    #: Columns whose value changes once an hour: the first delivery of the latest hour counts.
+    #: Columns of which the first delivery of the latest hour counts: they change once an hour.
     hourly: frozenset[str]
     #: Whether a row is one value: all of it is from one delivery, including nulls.
     whole: bool
-    #: Columns of the key of which at most one row has the same values, that of the latest delivery;
-    #: rows with an empty one of them are not compared.
-    unique: tuple[str, ...]
+    #: Positions of columns of the key: of rows with the same, not empty values the latest stays.
+    unique: tuple[int, ...]
     #: Columns, including those of the key, that Postgres stores as dates or timestamps.
     dated: frozenset[str]
     #: Position and type of every column, by name.
@@ -460,7 +400,7 @@ def table_of(  # noqa: PLR0913 (providers declare tables with it, a line a prope
         first=frozenset(first),
         hourly=frozenset(hourly),
         whole=whole,
-        unique=unique,
+        unique=tuple(key.index(column) for column in key if column.name in unique),
         dated=frozenset(column.name for column in columns if column.sql in _DATED),
         index={column.name: position for position, column in enumerate(values)},
         types={column.name: column.type for column in values},
@@ -497,13 +437,12 @@ CONNECTIONS: Final = table_of(
             name="deactivated_at",
             column="active",
             value=False,
-            doc="When active became false: when the delivery that set it was first sent. Null "
-            "while active.",
+            doc="When active became false: when the delivery was first sent. Null while active.",
         ),
     ),
 )
 DAILY_SUMMARY: Final = table_of(DailySummary, name="daily_summary", topic="daily-summary")
-# Columns of two versions of a sleep or workout in one row would describe neither of them.
+# Columns of two deliveries in one of these rows would describe two things, or mix units.
 SLEEP_SESSIONS: Final = table_of(
     SleepSession, name="sleep_sessions", topic="sleep-sessions", whole=True
 )
@@ -514,7 +453,6 @@ ACTIVITIES: Final = table_of(
     whole=True,
     unique=("user_id", "source", "summary_id"),
 )
-# Columns of two deliveries in one row would combine a number with the unit of another.
 BIOMARKERS: Final = table_of(Biomarker, name="biomarkers_raw", topic="biomarkers", whole=True)
 LAB_UPLOADS: Final = table_of(
     LabUpload,

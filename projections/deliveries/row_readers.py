@@ -22,7 +22,8 @@ from headwater.schemas.codec import reads
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.readers import Reader
 from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, RequestAnswered, Stamp
-from headwater.schemas.tables import UNSET, Column, Table, Value
+from headwater.schemas.row_states import UNSET
+from headwater.schemas.tables import Column, Table, Value
 
 #: Converts a record's value to a row.
 RowReader: TypeAlias = Callable[[bytes], bytes]

@@ -19,7 +19,8 @@ from headwater.projections.postgres.connections import own_dsn
 from headwater.projections.postgres.statements import key_columns, statement, value_columns
 from headwater.schemas.avro_schemas import doc_of, row_schema_of
 from headwater.schemas.installed_tables import ALL_TABLES, INSTALLED
-from headwater.schemas.tables import Stamps, Table
+from headwater.schemas.row_states import Stamps
+from headwater.schemas.tables import Table
 from headwater.schemas.workflow_tables import WORKFLOW_TABLES, WorkflowTable
 
 _CONNECT_TIMEOUT_S: Final = 5

@@ -56,7 +56,7 @@ class Rows:
         table, key = TABLE_BY_TOPIC[record.topic], record.key or b""
         self._kept.pop((table.name, key), None)
         self._staged.put(ROWS, stored_key(table, key), record.value)
-        unique = unique_key(table, key) if table.unique else None
+        unique = _unique_key(table, _decode_key(key)) if table.unique else None
         if unique is not None and record.value is not None and HIDDEN not in record.headers:
             self._staged.put(INDEX, unique, key)
         elif unique is not None:
@@ -84,7 +84,7 @@ class Rows:
         days: list[tuple[str, ...]] = []
         for update in updates:
             self.merge(update)
-            if update.table is DAILY_SUMMARY and isinstance(update, RowUpdate) and update.parts:
+            if update.table is DAILY_SUMMARY and type(update) is RowUpdate and update.parts:
                 days.append(update.key)
         # Even if a day did not change: it may be durable, and what depends on it may be not.
         for day in days:
@@ -97,7 +97,8 @@ class Rows:
         before = self._row(table, name)
         row = merge(before, update)
         if row is not before:
-            self._put(table, name, row)
+            self._kept[table.name, name] = row
+            self._changed[table.name, name] = (table, row)
         if table.unique:
             self._replace_other(table, name, row)
 
@@ -111,9 +112,10 @@ class Rows:
     def _put(self, table: Table, name: bytes, row: Row | None) -> None:
         self._kept[table.name, name] = row
         self._changed[table.name, name] = (table, row)
-        unique = unique_key(table, name) if table.unique else None
-        if unique is not None and (row is None or row.is_hidden):
-            self._forget_index(unique, name)
+        if table.unique and (row is None or row.is_hidden):
+            unique = _unique_key(table, _decode_key(name))
+            if unique is not None:
+                self._forget_index(unique, name)
 
     # -- rows that depend on others
 
@@ -134,7 +136,7 @@ class Rows:
 
     def _replace_other(self, table: Table, name: bytes, row: Row) -> None:
         """Delete a row, or another one with the same unique columns, whichever is the older one."""
-        unique = unique_key(table, name)
+        unique = _unique_key(table, row.key)
         stamp = next(filter(None, row.stamps), None)
         if unique is None or stamp is None:
             return
@@ -203,7 +205,7 @@ class Rows:
             headers = self._headers
             if value is None and (table.name, name) in self._wiped:
                 headers = [*headers, WIPED]
-            elif row is not None and row.is_hidden:
+            elif row is not None and row.state is not None and row.is_hidden:
                 headers = [*headers, HIDDEN]
             out.append(Outgoing(table.topic, self._partition, name, value, headers))
         self._changed.clear()
@@ -237,11 +239,13 @@ class Rows:
         return row
 
 
-def unique_key(table: Table, name: bytes) -> bytes | None:
+_decode_key: Final = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+def _unique_key(table: Table, key: tuple[str, ...]) -> bytes | None:
     """Return the key in the index of a row; None if one of its unique columns is empty."""
-    key = dict(zip(table.key_names, msgspec.json.decode(name, type=list[str]), strict=True))
-    unique = tuple(key[column] for column in table.unique)
-    return stored_key(table, table.row_key(unique)) if all(unique) else None
+    unique = [key[position] for position in table.unique]
+    return stored_key(table, msgspec.json.encode(unique)) if all(unique) else None
 
 
 def stored_key(table: Table, key: bytes) -> bytes:

@@ -185,7 +185,7 @@ class Processing:
             record: The record of the hop.
             replayed: Whether it was a dead letter of `events`, and needs another outcome.
         """
-        self._event = event = self._with_unnamed(event)
+        self._event = event = event if event.subject else self._with_unnamed(event)
         result = self._provider_of(event).normalize(event)
         self._merge(event, result)
         if replayed or not isinstance(result, Normalized):
@@ -199,7 +199,8 @@ class Processing:
         self._event = None
 
     def _to_owner(self, owner: str, event: WebhookAdmitted, record: Incoming) -> None:
-        event = self._with_unnamed(event)
+        if not event.subject:
+            event = self._with_unnamed(event)
         result = self._normalize(event, record)
         key = event.event_id.encode()
         if updates_of(result) and not self._hops(EVENTS, owner, key, event):
@@ -228,7 +229,7 @@ class Processing:
     def _with_unnamed(self, event: WebhookAdmitted) -> WebhookAdmitted:
         """Add our id of what a delivery is about, if it names only its user."""
         kind = self._placement.kind_of(event)
-        if kind is None or kind.unnamed is None or event.subject or not event.user_id:
+        if kind is None or kind.unnamed is None or not event.user_id:
             return event
         rows = self.state.rows.of_user(kind.unnamed.table, event.user_id)
         our_id = kind.unnamed.find(event, rows)

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.columns import RowUpdate, Update
+from headwater.processors.columns import RowDeleted, Update
 from headwater.processors.providers.results import (
     DroppedField,
     Effect,
@@ -173,13 +173,13 @@ def phases(emitted: Sequence[Outgoing]) -> tuple[list[Outgoing], list[Outgoing]]
 
 
 def _rows(updates: Sequence[Update]) -> int:
-    return len({(update.table.name, update.key) for update in updates if not _is_silent(update)})
-
-
-def _is_silent(update: Update) -> bool:
-    """Return whether an update has parts without values, such as a nap, which set no columns."""
-    return isinstance(update, RowUpdate) and not (
-        update.values or not update.parts or any(update.parts.values())
+    return len(
+        {
+            (update.table.name, update.key)
+            for update in updates
+            # Parts without values, such as a nap, set no columns.
+            if type(update) is RowDeleted or update.values or any(update.parts.values())
+        }
     )
 
 

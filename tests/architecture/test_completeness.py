@@ -10,7 +10,8 @@ from headwater.schemas.avro_schemas import NEWEST
 from headwater.schemas.installed_tables import ALL_TABLES as TABLES
 from headwater.schemas.installed_tables import INSTALLED
 from headwater.schemas.records import RECORD_TYPES, Record
-from headwater.schemas.tables import UNSET, Table
+from headwater.schemas.row_states import UNSET
+from headwater.schemas.tables import Table
 from headwater.schemas.topics import TOPICS
 
 

@@ -198,4 +198,4 @@ def test_a_delivery_names_the_columns_it_set_those_it_still_sets_and_what_it_sta
     assert row["columns_still_set"] == ["sleep_score"]
     row, user = overridden["rows"]
     assert user["columns_still_set"] == []
-    assert (row["columns_set"], row["columns_still_set"]) == (["steps"], [])
+    assert (row["columns_set"], row["columns_still_set"]) == (["steps", "utc_offset_minutes"], [])

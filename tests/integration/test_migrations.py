@@ -31,7 +31,8 @@ from headwater.projections.postgres.writes import upsert_of
 from headwater.schemas.avro_schemas import NEWEST, row_schema_of, schema_text
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.records import Stamp
-from headwater.schemas.tables import TABLES, Stamps, Table
+from headwater.schemas.row_states import Stamps
+from headwater.schemas.tables import TABLES, Table
 from headwater.schemas.writers import fields_writer_of
 from tests.fakes.toy_table import TOY_BOXES, ToyBox
 

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import fastavro
 import msgspec
 
-from headwater.schemas.tables import UNSET, Row, Table
+from headwater.schemas.row_states import UNSET
+from headwater.schemas.tables import Row, Table
 
 #: What fastavro takes and gives: JSON with bytes, and structs in it where they come from ours.
 Plain: TypeAlias = Any

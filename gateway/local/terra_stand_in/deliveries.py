@@ -177,11 +177,12 @@ def lab_results(seed: int, upload_id: str, day: date) -> list[Record]:
             },
             "biomarker": {"key": key, "display_name": name, "loinc_code": loinc},
             "measurement": {"type": "numeric", "numeric": value, "units": unit},
-            "reference_range": {"low": low, "high": high},
             "interpretation": {
                 "flag": "low" if value < low else "high" if value > high else "normal",
                 "source": "report",
+                "applied_range": {"lower": low, "upper": high},
             },
+            "reference_ranges": [{"lower": low, "upper": high, "type": "normal"}],
         }
         for key, name, loinc, unit, low, high in _MARKERS
     ]

@@ -78,7 +78,7 @@ def normalize_activity(
             "duration_seconds": None if end is None else (end - start).total_seconds(),
             "name": short_text(f"{path}.name", name, dropped, _MAX_NAME_CHARS),
             "raw": text,
-            "utc_offset_minutes": offset_minutes(start),
+            "utc_offset_minutes": offset_minutes((metadata.start_time or "")[-6:]),
         }
         return (utc_ms(start), summary_id or ""), columns
 

@@ -263,7 +263,7 @@ def _columns(result: Result, locale: str | None) -> dict[str, Value]:
     raw = next((reading for reading in candidates if reading is not None), None)
     value = _number(raw, locale)
     classification = result.classification or interpretation.flag
-    limits = result.reference_range or interpretation.applied_range or _only(result)
+    limits = _range(interpretation.applied_range, _only(result), result.reference_range)
     unit = result.unit or (measured.units if measured.numeric is not None else None)
     return {
         "value": value,
@@ -277,10 +277,18 @@ def _columns(result: Result, locale: str | None) -> dict[str, Value]:
     }
 
 
-def _only(result: Result) -> Range:
+def _only(result: Result) -> Range | None:
     """Return the only reference range; of several, which one applies is not known."""
     ranges = result.reference_ranges or ()
-    return ranges[0] if len(ranges) == 1 else _RANGE
+    return ranges[0] if len(ranges) == 1 else None
+
+
+def _range(*ranges: Range | None) -> Range:
+    """Return the first range that has an end."""
+    for limits in ranges:
+        if limits is not None and (limits.lower is not None or limits.upper is not None):
+            return limits
+    return _RANGE
 
 
 def _number(reading: Reading, locale: str | None) -> float | None:

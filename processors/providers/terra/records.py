@@ -4,6 +4,7 @@ A record with an impossible date is rejected: it would create a row that no quer
 outside its limits, or of another type, is dropped and named, and the rest of its record is stored.
 """
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -39,7 +40,7 @@ _EXCERPT_CHARS: Final = 40
 _TIMESTAMPS_CACHED: Final = 4_096
 #: A timestamp begins with its day, YYYY-MM-DD.
 _DAY_CHARS: Final = 10
-_MINUTE: Final = timedelta(minutes=1)
+_OFFSET: Final = re.compile(r"([+-])(\d\d):(\d\d)", re.ASCII)
 
 
 def read_source(user: User) -> str | Failed:
@@ -146,7 +147,7 @@ def read_day(record: Dated, number: int, latest_ms: int) -> Day | Rejected:
         start = read_start(metadata, number, latest_ms)
         if isinstance(start, Rejected):
             return start
-        return Day(metadata.start_time[:_DAY_CHARS], offset_minutes(start))
+        return Day(metadata.start_time[:_DAY_CHARS], offset_minutes(metadata.start_time[-6:]))
     for field in ("summary_date", "date", "day"):
         text = getattr(record, field)
         if text is not None:
@@ -241,10 +242,14 @@ def short_text(
     return None
 
 
-def offset_minutes(moment: datetime) -> int:
-    """Return the offset of a time from UTC, in minutes."""
-    offset = moment.utcoffset()
-    return 0 if offset is None else offset // _MINUTE
+@lru_cache(_TIMESTAMPS_CACHED)
+def offset_minutes(end: str) -> int:
+    """Return an offset from UTC in minutes, by the last 6 characters of a timestamp."""
+    match = _OFFSET.fullmatch(end)
+    if match is None:
+        return 0  # Z, or no offset, which is UTC.
+    minutes = int(match[2]) * 60 + int(match[3])
+    return -minutes if match[1] == "-" else minutes
 
 
 def combine(rows: dict[K, dict[str, Value]], key: K, columns: dict[str, Value]) -> None:

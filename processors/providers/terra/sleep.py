@@ -107,7 +107,8 @@ def normalize_sleep(
         columns = _columns(readings)
         if is_whoop and columns["recovery_score"] is None:
             columns["recovery_score"] = _readiness(record, number, readiness, dropped)
-        return _Session(start, end, summary_id, record.metadata.is_nap, columns, text)
+        offset = offset_minutes((record.metadata.end_time or "")[-6:])
+        return _Session(start, end, summary_id, record.metadata.is_nap, columns, text, offset)
 
     records = read_records(event, delivery, read)
     if not isinstance(records, Records):
@@ -136,6 +137,7 @@ class _Session(NamedTuple):
     is_nap: bool | None
     columns: _Columns
     text: str
+    offset_minutes: int
 
     @property
     def part(self) -> str:
@@ -150,7 +152,7 @@ class _Session(NamedTuple):
             "is_nap": self.is_nap,
             "raw": self.text,
             "summary_id": self.summary_id,
-            "utc_offset_minutes": offset_minutes(self.end),
+            "utc_offset_minutes": self.offset_minutes,
         }
 
     @property
@@ -162,7 +164,7 @@ class _Session(NamedTuple):
             **self.columns,
             "bed_time": self.start.isoformat(timespec="milliseconds"),
             "wake_up_time": self.end.isoformat(timespec="milliseconds"),
-            "utc_offset_minutes": offset_minutes(self.end),
+            "utc_offset_minutes": self.offset_minutes,
         }
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from headwater.processors.providers.terra.provider import TERRA
+from headwater.processors.sources import SourcesInvalid, read_sources
 from headwater.schemas.providers.headwater import LabSubmitted, LabUploaded
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import (
@@ -606,3 +607,19 @@ def test_an_outcome_names_at_most_fifty_fields_and_counts_all():
     intake = taken([sent])
     assert len(intake.dropped(sent)) == 50
     assert intake.outcomes[sent.event_id].rejected_fields_total == 60
+
+
+def test_the_sources_file_sets_ranges_and_names_wrong_ones():
+    text = '[[source]]\nname = "terra"\nprovider = "terra"\n[source.ranges]\n"{}" = {}\n'
+    path = "heart_rate_data.summary.resting_hr_bpm"
+    (source,) = read_sources(text.format(path, "[30, 100]"), {"terra": TERRA})
+    sent = daily(**pulse(25), **steps(1))
+    assert TerraIntake(source.provider).take(sent).dropped(sent) == {
+        f"data[0].{path}": "out_of_range"
+    }
+    for written, problem in (
+        (text.format(path, "[100, 30]"), "expected the lower end first"),
+        (text.format("pulse", "[1, 2]"), "ranges: expected one of"),
+    ):
+        with pytest.raises(SourcesInvalid, match=problem):
+            read_sources(written, {"terra": TERRA})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.processors.columns import RowUpdate, merge
+from headwater.processors.columns import RowUpdate, adopt, merge
 from headwater.processors.wipes import Fences, digest, is_before, remaining_row
 from headwater.schemas.records import Stamp, UserForgotten
 from headwater.schemas.tables import DAILY_SUMMARY, Row
@@ -102,3 +102,43 @@ def test_wherever_a_wipe_is_met_the_row_is_that_of_the_deliveries_behind_it(
         assert folded(signed, at, fence) == expected
     for order in itertools.islice(itertools.permutations(signed), 20):
         assert folded(list(order), 0, fence) == expected
+
+
+def test_a_day_without_one_of_its_sleeps_has_the_other_and_its_own_pulse():
+    day = RowUpdate(DAILY_SUMMARY, KEY, {"resting_heart_rate": 61.0}, at(20, 1))
+    old = RowUpdate(DAILY_SUMMARY, KEY, {}, at(10, 5), {"0/9/": {"sleep_minutes": 400.0}})
+    pulse = {"sleep_minutes": 450.0, "resting_heart_rate": 48.0}
+    longest = RowUpdate(DAILY_SUMMARY, KEY, {}, at(9, 9), {"1/9/": pulse})
+    row = None
+    for update in (day, old, longest):
+        row = merge(row, update)
+    assert row is not None
+    assert columns(row) == pulse
+    remaining = remaining_row(DAILY_SUMMARY, row, [10])
+    assert remaining is not None
+    assert columns(remaining) == {"sleep_minutes": 400.0, "resting_heart_rate": 61.0}
+    alone = remaining_row(DAILY_SUMMARY, row, [20])
+    assert alone is not None
+    assert columns(alone) == {"resting_heart_rate": 61.0}
+    assert alone.state is None
+    assert remaining_row(DAILY_SUMMARY, row, [21]) is None
+
+
+def test_a_rebuilt_day_keeps_the_sleeps_of_later_deliveries():
+    rebuilt = merge(
+        None, RowUpdate(DAILY_SUMMARY, KEY, {}, at(1, 1), {"0/9/": {"sleep_minutes": 400.0}})
+    )
+    later = RowUpdate(DAILY_SUMMARY, KEY, {}, at(30, 2), {"1/9/": {"sleep_minutes": 450.0}})
+    spoilt = RowUpdate(DAILY_SUMMARY, KEY, {}, at(2, 3), {"2/9/": {"sleep_minutes": 999.0}})
+    held = merge(merge(None, spoilt), later)
+    adopted = adopt(DAILY_SUMMARY, held, rebuilt, [10])
+    assert adopted == merge(rebuilt, later)
+
+
+def at(offset: int, sent_at_ms: int) -> Stamp:
+    return Stamp(0, sent_at_ms, 0, f"e{offset}", 0, offset)
+
+
+def columns(row: Row) -> dict[str, object]:
+    pairs = zip(DAILY_SUMMARY.column_names, row.values, strict=True)
+    return {name: value for name, value in pairs if value is not None}
