@@ -81,6 +81,8 @@ _FINDINGS: Final = Columns(
 )
 _TIMEOUT_S: Final = 5.0
 _ERRORS_SHOWN: Final = 20
+#: Newest rebuilds among which the latest verifications are.
+_REBUILDS: Final = 1_000
 
 
 @click.group(
@@ -165,6 +167,9 @@ def _system_checks(settings: "Settings", api: Api) -> Iterator[Finding]:
     yield _checked("gateway", gateway.finding, "headwater serve")
     yield from _kafka_checks(settings, gateway)
     yield from _postgres_checks(settings, gateway)
+    yield _checked(
+        "rows", lambda: _verification(settings, gateway, api), "headwater rebuild --verify"
+    )
     yield _checked("disk", lambda: _disk(settings.data_dir), "")
     yield _checked("certificates", lambda: _certificates(settings, api), "")
 
@@ -280,6 +285,14 @@ def _postgres_checks(settings: "Settings", gateway: _Gateway) -> Iterator[Findin
     yield _checked("migrations", check, "start Postgres, and `headwater migrate`")
     yield findings.refused_records(gateway.errors)
     yield findings.clock(gateway.clock)
+
+
+def _verification(settings: "Settings", gateway: _Gateway, api: Api) -> Finding:
+    if gateway.errors is None:
+        return Finding("rows", "unknown", "the gateway did not answer")
+    rebuilds = api.get("/admin/rebuilds", limit=_REBUILDS)["rebuilds"]
+    now = datetime.fromtimestamp(now_ms() / 1000, UTC)
+    return findings.verification(rebuilds, now, is_scheduled=bool(settings.verify_cron))
 
 
 def _disk(folder: Path) -> Finding:

@@ -68,8 +68,9 @@ def made(rebuild: Rebuild) -> dict[str, dict[tuple[str, ...], Row]]:
 
 
 def rows_of(rebuild: Rebuild, table: Table) -> dict[tuple[str, ...], Row]:
-    rows = [difference.after for difference in rebuild.differences(table, [0] * PARTITIONS)]
-    return {row.key: row for row in rows if row is not None}
+    values = [rebuilt.after for rebuilt in rebuild.rows(table, [0] * PARTITIONS)]
+    rows = [decode_row(table, value) for value in values if value is not None]
+    return {row.key: row for row in rows}
 
 
 @pytest.mark.parametrize("cut", [1, 7, 1_000])
