@@ -15,7 +15,6 @@ from headwater.gateway.builtin.wipe_and_replay_workflows import (
 )
 from headwater.gateway.settings.environment import load_settings
 from headwater.gateway.settings.privacy import close_environment
-from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App
@@ -35,7 +34,7 @@ def _builtin_app(schedules: Sequence[str]) -> App:
     own_schedules = (*terra.schedules, *verify_schedules(settings.verify_cron))
     names = [*schedules, *(schedule.declared.schedule for schedule in own_schedules)]
     others = (
-        verify_workflow(dependencies.connections, [*TABLE_BY_NAME, WORKFLOWS]),
+        verify_workflow(dependencies.connections, list(TABLE_BY_NAME)),
         replay_workflow(dependencies.replays),
         forget_workflow(dependencies.instance_deletion),
         prune_workflow(dependencies.instance_deletion),

@@ -193,7 +193,7 @@ def rebuild(
 
     --verify reads rows from the topic of the table instead, or the histories of workflows, which
     is cheap: it finds what was changed in Postgres or written wrongly, and changes nothing. It runs
-    every night, and `headwater doctor` shows the results.
+    every night for all tables, and `headwater doctor` shows the results.
     """
     chosen = [(name, value) for name, value in choices.items() if value is not None]
     if verify:

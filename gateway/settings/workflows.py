@@ -182,7 +182,7 @@ class WorkflowSettings(BaseSettings):
 
     verify_cron: str = Field(
         default="0 2 * * *",
-        description="When all tables in Postgres are compared with Kafka, as a cron expression in "
+        description="When tables in Postgres are compared with Kafka, as a cron expression in "
         "UTC; empty for never. `headwater doctor` shows the result.",
     )
     tick_url: str = Field(

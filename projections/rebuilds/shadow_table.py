@@ -12,12 +12,10 @@ from psycopg import AsyncConnection, DataError, sql
 from typing_extensions import override
 
 from headwater.projections.deliveries.plan import DELIVERIES
-from headwater.projections.postgres.connections import HEADWATER
 from headwater.projections.postgres.statements import (
     SqlColumn,
     key_columns,
     listed,
-    statement,
     template,
     value_columns,
 )
@@ -27,7 +25,7 @@ from headwater.schemas.codec import decode_row
 from headwater.schemas.tables import Table
 from headwater.schemas.topics import WIPES
 
-#: Columns that differ with every write of a row, and what replaces them in its text.
+#: Columns that differ with every write of a row.
 _NEUTRAL: Final[dict[str, LiteralString]] = {
     "changed_in": "'0'::xid8",
     "updated_at": "'epoch'::timestamptz",
@@ -47,6 +45,7 @@ class ShadowTable(ShadowTables):
             projection=DELIVERIES.name,
             topics=[table.topic, WIPES],
             tables=[table.name],
+            neutral=_NEUTRAL,
         )
         self._table = table
         self._values = frozenset(column.name for column in value_columns(table))
@@ -77,23 +76,6 @@ class ShadowTable(ShadowTables):
         columns = (*key_columns(self._table), *value_columns(self._table))
         return sql.SQL("({}) is distinct from ({})").format(
             _comparable("b", columns), _comparable("a", columns)
-        )
-
-    @override
-    async def text_of(self, table: str, row: LiteralString) -> sql.Composable:
-        cursor = await self._connection.execute(statement("columns_of_table"), {"name": table})
-        columns = [
-            sql.SQL(_NEUTRAL[name])
-            if name in _NEUTRAL
-            else sql.SQL(f"{row}.{{}}").format(sql.Identifier(name))
-            for name, _ in await cursor.fetchall()
-        ]
-        return sql.SQL(
-            f"case when {row}.{{key}} is not null then row({{columns}})::{{table}}::text end"
-        ).format(
-            key=sql.Identifier(self._table.key_names[0]),
-            columns=listed(columns),
-            table=sql.Identifier(HEADWATER, table),
         )
 
     @override

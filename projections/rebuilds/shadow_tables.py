@@ -10,6 +10,7 @@ the server crashes they are empty, with their offsets.
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any, Final, LiteralString, TypeAlias
 
 from psycopg import AsyncConnection, sql
@@ -51,6 +52,7 @@ class ShadowTables:
         projection: Name of the projection.
         topics: The topics with its rows. While it is paused, their offsets do not move.
         tables: The tables.
+        neutral: Columns that are no difference, and what replaces them in the text of rows.
     """
 
     def __init__(
@@ -61,12 +63,14 @@ class ShadowTables:
         topics: Sequence[str],
         projection: str = PROJECTION,
         tables: Sequence[str] = OF_WORKFLOWS,
+        neutral: Mapping[str, LiteralString] = MappingProxyType({}),
     ) -> None:
         self._connection = connection
         self._id = rebuild_id
         self._projection = projection
         self._topics = list(topics)
         self._tables = tables
+        self._neutral = neutral
 
     async def make(self) -> None:
         """Create empty tables, unless this rebuild has created them already."""
@@ -150,13 +154,29 @@ class ShadowTables:
 
         JSON has no equality operator and its text matters, so whole rows are compared as text.
         """
-        del table
-        return sql.SQL("b::text is distinct from a::text")
+        before, after = await self.text_of(table, "b"), await self.text_of(table, "a")
+        return sql.SQL("{} is distinct from {}").format(before, after)
 
     async def text_of(self, table: str, row: LiteralString) -> sql.Composable:
         """Return the text of a row by its alias; null if there is none."""
-        del table
-        return sql.SQL(f"{row}::text")
+        cursor = await self._do(statement("columns_of_table"), name=table)
+        names = [name for name, _ in await cursor.fetchall()]
+        if self._neutral.keys().isdisjoint(names):
+            return sql.SQL(f"{row}::text")
+        columns = [
+            sql.SQL(self._neutral[name])
+            if name in self._neutral
+            else sql.SQL(f"{row}.{{}}").format(sql.Identifier(name))
+            for name in names
+        ]
+        key, *_ = await self.key_of(table)
+        return sql.SQL(
+            f"case when {row}.{{key}} is not null then row({{columns}})::{{table}}::text end"
+        ).format(
+            key=sql.Identifier(key),
+            columns=listed(columns),
+            table=sql.Identifier(HEADWATER, table),
+        )
 
     def is_shown(self, table: str, column: str) -> bool:
         """Return whether examples contain a column in which rows differ."""

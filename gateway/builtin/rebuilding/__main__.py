@@ -10,7 +10,7 @@ import os
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Final, NoReturn
+from typing import Final, LiteralString, NoReturn
 
 import uvloop
 
@@ -91,7 +91,9 @@ def _of_workflows(
     settings: Settings, row: Rebuild, work: RebuildWork, exits: AsyncExitStack
 ) -> tuple[ShadowTables, RightRows]:
     projection = workflows_kept(settings.kept)
-    tables = ShadowTables(work.connection, row.id, topics=projection.topics)
+    # A rebuild applies the setting of retention to runs that ended before it was set.
+    neutral: dict[str, LiteralString] = {"retention_until": "null"} if row.is_verification else {}
+    tables = ShadowTables(work.connection, row.id, topics=projection.topics, neutral=neutral)
     rows = ProjectedRows(cluster_of(settings), dsn_of(settings), projection, tables, work)
     exits.push_async_callback(rows.close)
     return tables, rows
