@@ -1,6 +1,6 @@
 """Operator routes for rebuilds of projections: start, compare, switch and switch back."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -102,16 +102,7 @@ def rebuild_routes(
     )
 
     async def rebuild(data: JSONBody[RebuildOrder]) -> RebuildState:
-        if data.projection not in known:
-            detail = f"projection: expected one of {', '.join(known)}, found {data.projection!a}"
-            raise Problem("invalid_parameter", detail, field="projection")
-        begun = await begin(
-            reader, new_id(), data.projection, dry_run=data.dry_run, verify=data.verify
-        )
-        if begun is None:
-            detail = f"Another rebuild of {data.projection} is under way; wait until it has ended."
-            raise Problem("rebuild_under_way", detail)
-        return _state(begun)
+        return await _begin(reader, new_id(), data, known)
 
     @get("/rebuilds", summary="Rebuilds, newest first", responses=problem_responses())
     async def listing(limit: Limit = LIMIT_DEFAULT) -> Rebuilds:
@@ -154,6 +145,20 @@ def rebuild_routes(
         responses=problem_responses("rebuild_under_way", "store_unavailable"),
     )
     return [*routes, listing, switch, back]
+
+
+async def _begin(
+    reader: PooledReader, rebuild_id: str, order: RebuildOrder, known: Sequence[str]
+) -> RebuildState:
+    projection = order.projection
+    if projection not in known:
+        detail = f"projection: expected one of {', '.join(known)}, found {projection!a}"
+        raise Problem("invalid_parameter", detail, field="projection")
+    begun = await begin(reader, rebuild_id, projection, dry_run=order.dry_run, verify=order.verify)
+    if begun is None:
+        detail = f"Another rebuild of {projection} is under way; wait until it has ended."
+        raise Problem("rebuild_under_way", detail)
+    return _state(begun)
 
 
 async def _get(reader: PooledReader, rebuild_id: str) -> Rebuild:
