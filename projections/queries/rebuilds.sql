@@ -93,6 +93,15 @@ where {differs}
 insert into rebuild_rows (rebuild, number, partition, key, before, after)
 values (%(id)s, %(number)s, %(partition)s, %(key)s, %(before)s, %(after)s)
 
+-- name: rebuilds_locked
+-- The key of an advisory lock is in two columns.
+select count(*) as number
+from pg_locks
+where locktype = 'advisory'
+  and database = (select oid from pg_database where datname = current_database())
+  and objsubid = 1
+  and (classid::bigint << 32 | objid::bigint) = hashtextextended('headwater rebuilds', 6)
+
 -- name: lock_rebuilds
 -- One at a time in the whole system: the schema of rebuilt tables is one.
 select pg_try_advisory_lock(hashtextextended('headwater rebuilds', 6))

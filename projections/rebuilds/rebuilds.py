@@ -128,6 +128,16 @@ async def under_way(reader: PooledReader) -> list[str]:
     return [row["id"] for row in rows]
 
 
+async def are_locked(reader: PooledReader) -> bool:
+    """Return whether a process carries out a rebuild.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    (row,) = await reader.answers(statement("rebuilds_locked"))
+    return bool(row["number"])
+
+
 def _one(rows: list[Row]) -> Rebuild | None:
     return msgspec.convert(rows[0], Rebuild) if rows else None
 

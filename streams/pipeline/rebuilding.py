@@ -325,13 +325,13 @@ class Rebuild:
             live = _scan(store, _LIVE, b"")
             rebuilt_rows = self._states[number].rows.of_table(table)
             for key, before, rebuilt in _side_by_side(live, rebuilt_rows):
-                yield _combined(table, number, key, before, rebuilt, ends)
+                yield combined_row(table, number, key, before, rebuilt, ends)
 
     def row(self, table: Table, number: int, key: bytes, ends: Sequence[int]) -> RebuiltRow:
         """Return one of these rows, by its partition and key."""
         before = self._stores[number].get(_LIVE, key)
         rebuilt = self._states[number].rows.stored(table, key)
-        return _combined(table, number, key, before, rebuilt, ends)
+        return combined_row(table, number, key, before, rebuilt, ends)
 
     def close(self) -> None:
         """Close the stores."""
@@ -351,7 +351,7 @@ def _guarded(
         processing.failed(record, error)
 
 
-def _combined(
+def combined_row(
     table: Table,
     number: int,
     key: bytes,
@@ -359,6 +359,7 @@ def _combined(
     rebuilt: bytes | None,
     ends: Sequence[int],
 ) -> RebuiltRow:
+    """Return a row of an owner and its rebuilt version, which includes later deliveries."""
     if before == rebuilt:
         return RebuiltRow(number, key, before, rebuilt, is_changed=False)
     old = None if before is None else decode_row(table, before)

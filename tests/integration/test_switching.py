@@ -11,9 +11,10 @@ import pytest
 from psycopg import sql
 
 from headwater.projections.deliveries.plan import DELIVERIES
+from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.postgres.writes import UPSERTS
 from headwater.projections.projector.store import Store
-from headwater.projections.rebuilds.rebuilds import RebuildWork, RowRecord
+from headwater.projections.rebuilds.rebuilds import RebuildWork, RowRecord, are_locked
 from headwater.projections.rebuilds.shadow_table import ShadowTable
 from headwater.projections.rebuilds.shadow_tables import SCHEMA
 from headwater.schemas.codec import encode_row
@@ -169,6 +170,20 @@ def play(dsn: str, table: Table, scene: Callable[[Scene], Awaitable[None]]) -> N
             await made.shadow.drop()
         finally:
             await work.close()
+
+    asyncio.run(scenario())
+
+
+def test_one_rebuild_is_carried_out_at_a_time(module_migrated: str) -> None:
+    async def scenario() -> None:
+        one, other = RebuildWork(module_migrated, "r"), RebuildWork(module_migrated, "s")
+        async with PooledReader(module_migrated) as reader:
+            assert not await are_locked(reader)
+            assert await one.begin()
+            assert await are_locked(reader)
+            assert not await other.begin()
+            await one.close()
+            await other.close()
 
     asyncio.run(scenario())
 
