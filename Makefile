@@ -2,10 +2,13 @@
 
 BIN := .venv/bin
 UV := $(or $(wildcard $(BIN)/uv),uv)
-# Twice the number of cores, because end-to-end tests wait a lot; at most four.
+CORES = $(shell python3 -c "import os; print(min(4, os.cpu_count() or 1))")
+# Twice the number of cores, because end-to-end tests wait a lot; at most four. Others wait for
+# nothing, and each process collects all tests.
 PROCESSES = $(shell python3 -c "import os; print(min(4, 2 * (os.cpu_count() or 1)))")
 # In the order of the folders, which puts slow tests first, so that no core is idle at the end.
 PYTEST = $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command "make lock" --quiet
 
@@ -28,6 +31,7 @@ up: setup ## Run everything on this machine, with a demo day; Ctrl-C stops it (A
 demo: setup ## Like up, but stop once the rows are printed
 	@$(BIN)/headwater up --demo $(ARGS)
 
+check: PROCESSES = $(CORES)
 check: lint ## Everyday use: lint, and the tests that need neither Kafka nor Postgres, in three minutes
 	@$(PYTEST) tests/architecture tests/unit tests/property tests/workflows $(ARGS)
 
@@ -45,9 +49,8 @@ bench-guard: setup ## Compare the speed of the working tree with that of a commi
 
 .venv-bench/stamp: requirements-bench.txt
 	@echo "Installing the libraries that the benchmarks compare with, in .venv-bench"
-	@$(BIN)/python -m venv --clear .venv-bench
-	@.venv-bench/bin/python -m pip --quiet --disable-pip-version-check install --require-hashes \
-		--requirement requirements-bench.txt
+	@$(BIN)/python -m venv --clear --without-pip .venv-bench
+	@$(PIP) --python .venv-bench install --require-hashes --requirement requirements-bench.txt
 	@touch $@
 
 notebook: setup .venv-notebook/stamp ## Open the notebook for analysts (ARGS="--user user_bo")
@@ -58,8 +61,8 @@ picture: setup .venv-notebook/stamp ## Draw docs/data/month.svg, the picture in 
 
 .venv-notebook/stamp: requirements-notebook.txt
 	@echo "Installing the packages of the notebook, in .venv-notebook"
-	@$(BIN)/python -m venv --clear .venv-notebook
-	@.venv-notebook/bin/python -m pip --quiet --disable-pip-version-check install --require-hashes \
+	@$(BIN)/python -m venv --clear --without-pip .venv-notebook
+	@$(PIP) --python .venv-notebook install --no-compile --require-hashes \
 		--requirement requirements-notebook.txt
 	@touch $@
 

@@ -33,6 +33,18 @@ SOURCES = (
     GITHUB / "pyproject.toml",
 )
 
+#: Modules that import what processes and tests need.
+IMPORTED = (
+    "headwater.gateway.cli.pipeline",
+    "headwater.gateway.cli.projecting",
+    "headwater.gateway.cli.serving",
+    "headwater.gateway.cli.up",
+    "headwater.gateway.cli.work",
+    "headwater.streams.code_host.child",
+    "hypothesis",
+    "schemathesis.pytest.plugin",
+)
+
 OLDEST = (3, 11)
 #: Newest first; the lock files are made for these. A later `python3` is tried last.
 CANDIDATES = ("python3.13", "python3.12", "python3.11", "python3")
@@ -151,16 +163,22 @@ def install() -> None:
     count = len(re.findall(r"^\S+==", LOCK.read_text("utf-8"), re.MULTILINE))
     pip = (str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "2")
     say(f"Installing {count} packages (needs the network once; a minute or two)")
-    run(*pip, "install", "--require-hashes", "--requirement", str(LOCK))
+    # pip would compile thousands of modules that nothing imports; `prepare` compiles the others.
+    run(*pip, "install", "--no-compile", "--require-hashes", "--requirement", str(LOCK))
     say("Installing Headwater itself")
     editable = [word for path in (ROOT, GITHUB) for word in ("--editable", str(path))]
-    run(*pip, "install", "--no-deps", "--no-build-isolation", *editable)
+    run(*pip, "install", "--no-compile", "--no-deps", "--no-build-isolation", *editable)
 
 
-def prepare_kafka() -> None:
-    """Prepare Kafka; the module prints its progress and its errors."""
+def prepare() -> None:
+    """Prepare Kafka, and meanwhile compile what processes import, which several would at once.
+
+    The module of Kafka prints its progress and its errors.
+    """
+    imports = [str(PYTHON), "-c", f"import {', '.join(IMPORTED)}"]
     command = [str(PYTHON), "-m", "headwater.streams.kafka.aot_cache"]
-    done = subprocess.run(command, cwd=ROOT, check=False)  # noqa: S603 (our own module)
+    with subprocess.Popen(imports, cwd=ROOT):  # noqa: S603 (our own modules)
+        done = subprocess.run(command, cwd=ROOT, check=False)  # noqa: S603 (our own module)
     if done.returncode:
         sys.exit(done.returncode)
 
@@ -176,7 +194,7 @@ def main() -> None:
     STAMP.unlink(missing_ok=True)
     LOG.write_text("", "utf-8")
     install()
-    prepare_kafka()
+    prepare()
     STAMP.write_text(expected, "utf-8")
     say("Ready.")
 

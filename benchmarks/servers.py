@@ -19,6 +19,7 @@ from litestar.datastructures import State
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headwater.gateway.api.front import front_of
+from headwater.gateway.api.listening import listen
 from headwater.gateway.api.server import serve
 
 PATH: Final = "/webhooks/terra"
@@ -109,7 +110,7 @@ def _main(kind: str, port: str, *rest: str) -> None:
     else:
         bare = Bare(*rest)
         app = _app(bare, bare.connected)
-    uvloop.run(serve(front_of(app), host="127.0.0.1", port=int(port), end_streams=lambda: None))
+    uvloop.run(serve(front_of(app), listen("127.0.0.1", int(port)), end_streams=lambda: None))
 
 
 if __name__ == "__main__":

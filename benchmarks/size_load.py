@@ -96,7 +96,9 @@ def _update(number: int) -> RowUpdate:
     )
     result = TERRA.normalize(event)
     assert isinstance(result, Normalized)
-    return result.updates[0]
+    update = result.updates[0]
+    assert isinstance(update, RowUpdate)
+    return update
 
 
 def _rows(partition: int, partitions: int, rows: int) -> Iterator[Outgoing]:

@@ -9,17 +9,23 @@ The same holds for the minimum: where a table's column keeps its `first` value, 
 stays. In an `hourly` column, the smaller stamp of the same hour stays, otherwise the greater one.
 That is a total order, too; it makes a row that many deliveries update change once an hour.
 Where a table's rows are `whole`, a row is one value, including its nulls.
+
+A row may also have parts, from which some of its columns are computed, and a deletion, which
+removes what is not later than it (`row_parts`). Those layers are maxima, too.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from itertools import chain
+from typing import Final, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
+from headwater.processors.row_parts import join, split, with_parts
 from headwater.schemas.records import Stamp
-from headwater.schemas.tables import Row, Table, Value
+from headwater.schemas.tables import Part, Row, Table, Value
 
 
 class RowUpdate(msgspec.Struct, frozen=True):
@@ -28,12 +34,38 @@ class RowUpdate(msgspec.Struct, frozen=True):
     Attributes:
         values: Values by column name; None sets nothing. Columns with another rank than
             the rest of the delivery are in an update of their own.
+        parts: Values by column name that parts of the row contribute, by the part's id.
     """
 
     table: Table
     key: tuple[str, ...]
     values: Mapping[str, Value]
     stamp: Stamp
+    parts: Mapping[str, Mapping[str, Value]] = {}
+
+    def assignments(self) -> Iterator[tuple[str, Value]]:
+        """Return all columns with the values that they are to get."""
+        return chain(self.values.items(), *(values.items() for values in self.parts.values()))
+
+
+class RowDeleted(msgspec.Struct, frozen=True):
+    """The deletion of a row by a delivery.
+
+    What deliveries set that are not later is deleted, also if they arrive afterwards. A later one
+    brings the row back.
+    """
+
+    table: Table
+    key: tuple[str, ...]
+    stamp: Stamp
+
+    def assignments(self) -> Iterator[tuple[str, Value]]:
+        """Return nothing: no column gets a value."""
+        return iter(())
+
+
+#: What a delivery does to a row.
+Update: TypeAlias = RowUpdate | RowDeleted
 
 
 #: Python types of values, by the type of the column.
@@ -53,12 +85,14 @@ _DATES_CACHED: Final = 4_096
 HOUR_MS: Final = 60 * 60 * 1000
 
 
-def update_problem(update: RowUpdate) -> str | None:
+def update_problem(update: Update) -> str | None:
     """Return what a table cannot store of an update; None if it can store all of it."""
     table = update.table
     if len(update.key) != len(table.key) or not _are_texts(update.key):
         return f"expected texts for {', '.join(table.key_names)}, found {update.key!a}"
-    for name, value in update.values.items():
+    if isinstance(update, RowDeleted):
+        return None
+    for name, value in update.assignments() if update.parts else update.values.items():
         kind = table.types.get(name)
         if kind is None:
             return f"expected columns of {table.name}, found one named {name}"
@@ -84,10 +118,11 @@ def _date_problem(update: RowUpdate) -> str | None:
     for name, text in zip(table.key_names, update.key, strict=True):
         if name in table.dated and not _is_date(text):
             return _undated(table, name, text)
-    for name in table.dated:
-        value = update.values.get(name)
-        if type(value) is str and not _is_date(value):
-            return _undated(table, name, value)
+    for values in (update.values, *update.parts.values()):
+        for name in table.dated:
+            value = values.get(name)
+            if type(value) is str and not _is_date(value):
+                return _undated(table, name, value)
     return None
 
 
@@ -151,18 +186,65 @@ def replaces(table: Table, name: str, new: Stamp, old: Stamp) -> bool:
     return outranks(old, new) if least else outranks(new, old)
 
 
-def merge(row: Row | None, update: RowUpdate) -> Row:
+def merge(row: Row | None, update: Update) -> Row:
     """Merge an update into a row, or into a new row if `row` is None.
 
     Returns:
         The row; the same object if nothing changed.
     """
+    if isinstance(update, RowDeleted) or update.parts or (row is not None and row.state):
+        return _merge_layers(row, update)
+    return _merge_columns(row, update)
+
+
+def _merge_layers(row: Row | None, update: Update) -> Row:
+    """Merge an update into a row with a deletion or parts."""
+    table, stamp = update.table, update.stamp
+    row = row or _empty(table, update.key)
+    plain, state = split(table, row)
+    parts, deleted = state.parts, state.deleted
+    if isinstance(update, RowDeleted):
+        if deleted is not None and not outranks(stamp, deleted):
+            return row
+        remaining = {name: part for name, part in parts.items() if outranks(part.stamp, stamp)}
+        return join(table, _columns_after(plain, stamp), remaining, stamp)
+    if deleted is not None and not outranks(stamp, deleted):
+        return row
+    merged = _merge_columns(plain, update) if update.values else plain
+    more = {
+        name: Part({column: value for column, value in values.items() if value is not None}, stamp)
+        for name, values in update.parts.items()
+    }
+    new_parts = with_parts(table, parts, more)
+    if merged is plain and new_parts is parts:
+        return row
+    return join(table, merged, new_parts, deleted)
+
+
+def _columns_after(row: Row, stamp: Stamp) -> Row:
+    """Return a row with only those columns that later deliveries set."""
+    stamps = tuple(
+        None if current is None or not outranks(current, stamp) else current
+        for current in row.stamps
+    )
+    values = (
+        None if current is None else value
+        for value, current in zip(row.values, stamps, strict=True)
+    )
+    return Row(row.key, tuple(values), stamps)
+
+
+def _empty(table: Table, key: tuple[str, ...]) -> Row:
+    nothing = (None,) * len(table.columns)
+    return Row(key, nothing, nothing)
+
+
+def _merge_columns(row: Row | None, update: RowUpdate) -> Row:
     table, stamp = update.table, update.stamp
     if table.whole:
         return _replaced(row, update)
     if row is None:
-        width = len(table.columns)
-        row = Row(update.key, (None,) * width, (None,) * width)
+        row = _empty(table, update.key)
     values: list[Value] | None = None
     stamps: list[Stamp | None] = []
     # Most columns of a row share one stamp, which is compared once.
@@ -209,11 +291,61 @@ def adopt(table: Table, held: Row | None, rebuilt: Row | None, ends: Sequence[in
     Returns:
         The row, or None if it has no columns left.
     """
+    if held is None:
+        return rebuilt
+
+    def is_later(stamp: Stamp | None) -> bool:
+        return stamp is not None and stamp.offset >= ends[stamp.partition]
+
+    if held.state is None and (rebuilt is None or rebuilt.state is None):
+        return _adopt_columns(table, held, rebuilt, is_later)
+    plain_held, state = split(table, held)
+    plain, new = split(table, rebuilt or _empty(table, held.key))
+    plain = _adopt_columns(table, plain_held, plain, is_later) or plain
+    later = {
+        name: part if is_later(part.replaced) else replace(part, replaced=None)
+        for name, part in state.parts.items()
+        if is_later(part.stamp) or (name in new.parts and is_later(part.replaced))
+    }
+    deletions = [new.deleted, state.deleted if is_later(state.deleted) else None]
+    deleted = max(filter(None, deletions), key=lambda stamp: stamp.order, default=None)
+    row = join(table, plain, with_parts(table, new.parts, later), deleted)
+    return row if any(row.stamps) or row.state is not None else None
+
+
+def _adopt_columns(
+    table: Table, held: Row, rebuilt: Row | None, is_later: Callable[[Stamp | None], bool]
+) -> Row | None:
     row = rebuilt
-    if held is not None:
-        for stamp in dict.fromkeys(held.stamps):
-            if stamp is not None and stamp.offset >= ends[stamp.partition]:
-                stamped = zip(table.column_names, held.values, held.stamps, strict=True)
-                values = {name: value for name, value, stamped_by in stamped if stamped_by == stamp}
-                row = merge(row, RowUpdate(table, held.key, values, stamp))
+    for stamp in dict.fromkeys(held.stamps):
+        if stamp is not None and is_later(stamp):
+            stamped = zip(table.column_names, held.values, held.stamps, strict=True)
+            values = {name: value for name, value, stamped_by in stamped if stamped_by == stamp}
+            row = _merge_columns(row, RowUpdate(table, held.key, values, stamp))
     return row
+
+
+def without(table: Table, row: Row, is_removed: Callable[[Stamp], bool]) -> Row | None:
+    """Return a row without what some deliveries set; None if nothing is left.
+
+    Args:
+        table: The table.
+        row: The row.
+        is_removed: Returns whether the delivery of a stamp is one of them.
+    """
+    plain, state = split(table, row)
+    stamps = tuple(None if stamp is None or is_removed(stamp) else stamp for stamp in plain.stamps)
+    values = tuple(
+        None if stamp is None else value for value, stamp in zip(plain.values, stamps, strict=True)
+    )
+    parts = {
+        name: part
+        if part.replaced is None or not is_removed(part.replaced)
+        else replace(part, replaced=None)
+        for name, part in state.parts.items()
+        if not is_removed(part.stamp)
+    }
+    deleted = None if state.deleted is None or is_removed(state.deleted) else state.deleted
+    if not any(stamps) and not parts and deleted is None:
+        return None
+    return join(table, Row(row.key, values, stamps), parts, deleted)

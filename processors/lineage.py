@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cmp_to_key, partial
 from typing import NamedTuple
 
-from headwater.processors.columns import RowUpdate, replaces
+from headwater.processors.columns import Update, replaces
 from headwater.processors.providers import results
 from headwater.processors.providers.provider import Providers
 from headwater.processors.providers.results import first_seen
@@ -39,7 +39,7 @@ def admitted(
     )
 
 
-def updates_of(event: WebhookAdmitted, providers: Providers) -> tuple[RowUpdate, ...]:
+def updates_of(event: WebhookAdmitted, providers: Providers) -> tuple[Update, ...]:
     """Return the row updates of a delivery today, including its user's row; empty if it fails."""
     provider = providers.get(event.source)
     if provider is None:
@@ -55,13 +55,13 @@ def updates_of(event: WebhookAdmitted, providers: Providers) -> tuple[RowUpdate,
 
 
 def values_of_row(
-    table: Table, key: tuple[str, ...], updates: Iterable[RowUpdate]
+    table: Table, key: tuple[str, ...], updates: Iterable[Update]
 ) -> dict[str, list[ColumnValue]]:
     """Return the values that updates set in a row, by column in the table's order, winner first."""
     values: dict[str, list[ColumnValue]] = {name: [] for name in table.column_names}
     for update in updates:
         if update.table is table and same_key(table, update.key, key):
-            for name, value in update.values.items():
+            for name, value in update.assignments():
                 if value is not None:
                     values[name].append(ColumnValue(value, update.stamp))
     return {

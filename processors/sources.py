@@ -11,6 +11,10 @@
     [[source]]
     name = "terra"
     provider = "terra"              # parses and normalizes them; without one they are recorded
+    [source.ranges]                 # other plausible ranges for some of the provider's numbers
+    "heart_rate_data.summary.resting_hr_bpm" = [25, 220]
+
+A source of `kind = "kafka"` is a topic of another program (`kafka_sources`).
 
 `every_provider = true`, above the tables, adds a source for every provider that no source names.
 The file states where the secrets are; only the gateway reads them.
@@ -29,6 +33,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from headwater.processors.kafka_sources import KafkaSource, WrittenTopic, source_of_topic
 from headwater.processors.providers.generic import generic_provider
 from headwater.processors.providers.headwater import HEADWATER
 from headwater.processors.providers.provider import Provider, Providers
@@ -127,6 +132,8 @@ class _Written(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     paths: list[str] = []
     type: str | None = None
     subject: str | None = None
+    kind: Literal["webhook", "kafka"] = "webhook"
+    ranges: dict[str, tuple[float, float]] = {}
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -173,6 +180,10 @@ class Source:
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
+#: A configured sender of deliveries.
+AnySource: TypeAlias = Source | KafkaSource
+
+
 def source_of(provider: Provider) -> Source:
     """Return a provider as a source of the same name, with the provider's signature scheme.
 
@@ -193,7 +204,7 @@ def webhook_providers(providers: Providers) -> list[Provider]:
     return [provider for provider in providers.values() if provider.scheme is not None]
 
 
-def read_sources(text: str, providers: Providers) -> tuple[Source, ...]:
+def read_sources(text: str, providers: Providers) -> tuple[AnySource, ...]:
     """Parse a sources file.
 
     Raises:
@@ -210,22 +221,33 @@ def read_sources(text: str, providers: Providers) -> tuple[Source, ...]:
     parsed = [
         _read(number, table, providers, problems) for number, table in enumerate(file.source, 1)
     ]
-    sources = [source for source in parsed if source is not None]
+    sources: list[AnySource] = [source for source in parsed if source is not None]
     if file.every_provider:
-        named = {source.provider.name for source in sources}
+        named = {source.provider.name for source in webhook_sources(sources)}
         sources += [
             source_of(provider)
             for provider in webhook_providers(providers)
             if provider.name not in named
         ]
     problems += _duplicates("name", [source.name for source in sources])
-    problems += _duplicates("path", [path for source in sources for path in source.paths])
+    paths = [path for source in webhook_sources(sources) for path in source.paths]
+    problems += _duplicates("path", paths)
     if problems:
         raise SourcesInvalid("\n".join(problems))
     return tuple(sources)
 
 
-def providers_of(sources: Iterable[Source]) -> Providers:
+def webhook_sources(sources: Iterable[AnySource]) -> list[Source]:
+    """Return the sources whose deliveries are posted."""
+    return [source for source in sources if isinstance(source, Source)]
+
+
+def kafka_sources(sources: Iterable[AnySource]) -> list[KafkaSource]:
+    """Return the sources that are topics of other programs."""
+    return [source for source in sources if isinstance(source, KafkaSource)]
+
+
+def providers_of(sources: Iterable[AnySource]) -> Providers:
     """Return the provider of every source, for the pipeline; Headwater itself is one of them."""
     return {HEADWATER.name: HEADWATER} | {source.name: source.provider for source in sources}
 
@@ -238,12 +260,19 @@ def _scheme_of(provider: Provider) -> SignatureScheme:
 
 def _read(
     number: int, table: Mapping[str, Any], providers: Providers, all_problems: list[str]
-) -> Source | None:
+) -> AnySource | None:
     prefix = f"source {table.get('name', number)}"
-    fields, problems = read_fields(table, _Written)
+    is_topic = table.get("kind") == "kafka"
+    fields, problems = read_fields(table, WrittenTopic if is_topic else _Written)
     if problems:
         all_problems += [f"{prefix}: {problem}" for problem in problems]
         return None
+    if is_topic:
+        topic = WrittenTopic(**fields)
+        problems += [*_name_problems(topic.name), *_provider_problems(topic.provider, providers)]
+        source = source_of_topic(topic, providers.get(topic.provider or ""), problems)
+        all_problems += [f"{prefix}: {problem}" for problem in problems]
+        return source
     written, scheme = _Written(**fields), None
     try:
         scheme = _scheme(written, providers)
@@ -264,6 +293,8 @@ def _source(written: _Written, scheme: SignatureScheme, providers: Providers) ->
         )
     else:
         provider = providers[written.provider]
+        if written.ranges and provider.with_ranges is not None:
+            provider = provider.with_ranges(written.ranges)
     historic = provider.more_paths if provider.name == written.name else ()
     return Source(
         name=written.name,
@@ -305,11 +336,7 @@ def _scheme(written: _Written, providers: Providers) -> SignatureScheme:
 
 def _problems(written: _Written, providers: Providers) -> Iterable[str]:
     """Yield what is wrong with a source besides its scheme."""
-    if not _NAME.fullmatch(written.name) or written.name == HEADWATER.name:
-        yield (
-            f"name: expected a name such as my-shop, and not the reserved name {HEADWATER.name}; "
-            f"found {written.name!r}"
-        )
+    yield from _name_problems(written.name)
     for path in written.paths:
         if not _PATH.fullmatch(path) or "{" in path:
             yield f"paths: expected paths that begin with /, found {path!r}"
@@ -318,12 +345,35 @@ def _problems(written: _Written, providers: Providers) -> Iterable[str]:
     for name in _several(written.secret_env):
         if name.startswith(_SETTINGS):
             yield f"secret_env: expected a name that does not begin with {_SETTINGS}, found {name}"
+    yield from _provider_problems(written.provider, providers)
+    yield from _range_problems(written, providers)
     if written.provider is None:
         yield from _generic_problems(written)
-    elif written.provider not in providers:
-        yield f"provider: expected {_one_of(providers)}, found {written.provider!r}"
-    elif written.type is not None or written.subject is not None:
+    elif written.provider in providers and (written.type or written.subject):
         yield "expected type and subject without a provider only: it reads them itself"
+
+
+def _name_problems(name: str) -> Iterable[str]:
+    if not _NAME.fullmatch(name) or name == HEADWATER.name:
+        yield (
+            f"name: expected a name such as my-shop, and not the reserved name {HEADWATER.name}; "
+            f"found {name!r}"
+        )
+
+
+def _provider_problems(provider: str | None, providers: Providers) -> Iterable[str]:
+    if provider is not None and provider not in providers:
+        yield f"provider: expected {_one_of(providers)}, found {provider!r}"
+
+
+def _range_problems(written: _Written, providers: Providers) -> Iterable[str]:
+    provider = providers.get(written.provider or "")
+    known = frozenset() if provider is None else provider.ranges
+    for path, (low, high) in written.ranges.items():
+        if path not in known:
+            yield f"ranges: expected {_one_of(sorted(known)) or 'none'}, found {path!r}"
+        elif low > high:
+            yield f"ranges.{path}: expected the lower end first, found [{low}, {high}]"
 
 
 def _generic_problems(written: _Written) -> Iterable[str]:

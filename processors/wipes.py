@@ -14,13 +14,19 @@ from typing import Final
 
 import msgspec
 
+from headwater.processors.columns import without
 from headwater.schemas.history import StartRun
-from headwater.schemas.records import EffectDecided, UserForgotten, WebhookReceived
+from headwater.schemas.records import EffectDecided, NameAccepted, UserForgotten, WebhookReceived
 from headwater.schemas.tables import Row, Table, begins_with_user
 
 #: Source and type of the delivery that orders a wipe. No client can post it: it is not a source.
 SOURCE: Final = "headwater"
 TYPE: Final = "user_wiped"
+#: How long deliveries that name a wiped user or connection are skipped, with this reason: the
+#: sender may not know of the wipe, and would bring everything back.
+SKIPPED_MS: Final = 30 * 24 * 60 * 60 * 1000
+WIPED: Final = "wiped"
+_SECOND_MS: Final = 1_000
 #: The built-in workflow that deletes instances about the user, and the effect that starts it. The
 #: instance id is the wipe's.
 FORGET: Final = "headwater-forget"
@@ -86,23 +92,33 @@ def digest(name: str) -> str:
     return sha256(name.encode(errors="surrogatepass")).hexdigest()
 
 
+def is_sent_after(sent_at_ms: int, wiped_at_ms: int) -> bool:
+    """Return whether a delivery was sent after a wipe.
+
+    Signatures have whole seconds, so a second counts to its end.
+    """
+    is_whole = sent_at_ms % _SECOND_MS == 0
+    return sent_at_ms + (_SECOND_MS - 1 if is_whole else 0) > wiped_at_ms
+
+
+def accepting(wipe: UserForgotten, names: Iterable[str], at_ms: int) -> UserForgotten | None:
+    """Return a wipe that accepts names again from a time on; None if it covers none of them."""
+    digests = {digest(name) for name in names}.intersection(wipe.digests)
+    if not digests:
+        return None
+    others = [old for old in wipe.accepted if old.sha256 not in digests]
+    accepted = [NameAccepted(name, at_ms) for name in sorted(digests)]
+    return msgspec.structs.replace(wipe, accepted=(*others, *accepted))
+
+
 def is_before(fence: Sequence[int], partition: int, offset: int) -> bool:
     """Return whether a position in `webhooks` is before a fence."""
     return partition < len(fence) and offset < fence[partition]
 
 
-def remaining_row(row: Row, fence: Sequence[int]) -> Row | None:
-    """Return a row without columns set by deliveries before a fence; None if none remains."""
-    stamps = tuple(
-        None if stamp is None or is_before(fence, stamp.partition, stamp.offset) else stamp
-        for stamp in row.stamps
-    )
-    if not any(stamps):
-        return None
-    values = tuple(
-        None if stamp is None else value for value, stamp in zip(row.values, stamps, strict=True)
-    )
-    return Row(row.key, values, stamps)
+def remaining_row(table: Table, row: Row, fence: Sequence[int]) -> Row | None:
+    """Return a row without what deliveries before a fence set; None if nothing remains."""
+    return without(table, row, lambda stamp: is_before(fence, stamp.partition, stamp.offset))
 
 
 def user_in(table: Table, row: Row) -> str | None:
@@ -115,10 +131,19 @@ def user_in(table: Table, row: Row) -> str | None:
 
 
 class Fences:
-    """The fences of a partition's wipes: which data of a user no longer counts."""
+    """The fences of a partition's wipes: which data of a user no longer counts.
+
+    After a wipe, deliveries that name the user or a former subject are skipped for `SKIPPED_MS`, or
+    until the name is accepted again.
+    """
 
     def __init__(self) -> None:
         self._fences: dict[str, list[Sequence[int]]] = {}
+        #: By digest, the time of the latest wipe, and since when it is accepted again.
+        self._wiped_ms: dict[str, int] = {}
+        self._accepted_ms: dict[str, int] = {}
+        #: Nothing received from then on is skipped, so no further check is needed.
+        self._skipped_until_ms = 0
         #: Nothing at or after these offsets is covered, so no further check is needed.
         self._highest: tuple[int, ...] = ()
 
@@ -128,6 +153,9 @@ class Fences:
             known = self._fences.setdefault(name, [])
             if wipe.fence not in known:
                 known.append(wipe.fence)
+            self._wiped_ms[name] = max(wipe.ordered_at_ms, self._wiped_ms.get(name, 0))
+        self._skipped_until_ms = max(self._skipped_until_ms, wipe.ordered_at_ms + SKIPPED_MS)
+        self.accept(wipe.accepted)
         width = max(len(self._highest), len(wipe.fence))
         self._highest = tuple(
             max(
@@ -136,6 +164,31 @@ class Fences:
             )
             for index in range(width)
         )
+
+    def accept(self, names: Iterable[NameAccepted]) -> None:
+        """Accept names again."""
+        for name in names:
+            at_ms = max(name.at_ms, self._accepted_ms.get(name.sha256, 0))
+            self._accepted_ms[name.sha256] = at_ms
+
+    def skips_since(self, names: Iterable[str | None], at_ms: int) -> int | None:
+        """Return the time of the wipe for which a delivery with these names is skipped, or None.
+
+        Args:
+            names: Users and subjects that the delivery names.
+            at_ms: When it was received, in Unix milliseconds.
+        """
+        if at_ms >= self._skipped_until_ms:
+            return None
+        times = [self._skipped_for(digest(name), at_ms) for name in names if name]
+        return max((time for time in times if time is not None), default=None)
+
+    def _skipped_for(self, name: str, at_ms: int) -> int | None:
+        wiped_ms = self._wiped_ms.get(name)
+        if wiped_ms is None or at_ms >= wiped_ms + SKIPPED_MS:
+            return None
+        is_accepted = wiped_ms <= self._accepted_ms.get(name, -1) <= at_ms
+        return None if is_accepted else wiped_ms
 
     def reach(self, partition: int, offset: int) -> bool:
         """Return whether any fence may cover deliveries at a position, which is rare."""
@@ -150,9 +203,9 @@ class Fences:
             for fence in self._fences.get(digest(name), ())
         )
 
-    def remaining(self, user: str | None, row: Row) -> Row | None:
+    def remaining(self, table: Table, user: str | None, row: Row) -> Row | None:
         """Return what remains of a user's row that was computed from deliveries of any time."""
         remaining: Row | None = row
         for fence in self._fences.get(digest(user), ()) if user else ():
-            remaining = None if remaining is None else remaining_row(remaining, fence)
+            remaining = None if remaining is None else remaining_row(table, remaining, fence)
         return remaining

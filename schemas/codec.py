@@ -26,6 +26,7 @@ from headwater.schemas.errors import PARSE_ERRORS, NotYetReadable, UndecodableRe
 from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
 from headwater.schemas.readers import Reader, fields_reader_of, reader_of
 from headwater.schemas.records import RECORD_TYPES, Record, Stamp
+from headwater.schemas.row_states import decode_state, encode_state
 from headwater.schemas.tables import UNSET, Row, Stamps, Table
 from headwater.schemas.writers import Writer, fields_writer_of, writer_of
 
@@ -146,10 +147,10 @@ def _narrower(write: Writer, keys: int, width: int) -> Writer:
     """Return the writer of rows with an older schema, which has the first columns of today's."""
 
     def write_first(*fields: Any) -> bytes:  # noqa: ANN401, what a row holds
-        *values, stamps, stamp_of = fields
+        *values, stamps, stamp_of, state = fields
         if stamp_of[width:].strip(_UNSET):
             raise ValueError(f"expected columns after the first {width} to be unset")
-        return write(*values[: keys + width], stamps, stamp_of[:width])
+        return write(*values[: keys + width], stamps, stamp_of[:width], state)
 
     return write_first
 
@@ -228,7 +229,8 @@ def encode_row(table: Table, row: Row) -> bytes:
         NotYetReadable: As for `encode`.
     """
     stamps, stamp_of = _distinct_stamps(row.stamps)
-    fields = (*row.key, *row.values, stamps, stamp_of)
+    state = "" if row.state is None else encode_state(row.state)
+    fields = (*row.key, *row.values, stamps, stamp_of, state)
     try:
         return _write_state.writers[table.kind](*fields)
     except _CODEC_ERRORS as error:
@@ -266,7 +268,7 @@ def decode_row(table: Table, data: bytes | None) -> Row:
         UndecodableRecord: The bytes are not such a row.
         UnknownSchema: The schema id is not in the catalog.
     """
-    *values, stamps, stamp_of = _read(data, table.schema)
+    *values, stamps, stamp_of, state = _read(data, table.schema)
     # Columns are only appended, so an older row has no stamps of newer columns.
     stamp_of = stamp_of.ljust(len(table.columns), _UNSET)
     by_index: dict[int, Stamp | None] = dict(enumerate(stamps))
@@ -278,7 +280,12 @@ def decode_row(table: Table, data: bytes | None) -> Row:
             f"expected a row of {table.name} with {len(stamps)} stamps, found {error} named"
         ) from error
     width = len(table.key)
-    return Row(tuple(values[:width]), tuple(values[width:]), by_column)
+    return Row(
+        tuple(values[:width]),
+        tuple(values[width:]),
+        by_column,
+        decode_state(state) if state else None,
+    )
 
 
 def reads(kind: type[msgspec.Struct], make: Callable[[Schema], Reader]) -> Callable[[bytes], Any]:

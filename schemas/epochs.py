@@ -8,6 +8,7 @@ EPOCH: Final = "headwater.epoch"
 CLAIM: Final = "headwater.claim"
 UNSEEN: Final = "headwater.unseen"
 WIPED: Final = ("headwater.wiped", b"1")
+HIDDEN: Final = ("headwater.hidden", b"1")
 
 #: Meaning of every header.
 MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
@@ -18,6 +19,8 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "void records have not been searched yet, and the newest epoch there, as offset@epoch.",
         WIPED[0]: "On the tombstone of a row that a wipe removed: readers are notified without "
         "the user's name.",
+        HIDDEN[0]: "On a row that is deleted, or has no columns yet: readers have no such row. Its "
+        "owner needs what the record contains.",
     }
 )
 #: Key of a claim. Its value is empty. No other key of Headwater begins like that.

@@ -66,6 +66,11 @@ class MalformedPayload(HeadwaterError):
     code = "malformed_payload"
 
 
+def excerpt(body: bytes) -> str:
+    """Return the first bytes of a body, for an error message."""
+    return f"{len(body)} bytes that start with {body[:24]!r}" if body else "an empty body"
+
+
 class UnknownSource(HeadwaterError):
     """A delivery of a provider or type that this program does not have."""
 

@@ -32,7 +32,7 @@ FINGERPRINTS: Final = 1 << 30
 
 _NAME: Final = re.compile("[a-z][a-z0-9_]{0,54}")
 _TOPIC: Final = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_STAMPS: Final = 2
+_STAMPS: Final = 3
 
 
 class TableInvalid(HeadwaterError):

@@ -112,6 +112,11 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
     version: int = 1
 
     @property
+    def order(self) -> tuple[int, int, int, str]:
+        """What orders stamps."""
+        return self.rank, self.sent_at_ms, self.updated_at_ms, self.event_id
+
+    @property
     def position(self) -> str:
         """Position of the delivery in the log, as topic/partition@offset."""
         return f"webhooks/{self.partition}@{self.offset}"
@@ -141,6 +146,9 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     received_at_ms: int
     #: The body, byte for byte as it was signed.
     body: bytes
+    #: Names and values, in turn, of the headers that its provider reads. Only a delivery that could
+    #: not be routed has them, so that it can be routed later.
+    headers: tuple[str, ...] = ()
 
 
 class WebhookReceived(Delivery, frozen=True, kw_only=True, gc=False):
@@ -220,6 +228,11 @@ class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rows: int
     #: How many records of the delivery were rejected; a dead letter has the details.
     rejected: int = 0
+    #: Values of the delivery that were dropped, while the rest of their records was stored, as a
+    #: JSON array: path, reason (not_measured, out_of_range or wrong_type) and count; at most 50.
+    rejected_fields: Json | None = None
+    #: How many values were dropped.
+    rejected_fields_total: int = 0
     #: Partition of the delivery in the topic webhooks.
     partition: int
     #: Offset of the delivery in the topic webhooks.
@@ -322,6 +335,15 @@ class EffectDecided(msgspec.Struct, frozen=True, kw_only=True):
     command: StartRun | SendEvent
 
 
+class NameAccepted(msgspec.Struct, frozen=True):
+    """A name whose deliveries are accepted again after a wipe."""
+
+    #: SHA-256 of the name.
+    sha256: str
+    #: When the delivery by which the user came back was received, Unix milliseconds.
+    at_ms: int
+
+
 class UserForgotten(msgspec.Struct, frozen=True, kw_only=True):
     """A user's wipe in one partition (topic `wipes`, key: the user's digest)."""
 
@@ -341,6 +363,8 @@ class UserForgotten(msgspec.Struct, frozen=True, kw_only=True):
     ordered_at_ms: int
     #: When the deletion was complete, Unix milliseconds; 0 before.
     done_at_ms: int = 0
+    #: Names whose deliveries are accepted again; those of the others are skipped for some time.
+    accepted: tuple[NameAccepted, ...] = ()
 
 
 Record: TypeAlias = (

@@ -11,6 +11,7 @@ and of a SQLite copy.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import NoneType
@@ -27,17 +28,58 @@ Value: TypeAlias = str | int | float | bool | None
 UNSET: Final = 255
 
 
+class Part(msgspec.Struct, frozen=True):
+    """One of several things that a row is computed from, such as one of the sleeps of a day.
+
+    Attributes:
+        values: Column values that it contributes.
+        stamp: The delivery that set it.
+        replaced: The latest delivery that replaced it by another part, if any; a part counts again
+            once a later delivery repeats it.
+    """
+
+    values: Mapping[str, Value]
+    stamp: Stamp
+    replaced: Stamp | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether no delivery, as late as its own or later, replaced it by another part."""
+        return self.replaced is None or self.replaced.order < self.stamp.order
+
+
+class RowState(msgspec.Struct, frozen=True):
+    """What owners keep of a row besides its columns; it is no column of Postgres.
+
+    Attributes:
+        deleted: Everything that deliveries up to this one set is deleted.
+        parts: Parts of the row, by id.
+        shadowed: Values of columns that a part sets instead, with their stamps.
+    """
+
+    deleted: Stamp | None = None
+    parts: Mapping[str, Part] = {}
+    shadowed: Mapping[str, tuple[Value, Stamp]] = {}
+
+
 class Row(msgspec.Struct, frozen=True):
     """A row of a projection table.
 
     Attributes:
         values: One value per column, in the table's order.
         stamps: One stamp per column; a column is unset exactly if value and stamp are None.
+        state: What is known besides the columns; None for most rows.
     """
 
     key: tuple[str, ...]
     values: tuple[Value, ...]
     stamps: tuple[Stamp | None, ...]
+    state: RowState | None = None
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether only its owner knows it: it was deleted, or its parts set no columns."""
+        return self.state is not None and not any(self.stamps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +108,8 @@ class Stamps(msgspec.Struct):
     stamps: tuple[Stamp, ...]
     #: One byte per column, in order: the index into stamps; 255 if the column is unset.
     stamp_of: bytes
+    #: What owners keep of the row besides its columns, as a JSON text; empty for most rows.
+    state: str = ""
 
 
 class TerraConnection(msgspec.Struct):
@@ -99,9 +143,9 @@ class DailySummary(msgspec.Struct):
     datetime: Day
     #: Steps walked.
     steps: int | None = None
-    #: Beats per minute; from sleep if available, else from the day.
+    #: Beats per minute; of the main sleep that ended on this day if it has one, else of the day.
     resting_heart_rate: float | None = None
-    #: RMSSD in milliseconds; from sleep if available, else from the day.
+    #: RMSSD in milliseconds; of the main sleep if it has one, else of the day.
     heart_rate_variability: float | None = None
     #: Minutes of low, moderate and vigorous activity together.
     active_zone_minutes: float | None = None
@@ -115,15 +159,17 @@ class DailySummary(msgspec.Struct):
     stress_management_score: float | None = None
     #: Strain (Whoop: 0 to 21).
     strain: float | None = None
-    #: Recovery, 0 to 100; Whoop's readiness if recovery is missing.
+    #: Recovery, 0 to 100, of the main sleep if it has one, else of the day; Whoop's readiness if
+    #: its recovery is missing.
     recovery_score: float | None = None
-    #: Sleep score, 0 to 100.
+    #: Sleep score, 0 to 100, of the main sleep if it has one, else of the day.
     sleep_score: float | None = None
-    #: Minutes asleep, of the main sleep that ended on this day.
+    #: Minutes asleep, of the main sleep that ended on this day: the longest that is not a nap. The
+    #: columns from here to skin_temperature are all of that sleep.
     sleep_minutes: float | None = None
-    #: Start of that sleep, RFC 3339 with the record's own offset.
+    #: Start of that sleep; local time is utc_offset_minutes later.
     bed_time: Moment | None = None
-    #: End of that sleep, RFC 3339 with the record's own offset.
+    #: End of that sleep; local time is utc_offset_minutes later.
     wake_up_time: Moment | None = None
     #: Minutes of deep sleep.
     deep_sleep_minutes: float | None = None
@@ -147,10 +193,13 @@ class DailySummary(msgspec.Struct):
     respiratory_rate: float | None = None
     #: Deviation from the wearer's baseline, degrees Celsius.
     skin_temperature: float | None = None
+    #: Offset of local time from UTC in minutes: at the end of the main sleep, else at the beginning
+    #: of the day.
+    utc_offset_minutes: int | None = None
 
 
 class SleepSession(msgspec.Struct):
-    """One sleep."""
+    """One sleep; a later version of a sleep replaces it."""
 
     #: User id.
     user_id: str
@@ -164,10 +213,16 @@ class SleepSession(msgspec.Struct):
     is_nap: bool | None = None
     #: The record as Terra sent it, JSON text byte for byte.
     raw: JsonText | None = None
+    #: Terra's id of the sleep, if it has one; a later sleep with the same id replaces it.
+    summary_id: str | None = None
+    #: True for the main sleep of the day on which it ended, which daily_summary describes.
+    is_main: bool | None = None
+    #: Offset of local time from UTC at its end, in minutes.
+    utc_offset_minutes: int | None = None
 
 
 class Activity(msgspec.Struct):
-    """One workout."""
+    """One workout; a later version of a workout replaces it."""
 
     #: User id.
     user_id: str
@@ -175,10 +230,10 @@ class Activity(msgspec.Struct):
     source: str
     #: Start of the workout, RFC 3339 in UTC.
     start_time: Moment
+    #: Terra's id of the workout; empty if it has none. A later workout of the same id replaces it.
+    summary_id: str
     #: End of the workout, RFC 3339 in UTC.
     end_time: Moment | None = None
-    #: Terra's id of the record, if it has one.
-    summary_id: str | None = None
     #: Kind of the workout, as Terra's number.
     type: int | None = None
     #: The wearable's name of the workout.
@@ -199,10 +254,12 @@ class Activity(msgspec.Struct):
     strain: float | None = None
     #: The record as Terra sent it, JSON text byte for byte.
     raw: JsonText | None = None
+    #: Offset of local time from UTC at its start, in minutes.
+    utc_offset_minutes: int | None = None
 
 
 class Biomarker(msgspec.Struct):
-    """One measurement of a user's body or blood on one day; all of it is from one delivery."""
+    """One measurement of a user's body or blood on one day, or the mean of several."""
 
     #: User id.
     user_id: str
@@ -212,7 +269,7 @@ class Biomarker(msgspec.Struct):
     date: Day
     #: What was measured, for example glucose; as the lab sent it if it has no canonical code.
     code: str
-    #: The number.
+    #: The number: weight and body fat are the latest of the day, blood pressure is its mean.
     value: float | None = None
     #: The lab's text if it is not a number, for example <0.5.
     value_text: str | None = None
@@ -230,7 +287,7 @@ class Biomarker(msgspec.Struct):
     name: str | None = None
     #: The upload of the report, lab_uploads.id.
     upload_id: str | None = None
-    #: Number of averaged samples; null for a single value.
+    #: Number of averaged samples of the day; null for a single value.
     samples: int | None = None
 
 
@@ -344,6 +401,9 @@ class Table:
     hourly: frozenset[str]
     #: Whether a row is one value: all of it is from one delivery, including nulls.
     whole: bool
+    #: Columns of the key of which at most one row has the same values, that of the latest delivery;
+    #: rows with an empty one of them are not compared.
+    unique: tuple[str, ...]
     #: Columns, including those of the key, that Postgres stores as dates or timestamps.
     dated: frozenset[str]
     #: Position and type of every column, by name.
@@ -379,6 +439,7 @@ def table_of(  # noqa: PLR0913 (providers declare tables with it, a line a prope
     first: tuple[str, ...] = (),
     hourly: tuple[str, ...] = (),
     whole: bool = False,
+    unique: tuple[str, ...] = (),
 ) -> Table:
     """Declare a table; its Avro schema has the name of the struct."""
     fields = msgspec.structs.fields(kind)
@@ -399,6 +460,7 @@ def table_of(  # noqa: PLR0913 (providers declare tables with it, a line a prope
         first=frozenset(first),
         hourly=frozenset(hourly),
         whole=whole,
+        unique=unique,
         dated=frozenset(column.name for column in columns if column.sql in _DATED),
         index={column.name: position for position, column in enumerate(values)},
         types={column.name: column.type for column in values},
@@ -441,8 +503,17 @@ CONNECTIONS: Final = table_of(
     ),
 )
 DAILY_SUMMARY: Final = table_of(DailySummary, name="daily_summary", topic="daily-summary")
-SLEEP_SESSIONS: Final = table_of(SleepSession, name="sleep_sessions", topic="sleep-sessions")
-ACTIVITIES: Final = table_of(Activity, name="activities", topic="activities")
+# Columns of two versions of a sleep or workout in one row would describe neither of them.
+SLEEP_SESSIONS: Final = table_of(
+    SleepSession, name="sleep_sessions", topic="sleep-sessions", whole=True
+)
+ACTIVITIES: Final = table_of(
+    Activity,
+    name="activities",
+    topic="activities",
+    whole=True,
+    unique=("user_id", "source", "summary_id"),
+)
 # Columns of two deliveries in one row would combine a number with the unit of another.
 BIOMARKERS: Final = table_of(Biomarker, name="biomarkers_raw", topic="biomarkers", whole=True)
 LAB_UPLOADS: Final = table_of(

@@ -1,4 +1,4 @@
-"""Settings of a Python process: frequency of garbage collection, and CPU scheduling."""
+"""Settings of a Python process: frequency of garbage collection, CPU scheduling, and cores."""
 
 import contextlib
 import gc
@@ -35,3 +35,9 @@ def run_as_batch() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def usable_cores() -> int:
+    """Return how many hyperthreads this process may use; limits of a container are not known."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

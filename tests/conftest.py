@@ -18,11 +18,13 @@ from hypothesis import HealthCheck, settings
 from psycopg import conninfo
 from typing_extensions import override
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.topics import create_topics
+from headwater.streams.process_tuning import collect_seldom
 from tests.databases import new_database, new_migrated_database
 from tests.throwaway_kafka import ThrowawayKafka
 
@@ -32,6 +34,7 @@ PARTITIONS = 4
 SEEDS = [int(seed) for seed in os.environ.get("TEST_SEEDS", "").split()] or [1]
 #: Folders of tests that share one system.
 _SHARING = ("tests/integration/workflow_routes",)
+_INTEGRATION = "tests/integration/"
 
 
 def pytest_configure() -> None:
@@ -43,6 +46,7 @@ def pytest_configure() -> None:
     the certificates of all authorities once instead of for each client: that takes 20 ms, and the
     servers of tests have none of those.
     """
+    gc.disable()
     settings.register_profile(
         "headwater",
         max_examples=60,
@@ -62,18 +66,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Have the garbage collector pass over the tests themselves: millions of objects that stay."""
-    gc.freeze()
+    """Have the garbage collector pass over the tests themselves: millions of objects that stay.
+
+    While they come it has nothing to do, and afterwards little: it runs as often as in our servers.
+    """
+    collect_seldom()
+    gc.enable()
 
 
 class _ByFile(LoadFileScheduling):
-    """Gives test processes whole files, and the folders whose files share a system as a whole."""
+    """Gives test processes whole files, and the folders whose files share a system as a whole.
+
+    Every other process begins with integration tests, whose broker and Postgres the rest need not
+    start. Who has done its half takes what is left of the other, from the end.
+    """
 
     @override
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
         folder = file.rpartition("/")[0]
         return folder if folder in _SHARING else file
+
+    @override
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        integrates = int(node.gateway.id.removeprefix("gw")) % 2 == 0
+        ours = (scope for scope in self.workqueue if (_INTEGRATION in scope) == integrates)
+        chosen = next(ours, next(reversed(self.workqueue)))
+        self.workqueue.move_to_end(chosen, last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -6,20 +6,34 @@ and outcomes must be these. Written to be read, not to be fast.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from datetime import UTC, date, datetime
+from math import fsum
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.envelope import UNREADABLE
+from headwater.processors.columns import RowUpdate, Update
+from headwater.processors.input_texts import rfc3339
+from headwater.processors.providers.envelope import UNREADABLE, event_id, occurrence_of
 from headwater.processors.providers.headwater import HEADWATER
 from headwater.processors.providers.provider import NO_USER, DeliveryType, Provider
 from headwater.processors.providers.results import Failed, Normalized, Skipped
+from headwater.processors.providers.terra.auth import CLOSING_TYPES, OPENING_TYPES
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.records import Stamp, WebhookAdmitted, WebhookReceived
-from headwater.schemas.tables import CONNECTIONS, TABLES, TERRA_LAB_UPLOADS, USERS, Row
+from headwater.schemas.tables import (
+    ACTIVITIES,
+    BIOMARKERS,
+    CONNECTIONS,
+    DAILY_SUMMARY,
+    SLEEP_SESSIONS,
+    TABLES,
+    TERRA_LAB_UPLOADS,
+    USERS,
+    Row,
+    Table,
+)
 
 #: Partition and offset in the topic `webhooks`, and the delivery found there.
 Delivery: TypeAlias = tuple[int, int, WebhookReceived]
@@ -54,7 +68,7 @@ def fold(deliveries: Iterable[Delivery], *, user_prefix: str) -> Folded:
     admitted = [_admit(delivery) for delivery in _first_of_each(deliveries)]
     known = _looked_up(admitted, user_prefix)
     outcomes: dict[str, Outcome] = {}
-    updates: list[RowUpdate] = []
+    updates: list[Update] = []
     for event in admitted:
         outcomes[event.event_id], result = _outcome(event, known, user_prefix)
         updates += result
@@ -62,39 +76,169 @@ def fold(deliveries: Iterable[Delivery], *, user_prefix: str) -> Folded:
 
 
 _HOUR_MS = 3_600_000
+_DAY_MS = 86_400_000
 
 
-def rows_of(updates: Iterable[RowUpdate]) -> dict[str, Rows]:
+def rows_of(updates: Iterable[Update]) -> dict[str, Rows]:
     """The rows that updates come to: for each column, the greatest stamp of those that set it.
 
     Shape:  rows by the name of the table and key. The least stamp, where the first value stays,
             and that of the latest hour in `hourly` columns; one stamp for all columns, where a row
-            is one value.
+            is one value. Then what follows from several deliveries together: nights, workouts that
+            replace others, means.
     """
+    given = [update for update in updates if isinstance(update, RowUpdate)]
     of_row: dict[tuple[str, tuple[str, ...]], list[RowUpdate]] = defaultdict(list)
-    for update in updates:
+    for update in given:
         of_row[update.table.name, update.key].append(update)
     rows: dict[str, Rows] = defaultdict(dict)
     for (name, key), result in of_row.items():
-        table = result[0].table
-        winners = {}
-        for column in table.column_names:
-            setting = [
-                item for item in result if table.whole or item.values.get(column) is not None
-            ]
-            if column in table.hourly and setting:
-                latest = max(item.stamp.sent_at_ms // _HOUR_MS for item in setting)
-                setting = [item for item in setting if item.stamp.sent_at_ms // _HOUR_MS == latest]
-            best = min if column in table.first | table.hourly else max
-            winner = best(setting, key=lambda item: _order(item.stamp), default=None)
-            winners[column] = None if winner is None else (winner.values.get(column), winner.stamp)
-        values = tuple(winner and winner[0] for winner in winners.values())
-        stamps = tuple(
-            None if winner is None or winner[0] is None else winner[1]
-            for winner in winners.values()
+        columns = _columns(result)
+        if columns is not None:
+            rows[name][key] = columns
+    _nights(given, rows)
+    _means(given, rows)
+    _workouts(rows[ACTIVITIES.name])
+    return {name: found for name, found in rows.items() if found}
+
+
+def _columns(result: list[RowUpdate]) -> Row | None:
+    """The row of the columns that updates set themselves."""
+    table = result[0].table
+    result = [item for item in result if item.values or not item.parts]
+    winners = {}
+    for column in table.column_names:
+        setting = [item for item in result if table.whole or item.values.get(column) is not None]
+        if column in table.hourly and setting:
+            latest = max(item.stamp.sent_at_ms // _HOUR_MS for item in setting)
+            setting = [item for item in setting if item.stamp.sent_at_ms // _HOUR_MS == latest]
+        best = min if column in table.first | table.hourly else max
+        winner = best(setting, key=lambda item: _order(item.stamp), default=None)
+        winners[column] = None if winner is None else (winner.values.get(column), winner.stamp)
+    values = tuple(winner and winner[0] for winner in winners.values())
+    stamps = tuple(
+        None if winner is None or winner[0] is None else winner[1] for winner in winners.values()
+    )
+    return Row(result[0].key, values, stamps) if result else None
+
+
+def _with(table: Table, row: Row, values: Mapping[str, Any], stamp: Stamp) -> Row:
+    """A row with other values in some columns."""
+    cells = {
+        name: (value, at)
+        for name, value, at in zip(table.column_names, row.values, row.stamps, strict=True)
+    }
+    cells |= {name: (value, stamp) for name, value in values.items() if value is not None}
+    ordered = [cells[name] for name in table.column_names]
+    return Row(row.key, tuple(v for v, _ in ordered), tuple(at for _, at in ordered))
+
+
+class _Night(NamedTuple):
+    """A version of a sleep: the day on which it ended, when it was, and what it says."""
+
+    owner: tuple[str, str]
+    day: str
+    id: str
+    values: Mapping[str, Any]
+    stamp: Stamp
+
+    @property
+    def times(self) -> tuple[int, int, str]:
+        start, end, summary_id = self.id.split("/", 2)
+        return int(start), int(end), summary_id
+
+    @property
+    def version(self) -> tuple[Any, ...]:
+        start, end, _ = self.times
+        return _order(self.stamp), end - start, self.id
+
+    def is_another_of(self, other: "_Night") -> bool:
+        """Whether both are versions of one sleep."""
+        days = abs(date.fromisoformat(self.day) - date.fromisoformat(other.day)).days
+        if self.owner != other.owner or days > 1:
+            return False
+        (start, end, name), (start2, end2, name2) = self.times, other.times
+        if start == start2 or (name and name == name2):
+            return True
+        lengths = end - start, end2 - start2
+        shared = min(end, end2) - max(start, start2)
+        return max(lengths) <= _DAY_MS and shared * 2 > min(lengths)
+
+
+def _nights(given: list[RowUpdate], rows: dict[str, Rows]) -> None:
+    known: dict[tuple[Any, ...], _Night] = {}
+    for update in given:
+        for part, values in update.parts.items() if update.table is DAILY_SUMMARY else ():
+            user, source, day = update.key
+            night = _Night((user, source), day, part, values, update.stamp)
+            key = (user, source, day, part)
+            if key not in known or known[key].version < night.version:
+                known[key] = night
+    alive = [
+        night
+        for night in known.values()
+        if not any(
+            other is not night and other.is_another_of(night) and other.version > night.version
+            for other in known.values()
         )
-        rows[name][key] = Row(key, values, stamps)
-    return dict(rows)
+    ]
+    main: dict[tuple[str, str, str], _Night] = {}
+    for night in alive:
+        if night.values:
+            key = (*night.owner, night.day)
+            main[key] = max(main.get(key, night), night, key=_preference)
+    days, sessions = rows[DAILY_SUMMARY.name], rows[SLEEP_SESSIONS.name]
+    nothing = (None,) * len(DAILY_SUMMARY.columns)
+    for key, night in main.items():
+        day = days.get(key, Row(key, nothing, nothing))
+        days[key] = _with(DAILY_SUMMARY, day, night.values, night.stamp)
+    kept: Rows = {}
+    for night in alive:
+        session = sessions.get((*night.owner, rfc3339(night.times[0])))
+        stamp = None if session is None else session.stamps[SLEEP_SESSIONS.index["end_time"]]
+        if session is not None and stamp is not None and _order(stamp) == _order(night.stamp):
+            is_main = {"is_main": main.get((*night.owner, night.day)) is night}
+            kept[session.key] = _with(SLEEP_SESSIONS, session, is_main, stamp)
+    rows[SLEEP_SESSIONS.name] = kept
+
+
+def _preference(night: _Night) -> tuple[Any, ...]:
+    start, end, _ = night.times
+    asleep = night.values.get("sleep_minutes")
+    return (end - start) / 60_000 if asleep is None else asleep, _order(night.stamp), night.id
+
+
+def _means(given: list[RowUpdate], rows: dict[str, Rows]) -> None:
+    samples: dict[tuple[str, ...], dict[str, tuple[Mapping[str, Any], Stamp]]] = defaultdict(dict)
+    for update in given:
+        for part, values in update.parts.items() if update.table is BIOMARKERS else ():
+            known = samples[update.key].get(part)
+            if known is None or _order(known[1]) < _order(update.stamp):
+                samples[update.key][part] = (values, update.stamp)
+    nothing = (None,) * len(BIOMARKERS.columns)
+    for key, parts in samples.items():
+        mean = parts.pop("mean", None)
+        stamp = max((at for _, at in parts.values()), key=_order, default=None)
+        numbers = [values["value"] for values, _ in parts.values()]
+        if stamp is not None:
+            unit = next(iter(parts.values()))[0]["unit"]
+            values = {"value": fsum(numbers) / len(numbers), "samples": len(numbers), "unit": unit}
+        else:
+            assert mean is not None
+            values, stamp = dict(mean[0]), mean[1]
+        rows[BIOMARKERS.name][key] = _with(BIOMARKERS, Row(key, nothing, nothing), values, stamp)
+
+
+def _workouts(rows: Rows) -> None:
+    """Of the workouts with one id only the latest stays."""
+    latest: dict[tuple[str, str, str], tuple[Any, ...]] = {}
+    for (user, source, start, name), row in rows.items():
+        version = (max(_order(stamp) for stamp in row.stamps if stamp), start)
+        latest[user, source, name] = max(latest.get((user, source, name), version), version)
+    for (user, source, start, name), row in list(rows.items()):
+        version = (max(_order(stamp) for stamp in row.stamps if stamp), start)
+        if name and version != latest[user, source, name]:
+            del rows[user, source, start, name]
 
 
 def _order(stamp: Stamp) -> tuple[int, int, int, str]:
@@ -103,12 +247,36 @@ def _order(stamp: Stamp) -> tuple[int, int, int, str]:
 
 def _first_of_each(deliveries: Iterable[Delivery]) -> list[Delivery]:
     first: dict[str, Delivery] = {}
-    for delivery in deliveries:
-        event_id = delivery[2].event_id
-        held = first.get(event_id)
-        if held is None or delivery[:2] < held[:2]:
-            first[event_id] = delivery
+    seen: set[str] = set()
+    switched_ms: dict[tuple[str, bool], int] = {}
+    for delivery in sorted(deliveries, key=lambda one: one[:2]):
+        received = delivery[2]
+        opens = _opens(received)
+        parts = (received.source, received.type, received.subject)
+        repeated = event_id(*parts, received.body) in seen
+        seen.add(event_id(*parts, received.body))
+        if received.event_id in first:
+            continue
+        if opens is not None:
+            signed = occurrence_of(received.sent_at_ms, 0)
+            unordered = received.event_id == event_id(*parts, received.body, signed)
+            opposite_ms = switched_ms.get((received.subject, not opens))
+            is_new = opposite_ms is not None and received.sent_at_ms > opposite_ms
+            if repeated and unordered and not is_new:
+                continue
+            name = (received.subject, opens)
+            switched_ms[name] = max(received.sent_at_ms, switched_ms.get(name, 0))
+        first[received.event_id] = delivery
     return list(first.values())
+
+
+def _opens(received: WebhookReceived) -> bool | None:
+    """Whether a delivery opens a connection or closes one; None if it does neither."""
+    if received.source == "headwater":
+        return {"connection_listed": True, "connection_gone": False}.get(received.type)
+    if received.type in OPENING_TYPES:
+        return True
+    return False if received.type in CLOSING_TYPES else None
 
 
 def _admit(delivery: Delivery) -> WebhookAdmitted:
@@ -178,7 +346,7 @@ def _owned(
 
 def _outcome(
     event: WebhookAdmitted, known: Mapping[str, Rows], user_prefix: str
-) -> tuple[Outcome, tuple[RowUpdate, ...]]:
+) -> tuple[Outcome, tuple[Update, ...]]:
     """What becomes of one delivery, and the rows it touches."""
     user, ours = _owned(event, known, user_prefix)
     kind = _kind(event)

@@ -127,6 +127,16 @@ class StandIn:
             f"{self.url}/stand-in/people", json=people, timeout=ANSWERED_WITHIN_S
         ).raise_for_status()
 
+    def has(self, reference: str) -> bool:
+        """Whether a user has a connection there."""
+        answer = httpx.get(
+            f"{self.url}/v2/userInfo",
+            params={"reference_id": reference},
+            headers=KEYS,
+            timeout=ANSWERED_WITHIN_S,
+        )
+        return bool(answer.raise_for_status().json())
+
     def access(self, **more: object) -> TerraAccess:
         known = {"api": f"{self.url}/v2", "dev_id": "test", "api_key": "test", "rate": 1_000.0}
         return TerraAccess(**{**known, **more})

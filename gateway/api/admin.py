@@ -25,6 +25,7 @@ from headwater.gateway.api.request_parameters import (
 )
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.processors.providers.provider import Providers
+from headwater.projections.deliveries.quality import WEEKS_MAX, Quality, quality
 from headwater.projections.deliveries.queries import (
     DeadLetter,
     DeadLetterPage,
@@ -36,11 +37,15 @@ from headwater.projections.deliveries.queries import (
     Reader,
     Trace,
 )
-from headwater.projections.deliveries.users import UserWhole, user_whole
+from headwater.projections.deliveries.users import UserWhole, dead_before_connecting, user_whole
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import InstanceCount, instance_counts
 from headwater.streams.pipeline.reprocessing import DeadLetters, ReplayResult
 from headwater.streams.pipeline.webhook_log import WebhookLog
+
+#: Weeks of quality without a parameter.
+_WEEKS: Final = 4
+_SOURCE_CHARS: Final = 64
 
 
 def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
@@ -49,8 +54,9 @@ def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
     @get(
         "/user/{user_id:str}",
         summary="Get the data of a user",
-        description="Connections, numbers of rows by table, the latest outcomes, and parked "
-        "deliveries. All counts of an unknown user are 0.",
+        description="Connections, numbers of rows by table, the latest outcomes, parked "
+        "deliveries, and deliveries that died before the user connected. All counts of an unknown "
+        "user are 0.",
         responses=problem_responses("store_unavailable"),
     )
     async def user(user_id: FromPath[str]) -> UserWhole:
@@ -174,6 +180,7 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
     handlers = [
         *_dead_letter_routes(reader, replays),
         *_journey_routes(reader),
+        *_summary_routes(reader),
         *delivery_routes(reader, log),
         *raw_event_routes(reader, log, replays),
         *user_routes(reader),
@@ -196,7 +203,8 @@ def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteH
     @get(
         "/dlq",
         summary="Dead letters, newest first",
-        description="`state=parked` lists deliveries parked for their user, `state=all` both.",
+        description="`state=parked` lists deliveries parked for their user, `state=all` both. Dead "
+        "letters are left out once their delivery was processed, however it was replayed.",
         responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
     )
     async def dead_letters(
@@ -242,6 +250,8 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
     @get(
         "/traces",
         summary="Traces of deliveries, newest first",
+        description="Those of a user include deliveries of the user's connections that died before "
+        "the connection was known.",
         responses=problem_responses("invalid_parameter", "store_unavailable"),
     )
     async def traces(
@@ -250,10 +260,25 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
         level: FromQuery[Level | None] = None,
         limit: Limit = LIMIT_DEFAULT,
     ) -> Traces:
-        return Traces(
-            await reader.traces(request_id=request_id, user_id=user_id, level=level, limit=limit)
-        )
+        others = [] if user_id is None else await dead_before_connecting(reader, user_id, limit)
+        selected = {"request_id": request_id, "user_id": user_id, "level": level}
+        return Traces(await reader.traces(**selected, event_ids=others, limit=limit))
 
+    @get(
+        "/outcomes/{event_id:str}",
+        summary="Get the outcome of a delivery",
+        responses=problem_responses("not_found", "store_unavailable"),
+    )
+    async def outcome(event_id: FromPath[str]) -> Outcome:
+        row = await reader.outcome(event_id)
+        if row is None:
+            raise Problem("not_found", f"No outcome of {event_id[:64]} is known (yet).")
+        return row
+
+    return [traces, outcome]
+
+
+def _summary_routes(reader: Reader) -> list[HTTPRouteHandler]:
     @get(
         "/outcomes",
         summary="Number of deliveries by outcome",
@@ -269,15 +294,21 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
         return Outcomes([count for count in counts if status in (None, count.status)])
 
     @get(
-        "/outcomes/{event_id:str}",
-        summary="Get the outcome of a delivery",
-        responses=problem_responses("not_found", "store_unavailable"),
+        "/quality",
+        summary="Quality of the data by week",
+        description="By week, source and provider: deliveries by outcome, duplicates, rows, values "
+        "that were dropped, late days, and days without data of active connections.",
+        responses=problem_responses("invalid_parameter", "store_unavailable"),
     )
-    async def outcome(event_id: FromPath[str]) -> Outcome:
-        row = await reader.outcome(event_id)
-        if row is None:
-            raise Problem("not_found", f"No outcome of {event_id[:64]} is known (yet).")
-        return row
+    async def data_quality(
+        weeks: Annotated[
+            int,
+            QueryParameter(ge=1, le=WEEKS_MAX, description="Number of weeks, this one included."),
+        ] = _WEEKS,
+        source: FromQuery[str | None] = None,
+    ) -> Quality:
+        check_texts(_SOURCE_CHARS, source=source)
+        return await quality(reader, weeks=weeks, source=source)
 
     @get(
         "/instances",
@@ -293,7 +324,7 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
             await reader.projection_positions(), await reader.projection_errors(limit=limit)
         )
 
-    return [traces, outcomes, outcome, instances, projections]
+    return [outcomes, data_quality, instances, projections]
 
 
 async def _replay(reader: Reader, replays: DeadLetters, request: ReplayRequest) -> ReplayAnswer:

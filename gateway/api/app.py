@@ -30,6 +30,7 @@ from headwater.gateway.api.deployments.deployment_service import DeploymentServi
 from headwater.gateway.api.deployments.routes import deployment_routers
 from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
+from headwater.gateway.api.group_metrics import MetricsFolder
 from headwater.gateway.api.json_bodies import ANY_JSON, BodyKind, LimitedBodies
 from headwater.gateway.api.monitoring import Metrics, health_routes
 from headwater.gateway.api.openapi import SECURITY as KEYS
@@ -43,6 +44,7 @@ from headwater.gateway.api.record_schemas import asyncapi_route, registry
 from headwater.gateway.api.refusals import Refusals, record_unmatched, refusal_recorder
 from headwater.gateway.api.request_scope import AnyConnection, peer_resolver, whole_parameters
 from headwater.gateway.api.users.lab_reports import UploadLimits
+from headwater.gateway.api.users.operator_routes import user_operation_routes
 from headwater.gateway.api.users.ports import UserPorts, UserServices
 from headwater.gateway.api.users.routes import user_routes
 from headwater.gateway.api.webhooks import Accepted, Receiver
@@ -53,7 +55,7 @@ from headwater.gateway.api.workflows.routes import ServiceKeys, WorkflowPorts, W
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.settings.settings import Settings
 from headwater.processors.providers.provider import Providers
-from headwater.processors.sources import Source, providers_of
+from headwater.processors.sources import AnySource, providers_of, webhook_sources
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.users import connections_of
 from headwater.projections.postgres.connections import PooledReader
@@ -76,8 +78,6 @@ _FORMS: Final = BodyKind("application/x-www-form-urlencoded", lambda _: True, b"
 
 #: Error codes of `/webhooks/{source}`.
 _REFUSALS: Final = (
-    "empty_body",
-    "malformed_payload",
     "bad_request",
     "invalid_signature",
     "unknown_source",
@@ -97,6 +97,7 @@ class Ports:
 
     Attributes:
         clock: Unix milliseconds.
+        metrics_folder: Where the processes of this gateway share metrics, if there are several.
     """
 
     log: WebhookLog
@@ -109,9 +110,10 @@ class Ports:
     wiping: Wiping
     clock: Callable[[], int]
     new_request_id: Callable[[], str]
+    metrics_folder: MetricsFolder | None = None
 
 
-def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> Litestar:
+def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -> Litestar:
     """Build the application."""
     metrics, refusals = Metrics(), Refusals(ports.answers)
     bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=Budget(read_s=READ_S))
@@ -124,7 +126,8 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
     watching = ports.reader.with_own_pool()
     watch = _loop_watch(metrics)
     receivers: dict[str, Receiver] = {}
-    for source in sources:
+    posted = webhook_sources(sources)
+    for source in posted:
         receiver = Receiver(
             source, log=ports.log, bodies=bodies, peer_of=peer_of, refusals=refusals,
             metrics=metrics, clock=ports.clock, new_request_id=ports.new_request_id,
@@ -141,18 +144,18 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
         [
             *(_receiving(receiver, path) for path, receiver in receivers.items() if path != _ROOT),
             _at_root(Home(_VERSION, tuple(receivers)), receivers.get(_ROOT)),
-            _any_other_source(", ".join(source.name for source in sources)),
+            _any_other_source(", ".join(source.name for source in posted)),
             read_routes(ports.reader, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
             *_operators_routes(settings, ports, providers_of(sources), limited),
             _console(settings, ports.clock, report_refusal, limited),
             registry,
             asyncapi_route(_VERSION),
-            health_routes(ports.log, watching, metrics),
+            health_routes(ports.log, watching, metrics, ports.metrics_folder),
             *service.routers(),
             *_deployments(settings, ports.workflows, service, limited),
         ],
-        lifespan=[lambda _app: _running(ports, service, watching, watch)],
+        lifespan=[lambda _app: _running(ports, service, watching, watch, metrics)],
         middleware=[whole_parameters, auditing],
         before_send=[add_headers],
         after_exception=[record_unmatched(report_refusal)],
@@ -205,7 +208,8 @@ def _operators_routes(
         clock=workflows.clock,
     )
     further = [
-        *wipe_routes(reader, ports.wiping),
+        *user_operation_routes(_user_ports(ports)),
+        *wipe_routes(reader, ports.wiping, ports.users.terra),
         *rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id),
         *replay_routes(reader, operations),
         *prune_routes(reader, operations),
@@ -292,9 +296,15 @@ def _loop_watch(metrics: Metrics) -> LoopWatch:
 
 @asynccontextmanager
 async def _running(
-    ports: Ports, service: WorkflowService, watching: PooledReader, watch: LoopWatch
+    ports: Ports,
+    service: WorkflowService,
+    watching: PooledReader,
+    watch: LoopWatch,
+    metrics: Metrics,
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as exits:
+        if ports.metrics_folder:
+            await exits.enter_async_context(ports.metrics_folder.publishing(metrics.render_own))
         exits.enter_context(watch.watching())
         for log in (ports.log, ports.answers, ports.audit):
             await log.start()

@@ -25,7 +25,8 @@ from headwater.gateway.builtin.instances import (
     ReplayParams,
 )
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX
-from headwater.projections.deliveries.replaying import TEXT_MAX, matched
+from headwater.processors.wipes import digest
+from headwater.projections.deliveries.replaying import TEXT_MAX, Selection, matched
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import Expiry, expired_counts
 
@@ -112,16 +113,16 @@ class ReplayState(msgspec.Struct, frozen=True, kw_only=True):
     """State of a replay.
 
     `state` is running, done or failed; a dry run is done immediately. `gone` counts deliveries
-    whose bytes the log no longer has.
+    whose bytes the log no longer has. If nothing matched, there is no instance and no `id`.
     """
 
-    id: str
+    id: str | None
     state: str
     dry_run: bool
     matched: int
     replayed: int
     gone: int
-    instance: InstanceNamed
+    instance: InstanceNamed | None
 
 
 def replay_routes(reader: PooledReader, operations: Operations) -> list[HTTPRouteHandler]:
@@ -129,9 +130,18 @@ def replay_routes(reader: PooledReader, operations: Operations) -> list[HTTPRout
 
     async def replay(request: AnyRequest, data: JSONBody[ReplayOrder]) -> ReplayState:
         note(request, workflow=REPLAY, dry_run=data.dry_run)
-        order = _checked(data, operations.now())
-        number = await matched(reader, order)
-        params = ReplayParams(**msgspec.structs.asdict(order), matched=number)
+        _check_selectors(data)
+        selection = _selection(data, operations.now())
+        number = await matched(reader, selection, data.user_id)
+        params = ReplayParams(
+            **msgspec.structs.asdict(selection),
+            rate=data.rate,
+            dry_run=data.dry_run,
+            user_sha256=None if data.user_id is None else digest(data.user_id),
+            matched=number,
+        )
+        if not number:
+            return _replay_state(None, "done", params, PageProgress())
         replay_id = await operations.begin(request, REPLAY, params)
         return _replay_state(replay_id, "running", params, PageProgress())
 
@@ -147,31 +157,43 @@ def replay_routes(reader: PooledReader, operations: Operations) -> list[HTTPRout
         audit="instances.replay",
         body=BodySize.IDS,
         summary="Replay deliveries: process them again",
-        description="Selects deliveries by ids, source, type, user, time or offsets; a dry run "
-        "counts them. A replay is a workflow instance, which continues after its last page when a "
-        "worker is killed. Rows that the deliveries set already do not change; workflows are not "
-        "started again.",
-        responses=_BEGIN_PROBLEMS,
+        description="Selects deliveries by ids, source, type, user, time or offsets: at least one "
+        "selector, or `all`, is required. A dry run counts them. A replay is a workflow instance, "
+        "which continues after its last page when a worker is killed. Rows that the deliveries set "
+        "already do not change; workflows are not started again.",
+        responses={**_BEGIN_PROBLEMS, **problem_responses("no_selector", "invalid_parameter")},
     )
 
 
-def _checked(order: ReplayOrder, now: str) -> ReplayOrder:
-    """Return an order with complete times; deliveries that are received later never match."""
+def _check_selectors(order: ReplayOrder) -> None:
+    selectors = order.selectors
+    if not selectors and not order.all:
+        raise Problem(
+            "no_selector",
+            "expected ids, source, type, user_id, since, until, or partition with from or to, or "
+            '"all": true for all deliveries; found none of them',
+        )
+    if selectors and order.all:
+        detail = f"expected all or selectors, found both: {', '.join(selectors)}"
+        raise Problem("invalid_parameter", detail, field="all")
+
+
+def _selection(order: ReplayOrder, now: str) -> Selection:
+    """Return a selection with complete times; deliveries that are received later never match."""
     if (order.from_ is None and order.to is None) is (order.partition is not None):
         detail = "expected partition with from or to, found one without the other"
         raise Problem("invalid_parameter", detail, field="partition")
     ids = {f"ids[{number}]": text for number, text in enumerate(order.ids or ())}
     check_texts(TEXT_MAX, source=order.source, type=order.type, user_id=order.user_id, **ids)
     since, until = moment_of("since", order.since), moment_of("until", order.until)
-    return msgspec.structs.replace(
-        order,
-        since=None if since is None else since.isoformat(),
-        until=now if until is None else until.isoformat(),
-    )
+    fields = {name: getattr(order, name) for name in Selection.__struct_fields__}
+    fields["since"] = None if since is None else since.isoformat()
+    fields["until"] = now if until is None else until.isoformat()
+    return Selection(**fields)
 
 
 def _replay_state(
-    replay_id: str, state: str, params: ReplayParams, progress: PageProgress
+    replay_id: str | None, state: str, params: ReplayParams, progress: PageProgress
 ) -> ReplayState:
     return ReplayState(
         id=replay_id,
@@ -180,5 +202,5 @@ def _replay_state(
         matched=params.matched,
         replayed=progress.done,
         gone=progress.skipped,
-        instance=InstanceNamed(REPLAY, replay_id),
+        instance=None if replay_id is None else InstanceNamed(REPLAY, replay_id),
     )

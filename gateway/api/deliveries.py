@@ -223,7 +223,8 @@ def raw_event_routes(
         operation_class=OptionalBody,
         summary="Process parked deliveries again",
         description="Those that were checked longest ago come first. A delivery whose user is "
-        "still unknown stays parked, and its parking time is not extended.",
+        "still unknown stays parked, and its parking time is not extended. What no longer waits is "
+        "left alone.",
         responses=problem_responses("broker_unavailable", "store_unavailable"),
     )
     async def drain(data: JSONBody[DrainRequest] = _DRAIN) -> Drained:
@@ -274,7 +275,7 @@ def _positions(details: DeliveryWhole) -> tuple[tuple[int, int], ...]:
 def _last_read(parked: WaitingDelivery) -> DeliveryToReplay:
     """Return a parked delivery, first where it was last read."""
     positions = known_positions(parked.partition, parked.offset, parked.position)
-    return DeliveryToReplay(parked.event_id, positions[::-1])
+    return DeliveryToReplay(parked.event_id, positions[::-1], if_waiting=True)
 
 
 async def _stored(log: WebhookLog, details: DeliveryWhole) -> AsyncIterator[tuple[str, Stored]]:

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from headwater.gateway.api.body_limits import Refusal
 from headwater.processors.providers.envelope import (
     UNREADABLE,
     Malformed,
     Routing,
     event_id,
+    occurrence_of,
     sent_at_ms,
 )
 from headwater.processors.signatures import Claim, Refused, Verified, prove
@@ -53,7 +53,7 @@ class IncomingDelivery:
 
 
 #: `Refused` means that the signature is not valid.
-Answer: TypeAlias = Appended | HandshakeResponse | Refused | Refusal
+Answer: TypeAlias = Appended | HandshakeResponse | Refused
 
 
 class DeliveryReader:
@@ -74,7 +74,7 @@ class DeliveryReader:
         except HeadwaterError:
             raise
         except Exception:
-            if incoming.verified is None or not incoming.body:
+            if incoming.verified is None:
                 raise
             # A signed delivery is kept even if its provider or its encoding has a bug.
             _LOG.exception("request %s: the delivery is kept as unreadable", incoming.request_id)
@@ -86,7 +86,7 @@ class DeliveryReader:
 
     def _prepare(
         self, batch: Sequence[IncomingDelivery]
-    ) -> Sequence[WebhookReceived | HandshakeResponse | Refused | Refusal]:
+    ) -> Sequence[WebhookReceived | HandshakeResponse | Refused]:
         scheme, secrets = self._source.scheme, self._source.secrets
         proofs = [prove(scheme, incoming.claim, incoming.body, secrets) for incoming in batch]
         return [
@@ -96,7 +96,7 @@ class DeliveryReader:
 
     def _parse(
         self, incoming: IncomingDelivery, verified: Verified
-    ) -> WebhookReceived | HandshakeResponse | Refusal:
+    ) -> WebhookReceived | HandshakeResponse:
         """Parse what the pipeline needs to route a delivery."""
         source, body = self._source, incoming.body
         incoming.verified = verified
@@ -104,8 +104,6 @@ class DeliveryReader:
             text = source.handshake(body, incoming.headers)
             if text is not None:
                 return HandshakeResponse(text)
-        if not body:
-            return Refusal("empty_body", "expected a delivery as JSON, found an empty body")
         routing = source.provider.route(body, incoming.headers)
         if isinstance(routing, Malformed):
             routing = _UNREADABLE  # The pipeline's dead letter states the reason.
@@ -117,21 +115,28 @@ class DeliveryReader:
     ) -> WebhookReceived:
         """Return the record to append."""
         source, body = self._source, incoming.body
+        signed_ms = verified.sent_at_ms or incoming.at_ms
+        kind = source.provider.types.get(routing.type)
+        may_recur = kind is not None and kind.latest is not None
+        # A delivery id that the producer signed identifies duplicates better than the bytes.
+        identity = body if verified.delivery_id is None else verified.delivery_id.encode()
+        parts = (source.name, routing.type, routing.subject, identity)
+        occurrence = occurrence_of(signed_ms, routing.ordered_ms) if may_recur else ""
         return WebhookReceived(
-            # A delivery id that the producer signed identifies duplicates better than the bytes.
-            event_id=event_id(
-                source.name,
-                routing.type,
-                routing.subject,
-                body if verified.delivery_id is None else verified.delivery_id.encode(),
-            ),
+            event_id=event_id(*parts, occurrence),
             request_id=incoming.request_id,
             source=source.name,
             type=routing.type,
             subject=routing.subject,
             reference=routing.reference,
-            sent_at_ms=sent_at_ms(verified.sent_at_ms or incoming.at_ms, routing.ordered_ms),
+            sent_at_ms=sent_at_ms(signed_ms, routing.ordered_ms),
             updated_at_ms=routing.updated_at_ms,
             received_at_ms=incoming.at_ms,
             body=body,
+            headers=self._headers(incoming) if routing is _UNREADABLE else (),
         )
+
+    def _headers(self, incoming: IncomingDelivery) -> tuple[str, ...]:
+        """Return names and values, in turn, of the headers that the provider reads."""
+        names = [name for name in self._source.provider.headers if name in incoming.headers]
+        return tuple(text for name in names for text in (name, incoming.headers[name]))

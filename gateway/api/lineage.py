@@ -14,7 +14,7 @@ from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import sent_segments
 from headwater.gateway.builtin.instances import InstanceNamed
-from headwater.processors.columns import RowUpdate
+from headwater.processors.columns import Update
 from headwater.processors.lineage import (
     ColumnValue,
     admitted,
@@ -146,6 +146,8 @@ def _table(name: str) -> Table:
 
 
 def _key(table: Table, segments: Sequence[str]) -> tuple[str, ...]:
+    if table.unique and len(segments) == len(table.key) - 1:
+        return (*segments, "")  # A workout without an id of Terra's.
     if len(segments) != len(table.key):
         detail = (
             f"key: expected {'/'.join(table.key_names)} after {table.name}, found "
@@ -224,10 +226,10 @@ async def _deliveries(
 
 async def _normalized(
     reader: Reader, log: WebhookLog, providers: Providers, placed: Sequence[LocatedDelivery]
-) -> list[RowUpdate]:
+) -> list[Update]:
     """Normalize deliveries with the current normalizers."""
     received = await log.read_all([(entry.partition, entry.offset) for entry in placed])
-    updates: list[RowUpdate] = []
+    updates: list[Update] = []
     for entry in placed:
         delivery_ = received.get((entry.partition, entry.offset))
         # An outcome that is being rewritten may name the position of another delivery.
@@ -298,12 +300,14 @@ async def _impact(
     return Impact(raw_event_id=raw_event_id, rows=tuple(rows), instances=instances)
 
 
-def _by_row(updates: Sequence[RowUpdate]) -> list[tuple[Table, tuple[str, ...], tuple[str, ...]]]:
+def _by_row(updates: Sequence[Update]) -> list[tuple[Table, tuple[str, ...], tuple[str, ...]]]:
     """Return the columns that updates set, by row."""
     columns: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for update in updates:
         names = columns.setdefault((update.table.name, update.key), [])
-        names += [name for name, value in update.values.items() if value is not None]
+        names += [
+            name for name, value in update.assignments() if value is not None and name not in names
+        ]
     return [(TABLE_BY_NAME[name], key, tuple(set_)) for (name, key), set_ in columns.items()]
 
 

@@ -21,6 +21,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from headwater.gateway.api.group_metrics import Counts, MetricsFolder, WithOthers
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import StoreUnavailable
@@ -159,22 +160,33 @@ class Metrics:
         """Count a request for an audited action without a valid key."""
         self._unaudited.labels(action).inc()
 
-    def render(self, ready: bool, slots: Mapping[str, tuple[int, int]]) -> bytes:
+    def render(
+        self, ready: bool, slots: Mapping[str, tuple[int, int]], others: Counts | None = None
+    ) -> bytes:
         """Render all metrics in Prometheus' text format.
 
         Args:
             ready: Whether Kafka is connected.
             slots: By workflow, runs with a slot and waiting runs.
+            others: Counts of the other processes of this gateway, which are added.
         """
         self._connected.set(ready)
         self._slots.clear()
         for workflow, (running, waiting) in slots.items():
             self._slots.labels(workflow, "running").set(running)
             self._slots.labels(workflow, "waiting").set(waiting)
+        self._count_answered()
+        return generate_latest(WithOthers(self._registry, others or {}))
+
+    def render_own(self) -> bytes:
+        """Render the metrics of this process, for the other processes of this gateway."""
+        self._count_answered()
+        return generate_latest(self._registry)
+
+    def _count_answered(self) -> None:
         for labels, count in self._answered.items():
             self._received.labels(*labels).inc(count)
         self._answered.clear()
-        return generate_latest(self._registry)
 
 
 # -- routes
@@ -200,7 +212,9 @@ class Readiness(msgspec.Struct, frozen=True):
     parts: dict[str, str]
 
 
-def health_routes(log: WebhookLog, reader: PooledReader, metrics: Metrics) -> Router:
+def health_routes(
+    log: WebhookLog, reader: PooledReader, metrics: Metrics, folder: MetricsFolder | None
+) -> Router:
     """Return the monitoring routes; they need no key.
 
     Args:
@@ -208,9 +222,11 @@ def health_routes(log: WebhookLog, reader: PooledReader, metrics: Metrics) -> Ro
         reader: A Postgres reader with its own connections, so that these unauthenticated routes
             never delay authenticated ones.
         metrics: Rendered by `/metrics`.
+        folder: Has the metrics of the other processes of this gateway, if there are any.
     """
     postgres = CachedQuery(lambda: _answers(reader))
     slots = CachedQuery(lambda: _slots(Workflows(reader)))
+    others = CachedQuery(lambda: _others(folder))
 
     @get("/health/live", summary="Check that the process responds")
     async def live() -> Liveness:
@@ -232,7 +248,7 @@ def health_routes(log: WebhookLog, reader: PooledReader, metrics: Metrics) -> Ro
 
     @get("/metrics", media_type=MEDIA_TYPE, summary="Counters in Prometheus' text format")
     async def counters() -> bytes:
-        return metrics.render(log.ready, await slots.get())
+        return metrics.render(log.ready, await slots.get(), await others.get())
 
     return Router("/", route_handlers=[live, ready, counters], tags=["watch"])
 
@@ -275,3 +291,8 @@ async def _slots(workflows: Workflows) -> Mapping[str, tuple[int, int]]:
             return await workflows.slots()
     except (StoreUnavailable, TimeoutError):
         return {}
+
+
+async def _others(folder: MetricsFolder | None) -> Counts:
+    """Return the counts of the other processes of this gateway, read outside of the loop."""
+    return await asyncio.to_thread(folder.others) if folder else {}

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Annotated, Final, NamedTuple, get_args
 
 from litestar.handlers import BaseRouteHandler
-from litestar.params import HeaderParameter, QueryParameter
+from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyConnection, AsyncGuard
@@ -177,3 +177,28 @@ def tag_of(if_match: str | None, form: re.Pattern[str], expected: str) -> str:
             field="If-Match",
         )
     return match[1]
+
+
+# -- user ids
+
+_USER_BYTES: Final = 512
+UserId = Annotated[str, PathParameter(description="The user's id, as in deliveries.")]
+
+
+def check_user_id(user_id: str) -> None:
+    """Reject an id that no user can have.
+
+    Raises:
+        Problem: The id is too long, has a NUL, or is not valid Unicode.
+    """
+    try:
+        fits = "\0" not in user_id and len(user_id.encode()) <= _USER_BYTES
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        raise Problem(
+            "invalid_parameter",
+            f"user_id: expected a text of at most {_USER_BYTES} bytes without NUL, found "
+            f"{user_id[:60]!a}",
+            field="user_id",
+        )

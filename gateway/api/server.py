@@ -2,21 +2,19 @@
 
 import asyncio
 import logging
-import os
 import resource  # POSIX only, like uvloop
 import signal
 import socket
-import sys
 from collections.abc import Callable
 
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
-from granian.net import SocketSpec  # type: ignore[attr-defined]
+from granian.net import SocketHolder  # type: ignore[attr-defined]
 from granian.server.embed import Server
 from litestar.types import ASGIApp
 from typing_extensions import override
 
-from headwater.schemas.errors import ProcessUnavailable
+from headwater.gateway.api.listening import BACKLOG
 from headwater.streams.process_tuning import collect_seldom
 
 #: Bytes of a request's headers: real ones need a fraction of it; larger ones are answered 431.
@@ -28,25 +26,19 @@ _HEAD_TIMEOUT_MS = 10_000
 #: with complete headers are limited by `body_limits`, so this bounds clients that send nothing at
 #: all.
 _CONNECTIONS_MAX = 8_192
-#: Connections that wait to be accepted; on Linux at most net.core.somaxconn.
-_BACKLOG = 1024
-#: Milliseconds after which the kernel ends a connection when the client reads nothing of a
-#: response. A slow client, or one that follows a stream, reads something from time to time.
-_UNREAD_TIMEOUT_MS = 20_000
 #: Open files for everything else: Kafka, Postgres, logs.
 _OTHER_FILES = 256
 
 
-async def serve(app: ASGIApp, *, host: str, port: int, end_streams: Callable[[], None]) -> None:
+async def serve(app: ASGIApp, listening: socket.socket, *, end_streams: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT, then finish the current requests and stop the ports.
 
     Args:
         app: The application.
-        host: Address to listen on.
-        port: Port to listen on.
+        listening: Listening socket, which is closed at the end.
         end_streams: Ends the streaming responses, which would otherwise never finish.
     """
-    server = listener(app, host=host, port=port)
+    server = server_of(app, listening)
 
     def stop() -> None:
         # Before the server stops, because it waits for its connections.
@@ -61,30 +53,30 @@ async def serve(app: ASGIApp, *, host: str, port: int, end_streams: Callable[[],
 
 
 class _Server(Server):
-    """Granian's server with a timeout for clients that do not read their response."""
+    """Granian's server on a socket that listens already; granian's own has other options."""
+
+    #: Set before it serves.
+    listening: socket.socket
 
     @override
     def _init_shared_socket(self) -> None:
-        # Granian has no such timeout. Accepted connections inherit the options of the socket.
-        holder = SocketSpec(self.bind_addr, self.bind_port, self.backlog).build()
-        if sys.platform == "linux":
-            with socket.socket(fileno=os.dup(holder.get_fd())) as copy:
-                copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_TIMEOUT_MS)
-        self._shd = holder  # type: ignore[assignment]
+        held = SocketHolder(self.listening.detach(), False, BACKLOG)  # type: ignore[call-arg]
+        self._shd = held  # type: ignore[assignment]
 
 
-def listener(app: ASGIApp, *, host: str, port: int) -> Server:
-    """Return a server that serves until it is stopped."""
+def server_of(app: ASGIApp, listening: socket.socket) -> Server:
+    """Return a server on a listening socket, which serves until it is stopped."""
     # Granian warns that its embedded server is experimental; it runs one worker and one protocol.
     logging.getLogger("_granian").setLevel(logging.ERROR)
-    return _Server(
+    host, port = listening.getsockname()[:2]
+    server = _Server(
         app,
         address=host,
         port=port,
         interface=Interfaces.ASGI,
         http=HTTPModes.http1,
         websockets=False,
-        backlog=_BACKLOG,
+        backlog=BACKLOG,
         # Granian's name for the maximum number of connections.
         backpressure=_connections(),
         http1_settings=HTTP1Settings(
@@ -92,6 +84,8 @@ def listener(app: ASGIApp, *, host: str, port: int) -> Server:
         ),
         log_enabled=False,
     )
+    server.listening = listening
+    return server
 
 
 def _connections() -> int:
@@ -102,23 +96,3 @@ def _connections() -> int:
         soft = min(required, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return max(1, min(_CONNECTIONS_MAX, soft - _OTHER_FILES))
-
-
-def refuse_taken_port(host: str, port: int) -> None:
-    """Fail early if the port cannot be listened on.
-
-    Granian sets SO_REUSEPORT, so two servers would silently share the requests.
-
-    Raises:
-        PartUnavailable: The port is taken, or the address is not available.
-    """
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        reason = (error.strerror or "").partition(" (while ")[0]  # repeats the address
-        raise ProcessUnavailable(
-            f"The gateway cannot listen on {host}:{port}: {reason}. Usual cause: another "
-            "program or another Headwater listens there. Stop it, or choose a port with --port or "
-            "HEADWATER_PORT."
-        ) from error

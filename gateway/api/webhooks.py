@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 from litestar.types import Receive, Scope, Send
+from typing_extensions import override
 
 from headwater.gateway.api.body_limits import BodyReader, Hold, Refusal
 from headwater.gateway.api.delivery_reader import (
@@ -56,6 +57,16 @@ class Accepted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def outcome(self) -> str:
         """Outcome for metrics and records."""
         return "duplicate" if self.duplicate else _ACCEPTED
+
+
+class ProbableCopy(Accepted, frozen=True, omit_defaults=True, kw_only=True):
+    """Response to a delivery that was appended, but is probably a duplicate: intake records it."""
+
+    @property
+    @override
+    def outcome(self) -> str:
+        """Outcome for metrics and records."""
+        return _ACCEPTED
 
 
 class _Head(NamedTuple):
@@ -215,14 +226,14 @@ class Receiver:
             return answer
         delivery = incoming.delivery
         assert delivery is not None, "only a parsed delivery is appended"  # noqa: S101
-        if answer.duplicate:
+        if answer.duplicate and not answer.original:
             self._metrics.suppressed(self._source)
         else:
             self._metrics.appended(perf_counter() - started)
-        return Accepted(
+        return (ProbableCopy if answer.original else Accepted)(
             ok=True,
             duplicate=answer.duplicate,
-            raw_event_id=delivery.event_id,
+            raw_event_id=answer.original or delivery.event_id,
             type=delivery.type,
             request_id=delivery.request_id,
         )

@@ -2,21 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.params import FromPath, PathParameter
+from litestar.params import FromPath
 
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.operations import operation_routes, poll_until
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.request_parameters import UserId, check_user_id
+from headwater.gateway.api.users.connections import end_connections
 from headwater.gateway.builtin.blobs.store import Blobs, InvalidBlobKey, reports_of
-from headwater.projections.deliveries.users import progress
+from headwater.gateway.builtin.terra.client import Terra
+from headwater.projections.deliveries.users import connections_of, progress
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import forgotten
 from headwater.streams.pipeline.wiping import WipeLog
@@ -27,8 +31,6 @@ _POLLS: Final = 100
 _USER_CHARS: Final = 512
 _BLOBS: Final = "blobs"
 _INSTANCES: Final = "workflow_instances"
-
-UserId = Annotated[str, PathParameter(description="The user's id, as in deliveries.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,9 @@ class Wiped(msgspec.Struct, frozen=True, kw_only=True):
 
     It is `done` when every partition has finished. raw_events are deliveries, traces their traces,
     workflow_instances the instances about the user, and blobs the files of lab reports, which are
-    counted only in the response to the wipe request.
+    counted only in the response to the wipe request. So are `disconnected`, the number of
+    connections that Terra has ended, and `still_connected`, Terra's ids of those of which it did
+    not confirm that in time.
     """
 
     ok: bool
@@ -55,14 +59,18 @@ class Wiped(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     done: bool
     deleted: dict[str, int]
+    disconnected: int = 0
+    still_connected: tuple[str, ...] = ()
 
 
-def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
+def wipe_routes(reader: PooledReader, wiping: Wiping, terra: Terra) -> list[HTTPRouteHandler]:
     """Return the routes that wipe a user and report the progress."""
 
     async def wipe(user_id: UserId) -> Response[Wiped]:
-        _check(user_id)
+        check_user_id(user_id)
         wipe_id = wiping.new_id()
+        # First, because afterwards nothing here names the connections, and Terra would go on.
+        ended = await end_connections(terra, partial(connections_of, reader), user_id)
         partitions = await wiping.log.order(user_id, wipe_id)
         blobs = await _delete_blobs(wiping.blobs, user_id)
         _, wiped = await poll_until(
@@ -73,11 +81,16 @@ def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
         )
         # Files that were uploaded before the wipe took effect.
         blobs += await _delete_blobs(wiping.blobs, user_id)
-        answer = msgspec.structs.replace(wiped, deleted={**wiped.deleted, _BLOBS: blobs})
+        answer = msgspec.structs.replace(
+            wiped,
+            deleted={**wiped.deleted, _BLOBS: blobs},
+            disconnected=len(ended.disconnected),
+            still_connected=ended.still_connected,
+        )
         return Response(answer, status_code=HTTPStatus.OK if wiped.done else HTTPStatus.ACCEPTED)
 
     async def look(user_id: UserId, wipe_id: FromPath[str]) -> Wiped:
-        _check(user_id)
+        check_user_id(user_id)
         check_texts(_USER_CHARS, wipe_id=wipe_id)
         begun, wiped = await _progress(reader, user_id, wipe_id, await wiping.log.partitions())
         if not begun:
@@ -97,12 +110,16 @@ def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
         audit="users.wipe",
         status_code=200,
         summary="Delete everything about a user",
-        description="Deletes what exists of the user: rows, deliveries, dead letters, parked "
-        "deliveries, files of lab reports, and workflow instances whose params name the user in "
-        "`user_id`. Duplicates of deleted deliveries are still detected; new deliveries are "
-        "accepted. Once requested, a wipe is carried out even if processes crash. 202 means that "
-        "it is not complete yet: get the wipe by its id. Requesting it again is safe, and starts "
-        "over. Topics lose the bytes when they are compacted.",
+        description="Ends the user's connections at Terra, for which it waits some seconds: "
+        "`still_connected` names those that Terra did not confirm, so disconnect them in Terra's "
+        "dashboard, or repeat the wipe. Then it deletes what exists of the user: rows, deliveries, "
+        "dead letters, parked deliveries, files of lab reports, and workflow instances whose "
+        "params name the user in `user_id`. Duplicates of deleted deliveries are still detected. "
+        "For 30 days, other deliveries that name the user or a wiped connection are skipped "
+        "(`wiped`) and stored nowhere, until an `auth` that was signed after the wipe. Once "
+        "requested, a wipe is carried out even if processes crash. 202 means that it is not "
+        "complete yet: get the wipe by its id. Requesting it again is safe, and starts over. "
+        "Topics lose the bytes when they are compacted.",
         responses={
             202: ResponseSpec(Wiped, generate_examples=False, description="It is in progress."),
             **problem_responses("invalid_parameter", "broker_unavailable", "store_unavailable"),
@@ -122,20 +139,6 @@ async def _progress(
     state = "done" if is_done else "running"
     wiped = Wiped(ok=True, id=wipe_id, wipe_id=wipe_id, state=state, done=is_done, deleted=deleted)
     return deliveries.begun, wiped
-
-
-def _check(user_id: str) -> None:
-    try:
-        fits = "\0" not in user_id and len(user_id.encode()) <= _USER_CHARS
-    except UnicodeEncodeError:
-        fits = False
-    if not fits:
-        raise Problem(
-            "invalid_parameter",
-            f"user_id: expected a text of at most {_USER_CHARS} bytes without NUL, found "
-            f"{user_id[:60]!a}",
-            field="user_id",
-        )
 
 
 async def _delete_blobs(blobs: Blobs, user_id: str) -> int:

@@ -7,12 +7,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
+from headwater.gateway.builtin.instances import ReplayParams
 from headwater.gateway.client.requests import ulid_source
 from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.settings import Settings
 from headwater.processors.wipes import ForgetParams
 from headwater.projections.deliveries.plan import DELIVERIES
-from headwater.projections.deliveries.replaying import Matched, ReplayCursor, Selection, page
+from headwater.projections.deliveries.replaying import (
+    Matched,
+    ReplayCursor,
+    Selection,
+    page,
+    user_with_digest,
+)
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.projector.store import next_offsets
 from headwater.projections.workflows.history import PROJECTION
@@ -34,6 +41,7 @@ from headwater.streams.pipeline.reprocessing import DeadLetters, DeliveryToRepla
 from headwater.streams.workflows.client import Addressed, WorkflowClient
 from headwater.streams.workflows.history_topic import erase_deleted
 
+_SELECTORS: Final = Selection.__struct_fields__
 #: Outcomes of deliveries with decided effects on workflows.
 _HAD_EFFECTS: Final = ("processed", "skipped")
 
@@ -44,14 +52,28 @@ class DeliveryReplays:
     def __init__(self, reader: PooledReader, settings: Settings, clock: Callable[[], int]) -> None:
         self._reader = reader
         self._log = DeadLetters(cluster=cluster_of(settings), clock=clock)
+        #: The user of the last page, by digest: finding one may take seconds.
+        self._user: tuple[str, str] | None = None
 
     async def replay_page(
-        self, selection: Selection, after: Sequence[str], size: int, replay_id: str
+        self, params: ReplayParams, after: Sequence[str], size: int, replay_id: str
     ) -> tuple[Sequence[Matched], int]:
         """Append a page of deliveries again; return them, and how many the log still had."""
-        rows = await page(self._reader, selection, ReplayCursor(*after), size)
+        user_id = None
+        if params.user_sha256 is not None:
+            user_id = await self._user_with(params.user_sha256)
+            if user_id is None:
+                return (), 0
+        selection = Selection(**{name: getattr(params, name) for name in _SELECTORS})
+        rows = await page(self._reader, selection, user_id, ReplayCursor(*after), size)
         deliveries = [_replay_of(row) for row in rows]
         return rows, len(await self._log.reprocess(deliveries, replay_id))
+
+    async def _user_with(self, user_sha256: str) -> str | None:
+        if self._user is None or self._user[0] != user_sha256:
+            user_id = await user_with_digest(self._reader, user_sha256)
+            self._user = None if user_id is None else (user_sha256, user_id)
+        return None if self._user is None else self._user[1]
 
 
 def _replay_of(row: Matched) -> DeliveryToReplay:

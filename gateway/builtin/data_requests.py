@@ -1,8 +1,11 @@
 """Request data from Terra for many connections concurrently; one failure does not stop others."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date
+from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
 
@@ -10,7 +13,7 @@ import msgspec
 from typing_extensions import override
 
 from headwater.gateway.builtin.terra.answers import TerraFailed, TerraRefused
-from headwater.gateway.builtin.terra.client import Terra
+from headwater.gateway.builtin.terra.client import DATA_TYPES, Terra
 from headwater.gateway.settings.terra import TerraNotConfigured
 from headwater.processors.code.errors import NonRetryableError
 
@@ -18,8 +21,8 @@ from headwater.processors.code.errors import NonRetryableError
 _CONCURRENT: Final = 8
 #: Characters of a reason; a workflow's state may contain hundreds of reasons.
 _REASON_MAX: Final = 200
-#: Terra refuses the credentials, not the individual request.
-_KEY_REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+#: Name of the error of a request that Terra refuses as not permitted.
+REFUSED: Final = "TerraRefused"
 
 
 class DataRequest(msgspec.Struct, frozen=True):
@@ -35,33 +38,74 @@ class DataRequest(msgspec.Struct, frozen=True):
         return f"{self.kind} of {self.connection}{self.why and f': {self.why}'}"
 
 
+class Answer(StrEnum):
+    """Terra's answer to a request."""
+
+    TAKEN = "taken"
+    #: The connection does not support the type of data.
+    UNSUPPORTED = "unsupported"
+    #: There is no such connection, or it does not support the type: Terra answers 404 to both.
+    UNKNOWN = "unknown"
+    #: The connection does not permit it.
+    REFUSED = "refused"
+
+
+#: Answers other than 2xx that concern the request alone. Terra documents 404 or 400 for a type that
+#: a connection does not support, and 424 for a permission that the user has not given.
+_ANSWERS: Final[Mapping[int | None, Answer]] = {
+    HTTPStatus.BAD_REQUEST: Answer.UNSUPPORTED,
+    HTTPStatus.NOT_FOUND: Answer.UNKNOWN,
+    HTTPStatus.FAILED_DEPENDENCY: Answer.REFUSED,
+}
+#: The connection does not permit it, or the credentials are wrong.
+_NOT_PERMITTED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
 class RequestResults(msgspec.Struct, frozen=True):
     """Results of requests.
 
     Attributes:
         taken: Number of requests that Terra accepted.
+        refused: Number of requests that Terra does not permit.
+        unsupported: Number of requests for data that the connection does not have.
         unknown: Number of requests for connections that Terra does not know.
         failed: Requests that failed and may be retried.
         given_up: Number of failed requests that are not retried.
+        refusals: The refused requests of one page, with Terra's reason.
     """
 
     taken: int = 0
+    refused: int = 0
+    unsupported: int = 0
     unknown: int = 0
     failed: tuple[DataRequest, ...] = ()
     given_up: int = 0
+    refusals: tuple[DataRequest, ...] = ()
 
     def with_more(self, other: "RequestResults") -> "RequestResults":
         """Add other results."""
-        return combined((self, other))
+        return RequestResults(
+            *(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__)
+        )
 
 
-def combined(results: Sequence[RequestResults]) -> RequestResults:
-    """Add up results."""
+def counted(answers: Iterable[tuple[DataRequest, Answer]]) -> RequestResults:
+    """Count the answers to requests.
+
+    Terra does not know a connection if it answers 404 to all types of data; if it answers so to
+    some, the connection does not support these.
+    """
+    answers = list(answers)
+    of = Counter(answer for _, answer in answers)
+    not_found = Counter(
+        request.connection for request, answer in answers if answer is Answer.UNKNOWN
+    )
+    unknown = sum(number for number in not_found.values() if number == len(DATA_TYPES))
     return RequestResults(
-        sum(result.taken for result in results),
-        sum(result.unknown for result in results),
-        tuple(failed for result in results for failed in result.failed),
-        sum(result.given_up for result in results),
+        taken=of[Answer.TAKEN],
+        refused=of[Answer.REFUSED],
+        unsupported=of[Answer.UNSUPPORTED] + of[Answer.UNKNOWN] - unknown,
+        unknown=unknown,
     )
 
 
@@ -70,54 +114,95 @@ def requests_of(connections: Iterable[str], kinds: Sequence[str]) -> list[DataRe
     return [DataRequest(connection, kind) for connection in connections for kind in kinds]
 
 
-async def request_one(terra: Terra, request: DataRequest, start: date, end: date) -> RequestResults:
+def all_refused(messages: Sequence[str]) -> NonRetryableError:
+    """Return the error of a run or a page whose requests were all refused, by Terra's reasons."""
+    return NonRetryableError(
+        f"Terra refused all {len(messages)} requests, so check HEADWATER_TERRA_DEV_ID and "
+        f"HEADWATER_TERRA_API_KEY, then retry the instance: {messages[0]}",
+        REFUSED,
+    )
+
+
+@contextmanager
+def refusals_are_final() -> Iterator[None]:
+    """Turn a refusal of Terra, or missing credentials, into an error that is not retried.
+
+    Raises:
+        NonRetryableError: Its name is REFUSED if Terra does not permit the request.
+    """
+    try:
+        yield
+    except (TerraRefused, TerraNotConfigured) as error:
+        status = error.status if isinstance(error, TerraRefused) else None
+        name = REFUSED if status in _NOT_PERMITTED else None
+        raise NonRetryableError(f"{error.code}: {error.message}", name) from error
+
+
+async def request_one(terra: Terra, request: DataRequest, start: date, end: date) -> Answer:
     """Make a request.
 
     Raises:
-        NonRetryableError: Retrying cannot succeed.
+        NonRetryableError: Retrying cannot succeed. Its name is REFUSED if Terra does not permit it.
         TerraFailed: A retry may succeed.
     """
-    try:
-        await terra.request_data(request.kind, request.connection, start, end)
-    except TerraNotConfigured as error:
-        raise NonRetryableError(f"{error.code}: {error.message}") from error
-    except TerraRefused as error:
-        if error.is_unknown:
-            return RequestResults(unknown=1)
-        raise NonRetryableError(error.message) from error
-    return RequestResults(taken=1)
+    with refusals_are_final():
+        try:
+            await terra.request_data(request.kind, request.connection, start, end)
+        except TerraRefused as error:
+            if error.status not in _ANSWERS:
+                raise
+            return _ANSWERS[error.status]
+    return Answer.TAKEN
 
 
 async def request_all(
-    terra: Terra, requests: Sequence[DataRequest], start: date, end: date
+    terra: Terra,
+    requests: Sequence[DataRequest],
+    start: date,
+    end: date,
+    *,
+    refusable: bool = True,
 ) -> RequestResults:
     """Make requests concurrently.
 
+    Args:
+        terra: Terra's API.
+        requests: The requests.
+        start: First day.
+        end: Last day, inclusive.
+        refusable: Whether all requests may be refused without the credentials being wrong.
+
     Raises:
         TerraFailed: None of them was answered, so Terra is down; no request counts as failed.
-        NonRetryableError: Terra refuses the credentials, so every request would fail.
+        NonRetryableError: Terra is not configured, or refuses all requests although it should not.
     """
     gate = asyncio.Semaphore(_CONCURRENT)
+    answers: list[tuple[DataRequest, Answer]] = []
+    failed: list[DataRequest] = []
+    refusals: list[DataRequest] = []
     unanswered: list[TerraFailed] = []
 
-    async def make(request: DataRequest) -> RequestResults:
+    async def make(request: DataRequest) -> None:
         async with gate:
             try:
-                return await request_one(terra, request, start, end)
+                answers.append((request, await request_one(terra, request, start, end)))
             except NonRetryableError as error:
-                cause = error.__cause__
-                if not isinstance(cause, TerraRefused) or cause.status in _KEY_REFUSED:
+                if not isinstance(error.__cause__, TerraRefused):
                     raise
-                return _failed(request, str(error))
+                rejected = refusals if error.name == REFUSED else failed
+                rejected.append(_with_reason(request, str(error)))
             except TerraFailed as error:
                 unanswered.append(error)
-                return _failed(request, error.message)
+                failed.append(_with_reason(request, error.message))
 
-    results = combined(await asyncio.gather(*map(make, requests)))
+    await asyncio.gather(*map(make, requests))
     if unanswered and len(unanswered) == len(requests):
         raise unanswered[0]
-    return results
+    if refusals and len(refusals) == len(requests) and not refusable:
+        raise all_refused([refusal.why for refusal in refusals])
+    answers += [(refusal, Answer.REFUSED) for refusal in refusals]
+    return msgspec.structs.replace(counted(answers), failed=tuple(failed), refusals=tuple(refusals))
 
 
-def _failed(request: DataRequest, why: str) -> RequestResults:
-    return RequestResults(failed=(msgspec.structs.replace(request, why=why[:_REASON_MAX]),))
+def _with_reason(request: DataRequest, why: str) -> DataRequest:
+    return msgspec.structs.replace(request, why=why[:_REASON_MAX])

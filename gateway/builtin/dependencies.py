@@ -12,8 +12,11 @@ from headwater.gateway.settings.settings import Settings
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headwater.gateway.builtin.bulk_operations import DeliveryReplays, InstanceDeletion
     from headwater.projections.deliveries.queries import Reader
+    from headwater.projections.deliveries.users import Connection
     from headwater.streams.pipeline.webhook_log import WebhookLog
 
 #: Checks for the connection to Kafka, and seconds between them.
@@ -74,6 +77,18 @@ class Dependencies:
 
             self._reader = await Reader(dsn_of(self._settings)).open()
         return self._reader
+
+    async def connections_of(self, user_id: str) -> "Sequence[Connection]":
+        """Return the connections of a user."""
+        from headwater.projections.deliveries.users import connections_of  # noqa: PLC0415 (see above)
+
+        return await connections_of(await self.connections(), user_id)
+
+    async def lab_status(self, upload_id: str) -> str | None:
+        """Return the status of an uploaded lab report; None if there is no such upload."""
+        from headwater.projections.deliveries.users import lab_status  # noqa: PLC0415 (see above)
+
+        return await lab_status(await self.connections(), upload_id)
 
     async def blobs(self) -> Blobs:
         """Return the blob store."""

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from headwater.projections.deliveries.replaying import Selection
+from headwater.projections.deliveries.replaying import Selection, Text
 from headwater.projections.workflows.instances import Expiry
 
 
@@ -43,20 +43,35 @@ class PruneParams(Expiry, frozen=True, kw_only=True):
     matched: int
 
 
-class ReplayOrder(Selection, frozen=True, kw_only=True):
-    """Deliveries to replay: those that match all filters; without filters, all deliveries.
+class _Paced(Selection, frozen=True, kw_only=True):
+    rate: Annotated[int, msgspec.Meta(ge=1, le=_RATE_MAX)] | None = None
+    dry_run: bool = False
+
+
+class ReplayOrder(_Paced, frozen=True, kw_only=True):
+    """Deliveries to replay: those that match all selectors, or `all` deliveries.
 
     `since` and `until` are RFC 3339 and refer to the time of receipt. `from` and `to` are offsets
     of the partition, inclusive. `rate` is in deliveries a second.
     """
 
-    rate: Annotated[int, msgspec.Meta(ge=1, le=_RATE_MAX)] | None = None
-    dry_run: bool = False
+    user_id: Text | None = None
+    all: bool = False
+
+    @property
+    def selectors(self) -> tuple[str, ...]:
+        """Names of the selectors that are set."""
+        names = (*Selection.__struct_fields__, "user_id")
+        return tuple(name for name in names if getattr(self, name) is not None)
 
 
-class ReplayParams(ReplayOrder, frozen=True, kw_only=True):
-    """Params of a replay, with the number of deliveries. A wipe of its `user_id` finds it."""
+class ReplayParams(_Paced, frozen=True, kw_only=True):
+    """Params of a replay, with the number of deliveries.
 
+    Histories outlive a wipe, so a user is identified by the digest.
+    """
+
+    user_sha256: str | None = None
     matched: int
 
 
@@ -99,14 +114,41 @@ class ImportParams(msgspec.Struct, frozen=True, kw_only=True):
     connections: tuple[str, ...]
 
 
-class LabResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Output of `terra-lab`, which also publishes it as `lab_submitted`.
+#: One user's connections, compared with Terra's list, and their last 7 days; started by operators.
+RECONCILE_USER: Final = "terra-reconcile-user"
 
-    It is available within about half a minute, even if Terra does not respond.
+
+class ReconcileUserParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Params of `terra-reconcile-user`: the user."""
+
+    user_id: str
+
+
+#: The end of connections, at Terra and then here; started by the user or operators.
+DISCONNECT: Final = "terra-disconnect"
+
+
+class DisconnectParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Params of `terra-disconnect`: the user, and Terra's ids of the connections."""
+
+    user_id: str
+    connections: tuple[str, ...]
+
+
+#: The step of `terra-lab` that sends the report: its result is a `LabResult`.
+SUBMIT: Final = "submit"
+
+
+class LabResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of the step `submit` of `terra-lab`, which is published as `lab_submitted`.
+
+    It is available within about half a minute, even if Terra does not respond. The instance then
+    waits for the report, for 24 hours.
 
     Attributes:
         at_ms: When Terra responded or the upload was abandoned, in Unix milliseconds.
-        terra_status: `submitted`, `failed:<status>` or `failed:network`.
+        terra_status: `submitted`, `failed:<status>`, `failed:network` or
+            `failed:terra_not_configured`.
         terra_upload_id: Terra's id, if the report was submitted.
         terra_response: Terra's response as text, or the error.
     """

@@ -4,9 +4,9 @@ Terra answers a request immediately, and sends the data later as deliveries. Req
 data twice is idempotent, so a step simply repeats a request that it may have made before.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, date, timedelta
+from functools import partial
 from hashlib import md5
 from math import inf
 from typing import Any, Final, TypeAlias
@@ -14,22 +14,31 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from headwater.gateway.builtin.data_requests import (
+    REFUSED,
+    Answer,
     DataRequest,
     RequestResults,
-    combined,
+    all_refused,
+    counted,
+    refusals_are_final,
     request_all,
     request_one,
     requests_of,
 )
 from headwater.gateway.builtin.dependencies import Dependencies
-from headwater.gateway.builtin.instances import IMPORT, RECONCILE, ImportParams, LabResult
-from headwater.gateway.builtin.terra.answers import TerraFailed
+from headwater.gateway.builtin.instances import (
+    IMPORT,
+    RECONCILE,
+    RECONCILE_USER,
+    ImportParams,
+    ReconcileUserParams,
+)
 from headwater.gateway.builtin.terra.client import DATA_TYPES
-from headwater.gateway.settings.terra import TerraNotConfigured
-from headwater.processors.code.errors import NonRetryableError, StepFailedError
-from headwater.processors.providers.headwater import LAB, LabParams
+from headwater.gateway.builtin.terra.connections import compare
+from headwater.gateway.builtin.terra_user_workflows import disconnect_workflow, lab_workflow
+from headwater.processors.code.errors import JoinError, NonRetryableError, StepFailedError
 from headwater.processors.providers.terra.backfill import BACKFILL, BackfillParams
-from headwater.schemas.providers.headwater import LabSubmitted
+from headwater.schemas.providers.headwater import ConnectionClosed
 from headwater.streams.authoring.workflow_values import Break, Continue, Retry, WorkflowEvent
 from headwater.streams.code_host.schedules import Schedule, schedule
 from headwater.streams.replay.step import Step
@@ -43,14 +52,12 @@ _UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="30 seconds", backoff="constant"
 #: Connections of a page: some seconds of requests at the usual rate.
 _PAGE: Final = 25
 _PAGE_TIMEOUT: Final = "1 hour"
+#: Refused requests of a page that are logged; the others are only counted.
+_REFUSALS_LOGGED: Final = 10
 #: Failed requests in the state; when there are as many, they are retried before the next page.
 _FAILED_MAX: Final = 200
 #: Pauses before retries of failed requests, after the last page.
 _RETRY_PAUSES: Final = ("1 minute", "10 minutes", "1 hour")
-#: The user waits for this after uploading a lab report.
-_LAB_WITHIN_S: Final = 25.0
-_LAB_RETRY: Final = Retry(limit=2, delay="1 second", backoff="constant")
-_SOON: Final = Retry(limit=inf, delay="1 second", backoff="constant")
 _GIVEN_UP: Final = "a request was given up"
 #: Latest pages that are kept in the history for inspection.
 _KEPT: Final = 10
@@ -91,8 +98,10 @@ class TerraWorkflows:
         return (
             Workflow(BACKFILL, self.backfill, strict=False),
             Workflow(IMPORT, self.import_days, strict=False),
-            Workflow(LAB, self.lab, strict=False),
             Workflow(RECONCILE, self.reconcile, strict=False),
+            Workflow(RECONCILE_USER, self.reconcile_user, strict=False),
+            lab_workflow(self._dependencies, self._clock),
+            disconnect_workflow(self._dependencies, self._clock),
         )
 
     @property
@@ -112,40 +121,80 @@ class TerraWorkflows:
         requests = requests_of(event.payload.connections, DATA_TYPES)
         return await self._request_all(step, requests, event.payload.until, event.payload.days)
 
+    async def reconcile_user(
+        self, event: WorkflowEvent[ReconcileUserParams], step: Step
+    ) -> dict[str, Any]:
+        """Compare a user's connections with Terra's list, and request their last days."""
+        user_id = event.payload.user_id
+
+        async def compared() -> dict[str, Any]:
+            ours = await self._dependencies.connections_of(user_id)
+            with refusals_are_final():
+                listing = await (await self._dependencies.terra()).subscriptions()
+            difference = compare(user_id, ours, listing)
+            log = await self._dependencies.facts()
+            for fact in difference.facts:
+                await log.publish_fact(fact, request_id=event.instance_id)
+            closed = sum(isinstance(fact, ConnectionClosed) for fact in difference.facts)
+            return {
+                "active": [one.terra_user_id for one in difference.connections if one.active],
+                "opened": len(difference.facts) - closed,
+                "closed": closed,
+                "unreadable": len(listing.unreadable) + listing.nameless,
+            }
+
+        found = await step.do("connections", compared, retries=_PATIENTLY)
+        active = found.pop("active")
+        until = event.timestamp.astimezone(UTC).date().isoformat()
+        requested = await self._request_all(
+            step, requests_of(active, DATA_TYPES), until, RECONCILE_DAYS
+        )
+        return {"connections": len(active), **found, **requested}
+
     async def _request_all(
         self, step: Step, requests: Sequence[DataRequest], until: str, days: int
     ) -> dict[str, Any]:
-        """Make every request in its own step; fail if one of them failed.
+        """Make every request in its own step; fail if one of them failed, or all were refused.
 
-        A retry of the run repeats only the failed requests.
+        They are a join, so that a retry of the run repeats all steps that failed.
         """
         end = date.fromisoformat(until)
-        start = end - timedelta(days=days)
-        steps = (self._request_in_step(step, request, start, end) for request in requests)
-        results = combined(await asyncio.gather(*steps))
-        if results.failed:
-            failures = "; ".join(map(str, results.failed))
+        answers: list[tuple[DataRequest, Answer]] = []
+
+        async def make(request: DataRequest, step: Step) -> None:
+            start = end - timedelta(days=days)
+            answers.append((request, await self._request_in_step(step, request, start, end)))
+
+        refusals: list[str] = []
+        failures: list[str] = []
+        try:
+            if requests:
+                branches = {str(request): partial(make, request) for request in requests}
+                await step.join("requests", **branches)
+        except JoinError as error:
+            for name, failure in error.errors.items():
+                is_refusal = failure.name == REFUSED
+                (refusals if is_refusal else failures).append(f"{name}: {failure.message}")
+        if refusals and len(refusals) == len(requests):
+            raise all_refused(refusals)
+        results = counted(answers).with_more(RequestResults(refused=len(refusals)))
+        if failures:
             raise NonRetryableError(
-                f"Terra accepted {results.taken} of {len(requests)} requests: {failures}"
+                f"Terra accepted {results.taken} of {len(requests)} requests: {'; '.join(failures)}"
             )
-        return {
-            "requests": len(requests),
-            "taken": results.taken,
-            "unknown_to_terra": results.unknown,
-        }
+        return {"requests": len(requests), **_counts(results)}
 
     async def _request_in_step(
         self, step: Step, request: DataRequest, start: date, end: date
-    ) -> RequestResults:
-        async def ask() -> dict[str, Any]:
-            return _plain(await request_one(await self._dependencies.terra(), request, start, end))
+    ) -> Answer:
+        async def ask() -> str:
+            return await request_one(await self._dependencies.terra(), request, start, end)
 
         try:
-            plain = await step.do(f"{request.kind} {request.connection}", ask, retries=_PATIENTLY)
+            answer = await step.do(f"{request.kind} {request.connection}", ask, retries=_PATIENTLY)
         except StepFailedError as failed:
-            failure = DataRequest(request.connection, request.kind, str(failed))
-            return RequestResults(failed=(failure,))
-        return msgspec.convert(plain, RequestResults)
+            raise NonRetryableError(failed.error.message, failed.error.name) from failed
+        return Answer(answer)
 
     # -- all users
 
@@ -189,14 +238,18 @@ class TerraWorkflows:
         if not page:
             return Break(_plain(state))
         requests = requests_of(page, DATA_TYPES)
-        results = await self._request_many(step, "ask", requests, start, end)
+        # A connection may refuse all types of data, and 25 in succession do not.
+        refusable = bool(state.asked.taken) and len(page) < _PAGE
+        results = await self._request_many(step, "ask", requests, start, end, refusable=refusable)
         state = _Progress(
             after=page[-1],
             connections=state.connections + len(page),
-            asked=state.asked.with_more(results),
+            asked=state.asked.with_more(msgspec.structs.replace(results, refusals=())),
         )
-        progress = {"connections": state.connections, "taken": state.asked.taken}
+        progress = {"connections": state.connections, **_counts(state.asked)}
         await _log(step.log.info, "another page was requested", progress)
+        for refusal in results.refusals[:_REFUSALS_LOGGED]:
+            await _log(step.log.warn, "a request was refused", _plain(refusal))
         for failure in results.failed:
             await _log(step.log.warn, "a request failed and will be retried", _plain(failure))
         return Continue(_plain(state))
@@ -205,10 +258,18 @@ class TerraWorkflows:
         self, step: Step, name: str, results: RequestResults, start: date, end: date
     ) -> RequestResults:
         retried = await self._request_many(step, name, results.failed, start, end)
+        retried = msgspec.structs.replace(retried, refusals=())
         return msgspec.structs.replace(results, failed=()).with_more(retried)
 
     async def _request_many(
-        self, step: Step, name: str, requests: Sequence[DataRequest], start: date, end: date
+        self,
+        step: Step,
+        name: str,
+        requests: Sequence[DataRequest],
+        start: date,
+        end: date,
+        *,
+        refusable: bool = True,
     ) -> RequestResults:
         async def ask() -> dict[str, Any]:
             ids = await self._ids({request.connection for request in requests})
@@ -217,7 +278,8 @@ class TerraWorkflows:
                 for request in requests
                 if request.connection in ids
             ]
-            results = await request_all(await self._dependencies.terra(), known, start, end)
+            terra = await self._dependencies.terra()
+            results = await request_all(terra, known, start, end, refusable=refusable)
             return _plain(_with_digests(results))
 
         plain = await step.do(name, ask, retries=_PATIENTLY, timeout=_PAGE_TIMEOUT)
@@ -228,59 +290,6 @@ class TerraWorkflows:
         connections = await self._dependencies.connections()
         return {_digest(id_): id_ for id_ in await connections.active_connections_of(digests)}
 
-    # -- labs
-
-    async def lab(self, event: WorkflowEvent[LabParams], step: Step) -> dict[str, Any]:
-        """Send an uploaded lab report to Terra, and publish the result."""
-        params = event.payload
-
-        async def submit() -> dict[str, Any]:
-            return _plain(await self._submit(params))
-
-        async def publish() -> None:
-            done = msgspec.convert(result, LabResult)
-            fact = LabSubmitted(
-                at_ms=done.at_ms,
-                user_id=params.user_id,
-                upload_id=params.upload_id,
-                terra_status=done.terra_status,
-                terra_upload_id=done.terra_upload_id,
-                terra_response=done.terra_response,
-            )
-            facts = await self._dependencies.facts()
-            await facts.publish_fact(fact, request_id=event.instance_id)
-
-        result = await step.do("submit", submit, retries=_LAB_RETRY, timeout="1 minute")
-        await step.do("tell", publish, retries=_SOON)
-        return dict(result)
-
-    async def _submit(self, params: LabParams) -> LabResult:
-        content = await (await self._dependencies.blobs()).read(params.storage_key)
-        terra = await self._dependencies.terra()
-        upload_id: str | None = None
-        try:
-            async with asyncio.timeout(_LAB_WITHIN_S):
-                upload_id, answer = await terra.upload_lab_report(
-                    params.user_id,
-                    name=params.storage_key.rpartition("/")[2],
-                    content_type=params.content_type,
-                    content=content,
-                )
-            status = "submitted"
-        except TerraFailed as error:
-            status, answer = f"failed:{error.status or 'network'}", error.message
-        except TerraNotConfigured as error:
-            status, answer = f"failed:{error.code}", error.message
-        except TimeoutError:
-            answer = f"Terra did not respond within {_LAB_WITHIN_S:g} s"
-            status = "failed:network"
-        return LabResult(
-            at_ms=self._clock(),
-            terra_status=status,
-            terra_upload_id=upload_id,
-            terra_response=answer,
-        )
-
 
 def _digest(connection: str) -> str:
     return md5(connection.encode(), usedforsecurity=False).hexdigest()
@@ -288,15 +297,16 @@ def _digest(connection: str) -> str:
 
 def _with_digests(results: RequestResults) -> RequestResults:
     """Replace Terra's ids of connections with their digests."""
-    failed = tuple(
-        DataRequest(
-            digest := _digest(request.connection),
-            request.kind,
-            request.why.replace(request.connection, digest),
-        )
-        for request in results.failed
+    return msgspec.structs.replace(
+        results,
+        failed=tuple(map(_with_digest, results.failed)),
+        refusals=tuple(map(_with_digest, results.refusals)),
     )
-    return msgspec.structs.replace(results, failed=failed)
+
+
+def _with_digest(request: DataRequest) -> DataRequest:
+    digest = _digest(request.connection)
+    return DataRequest(digest, request.kind, request.why.replace(request.connection, digest))
 
 
 def bounded(results: RequestResults) -> RequestResults:
@@ -313,9 +323,17 @@ async def _summary(step: Step, done: _Progress) -> dict[str, Any]:
         await _log(step.log.error, _GIVEN_UP, _plain(failure))
     return {
         "connections": done.connections,
-        "taken": results.taken,
-        "unknown_to_terra": results.unknown,
+        **_counts(results),
         "failed": len(results.failed) + results.given_up,
+    }
+
+
+def _counts(results: RequestResults) -> dict[str, int]:
+    return {
+        "taken": results.taken,
+        "refused": results.refused,
+        "unsupported": results.unsupported,
+        "unknown_to_terra": results.unknown,
     }
 
 

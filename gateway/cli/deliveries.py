@@ -28,6 +28,7 @@ _EFFECT_COLUMNS: Final = {
     "dead letters": ("position", "reason", "rule", "dead_at", "replayed_at", "message"),
     "copies": ("request_id", "at"),
 }
+_DROPPED: Final = Columns(("path", "reason", "count"))
 _EFFECT_DROPS: Final = ("replayed_at", "dead_at", "rule", "at")
 _STATUSES: Final = ("processed", "skipped", "parked", "dead", "refused")
 
@@ -142,7 +143,11 @@ def _body(body: str | None) -> bytes:
 
 
 def _tables(delivery: Mapping[str, Any]) -> Iterator[Table]:
-    yield fields(delivery["outcome"].items(), "delivery")
+    outcome = dict(delivery["outcome"])
+    dropped = outcome.pop("rejected_fields", ())
+    yield fields(outcome.items(), "delivery")
+    if dropped:
+        yield _DROPPED.table(dropped, "dropped values")
     traces = delivery["journeys"]
     for number, trace in enumerate(traces, 1):
         title = "trace" if len(traces) == 1 else f"trace {number} of {len(traces)}"

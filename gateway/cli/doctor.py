@@ -4,12 +4,14 @@ import asyncio
 import json
 import shutil
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import click
@@ -33,6 +35,7 @@ from headwater.gateway.cli.options import (
     settings_from,
 )
 from headwater.gateway.cli.results import Columns, Result, json_option, print_result, prints
+from headwater.gateway.cli.user_findings import user_findings
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.clock import now_ms
@@ -40,6 +43,8 @@ from headwater.streams.clock import now_ms
 if TYPE_CHECKING:
     from headwater.gateway.settings.settings import Settings
     from headwater.streams.kafka.cluster import Cluster
+    from headwater.streams.kafka.membership import ClusterState
+    from headwater.streams.kafka.topics import TopicState
 
 
 _PASS = "pass"  # noqa: S105 (no password)
@@ -123,24 +128,14 @@ def doctor(
 def doctor_user(user_id: str, token: str | None, api: Api) -> Result:
     """Find out why data of a user is missing, in five steps.
 
-    Is there an active connection; does Terra know one; do deliveries wait or are they dead; did any
-    end with an error; and if nothing is wrong, import the days again. Every step prints its finding
-    and the next command. Exit code 1 if there is one.
+    Has every provider an active connection; does Terra know one; do deliveries wait or are they
+    dead; did any end with an error; and has every provider rows. Every step prints its finding and
+    the next command. Exit code 1 if there is one.
     """
-    address = api.url
-    known = api.get(path_of("admin", "user", user_id))
-    me = None if token is None else _me(address, token)
+    user = api.get(path_of("admin", "user", user_id))
+    me = None if token is None else _me(api.url, token)
     errors = api.get("/admin/traces", user_id=user_id, level="error", limit=_ERRORS_SHOWN)
-    steps = [
-        findings.connection(user_id, known),
-        findings.reconciled(user_id, address, known, me),
-        findings.parked(user_id, known),
-        findings.errors(errors["traces"]),
-    ]
-    steps.append(findings.to_import(user_id, address, known, steps))
-    if steps[0].state == "problem" and steps[1].next:
-        steps[0] = steps[0]._replace(next=steps[1].next)
-    return _report(steps)
+    return _report(user_findings(api.url, user, errors["traces"], me))
 
 
 def _me(address: str, token: str) -> Any:  # noqa: ANN401 (JSON)
@@ -164,22 +159,32 @@ def _report(results: Sequence[Finding]) -> Result:
 def _system_checks(settings: "Settings", api: Api) -> Iterator[Finding]:
     """Run all checks of the system. A check that fails is a finding, and stops no other."""
     gateway = _Gateway(api)
-    yield _checked("gateway", gateway.finding, "headwater serve")
-    yield from _kafka_checks(settings, gateway)
-    yield from _postgres_checks(settings, gateway)
-    yield _checked(
-        "rows", lambda: _verification(settings, gateway, api), "headwater rebuild --verify"
-    )
-    yield _checked("disk", lambda: _disk(settings.data_dir), "")
-    yield _checked("certificates", lambda: _certificates(settings, api), "")
+    with ThreadPoolExecutor() as pool:  # A server that does not answer delays no other check.
+        answered = pool.submit(_checked, "gateway", gateway.finding, "headwater serve")
+        kafka = pool.submit(_kafka, settings)
+        migrations = pool.submit(_migrations, settings, gateway)
+        certificates = pool.submit(_checked, "certificates", partial(_certificates, settings, api))
+        yield answered.result()
+        yield from _kafka_checks(settings, gateway, kafka.result())
+        yield migrations.result()
+        yield findings.refused_records(gateway.errors)
+        yield findings.clock(gateway.clock)
+        rows = partial(_verification, settings, gateway, api)
+        yield _checked("rows", rows, "headwater rebuild --verify")
+        yield _checked("disk", lambda: _disk(settings.data_dir))
+        yield certificates.result()
 
 
-def _checked(check: str, run: Callable[[], Finding], remedy: str) -> Finding:
+def _checked(check: str, run: Callable[[], Finding], remedy: str = "") -> Finding:
     try:
         return run()
     except (HeadwaterError, click.ClickException, OSError) as error:
-        text = error.message if isinstance(error, HeadwaterError | click.ClickException) else error
-        return Finding(check, "problem", " ".join(str(text).split()), remedy)
+        return _problem(check, error, remedy)
+
+
+def _problem(check: str, error: Exception, remedy: str) -> Finding:
+    text = error.message if isinstance(error, HeadwaterError | click.ClickException) else error
+    return Finding(check, "problem", " ".join(str(text).split()), remedy)
 
 
 class _Gateway:
@@ -220,45 +225,62 @@ class _Gateway:
         return Finding("gateway", "ok", f"{self._api.url}: {summary}")
 
 
-def _kafka_checks(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
+class _Kafka(NamedTuple):
+    """What Kafka reports of the system."""
+
+    state: "ClusterState"
+    topics: Mapping[str, "TopicState"]
+    deployment: Finding
+
+
+def _kafka(settings: "Settings") -> _Kafka | Finding:
+    """Query Kafka; return the finding if it does not answer."""
     from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (loads slowly)
     from headwater.streams.kafka.membership import inspect_cluster  # noqa: PLC0415 (loads slowly)
-    from headwater.streams.kafka.topics import compare, describe_catalog  # noqa: PLC0415 (loads slowly)
+    from headwater.streams.kafka.topics import describe_catalog  # noqa: PLC0415 (loads slowly)
+
+    async def queried() -> _Kafka:
+        cluster = cluster_of(settings)
+        deployment = asyncio.create_task(_deployment(cluster))
+        status, topics = await asyncio.gather(inspect_cluster(cluster), describe_catalog(cluster))
+        return _Kafka(status, topics, await deployment)
 
     try:
-        cluster = cluster_of(settings)
-        status = asyncio.run(inspect_cluster(cluster))
-        existing = asyncio.run(describe_catalog(cluster))
+        return asyncio.run(queried())
     except (HeadwaterError, click.ClickException) as error:
-        yield Finding("kafka", "problem", " ".join(str(error.message).split()), "start Kafka")
+        return _problem("kafka", error, "start Kafka")
+
+
+def _kafka_checks(
+    settings: "Settings", gateway: _Gateway, kafka: _Kafka | Finding
+) -> Iterator[Finding]:
+    if isinstance(kafka, Finding):
+        yield kafka
         return
-    ours = version("headwater")
-    yield findings.parts([member.name for member in status.members])
-    older = {member.name: member.older for member in status.members if member.older}
+    from headwater.streams.kafka.topics import compare  # noqa: PLC0415 (loads slowly)
+
+    ours, state = version("headwater"), kafka.state
+    yield findings.parts([member.name for member in state.members])
+    older = {member.name: member.older for member in state.members if member.older}
     yield findings.versions(ours, gateway.version or ours, older)
     differences = compare(
-        existing, partitions=settings.partitions, replication=settings.replication
+        kafka.topics, partitions=settings.partitions, replication=settings.replication
     )
     yield findings.topics(differences)
     pipeline = settings.app_id
     behind = {
-        "pipeline" if group == pipeline else group: number
-        for group, number in status.behind.items()
+        "pipeline" if group == pipeline else group: number for group, number in state.behind.items()
     }
     for row in gateway.positions:
-        end = status.ends.get((row["topic"], row["partition"]), 0)
+        end = state.ends.get((row["topic"], row["partition"]), 0)
         name = f"projection {row['projection']}"
         behind[name] = behind.get(name, 0) + max(0, end - row["next_offset"])
     yield findings.lag(behind)
-    yield _checked("deployment", lambda: asyncio.run(_deployment(cluster)), "start Kafka")
+    yield kafka.deployment
 
 
 async def _deployment(cluster: "Cluster") -> Finding:
-    """Find the active deployment, and read its artifact as a worker does.
-
-    Raises:
-        HeadwaterError: Kafka cannot be read.
-    """
+    """Find the active deployment, and read its artifact as a worker does."""
     from headwater.streams.workflows.deployment_log import ArtifactLost, DeploymentLog  # noqa: PLC0415 (loads slowly)
 
     log, problem = DeploymentLog(cluster=cluster, client_id="headwater-doctor"), ""
@@ -269,12 +291,14 @@ async def _deployment(cluster: "Cluster") -> Finding:
                 await log.artifact(active)
         except ArtifactLost as lost:
             problem = lost.message
+    except HeadwaterError as error:
+        return _problem("deployment", error, "start Kafka")
     finally:
         await log.stop()
     return findings.deployment(active, problem)
 
 
-def _postgres_checks(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
+def _migrations(settings: "Settings", gateway: _Gateway) -> Finding:
     from headwater.projections.postgres.migrate import unapplied  # noqa: PLC0415 (loads slowly)
 
     def check() -> Finding:
@@ -282,9 +306,7 @@ def _postgres_checks(settings: "Settings", gateway: _Gateway) -> Iterator[Findin
         gateway.clock["postgres"] = server_time.timestamp() - now_ms() / 1000
         return findings.migrations(missing)
 
-    yield _checked("migrations", check, "start Postgres, and `headwater migrate`")
-    yield findings.refused_records(gateway.errors)
-    yield findings.clock(gateway.clock)
+    return _checked("migrations", check, "start Postgres, and `headwater migrate`")
 
 
 def _verification(settings: "Settings", gateway: _Gateway, api: Api) -> Finding:

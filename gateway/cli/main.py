@@ -23,6 +23,7 @@ from headwater.gateway.cli.options import (
     kafka_option,
     listen_options,
     postgres_option,
+    processes_option,
     settings_from,
 )
 from headwater.gateway.cli.output import counted, say
@@ -30,6 +31,9 @@ from headwater.gateway.cli.results import Result, prints
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.schemas.errors import HeadwaterError, ProcessUnavailable, StoreUnavailable
 from headwater.streams.clock import now_ms
+
+# Otherwise httpx loads its own command line, with rich and pygments: a tenth of a second, and 6 MB.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 #: The extras, and the modules that Headwater imports of them. The package alone has what programs
 #: and workflow authors need, and the commands that use HTTP. Server processes need `server`; Kafka
@@ -114,6 +118,7 @@ def cli() -> None:
         "headwater up --app my_package.workflows    also run your workflows",
         "headwater up --app my_package.workflows --reload    and load them again when they change",
         "headwater up --port 9000 --data-dir /tmp/headwater",
+        "headwater up --processes 4      four gateways and workers of each kind",
         "headwater up --kafka kafka:9092 --postgres postgresql://me:secret@db/headwater",
     )
 )
@@ -127,6 +132,14 @@ def cli() -> None:
 @click.option("--kafka-port", type=int, help="Port of the Kafka that is started here.")
 @click.option("--postgres", metavar="DSN", help="Postgres; default: start one here.")
 @click.option("--postgres-port", type=int, help="Port of the Postgres that is started here.")
+@click.option(
+    "--processes",
+    type=int,
+    metavar="N",
+    help="Start N gateways, pipeline workers and workflow workers. Default: HEADWATER_PROCESSES, "
+    "else one with up to two cores, and half as many as cores with more, up to the number of "
+    "partitions.",
+)
 def up(demo: bool, no_demo: bool, reload: bool, **flags: str | int | Path | None) -> None:
     """Run everything on this machine: Kafka, Postgres, gateway, pipeline, projector, workflows.
 
@@ -153,16 +166,31 @@ def up(demo: bool, no_demo: bool, reload: bool, **flags: str | int | Path | None
         raise click.exceptions.Exit(_FAILED)
 
 
-@cli.command(epilog=examples("headwater serve", "headwater serve --port 9000"))
+@cli.command(
+    epilog=examples(
+        "headwater serve",
+        "headwater serve --port 9000",
+        "headwater serve --processes 4    four processes on one port",
+    )
+)
 @listen_options
 @kafka_option
 @postgres_option
-def serve(host: str | None, port: int | None, kafka: str | None, postgres: str | None) -> None:
-    """Run the gateway: accept webhooks, serve reads."""
-    settings = settings_from(host=host, port=port, kafka=kafka, postgres=postgres)
-    from headwater.gateway.cli.serving import run_gateway  # noqa: PLC0415 (see above)
+@processes_option
+def serve(**flags: str | int | None) -> None:
+    """Run the gateway: accept webhooks, serve reads.
 
-    run_gateway(settings, clock=now_ms)
+    With --processes, several gateways share the port. See docs/sizing.md for how many.
+    """
+    settings = settings_from(**flags)
+    if settings.processes > 1:
+        from headwater.gateway.cli.process_group import run_gateways  # noqa: PLC0415 (see above)
+
+        run_gateways(settings)
+    else:
+        from headwater.gateway.cli.serving import run_gateway  # noqa: PLC0415 (see above)
+
+        run_gateway(settings, clock=now_ms)
 
 
 @cli.command(
@@ -174,6 +202,7 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
         "headwater worker --app headwater                 only built-in workflows",
         "headwater worker --kafka kafka:9092",
         "headwater worker --app my_package.workflows --tick    with HEADWATER_TICK_URL",
+        "headwater worker --processes 4                   four processes that share the partitions",
     )
 )
 @app_option
@@ -181,9 +210,8 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
 @click.option("--reload", is_flag=True, help="With --app: load an app again when it changes.")
 @kafka_option
 @postgres_option
-def worker(
-    app: str | None, tick: bool, reload: bool, kafka: str | None, postgres: str | None
-) -> None:
+@processes_option
+def worker(tick: bool, reload: bool, **flags: str | int | None) -> None:
     """Run the pipeline; with --app, run workflows instead.
 
     The pipeline drops duplicates, finds users and makes rows; it needs only Kafka. Workflows also
@@ -196,13 +224,21 @@ def worker(
 
     With --reload, for development, an app is loaded again when its files change, and lines that its
     steps print begin with their instance.
+
+    With --processes, one command runs several workers, at most one for each partition. See
+    docs/sizing.md for how many.
     """
-    settings = settings_from(app=app, kafka=kafka, postgres=postgres)
+    settings = settings_from(**flags)
     if reload and not settings.app:
         raise click.UsageError("--reload: expected --app, found none")
     if tick and not (settings.app and settings.tick_url):
         raise click.UsageError("--tick: expected --app and HEADWATER_TICK_URL, found one missing")
-    if settings.app:
+    if settings.processes > 1:
+        from headwater.gateway.cli.process_group import run_workers  # noqa: PLC0415 (see above)
+
+        options = [*(["--tick"] if tick else []), *(["--reload"] if reload else [])]
+        run_workers(settings, *options, ticked=tick)
+    elif settings.app:
         from headwater.gateway.cli.work import run_workflows  # noqa: PLC0415 (see above)
 
         run_workflows(settings, clock=now_ms, ticked=tick, reload=reload)
@@ -259,8 +295,9 @@ cli.add_on_demand(
     "audit:audit", "deliveries:deliveries", "deployments:deployments", "operate:dlq",
     "doctor:doctor", "export:export", "workflows:graph", "deliveries:impact",
     "instances:instances", "jobs:jobs", "operations:rebuild", "operations:replay", "runs:runs",
-    "options:settings", "webhook:sources", "sync:sync", "terra_stand_in:terra_stand_in",
-    "user_tokens:token", "topics:topics", "operate:trace", "users:user",
+    "quality:quality", "options:settings", "webhook:sources", "sync:sync",
+    "terra_stand_in:terra_stand_in", "user_tokens:token", "topics:topics", "operate:trace",
+    "users:user",
     "doctor:validate_ownership", "webhook:webhook", "deliveries:why", "workflows:workflows",
 )  # fmt: skip
 

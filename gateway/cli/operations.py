@@ -19,9 +19,23 @@ class _Replay(Order):
     name, nouns, done = "replay", ("delivery", "deliveries"), "replayed"
 
     @override
+    def begin(self, *, dry_run: bool) -> Operation:
+        selectors = [name for name in self.body if name not in ("all", "rate")]
+        if ("all" in self.body) is bool(selectors):
+            found = "both" if selectors else "neither; usual cause: an empty variable"
+            raise click.UsageError(
+                f"expected ids or options that select deliveries, or --all, found {found}"
+            )
+        return super().begin(dry_run=dry_run)
+
+    @override
     def progress(self, state: Operation) -> str:
         lost = f", {state['gone']} no longer in the log" if state["gone"] else ""
         return f"{state['replayed']} of {counted(state['matched'], *self.nouns)}{lost}"
+
+    @override
+    def summary(self, state: Operation) -> str:
+        return super().summary(state) if state["matched"] else "No delivery matches."
 
 
 @click.command(
@@ -30,7 +44,7 @@ class _Replay(Order):
         "headwater replay --type sleep --since 2026-07-01T00:00:00Z --rate 200",
         "headwater replay --partition 3 --from 1000 --to 2000 --yes",
         "headwater replay 0d1e… 77ab…      by id",
-        "headwater replay                  all deliveries",
+        "headwater replay --all            all deliveries",
         "headwater replay --follow 01J…    follow one that was begun before",
     )
 )
@@ -43,17 +57,19 @@ class _Replay(Order):
 @click.option("--partition", type=click.IntRange(0), help="Only this partition of webhooks.")
 @click.option("--from", "from_", type=click.IntRange(0), help="With --partition: first offset.")
 @click.option("--to", type=click.IntRange(0), help="With --partition: last offset.")
+@click.option("--all", is_flag=True, help="All deliveries.")
 @click.option("--rate", type=click.IntRange(1), help="Limit of deliveries a second.")
 @order_command
 def replay(api: Api, **filters: Any) -> Order:  # noqa: ANN401 (fields of the route)
-    """Process deliveries again: those that match all options.
+    """Process deliveries again: those that match all options, or --all.
 
     Rows do not change, unless a normalizer now accepts deliveries that were dead. A replay
     continues if this command or a worker ends.
     """
     names = {"type_": "type", "from_": "from"}
     fields = {names.get(name, name): value for name, value in filters.items()}
-    return _Replay(api, {name: value for name, value in fields.items() if value not in (None, ())})
+    chosen = {name: value for name, value in fields.items() if value not in (None, ())}
+    return _Replay(api, {name: value for name, value in chosen.items() if value is not False})
 
 
 # -- `headwater instances prune`

@@ -181,6 +181,14 @@ listen_options: Final = combined(
     ),
 )
 
+processes_option: Final = click.option(
+    "--processes",
+    type=int,
+    metavar="N",
+    help="Start N processes, which share the work; restart one that ends. Default: "
+    "HEADWATER_PROCESSES, else one.",
+)
+
 data_dir_option: Final = click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),

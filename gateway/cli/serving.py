@@ -3,14 +3,17 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from headwater.gateway.api.app import Ports, create_app, end_streams
 from headwater.gateway.api.front import front_of
-from headwater.gateway.api.server import refuse_taken_port
+from headwater.gateway.api.group_metrics import MetricsFolder
+from headwater.gateway.api.listening import listen
 from headwater.gateway.api.server import serve as serve_app
 from headwater.gateway.api.wiping import Wiping
 from headwater.gateway.api.workflows.authorization import load_hooks
@@ -21,20 +24,29 @@ from headwater.gateway.cli.user_tokens import for_users
 from headwater.gateway.client.requests import buffered_random, ulid_source
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
-from headwater.gateway.settings.process import begin_service, process_name
+from headwater.gateway.settings.process import (
+    GroupProcess,
+    begin_service,
+    group_process,
+    process_name,
+)
 from headwater.gateway.settings.settings import Settings
-from headwater.gateway.settings.sources import sources_with_secrets
+from headwater.gateway.settings.sources import sources_of, sources_with_secrets
+from headwater.processors.kafka_sources import KafkaSource
 from headwater.processors.providers.provider import Placement
-from headwater.processors.sources import providers_of
+from headwater.processors.sources import AnySource, kafka_sources, providers_of
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
+from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.membership import system_membership
+from headwater.streams.kafka.schema_registry import SchemaRegistry
 from headwater.streams.kafka.topics import check_topics
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
+from headwater.streams.pipeline.topic_consumer import TopicConsumer
 from headwater.streams.pipeline.webhook_log import WebhookLog
 from headwater.streams.pipeline.wiping import WipeLog
 from headwater.streams.process_tuning import run_as_batch
@@ -51,9 +63,11 @@ def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
 
 
 async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
-    refuse_taken_port(settings.host, settings.port)
+    group = group_process()
+    listening = None if group.shares_port else listen(settings.host, settings.port)
     cluster = cluster_of(settings)
-    sources = sources_with_secrets(settings, os.environ)
+    topics = kafka_sources(sources_of(settings))
+    sources: list[AnySource] = [*sources_with_secrets(settings, os.environ), *topics]
     reader = Reader(dsn_of(settings))
     new_id = ulid_source(clock, os.urandom)
     ports = Ports(
@@ -76,18 +90,56 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
         ),
         clock=clock,
         new_request_id=ulid_source(clock, buffered_random(os.urandom)),
+        metrics_folder=_metrics_folder(group),
     )
     app = create_app(settings, sources, ports)
     # Deliveries are accepted at once, also without Kafka, in schemas that all releases read.
     with system_membership(cluster, f"gateway {process_name()}") as membership:
         membership.start()
-        serving = serve_app(
-            front_of(app),
-            host=settings.host,
-            port=settings.port,
-            end_streams=lambda: end_streams(app),
+        # Not earlier: connections would wait for this process while others are idle.
+        listening = listening or listen(settings.host, settings.port, shared=True)
+        serving = serve_app(front_of(app), listening, end_streams=lambda: end_streams(app))
+        async with consuming(settings, topics, ports, cluster):
+            await _serve_while_topics_are_safe(cluster, serving)
+
+
+@asynccontextmanager
+async def consuming(
+    settings: Settings, sources: Sequence[KafkaSource], ports: Ports, cluster: Cluster
+) -> AsyncGenerator[None]:
+    """Consume the topics of sources in the background while the context is open."""
+    avro = any(source.format == "avro" for source in sources)
+    registry = SchemaRegistry(settings.schema_registry) if avro else None
+    evaluates = any(located.expression for source in sources for located in source.fields.values())
+    evaluator = started_evaluator(DELIVERY_LIMITS) if evaluates else None
+    consumers = [
+        TopicConsumer(
+            source,
+            cluster=cluster,
+            group=f"{settings.app_id}-source-{source.name}",
+            append=ports.log.append,
+            answered=ports.answers.record,
+            registry=registry if source.format == "avro" else None,
+            evaluator=evaluator,
+            clock=ports.clock,
         )
-        await _serve_while_topics_are_safe(cluster, serving)
+        for source in sources
+    ]
+    tasks = [asyncio.create_task(consumer.run()) for consumer in consumers]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if registry is not None:
+            await registry.stop()
+        if evaluator is not None:
+            evaluator.close()
+
+
+def _metrics_folder(group: GroupProcess) -> MetricsFolder | None:
+    return MetricsFolder(Path(group.metrics), os.getpid()) if group.metrics else None
 
 
 def _workflow_ports(

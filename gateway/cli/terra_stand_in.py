@@ -9,7 +9,8 @@ import click
 import msgspec
 import uvloop
 
-from headwater.gateway.api.server import refuse_taken_port, serve
+from headwater.gateway.api.listening import listen
+from headwater.gateway.api.server import serve
 from headwater.gateway.cli.options import examples, settings_from
 from headwater.gateway.cli.output import say
 from headwater.gateway.local.terra_stand_in.app import CONTROL, create_stand_in
@@ -23,6 +24,7 @@ from headwater.streams.clock import now_ms
 
 #: Only loopback: a client that reaches the stand-in can read uploaded files.
 _HOST = "127.0.0.1"
+_WIDGET_PATH = "/auth/generateWidgetSession"
 
 
 @click.command(
@@ -83,7 +85,6 @@ def terra_stand_in(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
     os.umask(0o077)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    refuse_taken_port(_HOST, port)
     setup = StandIn(
         target=target or f"{url_of(settings)}/webhooks/terra",
         secret=_secret(settings),
@@ -91,7 +92,7 @@ def terra_stand_in(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
         file=file,
         seed=seed,
         data=not without_data,
-        widget_path=settings.terra_widget_path,
+        widget_path=_widget_path(settings.terra_widget_path),
         lab_field=settings.terra_lab_field,
         lab_shape=lab_shape,
     )
@@ -101,11 +102,12 @@ def terra_stand_in(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
         raise click.UsageError(
             f"--file: expected a file of a stand-in, found another: {error}"
         ) from error
+    listening = listen(_HOST, port)
     say(
         f"This is a stand-in for Terra: it serves {setup.url}/v2 with people who do not exist, and "
         f"posts to {setup.target}. {setup.url}{CONTROL} shows its state. Ctrl-C stops it."
     )
-    uvloop.run(serve(app, host=_HOST, port=port, end_streams=lambda: None))
+    uvloop.run(serve(app, listening, end_streams=lambda: None))
 
 
 def _secret(settings: Settings) -> str:
@@ -123,3 +125,8 @@ def _fault(text: str) -> InjectedError:
         raise click.UsageError(
             f"--fault: expected a fault as JSON, found {text!r}: {error}"
         ) from error
+
+
+def _widget_path(setting: str) -> str:
+    """Return the path of widget sessions; one on another host is not the stand-in's."""
+    return setting if setting.startswith("/") else _WIDGET_PATH

@@ -6,6 +6,7 @@ its own, over HTTP like any producer, so that Ctrl-C works at any time.
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import shlex
 import signal
@@ -20,9 +21,10 @@ from urllib.parse import urljoin
 import httpx
 from pydantic import SecretStr
 
-from headwater.gateway.api.server import refuse_taken_port
+from headwater.gateway.api.listening import listen
 from headwater.gateway.cli.demo import DEMO_APP, DayFailed, DayShow, WorkflowShow, key_for_example
 from headwater.gateway.cli.output import counted, say
+from headwater.gateway.cli.process_group import command, several, sharing_port
 from headwater.gateway.cli.starting import pipeline_rules, rules_without_app
 from headwater.gateway.cli.user_tokens import with_development_issuer
 from headwater.gateway.cli.work import declared_by
@@ -34,6 +36,7 @@ from headwater.gateway.settings.addresses import url_of
 from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.environment import environment
 from headwater.gateway.settings.privacy import close_environment
+from headwater.gateway.settings.process import GroupProcess
 from headwater.gateway.settings.settings import BUILTIN_APP, Settings
 from headwater.gateway.settings.sources import sources_with_secrets, with_development_sources
 from headwater.projections.errors import MigrationChanged
@@ -48,12 +51,15 @@ from headwater.streams.kafka.topics import (
     create_topics,
     describe_catalog,
 )
+from headwater.streams.process_tuning import usable_cores
 
 _HEALTH_TIMEOUT_S: Final = 2.0
 #: Port of Terra's stand-in, unless it is taken.
 _STAND_IN_PORT: Final = 8091
 #: Developer id and API key for the stand-in.
 _STAND_IN_KEY: Final = "stand-in"
+#: Hyperthreads up to which there is one process of each kind.
+_FEW_CORES: Final = 2
 
 
 @dataclass(slots=True)
@@ -93,10 +99,14 @@ def run_up(
     # Fails for sources without secrets before anything is started.
     sources_with_secrets(settings, os.environ)
     declared = _report_app(settings)
+    settings = _with_processes(settings, usable_cores())
     result = _Result()
-    with Supervisor(data_dir=settings.data_dir, report=say) as supervisor:
+    with (
+        contextlib.ExitStack() as exits,
+        Supervisor(data_dir=settings.data_dir, report=say) as supervisor,
+    ):
         # Not earlier: processes of a killed Headwater may still listen until here.
-        refuse_taken_port(settings.host, settings.port)
+        listen(settings.host, settings.port).close()
         external_kafka, external_postgres = bool(settings.kafka), bool(settings.postgres)
         settings = _with_servers(settings, supervisor)
         asyncio.run(_make_topics(settings, declared, embedded=not external_kafka))
@@ -104,19 +114,26 @@ def run_up(
         if show_day and not settings.app:
             settings = settings.model_copy(update={"app": DEMO_APP})
         settings, stand_in = _with_terra(settings)
-        supervisor.start(*stand_in, *process_specs(settings, reload=reload))
+        shared = GroupProcess()
+        if settings.processes > 1:
+            settings, shared = exits.enter_context(sharing_port(settings))
+        supervisor.start(*stand_in, *process_specs(settings, shared, reload=reload))
         if show_day:
             show = _Show(settings, clock, result, then_stop=then_stop)
             threading.Thread(target=show.run, name="demo day", daemon=True).start()
         else:
-            say(f"Logs are in {settings.data_dir / 'logs'}")
-            if not external_postgres:  # Another database's address may contain a password.
-                say(f"The rows, in SQL: {psql_program()} {shlex.quote(settings.postgres)}")
-            key = key_for_example("admin_key", settings.admin_key.get_secret_value())
-            say(f"The console, in a browser: {url_of(settings)}/console; the key is {key}")
-            say(f"Headwater is up at {url_of(settings)}; Ctrl-C stops it.")
+            _report_addresses(settings, embedded=not external_postgres)
         supervisor.watch()
     return result.failure
+
+
+def _report_addresses(settings: Settings, *, embedded: bool) -> None:
+    say(f"Logs are in {settings.data_dir / 'logs'}")
+    if embedded:  # Another database's address may contain a password.
+        say(f"The rows, in SQL: {psql_program()} {shlex.quote(settings.postgres)}")
+    key = key_for_example("admin_key", settings.admin_key.get_secret_value())
+    say(f"The console, in a browser: {url_of(settings)}/console; the key is {key}")
+    say(f"Headwater is up at {url_of(settings)}; Ctrl-C stops it.")
 
 
 def _report_app(settings: Settings) -> Declarations:
@@ -228,28 +245,57 @@ def _answers(url: str) -> bool:
         return False
 
 
-def process_specs(settings: Settings, *, reload: bool = False) -> tuple[ProcessSpec, ...]:
-    """Return Headwater's own processes, in the order in which they are started."""
+def _with_processes(settings: Settings, cores: int) -> Settings:
+    """Return settings with a number of processes of each kind, which is reported if it is chosen.
+
+    One with up to two cores. With more, half as many as cores, so that the gateways and workers of
+    one kind of load can use all cores together; at most one for each partition, because a worker
+    without a partition has no work.
+    """
+    if settings.processes:
+        return settings
+    number = 1 if cores <= _FEW_CORES else max(1, min(cores // 2, settings.partitions))
+    if number > 1:
+        say(
+            f"{number} processes each of gateway, pipeline and workflows, for {cores} cores and "
+            f"{settings.partitions} partitions; --processes sets another number"
+        )
+    return settings.model_copy(update={"processes": number})
+
+
+def process_specs(
+    settings: Settings, shared: GroupProcess | None = None, *, reload: bool = False
+) -> tuple[ProcessSpec, ...]:
+    """Return Headwater's own processes, in the order in which they are started.
+
+    Args:
+        settings: Settings; `processes` is the number of gateways and of workers of each kind.
+        shared: What several gateways share.
+        reload: Whether workers load an app again when it changes, and their log lines are shown.
+    """
     url = url_of(settings)
     app = ("--app", settings.app or BUILTIN_APP, *(["--reload"] if reload else []))
 
-    def spec(
+    def specs(
         name: str,
-        *command: str,
+        *arguments: str,
+        number: int = settings.processes,
         ready: Callable[[], bool] = lambda: True,
         shown: Callable[[str], bool] | None = None,
-    ) -> ProcessSpec:
-        argv = (sys.executable, "-m", "headwater", *command)
+    ) -> list[ProcessSpec]:
         # With an app, the pipeline worker would be a workflow worker.
-        own = settings.model_copy(update={"member": f"up-{name}", "app": ""})
-        return ProcessSpec(name=name, argv=argv, env=environment(own), ready=ready, shown=shown)
+        own = settings.model_copy(
+            update={"member": f"up-{name}", "app": "", "processes": max(1, number)}
+        )
+        spec = dataclasses.replace(command(name, *arguments), ready=ready, shown=shown)
+        return several(spec, own, shared if shared and name == "gateway" else GroupProcess())
 
     return (
-        spec("gateway", "serve", ready=lambda: _answers(f"{url}/health/ready")),
+        *specs("gateway", "serve", ready=lambda: _answers(f"{url}/health/ready")),
         # They listen on no port; if one fails, the demo's rows do not arrive.
-        spec("pipeline", "worker"),
-        spec("projector", "project"),
-        spec("workflows", "worker", *app, shown=is_above_info if reload else None),
+        *specs("pipeline", "worker"),
+        *specs("projector", "project", number=1),
+        *specs("workflows", "worker", *app, shown=is_above_info if reload else None),
     )
 
 

@@ -1,4 +1,4 @@
-"""`headwater user`: show or wipe everything about one user."""
+"""`headwater user`: everything about one user, and operations for one user."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from headwater.gateway.cli.api import Api, admin_options, path_of
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import examples
+from headwater.gateway.cli.options import confirm, examples, yes_option
 from headwater.gateway.cli.orders import Operation, Order, order_command
 from headwater.gateway.cli.output import counted
 from headwater.gateway.cli.results import Columns, Result, Table, prints
@@ -16,6 +16,7 @@ from headwater.gateway.cli.results import Columns, Result, Table, prints
 _CONNECTIONS: Final = Columns(
     ("terra_user_id", "provider", "active", "deactivated_at", "scopes"), drops=("scopes",)
 )
+_SOURCES: Final = Columns(("source", "table", "rows", "last"))
 _OUTCOMES: Final = Columns(
     ("received_at", "event_id", "status", "source", "type", "rows", "reason"),
     drops=("source", "rows"),
@@ -31,11 +32,13 @@ _DELETED: Final = Columns(("of", "deleted"))
     epilog=examples(
         "headwater user show user_amara",
         "headwater user show user_amara --json | jq .counts",
+        "headwater user import user_amara --days 365",
+        "headwater user disconnect user_amara",
         "headwater user wipe user_amara",
     ),
 )
 def user() -> None:
-    """Show or wipe everything about one user."""
+    """Show, import, reconcile, disconnect or wipe one user."""
 
 
 @user.command("show", epilog=examples("headwater user show user_amara"))
@@ -43,19 +46,104 @@ def user() -> None:
 @admin_options
 @prints
 def show_user(user_id: str, api: Api) -> Result:
-    """Show a user's connections, number of rows, last deliveries, and waiting deliveries."""
+    """Show a user's connections, number of rows, and last, waiting and dead deliveries.
+
+    Deliveries that died before the user connected are processed by `headwater replay --user ID`.
+    """
     stored: dict[str, Any] = api.get(path_of("admin", "user", user_id))
     counts = [{"table": name, "rows": number} for name, number in stored["counts"].items()]
     tables = [Columns(("table", "rows")).table(counts, "counts")]
+    sources = [
+        {"source": source["source"], "table": name, "rows": number, "last": source["updated_at"]}
+        for source in stored["sources"]
+        for name, number in source["rows"].items()
+    ]
+    if sources:
+        tables.append(_SOURCES.table(sources, "rows by source"))
     for name, title, columns in (
         ("connections", "connections", _CONNECTIONS),
         ("last_outcomes", "last deliveries", _OUTCOMES),
         ("waiting", "waiting deliveries", _OUTCOMES),
+        ("dead", "dead deliveries", _OUTCOMES),
     ):
         if stored[name]:
             tables.append(columns.table(stored[name], title))
     hints = [] if any(stored["counts"].values()) else [f"There is no data of {user_id}."]
     return Result(answer=stored, tables=tables, hints=hints)
+
+
+# -- operations that a workflow carries out
+
+
+def _started(answer: dict[str, Any], what: str) -> Result:
+    """Return the answer of a route that started an instance, with the command to follow it."""
+    instance = answer["instance"]
+    follow = f"headwater instances get {instance['workflow']}/{instance['id']}"
+    return Result(answer=answer, hints=[f"{what}; follow it: {follow}"])
+
+
+@user.command(
+    "import",
+    epilog=examples(
+        "headwater user import user_amara --days 30",
+        "headwater user import user_amara --days 1460 --json | jq .instance",
+    ),
+)
+@click.argument("user_id", metavar="ID")
+@click.option(
+    "--days", type=click.IntRange(1), required=True, help="Past days; at most 1460 are requested."
+)
+@admin_options
+@prints
+def import_user(user_id: str, days: int, api: Api) -> Result:
+    """Request a user's past days from Terra, of all active connections.
+
+    The data arrives as deliveries. Only one import of a user runs at a time.
+    """
+    answer = api.post(path_of("admin", "user", user_id, "import"), {"days": days})
+    connections = counted(answer["connections"], "connection")
+    return _started(answer, f"{counted(answer['days'], 'day')} of {connections} requested")
+
+
+@user.command("reconcile", epilog=examples("headwater user reconcile user_amara"))
+@click.argument("user_id", metavar="ID")
+@admin_options
+@prints
+def reconcile_user(user_id: str, api: Api) -> Result:
+    """Compare a user's connections with Terra's list, and request the last 7 days.
+
+    A connection that only Terra has is opened here, and its last 90 days are requested; one that
+    Terra no longer has is closed.
+    """
+    answer = api.post(path_of("admin", "user", user_id, "reconcile"), {})
+    return _started(answer, "The connections are being compared")
+
+
+@user.command(
+    "disconnect",
+    epilog=examples(
+        "headwater user disconnect user_amara", "headwater user disconnect user_amara --yes"
+    ),
+)
+@click.argument("user_id", metavar="ID")
+@yes_option
+@admin_options
+@prints
+def disconnect_user(user_id: str, yes: bool, api: Api) -> Result:
+    """End all active connections of a user: at Terra, and then here.
+
+    What has arrived stays. The user can connect again at any time.
+    """
+    url = path_of("admin", "user", user_id)
+    if not yes:
+        active = [row for row in api.get(url)["connections"] if row["active"]]
+        names = ", ".join(f"{row['provider']} ({row['terra_user_id']})" for row in active)
+        confirm(f"{user_id} has {names or 'no active connection'}; all would end.", "Continue?")
+    answer = api.post(f"{url}/disconnect", {})
+    return _started(answer, f"{counted(answer['connections'], 'connection')} being ended")
+
+
+# -- wipe
 
 
 class _Wipe(Order):
@@ -71,9 +159,12 @@ class _Wipe(Order):
 
     @override
     def poll(self, state: Operation) -> Operation:
-        # Only the response to the request has the number of files.
+        # Only the response to the request has the number of files and the connections.
         following = super().poll(state)
-        return {**following, "deleted": state.get("deleted", {}) | following["deleted"]}
+        names = ("disconnected", "still_connected")
+        kept: Operation = {name: state[name] for name in names if name in state}
+        deleted = state.get("deleted", {}) | following["deleted"]
+        return {**following, **kept, "deleted": deleted}
 
     @override
     def effect(self, state: Operation) -> str:
@@ -85,6 +176,15 @@ class _Wipe(Order):
     def progress(self, state: Operation) -> str:
         running = "" if state["done"] else " so far; it continues by itself, also after Ctrl-C"
         return f"{counted(sum(state['deleted'].values()), 'record')} deleted{running}"
+
+    @override
+    def summary(self, state: Operation) -> str:
+        left = state.get("still_connected", ())
+        warning = (
+            f"; Terra did not confirm the end of {', '.join(left)}: disconnect them in Terra's "
+            "dashboard, or wipe the user again"
+        )
+        return super().summary(state) + (warning if left else "")
 
     @override
     def tables(self, state: Operation) -> Sequence[Table]:
@@ -103,9 +203,11 @@ class _Wipe(Order):
 @click.argument("user_id", metavar="ID")
 @order_command
 def wipe_user(user_id: str, api: Api) -> Order:
-    """Delete everything that came from a user's deliveries so far.
+    """Delete everything that came from a user's deliveries so far, and end the connections.
 
-    It cannot be undone. Later deliveries are stored again. A wipe that was accepted is completed,
-    even if processes crash meanwhile; repeating it is safe, and shows how much was left.
+    Terra ends them first; if it does not answer within seconds, the command says so at its end, and
+    the wipe goes on. It cannot be undone. For 30 days, later deliveries that name the user are
+    skipped, until the user connects again. A wipe that was accepted is completed, even if processes
+    crash meanwhile; repeating it is safe, and shows how much was left.
     """
     return _Wipe(api, {}, path_of("admin", "user", user_id, "wipe"))

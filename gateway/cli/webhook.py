@@ -21,7 +21,7 @@ from headwater.streams.clock import now_ms
 if TYPE_CHECKING:
     from headwater.gateway.settings.settings import Settings
     from headwater.processors.signature_diagnosis import Diagnosis
-    from headwater.processors.sources import Source
+    from headwater.processors.sources import AnySource, Source
 
 _SOURCES = Columns(
     ("source", "scheme", "provider", "secrets", "paths"), drops=("secrets", "scheme", "provider")
@@ -52,7 +52,7 @@ source_option = click.option(
 @click.command(epilog=examples("headwater sources", "headwater sources --json"))
 @prints
 def sources() -> Result:
-    """List the sources of deliveries: paths, signature schemes and providers.
+    """List the sources of deliveries: paths or topics, signature schemes and providers.
 
     The file that HEADWATER_SOURCES names defines them. Without one, `headwater up` has the sources
     listed here, and `headwater serve` has a source for every provider, of the same name.
@@ -63,14 +63,23 @@ def sources() -> Result:
     rows = [
         {
             "source": source.name,
-            "scheme": source.scheme.name,
             "provider": source.provider.name if source.provider.types else None,
-            "secrets": _secret_locations(source),
-            "paths": " ".join(source.paths),
+            **_origin(source),
         }
         for source in sources_of(settings)
     ]
     return Result(answer=rows, tables=[_SOURCES.table(rows)])
+
+
+def _origin(source: "AnySource") -> dict[str, str | None]:
+    """Return where the deliveries of a source come from."""
+    from headwater.processors.kafka_sources import KafkaSource  # noqa: PLC0415 (loads more than --help needs)
+
+    if isinstance(source, KafkaSource):
+        topic = f"topic {source.topic}, {source.format}"
+        return {"scheme": None, "secrets": None, "paths": topic}
+    secrets = _secret_locations(source)
+    return {"scheme": source.scheme.name, "secrets": secrets, "paths": " ".join(source.paths)}
 
 
 def _no_type_header(source: "Source") -> str:

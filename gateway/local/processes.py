@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class RestartPolicy:
         calm_after_s: A process that has run this long is healthy; earlier crashes are forgotten.
         many: This many crashes within `within_s` are reported as a problem, not as accidents.
         within_s: See `many`.
+        first_start_s: A process that exits with an error this soon after its first start is
+            misconfigured, and ends everything. 0 if its readiness shows that.
     """
 
     first_s: float = 0.5
@@ -37,6 +40,7 @@ class RestartPolicy:
     calm_after_s: float = 30.0
     many: int = 5
     within_s: float = 60.0
+    first_start_s: float = 0.0
 
 
 class CrashHistory:
@@ -81,15 +85,20 @@ class ProcessSpec:
         name: Name in messages.
         argv: Command line.
         env: Variables in addition to our own environment.
-        ready: Returns at once whether the process is ready; False while it cannot be reached.
+        ready: Returns at once whether the process is ready; False while it cannot be reached. None
+            if that is not known.
         shown: Whether a line of its log is shown, with the lines that continue it.
     """
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
-    ready: Callable[[], bool]
+    ready: Callable[[], bool] | None = None
     shown: Callable[[str], bool] | None = None
+
+
+#: Log of processes that write to our own stderr.
+OUR_STDERR: Final = Path("/dev/stderr")
 
 
 class ChildProcess(ServerProcess):
@@ -98,15 +107,25 @@ class ChildProcess(ServerProcess):
     def __init__(self, spec: ProcessSpec, log_file: Path) -> None:
         super().__init__(spec.name, log_file, report=lambda _line: None)
         self.spec = spec
-        with contextlib.suppress(FileNotFoundError):  # Keep one earlier log.
-            log_file.replace(log_file.with_suffix(".log.1"))
+        if log_file != OUR_STDERR:
+            with contextlib.suppress(FileNotFoundError):  # Keep one earlier log.
+                log_file.replace(log_file.with_suffix(".log.1"))
 
     @override
     def start(self) -> str:
         """Start the process, without waiting."""
         environment = {**os.environ, **self.spec.env}
         try:
-            self._process = run_logged(self.spec.argv, self.log_file, env=environment)
+            if self.log_file == OUR_STDERR:
+                # By its path, it could not be opened if it is a socket.
+                self._process = subprocess.Popen(  # noqa: S603 (our own command lines)
+                    self.spec.argv,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            else:
+                self._process = run_logged(self.spec.argv, self.log_file, env=environment)
         except OSError as error:
             raise ProcessUnavailable(
                 f"{self.name} could not be started: {error.strerror}: {error.filename}"
@@ -167,6 +186,8 @@ def exit_text(code: int) -> str:
 
 def log_size(process: ServerProcess) -> int:
     """Return the size of a process's log, to know later what it wrote since."""
+    if process.log_file == OUR_STDERR:
+        return 0
     try:
         return process.log_file.stat().st_size
     except FileNotFoundError:
@@ -176,13 +197,16 @@ def log_size(process: ServerProcess) -> int:
 def log_tail(process: ServerProcess, start: int, code: int | None = None) -> str:
     """Quote the end of what a process has logged since its start.
 
-    Nothing is quoted of a process that was killed by SIGKILL: its last line may be hours old.
+    Nothing is quoted of a process that was killed by SIGKILL: its last line may be hours old. Nor
+    of one that logs to our stderr, where the lines are already.
 
     Args:
         process: The process.
         start: Size of its log when it was started.
         code: Its exit code.
     """
+    if process.log_file == OUR_STDERR:
+        return ""
     if code == -signal.SIGKILL:
         return f"Its log is {process.log_file}"
     lines = last_lines(process.log_file, start)

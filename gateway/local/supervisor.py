@@ -1,4 +1,4 @@
-"""Supervisor of `headwater up`: starts, watches, restarts and stops its processes.
+"""Supervisor of `headwater up` and of `--processes`: starts, watches, restarts, stops processes.
 
 Rules:
 1. One thread. Processes are started, watched and stopped by the same loop, so their state is
@@ -6,12 +6,14 @@ Rules:
 2. A signal never interrupts bookkeeping. Its handler raises only where a wait allows it
    (`_interruptible`), and otherwise records the signal for the next such wait.
 3. A process that fails its first start ends everything with one message: it is misconfigured. A
-   process that crashes later is restarted indefinitely: the cause was temporary.
+   process that crashes later is restarted indefinitely: the cause was temporary. Without a sign
+   of readiness, a first start fails by an exit with an error within `RestartPolicy.first_start_s`.
 4. Every process has a session of its own. Only the supervisor receives Ctrl-C, and stops the
    processes in reverse order: processes that were started together stop together, and the servers,
    which are independent, last.
 5. No process outlives us: `gateway.local.reaper` ends them if we are killed. It holds our lock on
    the data directory until then; the next supervisor waits for that.
+6. Without a data directory there is no lock, and the processes write to our stderr.
 """
 
 import contextlib
@@ -30,6 +32,7 @@ from typing import Self, TextIO
 
 from headwater.gateway.local import reaper
 from headwater.gateway.local.processes import (
+    OUR_STDERR,
     ChildProcess,
     CrashHistory,
     LogFollower,
@@ -53,6 +56,14 @@ _STILL_WAITING_EVERY_S = 5.0
 _ORPHANS_TIMEOUT_S = 30.0
 
 
+class FirstStartFailed(ProcessUnavailable):
+    """A process exited with an error soon after its first start: it is misconfigured."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class _StopRequested(BaseException):
     """Ctrl-C or SIGTERM. Not an Exception, so that error handling does not catch it."""
 
@@ -62,7 +73,7 @@ class _Watched:
     """State of a process in the loop."""
 
     process: ServerProcess
-    ready: Callable[[], bool]
+    ready: Callable[[], bool] | None
     deaths: CrashHistory
     started_at: float
     #: Processes of a group stop together; servers are group 0.
@@ -73,6 +84,7 @@ class _Watched:
     pid: int | None = None
     #: Time of its next start; None while it runs.
     restart_at: float | None = None
+    restarted: bool = False
     #: Restarted, but not known to be ready yet.
     returning: bool = False
 
@@ -86,18 +98,23 @@ class Supervisor:
         supervisor.start(gateway, worker)
         supervisor.watch()
     ```
+
+    Attributes:
+        stopped_in_order: False once a process had to be killed to stop it.
     """
 
     def __init__(
         self,
         *,
-        data_dir: Path,
+        data_dir: Path | None = None,
         report: Callable[[str], None],
+        warn: Callable[[str], None] | None = None,
         restarts: RestartPolicy | None = None,
     ) -> None:
-        self._data_dir = data_dir.absolute()
-        self._log_dir = self._data_dir / "logs"
+        self.stopped_in_order = True
+        self._data_dir = data_dir.absolute() if data_dir else None
         self._report = report
+        self._warn = warn or report
         self._restarts = restarts or RestartPolicy()
         self._watched: list[_Watched] = []
         self._groups = 0
@@ -107,9 +124,11 @@ class Supervisor:
         self._stop_requested = False
 
     def __enter__(self) -> Self:
-        make_private_folder(self._log_dir, self._data_dir)
         with contextlib.ExitStack() as exits:
-            claim = exits.enter_context(_claimed(self._data_dir, self._report))
+            claim = None
+            if self._data_dir:
+                make_private_folder(self._data_dir / "logs", self._data_dir)
+                claim = exits.enter_context(_claimed(self._data_dir, self._report))
             self._reaper = exits.enter_context(_reaper(claim))
             exits.enter_context(self._signals())
             self._exit = exits.pop_all()
@@ -138,24 +157,20 @@ class Supervisor:
     def start(self, *specs: ProcessSpec) -> None:
         """Start processes in order, and wait until all of them are ready."""
         self._groups += 1
-        group = [
-            self._watch(
-                ChildProcess(spec, self._log_dir / f"{spec.name}.log"), spec.ready, self._groups
-            )
-            for spec in specs
-        ]
-        self._screens += [
-            LogFollower(self._log_dir / f"{spec.name}.log", spec.shown)
-            for spec in specs
-            if spec.shown is not None
-        ]
+        group = []
+        for spec in specs:
+            process = ChildProcess(spec, self._log_of(spec))
+            group.append(self._watch(process, spec.ready, self._groups))
+            if spec.shown is not None:
+                self._screens.append(LogFollower(process.log_file, spec.shown))
         for watched in group:
             self._report(f"Starting {watched.process.name}")
             watched.process.start()
             self._started(watched)
         for watched in group:
-            self._wait_until_ready(watched)
-            self._report_ready(watched)
+            if watched.ready is not None:
+                self._wait_until_ready(watched, watched.ready)
+                self._report_ready(watched)
 
     def watch(self) -> None:
         """Restart processes that crash, until Ctrl-C or SIGTERM."""
@@ -166,7 +181,12 @@ class Supervisor:
             for watched in self._watched:
                 self._look_at(watched)
 
-    def _watch(self, process: ServerProcess, ready: Callable[[], bool], group: int) -> _Watched:
+    def _log_of(self, spec: ProcessSpec) -> Path:
+        return self._data_dir / "logs" / f"{spec.name}.log" if self._data_dir else OUR_STDERR
+
+    def _watch(
+        self, process: ServerProcess, ready: Callable[[], bool] | None, group: int
+    ) -> _Watched:
         watched = _Watched(
             process=process,
             ready=ready,
@@ -183,6 +203,8 @@ class Supervisor:
         watched.pid = watched.process.pid
         if watched.pid is not None:
             self._reaper(f"+ {watched.pid} {watched.process.stop_signal.value} {watched.group}")
+        if watched.ready is None:
+            self._report(f"{watched.process.name} is running (pid {watched.pid})")
 
     def _ended(self, watched: _Watched) -> None:
         if watched.pid is not None:
@@ -193,9 +215,9 @@ class Supervisor:
         took_s = time.monotonic() - watched.started_at
         self._report(f"{watched.process.name} is ready ({took_s:.1f} s)")
 
-    def _wait_until_ready(self, watched: _Watched) -> None:
+    def _wait_until_ready(self, watched: _Watched, ready: Callable[[], bool]) -> None:
         process, say_at = watched.process, time.monotonic() + _STILL_WAITING_EVERY_S
-        while not watched.ready():
+        while not ready():
             if (code := process.poll()) is not None:
                 raise ProcessUnavailable(
                     f"{process.name} ended while starting ({exit_text(code)}). "
@@ -217,11 +239,24 @@ class Supervisor:
             if time.monotonic() >= watched.restart_at:
                 self._restart(watched)
         elif (code := watched.process.poll()) is not None:
+            self._check_first_start(watched, code)
             ending = log_tail(watched.process, watched.log_from, code)
-            self._report_exit(watched, f"died ({exit_text(code)}). {ending}")
-        elif watched.returning and watched.ready():
+            verb = "died" if code else "ended"
+            self._report_exit(watched, f"{verb} ({exit_text(code)}). {ending}".rstrip())
+        elif watched.returning and watched.ready and watched.ready():
             watched.returning = False
             self._report(f"{watched.process.name} is back")
+
+    def _check_first_start(self, watched: _Watched, code: int) -> None:
+        """Raise `FirstStartFailed` if this is the failure of a first start."""
+        within_s = self._restarts.first_start_s
+        if code > 0 and not watched.restarted and time.monotonic() - watched.started_at < within_s:
+            ending = log_tail(watched.process, watched.log_from, code)
+            raise FirstStartFailed(
+                f"{watched.process.name} ended within {within_s:g} s of its first start "
+                f"({exit_text(code)}); usual cause: its settings or arguments. {ending}".rstrip(),
+                code,
+            )
 
     def _report_exit(self, watched: _Watched, what: str) -> None:
         """Report a crash, and when the process will be restarted."""
@@ -231,16 +266,19 @@ class Supervisor:
         watched.process.kill()  # Its own children may be left.
         self._ended(watched)
         name = watched.process.name
-        self._report(f"{name} {what}\nStarting {name} again in {delay_s:g} s")
+        self._warn(f"{name} {what}")
+        self._warn(f"Starting {name} again in {delay_s:g} s")
         if watched.deaths.are_many_at(now):
             policy = self._restarts
-            self._report(
+            self._warn(
                 f"{name} died {policy.many} times within {policy.within_s:g} s: something is wrong "
-                f"with it. Retrying every {policy.slowest_s:g} s. See {watched.process.log_file}"
+                f"with it. Retrying every {policy.slowest_s:g} s. "
+                f"See {watched.process.log_file if self._data_dir else 'its lines above'}"
             )
 
     def _restart(self, watched: _Watched) -> None:
         watched.started_at, watched.log_from = time.monotonic(), log_size(watched.process)
+        watched.restarted = True
         try:
             with self._interruptible():
                 watched.process.start()
@@ -260,23 +298,25 @@ class Supervisor:
                 for watched in ran:
                     watched.process.ask_to_stop()
             for watched in together:
+                stopped = False
                 if not at_once:
-                    at_once = self._stop_interrupted(watched.process)
+                    stopped, at_once = self._stop(watched.process)
                 watched.process.kill()
                 self._ended(watched)
                 if watched in ran:
-                    how = "killed" if at_once else f"stopped ({time.monotonic() - began:.1f} s)"
+                    self.stopped_in_order &= stopped
+                    took_s = time.monotonic() - began
+                    how = f"stopped ({took_s:.1f} s)" if stopped else "killed"
                     self._report(f"{watched.process.name} {how}")
 
-    def _stop_interrupted(self, process: ServerProcess) -> bool:
-        """Stop a process; return whether a signal ended the wait for it."""
+    def _stop(self, process: ServerProcess) -> tuple[bool, bool]:
+        """Stop a process; return whether it ended in time, and whether a signal ended the wait."""
         try:
             with self._interruptible():
-                process.stop()
+                return process.stop(), False
         except _StopRequested:
             self._report("Killing the remaining processes")
-            return True
-        return False
+            return False, True
 
     def _pause(self) -> None:
         with self._interruptible():
@@ -351,10 +391,10 @@ def _owner_is_running(pid: str) -> bool:
 
 
 @contextlib.contextmanager
-def _reaper(claim: int) -> Iterator[Callable[[str], None]]:
+def _reaper(claim: int | None) -> Iterator[Callable[[str], None]]:
     """Start the program that outlives us if we are killed; yield a function that sends it a line.
 
-    It inherits the lock on our data directory, and so holds it for as long as it lives.
+    It inherits the lock on our data directory, if there is one, and holds it while it lives.
     """
     process = subprocess.Popen(  # noqa: S603 (our own module, by its path: it needs no imports)
         (sys.executable, "-I", "-S", reaper.__file__),
@@ -362,7 +402,7 @@ def _reaper(claim: int) -> Iterator[Callable[[str], None]]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        pass_fds=(claim,),
+        pass_fds=() if claim is None else (claim,),
         env={"PATH": os.defpath},  # Not ours, which contains secrets.
     )
     assert process.stdin is not None  # noqa: S101 (it is a pipe)

@@ -1,4 +1,4 @@
-"""Start of a long-running process: its name, its log, and warnings of connections without TLS."""
+"""Start of a long-running process: its names, its log, and warnings of connections without TLS."""
 
 import logging
 import os
@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
+
 from headwater.gateway.settings.exposure import is_loopback, is_plain_http
 from headwater.gateway.settings.privacy import close_environment
-from headwater.gateway.settings.settings import Settings
+from headwater.gateway.settings.settings import PREFIX, Settings
 
 #: libpq's modes in which a connection is never made without TLS.
 _ENCRYPTED: Final = frozenset({"require", "verify-ca", "verify-full"})
@@ -75,6 +77,36 @@ def _is_local(name: str) -> bool:
     return is_loopback(name.strip("[]"))
 
 
+# -- processes of one command
+
+_VARIABLE: Final = PREFIX + "GROUP_PROCESS"
+_NOTHING: Final = "{}"
+
+
+class GroupProcess(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a process knows that its parent started as one of several, by `--processes`.
+
+    Attributes:
+        name: Its name in the log that all of them share, such as `gateway-2`.
+        shares_port: Whether all of them listen on one port, which the parent has reserved.
+        metrics: Folder where the processes of a gateway share their counters.
+    """
+
+    name: str = ""
+    shares_port: bool = False
+    metrics: str | None = None
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variable of the process, if there is anything to know."""
+        known = msgspec.json.encode(self).decode()
+        return {} if known == _NOTHING else {_VARIABLE: known}
+
+
+def group_process() -> GroupProcess:
+    """Return what this process knows from its parent; the defaults if it was started alone."""
+    return msgspec.json.decode(os.environ.get(_VARIABLE, _NOTHING), type=GroupProcess)
+
+
 # -- start
 
 #: Files of our processes are private.
@@ -96,9 +128,10 @@ def begin_service(settings: Settings) -> None:
 
 def log_to_stderr(settings: Settings) -> None:
     """Log to stderr at the configured level; warn first of connections without TLS."""
+    name = group_process().name
     logging.basicConfig(
         level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        format=f"{name and f'{name} | '}%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
     if settings.log_level != "debug":
@@ -106,5 +139,7 @@ def log_to_stderr(settings: Settings) -> None:
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
         logging.getLogger("httpx").setLevel(logging.WARNING)
+    if name:
+        return  # The parent has warned.
     for line in clear_text_warnings(settings, os.environ):
         _LOG.warning("%s", line)

@@ -183,6 +183,13 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
         description="Address to listen on; anything but loopback needs secrets of your own.",
     )
     port: Port = Field(default=8080, description="Port of the gateway.")
+    processes: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="Processes that `headwater serve` and `headwater worker` start, and `headwater "
+        "up` of each kind; 0 is one, and for `headwater up` a number by cores.",
+    )
     data_dir: Path = Field(
         default=Path(".headwater"),
         description="Folder of the data on this machine: of the embedded Kafka and Postgres, "
@@ -204,7 +211,13 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     sources: str = Field(
         default="",
         description="File of sources, in TOML: who posts deliveries, how they are signed, and "
-        "which provider reads them; empty makes every provider a source.",
+        "which provider reads them; or which topics of other programs are read. Empty makes every "
+        "provider a source.",
+    )
+    schema_registry: str = Field(
+        default="",
+        description="URL of the Confluent-compatible schema registry for topics in Avro; user and "
+        "password may be part of it.",
     )
     admin_key: SecretStr = _key("admin_key", "Key of operators, in the header x-admin-key.")
     read_key: SecretStr = _key("read_key", "Key of readers, as Authorization: Bearer.")
@@ -224,8 +237,8 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     )
     user_prefix: str = Field(
         default="user_",
-        min_length=1,
-        description="Prefix of the reference ids of your users.",
+        description="Prefix of your users' ids: references of deliveries without it name no user. "
+        "Empty accepts all; then every reference must be a user's id.",
     )
     park_for_s: int = Field(
         default=86_400,

@@ -22,11 +22,14 @@ from headwater.gateway.settings.providers import installed_providers, provider_n
 from headwater.gateway.settings.settings import PREFIX, Settings, secrets_variable
 from headwater.processors.signatures import key_of, secret_of
 from headwater.processors.sources import (
+    AnySource,
     Source,
     SourcesInvalid,
+    kafka_sources,
     read_sources,
     source_of,
     webhook_providers,
+    webhook_sources,
 )
 from headwater.schemas.errors import HeadwaterError
 
@@ -41,7 +44,7 @@ def with_development_sources(settings: Settings) -> Settings:
     return settings.model_copy(update={"sources": DEVELOPMENT_SOURCES})
 
 
-def sources_of(settings: Settings) -> tuple[Source, ...]:
+def sources_of(settings: Settings) -> tuple[AnySource, ...]:
     """Return the sources, without their secrets.
 
     Raises:
@@ -64,20 +67,25 @@ def secret_variables(settings: Settings) -> frozenset[str]:
         sources = sources_of(settings)
     except HeadwaterError:
         return frozenset()
-    locations = [source.secret_locations for source in sources if source.secret_locations]
+    locations = [source.secret_locations for source in webhook_sources(sources)]
     return frozenset(name for location in locations for name in location.variables)
 
 
 def sources_with_secrets(settings: Settings, environment: Mapping[str, str]) -> tuple[Source, ...]:
-    """Return the sources with their secrets, after checking all of them.
+    """Return the sources of webhooks with their secrets, after checking all of them.
 
     Raises:
         SourcesInvalid: A source is invalid; the message lists every problem of every source.
         ProviderInvalid: A provider is invalid.
     """
-    problems: list[str] = []
+    configured = sources_of(settings)
+    problems = [
+        f"source {source.name}: expected {PREFIX}SCHEMA_REGISTRY for a topic in Avro, found none"
+        for source in kafka_sources(configured)
+        if source.format == "avro" and not settings.schema_registry
+    ]
     sources = []
-    for source in sources_of(settings):
+    for source in webhook_sources(configured):
         own_problems: list[str] = []
         secrets = _secrets(source, settings, environment, own_problems)
         own_problems += _unusable(source, secrets, settings)
@@ -150,7 +158,8 @@ def _unusable(source: Source, secrets: tuple[str, ...], settings: Settings) -> I
 @cache
 def _development_secrets() -> tuple[str, ...]:
     sources = read_sources(Path(DEVELOPMENT_SOURCES).read_text("utf-8"), {})
-    return tuple(secret for source in sources for secret in source.secret_locations.inline)
+    webhooks = webhook_sources(sources)
+    return tuple(secret for source in webhooks for secret in source.secret_locations.inline)
 
 
 def _invalid(settings: Settings, problems: list[str]) -> SourcesInvalid:

@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings
 from typing_extensions import override
 
-from headwater.gateway.settings.patterns import FORM_FIELD, TERRA_API, URL_PATH
+from headwater.gateway.settings.patterns import FORM_FIELD, TERRA_API, URL_OR_PATH
 from headwater.schemas.errors import Disposition, HeadwaterError
 
 
@@ -27,7 +27,7 @@ class TerraAccess:
         dev_id: Developer id.
         api_key: API key.
         lab_field: Form field of an uploaded lab report.
-        widget_path: Path that starts a widget session.
+        widget_path: Path that starts a widget session, or a URL on another host.
         rate: Requests a second of one process.
     """
 
@@ -81,8 +81,9 @@ class TerraSettings(BaseSettings):
     )
     terra_widget_path: str = Field(
         default="/auth/generateWidgetSession",
-        pattern=URL_PATH,
-        description="Path, below Terra's API, that begins a session to connect a wearable.",
+        pattern=URL_OR_PATH,
+        description="Where a session to connect a wearable begins: a path below Terra's API, or a "
+        "URL on another host, to which Terra's credentials are sent.",
     )
     terra_rate: float = Field(
         default=10.0,

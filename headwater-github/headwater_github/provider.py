@@ -24,9 +24,11 @@ from headwater.schemas.tables import Table
 from headwater_github.tables import PULL_REQUESTS, PUSHES
 
 EVENT: Final = "x-github-event"
+#: States of a pull request; of one second a later one wins.
+_ENDED: Final = ("open", "closed", "merged")
 #: Paths of the columns' values in the payload.
 _PATHS: Final = {
-    PUSHES: {name: name for name in PUSHES.field_names[:-2]}
+    PUSHES: {name: name for name in (*PUSHES.key_names, *PUSHES.column_names)}
     | {
         "repository_id": "repository.id",
         "repository": "repository.full_name",
@@ -34,7 +36,10 @@ _PATHS: Final = {
         "user_id": "sender.id",
         "pusher": "sender.login",
     },
-    PULL_REQUESTS: {name: f"pull_request.{name}" for name in PULL_REQUESTS.field_names[:-2]}
+    PULL_REQUESTS: {
+        name: f"pull_request.{name}"
+        for name in (*PULL_REQUESTS.key_names, *PULL_REQUESTS.column_names)
+    }
     | {
         "repository_id": "repository.id",
         "repository": "repository.full_name",
@@ -119,7 +124,11 @@ def normalize(table: Table, event: WebhookAdmitted, _: str, payload: dict[str, A
     received = _time("", event.received_at_ms // 1000)
     key = tuple(str(values.pop(name) or received) for name in table.key_names)
     changed = read_date(values.get("changed_at") or "")
-    stamp = event.stamp(rank=0 if changed is None else unix_ms(changed))
+    if values.get("merged_at"):
+        values["state"] = "merged"  # GitHub's own state of it is closed.
+    # GitHub's times have whole seconds: of several changes of one, the one that ended it counts.
+    ended = _ENDED.index(values["state"]) if values.get("state") in _ENDED else 0
+    stamp = event.stamp(rank=0 if changed is None else unix_ms(changed) + ended)
     return Normalized((RowUpdate(table, key, values, stamp),))
 
 

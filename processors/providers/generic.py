@@ -9,13 +9,11 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from headwater.processors.input_texts import MAX_ID_CHARS, text_problem
-from headwater.processors.providers.envelope import Routing
+from headwater.processors.providers.envelope import UNKNOWN, Routing
 from headwater.processors.providers.provider import Provider
 from headwater.processors.signature_schemes import SignatureScheme
 from headwater.schemas.errors import PARSE_ERRORS
 
-#: Type of a delivery without a type at the configured location.
-UNKNOWN: Final = "unknown"
 #: Bytes of an encoded text: every character may be two escapes.
 _TEXT_BYTES_MAX: Final = 12 * MAX_ID_CHARS + 2
 #: Digits of a list index in a pointer: up to the thousandth item.
@@ -33,8 +31,8 @@ def generic_provider(
     """Return a provider that reads type and subject, and has no types.
 
     A location is a JSON pointer into the body (it begins with /) or the name of a header, in lower
-    case. A missing value, or one that is not text or a number, is unknown: no delivery is rejected
-    for that.
+    case. A missing value, or one that is not text or a number, is unknown. Only a body that is not
+    JSON is malformed, if its type is in it.
 
     Args:
         name: Name of the source.
@@ -55,6 +53,7 @@ def generic_provider(
         types={},
         headers=tuple(header for header in locations if header and not _is_pointer(header)),
         type_header=None if _is_pointer(type_at) else type_at,
+        type_in_body=_is_pointer(type_at),
     )
 
 

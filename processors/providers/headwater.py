@@ -9,7 +9,13 @@ import msgspec
 from headwater.processors.columns import RowUpdate
 from headwater.processors.input_texts import rfc3339
 from headwater.processors.providers.envelope import Malformed, event_id
-from headwater.processors.providers.provider import CONNECTION, LAB_UPLOAD, DeliveryType, Provider
+from headwater.processors.providers.provider import (
+    CONNECTION,
+    LAB_UPLOAD,
+    AfterWipe,
+    DeliveryType,
+    Provider,
+)
 from headwater.processors.providers.results import (
     SUBMITTED_RANK,
     Effect,
@@ -148,9 +154,15 @@ HEADWATER: Final = Provider(
     scheme=None,
     read=_read,
     types={
-        **_type(LabUploaded, normalize_uploaded, LAB_UPLOADS),
+        # Users upload reports themselves, also after a wipe.
+        **_type(LabUploaded, normalize_uploaded, LAB_UPLOADS, after_wipe=AfterWipe.ACCEPTED),
         **_type(
-            LabSubmitted, normalize_submitted, LAB_UPLOADS, TERRA_LAB_UPLOADS, lookup=LAB_UPLOAD
+            LabSubmitted,
+            normalize_submitted,
+            LAB_UPLOADS,
+            TERRA_LAB_UPLOADS,
+            lookup=LAB_UPLOAD,
+            after_wipe=AfterWipe.ACCEPTED,
         ),
         **_type(
             ConnectionListed, normalize_listed, CONNECTIONS, lookup=CONNECTION, starts=backfill

@@ -10,17 +10,24 @@ point group `headwater.providers`.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
+from msgspec import Raw, json
 from msgspec.structs import replace
 
 from headwater.processors.columns import update_problem
 from headwater.processors.input_texts import check_numbers
 from headwater.processors.providers.envelope import (
     MALFORMED,
+    UNDECODABLE,
+    UNKNOWN,
     UNREADABLE,
     Malformed,
     Routing,
+    event_id,
+    occurrence_of,
+    sent_at_ms,
     user_of,
 )
 from headwater.processors.providers.results import (
@@ -32,7 +39,7 @@ from headwater.processors.providers.results import (
     updates_of,
 )
 from headwater.processors.signature_schemes import SignatureScheme
-from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload
+from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload, excerpt
 from headwater.schemas.records import Delivery, WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import CONNECTIONS, TERRA_LAB_UPLOADS, Owner, Row, Table
 
@@ -89,6 +96,45 @@ class Lookup:
         return value if isinstance(value, str) else None
 
 
+class LatestEvents(NamedTuple):
+    """What a subject's row states about its latest events.
+
+    Attributes:
+        same: Id of the latest event of the same kind; empty if it is not known.
+        opposite_ms: When the latest event of the opposite kind was sent, in Unix milliseconds; None
+            if there was none.
+    """
+
+    same: str = ""
+    opposite_ms: int | None = None
+
+
+class AfterWipe(StrEnum):
+    """What becomes of a delivery that names a wiped user, for some time after the wipe.
+
+    It is skipped, or accepted, or it ends that time because the user has come back.
+    """
+
+    SKIPPED = "skipped"
+    ACCEPTED = "accepted"
+    COMES_BACK = "comes_back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unnamed:
+    """How to find what a delivery without a subject is about, among rows of its user.
+
+    Attributes:
+        table: The table with the rows; all rows of it in the partition are read.
+        find: Returns Headwater's id of one of the user's rows, or None.
+        reason: Why a delivery is skipped that names no user either.
+    """
+
+    table: Table
+    find: Callable[[WebhookAdmitted, Iterable[Row]], str | None]
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryType(Generic[P]):
     """One type of deliveries: how it is decoded, and which rows it fills.
@@ -105,6 +151,10 @@ class DeliveryType(Generic[P]):
         starts: Returns the effects of a delivery that fills its lookup, from the subject's row
             before and after it. It has to return the same when the delivery is processed again.
         other_subject: Returns a second subject; the delivery changes its row of the lookup.
+        latest: Returns the latest events of the subject from its row of the lookup. With it, equal
+            bytes are another event if an opposite one happened in between; without it, a copy.
+        after_wipe: What becomes of it if its user was wiped.
+        unnamed: How to find what a delivery is about that names its user and no subject.
         version: To be increased with every change of the result; rows store it.
     """
 
@@ -116,6 +166,9 @@ class DeliveryType(Generic[P]):
     skips: Callable[[P], str | None] | None = None
     starts: Callable[[WebhookAdmitted, Row | None, Row], tuple[Effect, ...]] | None = None
     other_subject: Callable[[P], str | None] | None = None
+    latest: Callable[[Row | None], LatestEvents] | None = None
+    after_wipe: AfterWipe = AfterWipe.SKIPPED
+    unnamed: Unnamed | None = None
     version: int = 1
     fills_lookup: bool = field(init=False)
 
@@ -176,6 +229,9 @@ class Provider:
         read: Routes a verified body; takes it and those of `headers` that were sent, with lowercase
             names. It may raise MalformedPayload.
         type_header: Header of `headers` that contains the type of a delivery, if any.
+        type_in_body: Whether the type is in the body: one of unknown type has to be JSON.
+        ranges: Paths of the numbers whose plausible ranges the sources file may replace.
+        with_ranges: Returns the provider with other ranges, by path: lowest and highest value.
         skipped: Types that are known and fill nothing.
 
     Raises:
@@ -189,7 +245,10 @@ class Provider:
     skipped: frozenset[str] = frozenset()
     headers: tuple[str, ...] = ()
     type_header: str | None = None
+    type_in_body: bool = False
     more_paths: tuple[str, ...] = ()
+    ranges: frozenset[str] = frozenset()
+    with_ranges: "Callable[[Mapping[str, tuple[float, float]]], Provider] | None" = None
 
     def __post_init__(self) -> None:
         """Reject an invalid declaration."""
@@ -241,15 +300,19 @@ class Provider:
     def route(self, body: bytes, headers: Mapping[str, str]) -> Routing | Malformed:
         """Return the routing of a verified body, or why it has none. Never raises."""
         try:
-            return self.read(body, headers)
+            routing = self.read(body, headers)
+            if self.type_in_body and isinstance(routing, Routing) and routing.type == UNKNOWN:
+                check_json(body)
         except MalformedPayload as error:
-            return Malformed(MALFORMED, error.message)
+            return Malformed(*(_not_text(body) or (MALFORMED, error.message)))
         except Exception as error:  # noqa: BLE001 (a provider's bug must not lose a delivery)
-            return Malformed(MALFORMED, f"expected a readable body, found: {error!r:.200}")
+            detail = f"expected a readable body, found: {error!r:.200}"
+            return Malformed(*(_not_text(body) or (MALFORMED, detail)))
+        return routing
 
     def reroute(self, delivery: WebhookReceived) -> WebhookReceived:
         """Route an unreadable delivery again: its provider may have been fixed since."""
-        routing = self.route(delivery.body, {})
+        routing = self._route_again(delivery)
         if isinstance(routing, Malformed):
             return delivery
         return replace(
@@ -258,12 +321,17 @@ class Provider:
             subject=routing.subject,
             reference=routing.reference,
             updated_at_ms=routing.updated_at_ms,
+            sent_at_ms=sent_at_ms(delivery.sent_at_ms, routing.ordered_ms),
         )
+
+    def _route_again(self, delivery: Delivery) -> Routing | Malformed:
+        names, values = delivery.headers[::2], delivery.headers[1::2]
+        return self.route(delivery.body, dict(zip(names, values, strict=True)))
 
     def _without_type(self, event: WebhookAdmitted) -> Failed | Skipped:
         """Return why a delivery of unknown type is skipped, or why its body is unreadable."""
         if event.type == UNREADABLE:
-            routing = self.route(event.body, {})
+            routing = self._route_again(event)
             if isinstance(routing, Malformed):
                 return Failed(routing.code, routing.detail)
         return Skipped(self._skip_reason(event.type))
@@ -300,6 +368,28 @@ def catalogue_of(providers: Iterable[Provider]) -> Providers:
                         f"{expected}, found {table.name}, whose rows belong to a {table.owner}"
                     )
     return {provider.name: provider for provider in unique}
+
+
+def check_json(body: bytes) -> None:
+    """Check the syntax of a body in linear time; builds no values.
+
+    Raises:
+        MalformedPayload: It is not JSON.
+    """
+    try:
+        body.decode()
+        json.decode(body, type=Raw)
+    except PARSE_ERRORS as error:
+        raise MalformedPayload(f"expected JSON, found {excerpt(body)}: {error}") from error
+
+
+def _not_text(body: bytes) -> tuple[str, str] | None:
+    """Return code and detail of a body that is not text; None for a text."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return UNDECODABLE, f"expected text in UTF-8, found another byte at {error.start}"
+    return None
 
 
 def _with_version(version: int, result: Normalized | Skipped) -> Normalized | Skipped:
@@ -348,6 +438,18 @@ LAB_UPLOAD: Final = Lookup(
 # -- owners
 
 
+class Recurrence(NamedTuple):
+    """How an event that may recur is identified.
+
+    Attributes:
+        same_bytes: The id that the delivery would have without its time.
+        has_own_time: Whether its id has the provider's time, which alone distinguishes events.
+    """
+
+    same_bytes: str
+    has_own_time: bool
+
+
 class Placement(NamedTuple):
     """What determines the owner of a delivery: equal in all gateways and workers of a system.
 
@@ -366,6 +468,15 @@ class Placement(NamedTuple):
         """Return the type of a delivery; None if no provider here declares it."""
         provider = self.providers.get(delivery.source)
         return None if provider is None else provider.types.get(delivery.type)
+
+    def recurrence_of(self, delivery: Delivery) -> Recurrence | None:
+        """Return how a delivery is identified if it is an event that may recur; None otherwise."""
+        kind = self.kind_of(delivery)
+        if kind is None or kind.latest is None:
+            return None
+        parts = (delivery.source, delivery.type, delivery.subject, delivery.body)
+        signed = event_id(*parts, occurrence_of(delivery.sent_at_ms, 0))
+        return Recurrence(event_id(*parts), has_own_time=delivery.event_id != signed)
 
     def user_of(self, delivery: Delivery) -> str | None:
         """Return the user that a delivery names, or None."""

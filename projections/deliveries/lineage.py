@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from psycopg import sql
 
-from headwater.projections.deliveries.queries import DeadLetter, Hop, Outcome
+from headwater.projections.deliveries.queries import DeadLetter, Hop, Outcome, RejectedField
 from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
 from headwater.projections.postgres.statements import (
@@ -63,6 +63,8 @@ class Journey(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     rows: int
     rejected: int
+    rejected_fields: tuple[RejectedField, ...] = ()
+    rejected_fields_total: int = 0
     at: datetime
     position: str
     replay: str = ""

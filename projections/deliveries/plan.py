@@ -24,7 +24,7 @@ from headwater.projections.projector.projection import (
     row_statements,
 )
 from headwater.schemas.codec import decode, record_name
-from headwater.schemas.epochs import CLAIM_KEY, WIPED, epoch_of
+from headwater.schemas.epochs import CLAIM_KEY, HIDDEN, WIPED, epoch_of
 from headwater.schemas.history import SendEvent
 from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_TOPIC
 from headwater.schemas.records import EffectDecided, UserForgotten
@@ -98,7 +98,9 @@ def _read_newest(
         if key in seen:
             continue
         try:
-            if record.value is not None:
+            if HIDDEN in record.headers:
+                rows.delete(table, key, read_key(key))
+            elif record.value is not None:
                 rows.upsert(table, key, read(record.value))
             elif WIPED in record.headers:
                 deleted = _wiped_key(read_key(key))

@@ -24,6 +24,20 @@ class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: int
 
 
+class RejectedField(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of a delivery that was dropped, while the rest of its record was stored.
+
+    Attributes:
+        path: Its dotted path in the delivery.
+        reason: One of not_measured, out_of_range, wrong_type.
+        count: Number of such values.
+    """
+
+    path: str
+    reason: str
+    count: int
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a delivery."""
 
@@ -37,6 +51,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     rows: int
     rejected: int
+    rejected_fields: tuple[RejectedField, ...] = ()
+    rejected_fields_total: int = 0
     partition: int
     offset: int
     received_at: datetime
@@ -188,15 +204,25 @@ class Reader(PooledReader):
         *,
         request_id: str | None = None,
         user_id: str | None = None,
+        event_ids: Collection[str] = (),
         level: str | None = None,
         limit: int,
     ) -> list[Trace]:
-        """Return traces, newest first. With `request_id`, other filters are ignored."""
+        """Return traces, newest first. With `request_id`, other filters are ignored.
+
+        Args:
+            request_id: Only those of this request.
+            user_id: Only those of this user, and of `event_ids`.
+            event_ids: Deliveries that name no user, but are the user's.
+            level: Only those of this level.
+            limit: How many, at most.
+        """
         limit = bounded(limit)
-        query = _traces_query(request_id, user_id, level)
+        query = _traces_query(request_id, user_id, event_ids, level)
         if query is None:
             return []
-        rows = await self.answers(query, request_id=request_id, user_id=user_id, limit=limit)
+        named = {"request_id": request_id, "user_id": user_id, "event_ids": list(event_ids)}
+        rows = await self.answers(query, **named, limit=limit)
         return msgspec.convert(rows, list[Trace])
 
     async def dead_letters(
@@ -266,18 +292,24 @@ class Reader(PooledReader):
         return await self.answers(statement(query), **parameters)
 
 
-def _traces_query(request_id: str | None, user_id: str | None, level: str | None) -> bytes | None:
+def _traces_query(
+    request_id: str | None, user_id: str | None, event_ids: Collection[str], level: str | None
+) -> bytes | None:
     """Return the query for these filters; None for an unknown level."""
     if request_id is not None:
         return statement("traces_by_request")
     if level not in (None, *_LEVELS):
         return None
-    return _newest_traces(level, of_user=user_id is not None)
+    return _newest_traces(level, of_user=user_id is not None, with_others=bool(event_ids))
 
 
 @cache
-def _newest_traces(level: str | None, *, of_user: bool) -> bytes:
-    conditions: list[sql.Composable] = [sql.SQL("user_id = %(user_id)s")] if of_user else []
+def _newest_traces(level: str | None, *, of_user: bool, with_others: bool) -> bytes:
+    conditions: list[sql.Composable] = []
+    if of_user and with_others:  # Rare, because Postgres sorts all traces of the user then.
+        conditions.append(sql.SQL("(user_id = %(user_id)s or event_id = any(%(event_ids)s))"))
+    elif of_user:
+        conditions.append(sql.SQL("user_id = %(user_id)s"))
     if level is not None:
         # A literal: with a parameter, Postgres could not choose the partial index.
         conditions.append(sql.SQL("level = {}").format(sql.Literal(level)))

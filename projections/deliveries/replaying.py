@@ -5,8 +5,9 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
+from headwater.projections.deliveries.users import subjects_of
 from headwater.projections.postgres.connections import PooledReader
-from headwater.projections.postgres.statements import filled, template
+from headwater.projections.postgres.statements import filled, statement, template
 
 _IDS_MAX: Final = 10_000
 #: Characters of a text.
@@ -17,21 +18,20 @@ _MATCHED: Final = filled("replay_matched", selected=_SELECTED)
 _PAGE: Final = filled("replay_page", selected=_SELECTED)
 
 
-_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=_OFFSET_MAX)]
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Filter of deliveries: all fields that are set must match.
+    """Filter of deliveries of any user: all fields that are set must match.
 
     `since` and `until` are RFC 3339 and refer to the time of receipt. `from` and `to` are offsets
     of the partition, inclusive.
     """
 
-    ids: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=_IDS_MAX)] | None = None
-    source: _Text | None = None
-    type: _Text | None = None
-    user_id: _Text | None = None
+    ids: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=_IDS_MAX)] | None = None
+    source: Text | None = None
+    type: Text | None = None
     since: str | None = None
     until: str | None = None
     partition: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
@@ -62,32 +62,50 @@ class Matched(msgspec.Struct, frozen=True, kw_only=True):
         return ReplayCursor(self.received_at.isoformat(), self.event_id)
 
 
-async def matched(reader: PooledReader, selection: Selection) -> int:
-    """Return the number of deliveries.
+async def matched(reader: PooledReader, selection: Selection, user_id: str | None) -> int:
+    """Return the number of deliveries, of a user or of all.
 
     Raises:
         StoreUnavailable: Postgres does not answer.
     """
-    rows = await reader.answers(_MATCHED, **_parameters(selection))
+    rows = await reader.answers(_MATCHED, **await _parameters(reader, selection, user_id))
     return int(rows[0]["matched"]) if rows else 0
 
 
 async def page(
-    reader: PooledReader, selection: Selection, after: ReplayCursor, limit: int
+    reader: PooledReader,
+    selection: Selection,
+    user_id: str | None,
+    after: ReplayCursor,
+    limit: int,
 ) -> list[Matched]:
-    """Return the next deliveries after a position.
+    """Return the next deliveries after a position, of a user or of all.
 
     Raises:
         StoreUnavailable: Postgres does not answer.
     """
-    parameters = {**_parameters(selection), **after._asdict(), "limit": limit}
-    rows = await reader.answers(_PAGE, **parameters)
+    parameters = await _parameters(reader, selection, user_id)
+    rows = await reader.answers(_PAGE, **parameters, **after._asdict(), limit=limit)
     return msgspec.convert(rows, list[Matched])
 
 
-def _parameters(selection: Selection) -> dict[str, Any]:
+async def user_with_digest(reader: PooledReader, user_sha256: str) -> str | None:
+    """Return the user with a digest; None if no delivery names one, as after a wipe.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await reader.answers(statement("user_with_digest"), user_sha256=user_sha256)
+    return rows[0]["user_id"] if rows else None
+
+
+async def _parameters(
+    reader: PooledReader, selection: Selection, user_id: str | None
+) -> dict[str, Any]:
     return {
         **msgspec.structs.asdict(selection),
+        "user_id": user_id,
+        "subjects": [] if user_id is None else await subjects_of(reader, user_id),
         "ids": None if selection.ids is None else list(selection.ids),
         "since": selection.since or "-infinity",
         "until": selection.until or "infinity",

@@ -1,7 +1,7 @@
 """Everything about one user: connections, rows, outcomes, waiting deliveries, wipe progress."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -49,10 +49,24 @@ async def waiting_of(
     return msgspec.convert(rows, tuple[Outcome, ...])
 
 
+async def dead_without_user(
+    reader: PooledReader, subjects: Sequence[str], *, limit: int
+) -> tuple[Outcome, ...]:
+    """Return the outcomes of deliveries that died before the user of their subject connected.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    query = statement("dead_without_user")
+    rows = await reader.answers(query, subjects=list(subjects), limit=limit)
+    return msgspec.convert(rows, tuple[Outcome, ...])
+
+
 # -- one user
 
-#: Outcomes shown, both of finished and of waiting deliveries.
+#: Outcomes shown of finished, of waiting and of dead deliveries.
 _OUTCOMES_SHOWN: Final = 20
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,18 +81,30 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     deactivated_at: datetime | None
 
 
+class SourceRows(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's rows of one source, by table, and when one was last written."""
+
+    source: str
+    rows: dict[str, int]
+    updated_at: datetime
+
+
 class UserWhole(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a user.
 
     `counts` are by table, plus `raw_events`, the user's deliveries, and `dead_letters`, those of
-    them that could not be processed completely.
+    them that are still not processed completely. `sources` are rows by source. `dead` are the
+    latest deliveries that are still dead, also of the user's connections before they were the
+    user's.
     """
 
     user_id: str
     connections: tuple[Connection, ...]
     counts: dict[str, int]
+    sources: tuple[SourceRows, ...]
     last_outcomes: tuple[Outcome, ...]
     waiting: tuple[Outcome, ...]
+    dead: tuple[Outcome, ...]
 
 
 def _count_query(table: Table) -> bytes:
@@ -94,6 +120,11 @@ def _subjects_query(table: Table) -> bytes:
 
 
 _COUNTS: Final = {table.name: _count_query(table) for table in ALL_TABLES if names_user(table)}
+_SOURCES: Final = {
+    table.name: filled("sources_of_user", table=sql.Identifier(table.name))
+    for table in ALL_TABLES
+    if names_user(table) and "source" in table.key_names
+}
 _SUBJECTS: Final = tuple(
     _subjects_query(table)
     for table in ALL_TABLES
@@ -111,6 +142,17 @@ async def subjects_of(reader: PooledReader, user_id: str) -> list[str]:
     return sorted({row["subject"] for row in rows})
 
 
+async def dead_before_connecting(reader: PooledReader, user_id: str, limit: int) -> list[str]:
+    """Return the deliveries of a user that died before the user connected, newest first.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    subjects = await subjects_of(reader, user_id)
+    dead = await dead_without_user(reader, subjects, limit=limit)
+    return [outcome.event_id for outcome in dead]
+
+
 async def connections_of(reader: PooledReader, user_id: str) -> tuple[Connection, ...]:
     """Return the connections of a user, including closed ones.
 
@@ -119,6 +161,16 @@ async def connections_of(reader: PooledReader, user_id: str) -> tuple[Connection
     """
     rows = await reader.answers(statement("connections_of_user"), user_id=user_id)
     return msgspec.convert(rows, tuple[Connection, ...])
+
+
+async def lab_status(reader: PooledReader, upload_id: str) -> str | None:
+    """Return the `terra_status` of an uploaded lab report; None if there is no such upload.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await reader.answers(statement("lab_status"), upload_id=upload_id)
+    return rows[0]["terra_status"] if rows else None
 
 
 async def user_whole(reader: PooledReader, user_id: str) -> UserWhole:
@@ -135,18 +187,34 @@ async def user_whole(reader: PooledReader, user_id: str) -> UserWhole:
     for name, query in _COUNTS.items():
         for row in await read(query):
             counts[name] = row["rows"]
-    for row in await read(statement("deliveries_of_user")):
+    subjects = await subjects_of(reader, user_id)
+    for row in await read(statement("deliveries_of_user"), subjects=subjects):
         counts |= row
     connections = await connections_of(reader, user_id)
     outcomes = await read(statement("outcomes_of_user"), limit=_OUTCOMES_SHOWN)
-    subjects = await subjects_of(reader, user_id)
+    dead = await read(statement("dead_of_user"), subjects=subjects, limit=_OUTCOMES_SHOWN)
     return UserWhole(
         user_id=user_id,
         connections=connections,
         counts=msgspec.convert(counts, dict[str, int]),
+        sources=await _sources_of(reader, user_id),
         last_outcomes=msgspec.convert(outcomes, tuple[Outcome, ...]),
         waiting=await waiting_of(reader, subjects, limit=_OUTCOMES_SHOWN),
+        dead=msgspec.convert(dead, tuple[Outcome, ...]),
     )
+
+
+async def _sources_of(reader: PooledReader, user_id: str) -> tuple[SourceRows, ...]:
+    sources: dict[str, SourceRows] = {}
+    for table, query in _SOURCES.items():
+        for row in await reader.answers(query, user_id=user_id):
+            before = sources.get(row["source"])
+            sources[row["source"]] = SourceRows(
+                source=row["source"],
+                rows={**(before.rows if before else {}), table: row["rows"]},
+                updated_at=max(row["updated_at"], before.updated_at if before else _EARLIEST),
+            )
+    return tuple(sources[source] for source in sorted(sources))
 
 
 # -- progress of a wipe

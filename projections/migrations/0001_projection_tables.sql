@@ -79,6 +79,7 @@ create table daily_summary (
     spo2 double precision,
     respiratory_rate double precision,
     skin_temperature double precision,
+    utc_offset_minutes bigint,
     column_sources json not null,
     changed_in xid8 not null default pg_current_xact_id(),
     updated_at timestamptz not null,
@@ -92,19 +93,19 @@ comment on column daily_summary.user_id is 'User id.';
 comment on column daily_summary.source is 'The wearable''s maker, lower case, for example garmin.';
 comment on column daily_summary.datetime is 'The day, YYYY-MM-DD, in the record''s own time zone.';
 comment on column daily_summary.steps is 'Steps walked.';
-comment on column daily_summary.resting_heart_rate is 'Beats per minute; from sleep if available, else from the day.';
-comment on column daily_summary.heart_rate_variability is 'RMSSD in milliseconds; from sleep if available, else from the day.';
+comment on column daily_summary.resting_heart_rate is 'Beats per minute; of the main sleep that ended on this day if it has one, else of the day.';
+comment on column daily_summary.heart_rate_variability is 'RMSSD in milliseconds; of the main sleep if it has one, else of the day.';
 comment on column daily_summary.active_zone_minutes is 'Minutes of low, moderate and vigorous activity together.';
 comment on column daily_summary.fatburn_active_zone_minutes is 'Minutes of low intensity.';
 comment on column daily_summary.cardio_active_zone_minutes is 'Minutes of moderate intensity.';
 comment on column daily_summary.peak_active_zone_minutes is 'Minutes of vigorous intensity.';
 comment on column daily_summary.stress_management_score is 'Average stress level, 0 to 100.';
 comment on column daily_summary.strain is 'Strain (Whoop: 0 to 21).';
-comment on column daily_summary.recovery_score is 'Recovery, 0 to 100; Whoop''s readiness if recovery is missing.';
-comment on column daily_summary.sleep_score is 'Sleep score, 0 to 100.';
-comment on column daily_summary.sleep_minutes is 'Minutes asleep, of the main sleep that ended on this day.';
-comment on column daily_summary.bed_time is 'Start of that sleep, RFC 3339 with the record''s own offset.';
-comment on column daily_summary.wake_up_time is 'End of that sleep, RFC 3339 with the record''s own offset.';
+comment on column daily_summary.recovery_score is 'Recovery, 0 to 100, of the main sleep if it has one, else of the day; Whoop''s readiness if its recovery is missing.';
+comment on column daily_summary.sleep_score is 'Sleep score, 0 to 100, of the main sleep if it has one, else of the day.';
+comment on column daily_summary.sleep_minutes is 'Minutes asleep, of the main sleep that ended on this day: the longest that is not a nap. The columns from here to skin_temperature are all of that sleep.';
+comment on column daily_summary.bed_time is 'Start of that sleep; local time is utc_offset_minutes later.';
+comment on column daily_summary.wake_up_time is 'End of that sleep; local time is utc_offset_minutes later.';
 comment on column daily_summary.deep_sleep_minutes is 'Minutes of deep sleep.';
 comment on column daily_summary.rem_sleep_minutes is 'Minutes of REM sleep.';
 comment on column daily_summary.light_sleep_minutes is 'Minutes of light sleep.';
@@ -116,6 +117,7 @@ comment on column daily_summary.awake_percent is 'Awake time as a percentage of 
 comment on column daily_summary.spo2 is 'Average blood oxygen saturation, percent.';
 comment on column daily_summary.respiratory_rate is 'Average breaths per minute.';
 comment on column daily_summary.skin_temperature is 'Deviation from the wearer''s baseline, degrees Celsius.';
+comment on column daily_summary.utc_offset_minutes is 'Offset of local time from UTC in minutes: at the end of the main sleep, else at the beginning of the day.';
 comment on column daily_summary.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
 comment on column daily_summary.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
 comment on column daily_summary.updated_at is 'When the projector last wrote the row.';
@@ -126,6 +128,9 @@ create table sleep_sessions (
     end_time timestamptz,
     is_nap boolean,
     raw json,
+    summary_id text,
+    is_main boolean,
+    utc_offset_minutes bigint,
     column_sources json not null,
     changed_in xid8 not null default pg_current_xact_id(),
     updated_at timestamptz not null,
@@ -134,13 +139,16 @@ create table sleep_sessions (
 
 create index sleep_sessions_changed on sleep_sessions (changed_in);
 
-comment on table sleep_sessions is 'One sleep. Topic sleep-sessions.';
+comment on table sleep_sessions is 'One sleep; a later version of a sleep replaces it. Topic sleep-sessions.';
 comment on column sleep_sessions.user_id is 'User id.';
 comment on column sleep_sessions.source is 'The wearable''s maker, lower case, for example garmin.';
 comment on column sleep_sessions.start_time is 'Start of the sleep, RFC 3339 in UTC.';
 comment on column sleep_sessions.end_time is 'End of the sleep, RFC 3339 in UTC.';
 comment on column sleep_sessions.is_nap is 'True for a nap; naps are not part of daily_summary.';
 comment on column sleep_sessions.raw is 'The record as Terra sent it, JSON text byte for byte.';
+comment on column sleep_sessions.summary_id is 'Terra''s id of the sleep, if it has one; a later sleep with the same id replaces it.';
+comment on column sleep_sessions.is_main is 'True for the main sleep of the day on which it ended, which daily_summary describes.';
+comment on column sleep_sessions.utc_offset_minutes is 'Offset of local time from UTC at its end, in minutes.';
 comment on column sleep_sessions.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
 comment on column sleep_sessions.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
 comment on column sleep_sessions.updated_at is 'When the projector last wrote the row.';
@@ -148,8 +156,8 @@ create table activities (
     user_id text not null check (user_id <> ''),
     source text not null,
     start_time timestamptz not null,
+    summary_id text not null,
     end_time timestamptz,
-    summary_id text,
     type bigint,
     name text,
     duration_seconds double precision,
@@ -160,20 +168,21 @@ create table activities (
     max_heart_rate double precision,
     strain double precision,
     raw json,
+    utc_offset_minutes bigint,
     column_sources json not null,
     changed_in xid8 not null default pg_current_xact_id(),
     updated_at timestamptz not null,
-    primary key (user_id, source, start_time)
+    primary key (user_id, source, start_time, summary_id)
 );
 
 create index activities_changed on activities (changed_in);
 
-comment on table activities is 'One workout. Topic activities.';
+comment on table activities is 'One workout; a later version of a workout replaces it. Topic activities.';
 comment on column activities.user_id is 'User id.';
 comment on column activities.source is 'The wearable''s maker, lower case, for example garmin.';
 comment on column activities.start_time is 'Start of the workout, RFC 3339 in UTC.';
+comment on column activities.summary_id is 'Terra''s id of the workout; empty if it has none. A later workout of the same id replaces it.';
 comment on column activities.end_time is 'End of the workout, RFC 3339 in UTC.';
-comment on column activities.summary_id is 'Terra''s id of the record, if it has one.';
 comment on column activities.type is 'Kind of the workout, as Terra''s number.';
 comment on column activities.name is 'The wearable''s name of the workout.';
 comment on column activities.duration_seconds is 'Seconds from start to end.';
@@ -184,6 +193,7 @@ comment on column activities.avg_heart_rate is 'Average beats per minute.';
 comment on column activities.max_heart_rate is 'Highest beats per minute.';
 comment on column activities.strain is 'Strain (Whoop: 0 to 21).';
 comment on column activities.raw is 'The record as Terra sent it, JSON text byte for byte.';
+comment on column activities.utc_offset_minutes is 'Offset of local time from UTC at its start, in minutes.';
 comment on column activities.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
 comment on column activities.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
 comment on column activities.updated_at is 'When the projector last wrote the row.';
@@ -210,12 +220,12 @@ create table biomarkers_raw (
 
 create index biomarkers_raw_changed on biomarkers_raw (changed_in);
 
-comment on table biomarkers_raw is 'One measurement of a user''s body or blood on one day; all of it is from one delivery. Topic biomarkers.';
+comment on table biomarkers_raw is 'One measurement of a user''s body or blood on one day, or the mean of several. Topic biomarkers.';
 comment on column biomarkers_raw.user_id is 'User id.';
 comment on column biomarkers_raw.source is 'Where it was measured: terra_lab, or a wearable''s maker with _body, such as withings_body.';
 comment on column biomarkers_raw.date is 'The day, YYYY-MM-DD: a lab''s collection date, or the day in the body''s own time zone.';
 comment on column biomarkers_raw.code is 'What was measured, for example glucose; as the lab sent it if it has no canonical code.';
-comment on column biomarkers_raw.value is 'The number.';
+comment on column biomarkers_raw.value is 'The number: weight and body fat are the latest of the day, blood pressure is its mean.';
 comment on column biomarkers_raw.value_text is 'The lab''s text if it is not a number, for example <0.5.';
 comment on column biomarkers_raw.unit is 'The unit, as sent.';
 comment on column biomarkers_raw.status is 'optimal, borderline or out_of_range; null if the lab''s classification is none of these.';
@@ -224,7 +234,7 @@ comment on column biomarkers_raw.reference_low is 'Lower end of the lab''s refer
 comment on column biomarkers_raw.reference_high is 'Upper end of the lab''s reference range.';
 comment on column biomarkers_raw.name is 'Name in the report, as sent.';
 comment on column biomarkers_raw.upload_id is 'The upload of the report, lab_uploads.id.';
-comment on column biomarkers_raw.samples is 'Number of averaged samples; null for a single value.';
+comment on column biomarkers_raw.samples is 'Number of averaged samples of the day; null for a single value.';
 comment on column biomarkers_raw.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
 comment on column biomarkers_raw.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
 comment on column biomarkers_raw.updated_at is 'When the projector last wrote the row.';
@@ -256,7 +266,7 @@ comment on column lab_uploads.storage_key is 'Key of the file in blob storage.';
 comment on column lab_uploads.original_name is 'The file''s name, as it was uploaded.';
 comment on column lab_uploads.content_type is 'The MIME type of the file.';
 comment on column lab_uploads.size is 'Bytes of the file.';
-comment on column lab_uploads.terra_status is 'pending, submitted, failed:<HTTP status>, failed:network, parsed or failed:<Terra''s code>.';
+comment on column lab_uploads.terra_status is 'pending, submitted, failed:<HTTP status>, failed:network, failed:terra_not_configured, failed:no_report (24 hours after submitted), parsed or failed:<Terra''s code>.';
 comment on column lab_uploads.terra_upload_id is 'Terra''s id of the upload, which its report contains.';
 comment on column lab_uploads.terra_response is 'Terra''s response to the submitted file.';
 comment on column lab_uploads.created_at is 'When it was uploaded.';

@@ -11,6 +11,8 @@ create table webhook_outcomes (
     reason text not null,
     rows integer not null,
     rejected integer not null,
+    rejected_fields jsonb,
+    rejected_fields_total integer not null default 0,
     partition integer not null,
     "offset" bigint not null,
     received_at timestamptz not null,
@@ -36,6 +38,9 @@ create index webhook_outcomes_dead on webhook_outcomes (received_at)
 -- Few deliveries wait at a time, so the partial index is cheap.
 create index webhook_outcomes_parked on webhook_outcomes (parked_at, partition, "offset")
     where status = 'parked';
+-- Those that died before their user connected are found by their subject.
+create index webhook_outcomes_without_user on webhook_outcomes (subject)
+    where status = 'dead' and user_id is null;
 -- Without statistics, Postgres assumes one in 200 rows per level and reads all rows of a user.
 create statistics webhook_outcomes_level
     on (case when status = 'dead' then 'error' else 'info' end) from webhook_outcomes;
@@ -54,6 +59,10 @@ comment on column webhook_outcomes.reason is
 comment on column webhook_outcomes.rows is 'Number of rows that the delivery set values of.';
 comment on column webhook_outcomes.rejected is
     'Number of records of the delivery that were rejected; a dead letter has the details.';
+comment on column webhook_outcomes.rejected_fields is
+    'Values of the delivery that were dropped, while the rest of their records was stored, at most 50: [{path, reason, count}]. Reasons are not_measured, out_of_range and wrong_type. Null if there were none.';
+comment on column webhook_outcomes.rejected_fields_total is
+    'Number of values of the delivery that were dropped.';
 comment on column webhook_outcomes.partition is 'Partition of the delivery in the topic webhooks.';
 comment on column webhook_outcomes."offset" is 'Offset of the delivery in the topic webhooks.';
 comment on column webhook_outcomes.received_at is 'When the gateway verified it.';
@@ -72,7 +81,7 @@ comment on column webhook_outcomes.waited_for is 'What it waited for; empty if i
 comment on column webhook_outcomes.released_by is
     'What ended the wait: topic/partition@offset; empty if nothing has.';
 comment on column webhook_outcomes.earlier is
-    'Outcomes before replays, oldest first, the last 20: [{status, reason, rows, rejected, partition, offset, admitted_at, parked_at, released_at, at, stage, position, replay, waited_for, released_by}].';
+    'Outcomes before replays, oldest first, the last 20: [{status, reason, rows, rejected, rejected_fields, rejected_fields_total, partition, offset, admitted_at, parked_at, released_at, at, stage, position, replay, waited_for, released_by}].';
 
 -- Outcomes of one delivery may be in several partitions, which are read in any order: one records
 -- the wait, another the result. An outcome that includes the wait is later than the one that began
@@ -303,6 +312,20 @@ return exists (
 comment on function is_copy(dead_letters) is
     'Whether this is a repeated dead letter, written by a worker that was killed and read the delivery again: of a delivery, stage, reason and rule, each one but the first, until one is replayed. Copies are stored but not listed.';
 
+create function was_processed(d dead_letters) returns boolean
+    language sql stable
+return d.rule is null and exists (
+    select from webhook_outcomes o
+    where o.event_id = d.event_id
+      and o.status in ('processed', 'skipped')
+      and o.at > d.dead_at
+      -- A worker that was killed reads it again at the same position.
+      and o.position <> format('%s/%s@%s', d.original_topic, d.original_partition, d.original_offset)
+);
+
+comment on function was_processed(dead_letters) is
+    'Whether the delivery of a dead letter was processed since, in whatever way it was replayed. A failed effect is not: its delivery was processed before.';
+
 -- Effects of a delivery on workflows that failed; its rows were written nevertheless.
 create function failed_effects(event text) returns jsonb
     language sql stable
@@ -325,6 +348,14 @@ return coalesce(
 comment on function failed_effects(text) is
     'Effects of rules and normalizers that failed, as stages of a trace.';
 
+-- The request id of a delivery that was read from a topic is its position there.
+create function position_of(request_id text) returns text
+    language sql immutable
+return case when request_id ~ '^[^/]+/[0-9]+@[0-9]+$' then request_id else '' end;
+
+comment on function position_of(text) is
+    'The position, topic/partition@offset, of a delivery that came from a topic of another program; else empty.';
+
 -- Each half reads one table, and the columns to filter are plain or constant. So Postgres uses the
 -- indexes of the tables, and computes hops only for returned rows.
 create view traces as
@@ -333,7 +364,7 @@ select
     event_id,
     user_id,
     case when status = 'dead' then 'error' else 'info' end as level,
-    jsonb_build_array(hop('received', received_at, '', ''))
+    jsonb_build_array(hop('received', received_at, position_of(request_id), ''))
     || coalesce(
         (
             select jsonb_agg(hop)
@@ -355,7 +386,7 @@ select
     null,
     'info',
     jsonb_build_array(
-        hop('received', received_at, '', ''),
+        hop('received', received_at, position_of(request_id), ''),
         hop(
             'duplicate', at, format('webhooks/%s@%s', partition, "offset"),
             format('of webhooks/%s@%s', partition, first_offset)
@@ -371,7 +402,7 @@ select
     null,
     'info',
     jsonb_build_array(
-        hop('received', at, '', ''),
+        hop('received', at, position_of(request_id), ''),
         hop(
             case when code in ('duplicate', 'handshake') then code else 'refused' end, at, '',
             case

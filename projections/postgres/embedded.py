@@ -63,6 +63,9 @@ _SETTINGS = {
     "synchronous_commit": "on",
     # Queries are short; compiling them costs more than it saves.
     "jit": "off",
+    # No processes for reading ahead and for replication: nothing here needs them.
+    "io_method": "sync",
+    "max_logical_replication_workers": "0",
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_checkpoints": "off",

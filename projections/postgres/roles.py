@@ -132,6 +132,8 @@ _DOCUMENTED: Final = (
     "dead_letters",
     "traces",
     "effects",
+    "data_quality",
+    "rejected_values",
 )
 #: Session settings of the role: longer timeouts than for a service, but limited.
 _SETTINGS: Final = {

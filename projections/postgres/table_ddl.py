@@ -19,7 +19,7 @@ from headwater.projections.postgres.connections import own_dsn
 from headwater.projections.postgres.statements import key_columns, statement, value_columns
 from headwater.schemas.avro_schemas import doc_of, row_schema_of
 from headwater.schemas.installed_tables import ALL_TABLES, INSTALLED
-from headwater.schemas.tables import Table
+from headwater.schemas.tables import Stamps, Table
 from headwater.schemas.workflow_tables import WORKFLOW_TABLES, WorkflowTable
 
 _CONNECT_TIMEOUT_S: Final = 5
@@ -162,7 +162,9 @@ def column_comments(table: Table) -> Iterator[str]:
     """Return the statements that comment on a table and its columns."""
     schema = row_schema_of(table.kind)
     docs = {column.name: column.doc for column in table.generated}
-    docs |= {field["name"]: field["doc"] for field in schema["fields"][:-2]}
+    docs |= {
+        field["name"]: field["doc"] for field in schema["fields"][: -len(Stamps.__struct_fields__)]
+    }
     docs |= {column.name: column.doc for column in table.times}
     docs |= {name: doc for name, _, doc in BOOKKEEPING}
     yield f"comment on table {table.name} is {_text(schema['doc'] + f' Topic {table.topic}.')};"

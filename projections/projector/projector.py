@@ -49,16 +49,13 @@ _BATCH_RECORDS_MAX: Final = 10_000
 #: Compressed bytes as in the log; uncompressed, twenty times as many.
 _PARTITION_FETCH_BYTES: Final = 1024 * 1024
 _FETCH_BYTES: Final = 16 * 1024 * 1024
-#: How long an idle poll waits, which is also how long an idle projector takes to stop.
-_POLL_MS: Final = 200
 _COMMIT_EVERY_MS: Final = 1_000
 #: Seconds between checks that Postgres still has the applied offsets.
 _CHECK_EVERY_S: Final = 5.0
-#: How long the broker may hold a fetch. A rebalance or a seek may wait as long.
-_FETCH_WAIT_MS: Final = 250
-#: How soon new topics are discovered, and partitions that a broker did not report directly after
-#: its start.
-_METADATA_AGE_MS: Final = 3_000
+#: How long a poll waits if nothing arrives.
+_IDLE_POLL_MS: Final = int(_CHECK_EVERY_S * 1_000)
+#: How long the broker may hold a fetch.
+_FETCH_WAIT_MS: Final = 5_000
 _BACKOFF_FIRST_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
 
@@ -114,7 +111,9 @@ class Projector:
         self._records_max = _BATCH_RECORDS_MAX
         self._consumer: AIOKafkaConsumer | None = None
         self._to_seek: set[Partition] = set()
+        self._fetching: asyncio.Task[_Fetched] | None = None
         self._committed_at_ms = 0
+        self._committed: dict[Partition, int] = {}
         self._checked_at_s = 0.0
         self._problem = ""
 
@@ -147,12 +146,15 @@ class Projector:
         consumer = _consumer(self._cluster, self._projection.group)
         listener = _Listener(consumer, self._on_assigned)
         consumer.subscribe(self._projection.topics, listener=listener)
+        stopping = asyncio.create_task(stop.wait())
+        stopping.add_done_callback(self._end_fetch)
         try:
             await consumer.start()
             self._consumer = consumer
             backoff.reset()
             await self._poll(consumer, stop)
         finally:
+            stopping.cancel()
             self._consumer = None
             self._on_assigned(())
             with contextlib.suppress(KafkaError, OSError):
@@ -162,12 +164,12 @@ class Projector:
         applying: asyncio.Task[None] | None = None
         try:
             while not stop.is_set():
-                fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=self._records_max)
+                fetched = await self._fetch(consumer, applying)
                 batch = self._batch(fetched, consumer)
                 if applying is not None:
                     await applying
                     applying = None
-                    await self._commit(consumer)
+                await self._commit(consumer)
                 await self._check_for_rollback(stop)
                 ahead = bool(self._to_seek)
                 if ahead:  # records read ahead are fetched again, too
@@ -177,6 +179,7 @@ class Projector:
                     self._log.warning("%s", line)
                 if batch.spans and not ahead:
                     applying = asyncio.create_task(self._apply(batch, stop))
+                    applying.add_done_callback(self._end_fetch)
         except asyncio.CancelledError:
             if applying is not None:
                 applying.cancel()
@@ -185,6 +188,27 @@ class Projector:
             if applying is not None:
                 await applying
             await self._commit(consumer, now=True)
+
+    async def _fetch(
+        self, consumer: AIOKafkaConsumer, applying: "asyncio.Task[None] | None"
+    ) -> _Fetched:
+        """Return the next records; none after a while, or if there is something else to do."""
+        is_idle = not self._to_seek and (applying is None or not applying.done())
+        fetching = self._fetching = asyncio.create_task(
+            consumer.getmany(
+                timeout_ms=_IDLE_POLL_MS if is_idle else 0, max_records=self._records_max
+            )
+        )
+        try:
+            await asyncio.wait([fetching])
+        finally:
+            fetching.cancel()
+        return {} if fetching.cancelled() else fetching.result()
+
+    def _end_fetch(self, _: object = None) -> None:
+        """Have the loop look for something else to do. Records are not lost, but fetched later."""
+        if self._fetching is not None:
+            self._fetching.cancel()
 
     # --- positions ----------------------------------------------------------------------------
 
@@ -195,6 +219,7 @@ class Projector:
         self._claims.clear()
         self._waiting.clear()
         self._to_seek = {(tp.topic, tp.partition) for tp in assigned}
+        self._end_fetch()
 
     async def _seek(self, consumer: AIOKafkaConsumer, stop: asyncio.Event) -> None:
         partitions = sorted(self._to_seek)
@@ -397,14 +422,17 @@ class Projector:
 
     async def _commit(self, consumer: AIOKafkaConsumer, *, now: bool = False) -> None:
         """Commit the positions to Kafka, where only its tools use them; failures do not matter."""
-        if not now and self._clock() - self._committed_at_ms < _COMMIT_EVERY_MS:
+        if self._committed == self.positions or (
+            not now and self._clock() - self._committed_at_ms < _COMMIT_EVERY_MS
+        ):
             return
-        self._committed_at_ms = self._clock()
-        positions = {TopicPartition(*p): offset for p, offset in self.positions.items()}
+        self._committed_at_ms, applied = self._clock(), dict(self.positions)
+        positions = {TopicPartition(*p): offset for p, offset in applied.items()}
         offsets = {tp: positions[tp] for tp in consumer.assignment() if tp in positions}
         if offsets:
             with contextlib.suppress(KafkaError):
                 await consumer.commit(offsets)
+                self._committed = applied
 
 
 class _Backoff:
@@ -454,6 +482,5 @@ def _consumer(cluster: Cluster, group: str) -> AIOKafkaConsumer:
         auto_offset_reset="none",
         max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
         fetch_max_bytes=_FETCH_BYTES,
-        metadata_max_age_ms=_METADATA_AGE_MS,
         fetch_max_wait_ms=_FETCH_WAIT_MS,
     )

@@ -13,6 +13,7 @@ from dead_letters d
 where (dead_at, partition, "offset")
     < (%(at)s::timestamptz, %(partition)s::integer, %(offset)s::bigint)
   and not is_copy(d)
+  and not was_processed(d)
 order by dead_at desc, partition desc, "offset" desc
 limit %(limit)s
 
@@ -58,6 +59,7 @@ where replayed_at is null
   and expired_at is null
   and (partition, "offset") > (%(partition)s::integer, %(offset)s::bigint)
   and not is_copy(d)
+  and not was_processed(d)
 order by partition, "offset"
 limit %(limit)s
 
@@ -124,6 +126,32 @@ received_at >= %(since)s::timestamptz
   and (%(ids)s::text[] is null or event_id = any(%(ids)s::text[]))
   and (%(source)s::text is null or source = %(source)s)
   and (%(type)s::text is null or type = %(type)s)
-  and (%(user_id)s::text is null or user_id = %(user_id)s)
+  -- A delivery that died before its user connected has no user, but the subject of a connection.
+  and (
+      %(user_id)s::text is null
+      or user_id = %(user_id)s
+      or (status = 'dead' and user_id is null and subject = any(%(subjects)s::text[]))
+  )
   and (%(partition)s::integer is null or partition = %(partition)s)
   and "offset" between %(from_offset)s::bigint and %(to_offset)s::bigint
+
+-- name: user_with_digest
+-- Users with rows first: others are found by reading one index entry per user.
+with recursive named (user_id) as (
+    (select user_id from webhook_outcomes where user_id is not null order by user_id limit 1)
+    union all
+    select (
+        select o.user_id from webhook_outcomes o
+        where o.user_id > named.user_id
+        order by o.user_id
+        limit 1
+    )
+    from named
+    where named.user_id is not null
+)
+select user_id from users
+where encode(sha256(convert_to(user_id, 'UTF8')), 'hex') = %(user_sha256)s
+union all
+select user_id from named
+where encode(sha256(convert_to(user_id, 'UTF8')), 'hex') = %(user_sha256)s
+limit 1

@@ -20,14 +20,29 @@ from webhook_outcomes
 where event_id = any(%(event_ids)s::text[])
 
 -- name: deliveries_of_user
+-- A dead letter counts until it is replayed, or its delivery is processed in another way.
 select
     (select count(*) from webhook_outcomes where user_id = %(user_id)s) as raw_events,
     (
         select count(*)
         from dead_letters d
         join webhook_outcomes o on o.event_id = d.event_id
-        where o.user_id = %(user_id)s and not is_copy(d)
+        where (
+              o.user_id = %(user_id)s
+              or (o.status = 'dead' and o.user_id is null and o.subject = any(%(subjects)s::text[]))
+          )
+          and d.replayed_at is null
+          and not is_copy(d)
+          and not was_processed(d)
     ) as dead_letters
+
+-- name: dead_without_user
+select event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
+       partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position
+from webhook_outcomes
+where status = 'dead' and user_id is null and subject = any(%(subjects)s::text[])
+order by received_at desc
+limit %(limit)s
 
 -- name: delivery_of
 -- The delivery with this id, or that of the request with this id that brought it or a copy of it.
@@ -49,6 +64,7 @@ limit 100
 
 -- name: outcome
 select event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
+       coalesce(rejected_fields, '[]') as rejected_fields, rejected_fields_total,
        partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay
 from webhook_outcomes
 where event_id = %(event_id)s
@@ -62,6 +78,7 @@ order by status, reason
 
 -- name: outcomes_of_user
 select event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
+       coalesce(rejected_fields, '[]') as rejected_fields, rejected_fields_total,
        partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position
 from webhook_outcomes
 where user_id = %(user_id)s
@@ -71,22 +88,22 @@ limit %(limit)s
 -- name: upsert_webhook_outcomes
 insert into webhook_outcomes (
     event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
-    partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
-    waited_for, released_by
+    rejected_fields, rejected_fields_total, partition, "offset", received_at, admitted_at,
+    parked_at, released_at, at, stage, position, replay, waited_for, released_by
 )
 select
     event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
-    partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
-    waited_for, released_by
+    rejected_fields::jsonb, rejected_fields_total, partition, "offset", received_at, admitted_at,
+    parked_at, released_at, at, stage, position, replay, waited_for, released_by
 from unnest(%(rows)s::pg_temp.webhook_outcomes_row[])
 on conflict (event_id) do update set (
-    request_id, source, type, subject, user_id, status, reason, rows, rejected, partition,
-    "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
+    request_id, source, type, subject, user_id, status, reason, rows, rejected, rejected_fields,
+    rejected_fields_total, partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
     waited_for, released_by, earlier
 ) = (
     select
-    request_id, source, type, subject, user_id, status, reason, rows, rejected, partition,
-    "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
+    request_id, source, type, subject, user_id, status, reason, rows, rejected, rejected_fields,
+    rejected_fields_total, partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
     waited_for, released_by, earlier
     from further_outcome(webhook_outcomes, excluded)
 )
@@ -124,6 +141,8 @@ on conflict (request_id) do nothing
 -- name: journeys
 select
     (o.journey).status, (o.journey).reason, (o.journey).rows, (o.journey).rejected,
+    coalesce((o.journey).rejected_fields, '[]') as rejected_fields,
+    coalesce((o.journey).rejected_fields_total, 0) as rejected_fields_total,
     (o.journey).at, (o.journey).position, coalesce((o.journey).replay, '') as replay,
     journey_hops(o.journey) as hops
 from webhook_outcomes newest,
@@ -168,6 +187,7 @@ limit %(limit)s
 
 -- name: parked_of
 select event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
+       coalesce(rejected_fields, '[]') as rejected_fields, rejected_fields_total,
        partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position
 from webhook_outcomes
 where status = 'parked' and subject = any(%(subjects)s)
@@ -243,5 +263,37 @@ from terra_connections
 where user_id = %(user_id)s
 order by terra_user_id
 
+-- name: dead_of_user
+-- The condition on the status is that of the index webhook_outcomes_dead.
+select event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
+       partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position
+from webhook_outcomes
+where case when status = 'dead' then 'error' else 'info' end = 'error'
+  and (user_id = %(user_id)s or (user_id is null and subject = any(%(subjects)s)))
+order by received_at desc
+limit %(limit)s
+
+-- name: lab_status
+select terra_status from lab_uploads where id = %(upload_id)s
+
+-- name: sources_of_user
+select source, count(*) as rows, max(updated_at) as updated_at
+from {table}
+where user_id = %(user_id)s
+group by source
+
 -- name: subjects_of_user
 select {key} as subject from {table} where user_id = %(user_id)s
+
+-- name: data_quality
+select *
+from data_quality_since(date_trunc('week', now() at time zone 'UTC')::date - 7 * (%(weeks)s::int - 1))
+where %(source)s::text is null or source = %(source)s
+order by week desc, source, provider
+
+-- name: rejected_values
+select *
+from rejected_values_since(date_trunc('week', now() at time zone 'UTC')::date - 7 * (%(weeks)s::int - 1))
+where %(source)s::text is null or source = %(source)s
+order by week desc, number desc, source, provider, field, reason
+limit %(limit)s

@@ -56,7 +56,8 @@ class LabSubmitted(SystemEvent, frozen=True, kw_only=True, tag="lab_submitted"):
     """A lab report was submitted to Terra, or could not be.
 
     Attributes:
-        terra_status: `submitted`, `failed:<HTTP status>` or `failed:network`.
+        terra_status: `submitted`, `failed:<HTTP status>`, `failed:network`,
+            `failed:terra_not_configured`, or 24 hours after `submitted` `failed:no_report`.
         terra_upload_id: Terra's id, once it was submitted.
         terra_response: Terra's response, or the error.
     """

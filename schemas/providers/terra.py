@@ -1,20 +1,23 @@
 """Terra's payloads, as far as Headwater uses them; other fields are ignored.
 
 Numbers are decoded as floats: Terra documents integers and sends `11894.0` for some wearables. A
-record with a field of the wrong type is `Unreadable`, with the path; nothing is guessed. The other
-records of its delivery are decoded.
+field of the wrong type is left out and named (`Delivery.wrong`); nothing is guessed. A record that
+is no object is `Unreadable`. The other records of its delivery are decoded.
 
 Source: Terra's webhook reference (spec 2026.07.17.1) and the structures that the pipeline received.
 """
 
-from collections.abc import Callable
-from typing import Final, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload
+from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload, excerpt
+from headwater.schemas.providers.lenient import read_struct
 
 R = TypeVar("R")
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class User(msgspec.Struct, frozen=True):
@@ -54,7 +57,6 @@ class Metadata(msgspec.Struct, frozen=True):
 
     start_time: str | None = None
     end_time: str | None = None
-    is_nap: bool | None = None
 
 
 class Dated(msgspec.Struct, frozen=True):
@@ -113,9 +115,12 @@ class Scores(msgspec.Struct, frozen=True):
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """`readiness_data`, 0 to 100; where Whoop puts its recovery."""
+    """`readiness_data`, 0 to 100; where Whoop puts its recovery.
 
-    readiness: float | None = None
+    Other makers' readiness is not stored, so its type is not checked here.
+    """
+
+    readiness: object = None
 
 
 class Daily(Dated, frozen=True):
@@ -176,10 +181,17 @@ class Temperature(msgspec.Struct, frozen=True):
     delta: float | None = None
 
 
+class SleepMetadata(Metadata, frozen=True):
+    """Start and end of a sleep, and its id."""
+
+    summary_id: str | None = None
+    is_nap: bool | None = None
+
+
 class Sleep(msgspec.Struct, frozen=True):
     """One record of a `sleep` delivery."""
 
-    metadata: Metadata = Metadata()
+    metadata: SleepMetadata = SleepMetadata()
     sleep_durations_data: SleepDurations | None = None
     heart_rate_data: HeartRate | None = None
     respiration_data: Respiration | None = None
@@ -250,11 +262,14 @@ class Measurements(msgspec.Struct, frozen=True):
     """`measurements_data`."""
 
     measurements: tuple[Measurement, ...] | None = None
+    day_avg_weight_kg: float | None = None
+    day_avg_bodyfat_percentage: float | None = None
 
 
 class BloodPressureSample(msgspec.Struct, frozen=True):
     """Millimeters of mercury."""
 
+    timestamp: str | None = None
     systolic_bp: float | None = None
     diastolic_bp: float | None = None
 
@@ -276,16 +291,21 @@ class Body(Dated, frozen=True):
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A record that does not match Terra's documentation, with the path of the invalid field."""
+    """A record that is no JSON object, or cannot be parsed."""
 
     detail: str
 
 
 class Delivery(msgspec.Struct, Generic[R], frozen=True):
-    """A delivery of records."""
+    """A delivery of records.
+
+    Attributes:
+        wrong: Paths of fields with a wrong type, which were left out.
+    """
 
     user: User
     data: tuple[R | Unreadable, ...]
+    wrong: tuple[str, ...] = ()
 
 
 #: A record with the JSON text it was parsed from: sessions and workouts store it byte for byte.
@@ -299,13 +319,15 @@ class _DailyBody(msgspec.Struct, frozen=True):
 
 
 class _RawBody(msgspec.Struct, frozen=True):
-    user: User = User()
+    user: msgspec.Raw = msgspec.Raw(b"{}")
     data: tuple[msgspec.Raw, ...] | None = None
 
 
 _ENVELOPE: Final = msgspec.json.Decoder(Envelope)
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _DAILY_BODY: Final = msgspec.json.Decoder(_DailyBody)
 _RAW_BODY: Final = msgspec.json.Decoder(_RawBody)
+_USER: Final = msgspec.json.Decoder(User)
 _DAILY: Final = msgspec.json.Decoder(Daily)
 _SLEEP: Final = msgspec.json.Decoder(Sleep)
 _ACTIVITY: Final = msgspec.json.Decoder(Activity)
@@ -315,29 +337,57 @@ _BODY: Final = msgspec.json.Decoder(Body)
 def decode_envelope(body: bytes) -> Envelope:
     """Decode the type of a body and the person it is about.
 
+    A field of another type counts as absent: what else a delivery contains is worth keeping.
+
     Raises:
-        MalformedPayload: It is not JSON, or JSON of another structure; the message has the details.
+        MalformedPayload: It is not a JSON object; the message has the details.
     """
     try:
         return _ENVELOPE.decode(body)
-    except msgspec.ValidationError as error:
-        raise MalformedPayload(
-            f"expected a Terra delivery, found another shape: {error}"
-        ) from error
+    except msgspec.ValidationError:
+        return _without_misfits(Envelope, _members(body))
     except PARSE_ERRORS as error:
-        raise MalformedPayload(f"expected JSON, found {_excerpt(body)}: {error}") from error
+        raise MalformedPayload(f"expected JSON, found {excerpt(body)}: {error}") from error
+
+
+def _members(body: bytes) -> dict[str, msgspec.Raw]:
+    """Return the members of an object as they are encoded.
+
+    Raises:
+        MalformedPayload: It is not a JSON object.
+    """
+    try:
+        return _MEMBERS.decode(body)
+    except PARSE_ERRORS as error:
+        raise MalformedPayload(f"expected a JSON object, found {excerpt(body)}: {error}") from error
+
+
+def _without_misfits(kind: type[S], members: Mapping[str, msgspec.Raw]) -> S:
+    """Return a struct of the members of an object; those of another type are left out."""
+    values = {}
+    for field in msgspec.structs.fields(kind):
+        member = members.get(field.encode_name)
+        if member is None:
+            continue
+        with suppress(*PARSE_ERRORS):
+            values[field.name] = msgspec.json.decode(member, type=field.type)
+            continue
+        if User in get_args(field.type):
+            with suppress(MalformedPayload):
+                values[field.name] = _without_misfits(User, _members(bytes(member)))
+    return kind(**values)
 
 
 def decode_daily(body: bytes) -> Delivery[Daily]:
     """Decode a `daily` delivery.
 
     Raises:
-        MalformedPayload: A field outside the records is invalid; the message has its path.
+        MalformedPayload: It is no JSON object, or its data is no array.
     """
     try:
         whole = _DAILY_BODY.decode(body)
     except PARSE_ERRORS:
-        return _record_by_record(body, _DAILY.decode)
+        return _record_by_record(body, Daily, _DAILY.decode, _plain)
     return Delivery(whole.user, whole.data or ())
 
 
@@ -345,51 +395,89 @@ def decode_sleep(body: bytes) -> Delivery[Night]:
     """Decode a `sleep` delivery.
 
     Raises:
-        MalformedPayload: A field outside the records is invalid; the message has its path.
+        MalformedPayload: It is no JSON object, or its data is no array.
     """
-    return _record_by_record(body, _night)
+    return _record_by_record(body, Sleep, _SLEEP.decode, _with_text)
 
 
 def decode_activity(body: bytes) -> Delivery[Workout]:
     """Decode an `activity` delivery.
 
     Raises:
-        MalformedPayload: A field outside the records is invalid; the message has its path.
+        MalformedPayload: It is no JSON object, or its data is no array.
     """
-    return _record_by_record(body, _workout)
+    return _record_by_record(body, Activity, _ACTIVITY.decode, _with_text)
 
 
 def decode_body(body: bytes) -> Delivery[Body]:
     """Decode a `body` delivery.
 
     Raises:
-        MalformedPayload: A field outside the records is invalid; the message has its path.
+        MalformedPayload: It is no JSON object, or its data is no array.
     """
-    return _record_by_record(body, _BODY.decode)
+    return _record_by_record(body, Body, _BODY.decode, _plain)
 
 
-def _night(record: msgspec.Raw) -> Night:
-    return _SLEEP.decode(record), bytes(record).decode()
+def _plain(record: S, raw: msgspec.Raw) -> S:
+    del raw
+    return record
 
 
-def _workout(record: msgspec.Raw) -> Workout:
-    return _ACTIVITY.decode(record), bytes(record).decode()
+def _with_text(record: S, raw: msgspec.Raw) -> tuple[S, str]:
+    return record, bytes(raw).decode()
 
 
-def _record_by_record(body: bytes, read: Callable[[msgspec.Raw], R]) -> Delivery[R]:
+def _record_by_record(
+    body: bytes,
+    kind: type[S],
+    decode: Callable[[msgspec.Raw], S],
+    made_of: Callable[[S, msgspec.Raw], R],
+) -> Delivery[R]:
+    """Decode the records one by one, those with fields of a wrong type without these fields."""
     try:
         raw = _RAW_BODY.decode(body)
     except PARSE_ERRORS as error:
         raise MalformedPayload(str(error)) from error
+    wrong: list[str] = []
     records: list[R | Unreadable] = []
-    for record in raw.data or ():
+    for number, record in enumerate(raw.data or ()):
         try:
-            records.append(read(record))
+            parsed = decode(record)
         except PARSE_ERRORS as error:
-            records.append(Unreadable(str(error)))
-    return Delivery(raw.user, tuple(records))
+            lenient = lenient_record(kind, record, f"data[{number}]", wrong)
+            if lenient is None:
+                records.append(Unreadable(str(error)))
+                continue
+            parsed = lenient
+        records.append(made_of(parsed, record))
+    return Delivery(_user(raw.user), tuple(records), tuple(wrong))
 
 
-def _excerpt(body: bytes) -> str:
-    """Return the first bytes of a body, for an error message."""
-    return f"{len(body)} bytes that start with {body[:24]!r}" if body else "an empty body"
+def _user(raw: msgspec.Raw) -> User:
+    """Return the user of a delivery; fields of a wrong type count as absent.
+
+    Raises:
+        MalformedPayload: It is not JSON.
+    """
+    try:
+        return _USER.decode(raw)
+    except msgspec.ValidationError:
+        return lenient_record(User, raw, "user", []) or User()
+    except PARSE_ERRORS as error:
+        raise MalformedPayload(str(error)) from error
+
+
+def lenient_record(kind: type[S], raw: msgspec.Raw, path: str, wrong: list[str]) -> S | None:
+    """Return a record without its fields of a wrong type; None if it is no JSON object.
+
+    Args:
+        kind: Its struct.
+        raw: Its JSON text.
+        path: Its path in the delivery.
+        wrong: Receives the paths of the fields that were left out.
+    """
+    try:
+        value = msgspec.json.decode(raw)
+    except PARSE_ERRORS:
+        return None
+    return read_struct(kind, value, path, wrong) if isinstance(value, dict) else None

@@ -2,8 +2,8 @@
 
 The older structure has no type, and its `data` is an array of reports; today's
 `lab_report.completed` has one report as its `data`. Their results differ as well, so a value may be
-in one of several fields. All of them are decoded here, and `processors` chooses. A result that does
-not match is `Unreadable`, with the path; the others are decoded.
+in one of several fields. All of them are decoded here, and `processors` chooses. A field of the
+wrong type is left out and named; a result that is no object is `Unreadable`.
 """
 
 from typing import Final, TypeAlias
@@ -11,14 +11,14 @@ from typing import Final, TypeAlias
 import msgspec
 
 from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload
-from headwater.schemas.providers.terra import Unreadable
+from headwater.schemas.providers.terra import Unreadable, lenient_record
 
 #: A number, or the lab's text in its place.
 Reading: TypeAlias = float | str | None
 
 
 class Range(msgspec.Struct, frozen=True):
-    """The range of a healthy population."""
+    """A reference range: `reference_range`, or one of `reference_ranges`."""
 
     lower: Reading = None
     upper: Reading = None
@@ -39,7 +39,6 @@ class Printed(msgspec.Struct, frozen=True):
     value: Reading = None
     units: str | None = None
     collection_date: str | None = None
-    reference_range: Range | None = None
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -53,7 +52,7 @@ class Interpretation(msgspec.Struct, frozen=True):
     """The lab's interpretation of a result."""
 
     flag: str | None = None
-    reference_range: Range | None = None
+    applied_range: Range | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -69,21 +68,34 @@ class Result(msgspec.Struct, frozen=True):
     source: Printed | None = None
     measurement: Measured | None = None
     interpretation: Interpretation | None = None
+    reference_ranges: tuple[Range, ...] | None = None
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A lab report."""
+    """A lab report.
 
+    Attributes:
+        path: Its path in the delivery: data, or data[0] and so on.
+        locale: Its language and country, such as en-GB, by which it writes numbers.
+    """
+
+    path: str
     report_date: str | None
     collection_date: str | None
+    locale: str | None
     results: tuple[Result | Unreadable, ...]
 
 
 class LabDelivery(msgspec.Struct, frozen=True):
-    """A delivery of lab reports."""
+    """A delivery of lab reports.
+
+    Attributes:
+        wrong: Paths of fields with a wrong type, which were left out.
+    """
 
     upload_id: str | None
     reports: tuple[Report | Unreadable, ...]
+    wrong: tuple[str, ...] = ()
 
 
 class LabError(msgspec.Struct, frozen=True):
@@ -94,6 +106,7 @@ class LabError(msgspec.Struct, frozen=True):
 
 class _Failure(msgspec.Struct, frozen=True):
     error: LabError = LabError()
+    reference_id: str | None = None
 
 
 class LabFailure(msgspec.Struct, frozen=True):
@@ -111,13 +124,15 @@ class _Body(msgspec.Struct, frozen=True):
 class _RawReport(msgspec.Struct, frozen=True):
     report_date: str | None = None
     collection_date: str | None = None
-    results: tuple[msgspec.Raw, ...] = ()
+    report_locale: str | None = None
+    results: tuple[msgspec.Raw, ...] | None = None
 
 
 class _Referenced(msgspec.Struct, frozen=True):
     reference_id: str | None = None
 
 
+_NULL: Final = b"null"
 _BODY: Final = msgspec.json.Decoder(_Body)
 _REPORTS: Final = msgspec.json.Decoder(tuple[msgspec.Raw, ...])
 _REPORT: Final = msgspec.json.Decoder(_RawReport)
@@ -138,7 +153,14 @@ def decode_lab_report(body: bytes) -> LabDelivery:
         raw = _REPORTS.decode(whole.data) if many else (whole.data,)
     except PARSE_ERRORS as error:
         raise MalformedPayload(str(error)) from error
-    return LabDelivery(whole.upload_id, tuple(map(_report, raw)))
+    if bytes(whole.data).strip() == _NULL:
+        raw = ()
+    wrong: list[str] = []
+    reports = tuple(
+        _report(report, f"data[{number}]" if many else "data", wrong)
+        for number, report in enumerate(raw)
+    )
+    return LabDelivery(whole.upload_id, reports, tuple(wrong))
 
 
 def decode_lab_failure(body: bytes) -> LabFailure:
@@ -161,16 +183,23 @@ def reference_in(data: msgspec.Raw) -> str | None:
         return None
 
 
-def _report(raw: msgspec.Raw) -> Report | Unreadable:
+def _report(raw: msgspec.Raw, path: str, wrong: list[str]) -> Report | Unreadable:
     try:
         report = _REPORT.decode(raw)
     except PARSE_ERRORS as error:
-        return Unreadable(str(error))
-    return Report(report.report_date, report.collection_date, tuple(map(_result, report.results)))
+        lenient = lenient_record(_RawReport, raw, path, wrong)
+        if lenient is None or f"{path}.results" in wrong:
+            return Unreadable(str(error))
+        report = lenient
+    results = tuple(
+        _result(result, f"{path}.results[{number}]", wrong)
+        for number, result in enumerate(report.results or ())
+    )
+    return Report(path, report.report_date, report.collection_date, report.report_locale, results)
 
 
-def _result(raw: msgspec.Raw) -> Result | Unreadable:
+def _result(raw: msgspec.Raw, path: str, wrong: list[str]) -> Result | Unreadable:
     try:
         return _RESULT.decode(raw)
     except PARSE_ERRORS as error:
-        return Unreadable(str(error))
+        return lenient_record(Result, raw, path, wrong) or Unreadable(str(error))

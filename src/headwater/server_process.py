@@ -50,6 +50,7 @@ class ServerProcess(ABC):
         self._process: subprocess.Popen[bytes] | None = None
         #: The process that was sent the stop signal: a second one may mean "at once".
         self._asked: subprocess.Popen[bytes] | None = None
+        self._asked_at_s = 0.0
         self._stop_timeout_s = STOP_TIMEOUT_S
 
     @property
@@ -68,21 +69,29 @@ class ServerProcess(ABC):
     def ask_to_stop(self) -> None:
         """Send the signal that stops it, once, without waiting."""
         if self._process is not None and self._process is not self._asked:
-            self._asked = self._process
+            self._asked, self._asked_at_s = self._process, time.monotonic()
             self._process.send_signal(self.stop_signal)
 
-    def stop(self) -> None:
-        """Stop it in order; kill it if that takes too long. The signal may have been sent."""
+    def stop(self) -> bool:
+        """Stop it in order; kill it if that takes too long since the signal, which may be earlier.
+
+        Returns:
+            Whether it ended in time.
+        """
         if self._process is None:
-            return
+            return True
         self.ask_to_stop()
+        in_time = True
         try:
-            self._process.wait(self._stop_timeout_s)
+            deadline_s = self._asked_at_s + self._stop_timeout_s
+            self._process.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
+            in_time = False
             self._report(
                 f"{self._title} did not stop within {self._stop_timeout_s:.0f} s; killing it."
             )
         self.kill()
+        return in_time
 
     def kill(self) -> None:
         """Kill it at once (SIGKILL), unless it has ended; `start` works on the same data."""

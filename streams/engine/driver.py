@@ -181,8 +181,8 @@ class Driver:
         return any(
             partition.may_turn() and not partition.owner.has_damaged
             for partition in self.partitions.values()
-            if partition.commands
-            or partition.messages
+            if partition.has_input()
+            or self._is_due(partition, complete=False)
             or (ready and partition.owner.urgency(closed) is not None)
         )
 

@@ -17,10 +17,9 @@ Partitions without a leader: while a producer has records for one, it refreshes 
 pause, and sends nothing to any partition until it has the answer. That takes half a minute if it
 queries a broker that is suspended. The patch refreshes at intervals and keeps sending.
 
-Fetches of idle partitions: a consumer has one fetch in flight per broker. A partition with records
-that were being processed waits for the end of a fetch that began without it. The patch limits how
-long the broker may hold such a fetch. A fetch of all partitions may take as long as the consumer is
-configured to: a record in any of them ends it.
+Age of metadata: a consumer that starts before the broker knows a topic is assigned nothing of it
+until its metadata is refreshed. The patch refreshes metadata without a topic, or without a leader,
+every few seconds, and other metadata as seldom as aiokafka does.
 
 Size of a fetch result: aiokafka limits the number of records and their compressed bytes. Repetitive
 text compresses to a thousandth: a hundred deliveries of the largest size would be unpacked
@@ -39,7 +38,7 @@ success and waits for another response until it times out. The patch raises the 
 
 Compression: see `reuse_zstd_contexts`. Consumer groups, that is the time of the last confirmed
 membership, static members and committed epochs: see `streams.kafka.consumer_groups`. Truncated
-logs: see `streams.kafka.truncation`.
+logs: see `streams.kafka.truncation`. Fetches that a broker holds: see `streams.kafka.idle_fetches`.
 """
 
 import asyncio
@@ -56,7 +55,7 @@ import zstandard
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
-from aiokafka.consumer.fetcher import Fetcher, FetchResult
+from aiokafka.consumer.fetcher import FetchResult
 from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed
 from aiokafka.producer.sender import Sender
 from aiokafka.record._crecords import default_records
@@ -66,6 +65,7 @@ from headwater.streams.kafka.consumer_groups import (
     patch_static_members,
     record_confirmations,
 )
+from headwater.streams.kafka.idle_fetches import hold_fetches
 from headwater.streams.kafka.truncation import detect_truncation
 
 #: Kafka's own default (KIP-390).
@@ -125,8 +125,8 @@ _BOOTSTRAP_CONNECTIONS: Final[ContextVar[WeakSet[AIOKafkaConnection] | None]] = 
     "bootstrap_connections", default=None
 )
 
-#: How long a broker may hold a fetch that omits a partition of its consumer.
-_PARTIAL_WAIT_MS: Final = 50
+#: How soon a topic or leader that metadata lacks is looked up again.
+_INCOMPLETE_AGE_MS: Final = 3_000
 
 #: Unpacked bytes of keys and values that a call returns of a partition: as much as thousands of
 #: usual records, and less than some of the largest.
@@ -137,11 +137,11 @@ _GOODBYE_S: Final = 1.0
 
 _BOOTSTRAP: Final = AIOKafkaClient.bootstrap
 _GET_CONNECTION: Final = AIOKafkaClient._get_conn  # noqa: SLF001
+_UPDATE_METADATA: Final = AIOKafkaClient._metadata_update  # noqa: SLF001
 _CONNECT: Final = AIOKafkaConnection.connect
 _SEND: Final = AIOKafkaConnection.send
 _CLOSE_CONNECTION: Final = AIOKafkaConnection.close
 _STEP: Final = OAuthAuthenticator.step
-_GET_ACTIONS: Final = Fetcher._get_actions_per_node  # noqa: SLF001
 _START_SENDER: Final = Sender.start
 _START_CONSUMER: Final = AIOKafkaConsumer.start
 _STOP_CONSUMER: Final = AIOKafkaConsumer.stop
@@ -155,11 +155,11 @@ def patch_aiokafka() -> None:
     AIOKafkaClient.close = _close_client  # type: ignore[method-assign]
     AIOKafkaClient._get_conn = _get_connection  # type: ignore[method-assign]  # noqa: SLF001
     AIOKafkaClient._get_conn_lock = contextlib.nullcontext()  # type: ignore[assignment]  # noqa: SLF001
+    AIOKafkaClient._metadata_update = _update_metadata  # type: ignore[method-assign]  # noqa: SLF001
     AIOKafkaConnection.connect = _connect  # type: ignore[method-assign]
     AIOKafkaConnection.send = _send  # type: ignore[method-assign]
     AIOKafkaConnection.close = _close_connection  # type: ignore[method-assign]
     OAuthAuthenticator.step = _step  # type: ignore[method-assign]
-    Fetcher._get_actions_per_node = _get_actions  # type: ignore[method-assign]  # noqa: SLF001
     FetchResult.getall = _get_all  # type: ignore[method-assign]
     Sender.start = _start_sender  # type: ignore[method-assign]
     AIOKafkaConsumer.start = _start_consumer  # type: ignore[method-assign]
@@ -169,6 +169,7 @@ def patch_aiokafka() -> None:
     patch_static_members()
     record_confirmations()
     detect_truncation()
+    hold_fetches()
     commit_leader_epochs()
     reuse_zstd_contexts()
 
@@ -282,15 +283,20 @@ def _close_connection(
     return closed
 
 
-def _get_actions(self: Fetcher, assignment: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
-    wait_ms = self._fetch_max_wait_ms
-    states = map(assignment.state_value, assignment.tps)
-    if self._records or not all(state.has_valid_position and not state.paused for state in states):
-        self._fetch_max_wait_ms = min(wait_ms, _PARTIAL_WAIT_MS)
-    try:
-        return _GET_ACTIONS(self, assignment)  # type: ignore[no-untyped-call]
-    finally:
-        self._fetch_max_wait_ms = wait_ms
+async def _update_metadata(self: AIOKafkaClient, cluster: Any, topics: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
+    updated = await _UPDATE_METADATA(self, cluster, topics)  # type: ignore[no-untyped-call]
+    if cluster is self.cluster:
+        configured_ms: Any = cluster.config["metadata_max_age_ms"]
+        is_complete = all(_has_leaders(cluster, topic) for topic in topics)
+        self._metadata_max_age_ms = (
+            configured_ms if is_complete else min(configured_ms, _INCOMPLETE_AGE_MS)
+        )
+    return updated
+
+
+def _has_leaders(cluster: Any, topic: str) -> bool:  # noqa: ANN401 (a ClusterMetadata)
+    partitions = cluster.partitions_for_topic(topic)
+    return bool(partitions) and partitions == cluster.available_partitions_for_topic(topic)
 
 
 def _get_all(self: FetchResult, max_records: int | None = None) -> list[Any]:

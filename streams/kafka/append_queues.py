@@ -30,6 +30,9 @@ _GROUP_BYTES: Final = BATCH_BYTES
 #: How long a record waits for others to be appended with: less than an append takes, and half as
 #: many appends under load.
 _LINGER_S: Final = 0.001
+#: Nor does a record wait if the latest append ended longer ago: clients that it has answered would
+#: have sent again.
+_QUIET_S: Final = 0.003
 #: How long a producer may take to stop.
 _STOP_S: Final = 5.0
 
@@ -93,7 +96,8 @@ class GroupCommit(Generic[E]):
         settled: Called once for every entry that was added and not withdrawn, with entries that are
             durable or, with an error, may or may not be in the log. It must not raise.
         held_bytes_max: Limit of queued and in-flight bytes.
-        linger_s: Seconds to wait for more records before an append.
+        linger_s: Seconds to wait for more records before an append, unless nothing was appended
+            just now.
 
     Attributes:
         partitions: Number of partitions; 0 until Kafka answers for the first time.
@@ -119,6 +123,7 @@ class GroupCommit(Generic[E]):
         #: Set when entries wait for a partition without a task that appends.
         self._wake = asyncio.Event()
         self._held_bytes = 0
+        self._appended_at_s = 0.0
         self._running: asyncio.Task[None] | None = None
         self.partitions = 0
         self.ready = False
@@ -178,13 +183,17 @@ class GroupCommit(Generic[E]):
         self._queues = {partition: _Queue() for partition in range(self.partitions)}
         while True:
             await self._wake.wait()
-            await asyncio.sleep(self._linger_s)
+            await asyncio.sleep(self._linger_s if self._is_busy() else 0)
             self._wake.clear()
             # All at once: batches for one broker go out in one request.
             for partition, queue in self._queues.items():
                 if queue.waiting and queue.appending is None:
                     appending = self._append(partition, queue, queue.take())
                     queue.appending = asyncio.create_task(appending)
+
+    def _is_busy(self) -> bool:
+        quiet_s = asyncio.get_running_loop().time() - self._appended_at_s
+        return quiet_s < _QUIET_S or any(queue.appending for queue in self._queues.values())
 
     async def _connect(self, partition: int) -> int:
         """Connect the producer of a partition; return the number of partitions."""
@@ -222,6 +231,7 @@ class GroupCommit(Generic[E]):
 
     def _settle(self, group: _Group[E], error: BrokerUnavailable | None) -> None:
         self._held_bytes -= group.size
+        self._appended_at_s = asyncio.get_running_loop().time()
         self.ready = error is None
         if error is not None:
             log.warning("%s", error)

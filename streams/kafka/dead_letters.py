@@ -24,6 +24,7 @@ ORIGINAL_TIMESTAMP: Final = "headwater.original_timestamp_ms"
 #: Pipeline workers process such a record where they would drop a duplicate or an expired wait.
 REPLAY_OF: Final = "headwater.replay_of"
 NO_EFFECTS: Final = "headwater.no_effects"
+IF_WAITING: Final = "headwater.if_waiting"
 RULE: Final = "headwater.rule"
 REPLAYED: Final = "headwater.replayed"
 REPLAYED_AT: Final = "headwater.replayed_at_ms"
@@ -54,6 +55,8 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "or of the delivery, or the id of the replay.",
         NO_EFFECTS: "On a replayed delivery whose effects on workflows have happened already, and "
         "must not happen again.",
+        IF_WAITING: "On a delivery that a drain has put back: to be processed only if it is "
+        "waiting.",
         RULE: "On a dead letter of an effect of a delivery, and on its replay: the only rule to "
         "apply again.",
         REPLAYED: "On a record of the topic dead-letters that marks another one as replayed.",
@@ -70,10 +73,13 @@ _OWN: Final = (
     ORIGINAL_TIMESTAMP,
     REPLAY_OF,
     NO_EFFECTS,
+    IF_WAITING,
 )
 
-#: A header is for people: enough for a message with a path, and for the frames that matter.
+#: A header is for people: enough for a message with a path, and for the frames that matter. Details
+#: without an error are the pipeline's own, and name every rejected record of a delivery.
 _MESSAGE_CHARS: Final = 2_000
+_DETAILS_CHARS: Final = 64_000
 _STACK_CHARS: Final = 6_000
 
 
@@ -127,7 +133,7 @@ def dead_letter(
         CONNECT_PREFIX + "exception.class.name": (
             f"{kind.__module__}.{kind.__qualname__}" if kind else reason
         ),
-        CONNECT_PREFIX + "exception.message": detail[:_MESSAGE_CHARS],
+        CONNECT_PREFIX + "exception.message": detail[: _MESSAGE_CHARS if error else _DETAILS_CHARS],
         CONNECT_PREFIX + "exception.stacktrace": stack,
         REASON: reason,
         DEAD_AT: str(now_ms),

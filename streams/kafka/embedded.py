@@ -48,8 +48,10 @@ _RECORD_BYTES_MAX = 12 * 1024 * 1024
 #: What Java sees of our environment.
 _ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "JDK_JAVA_OPTIONS")
 _JAVA_FLAGS = (
-    "-Xms256m",
+    # Grows with the load; an idle broker needs little, and returns what it does not need.
+    "-Xms64m",
     "-Xmx512m",
+    "-XX:TrimNativeHeapInterval=60000",
     # One collector thread is enough for this heap, and leaves the other core to us.
     "-XX:+UseSerialGC",
     "-XX:+ExitOnOutOfMemoryError",
@@ -100,8 +102,9 @@ broker.heartbeat.interval.ms=1000
 # Two records a second by default, by which other controllers would notice that they lag.
 metadata.max.idle.interval.ms=0
 
-# Sized for a heap of 512 MB: the default buffer of the cleaner alone takes a quarter of it.
-log.cleaner.dedupe.buffer.size=33554432
+# By default the buffer of the cleaner alone takes 128 MB. This one holds 300,000 keys: of a topic
+# with more new ones, the cleaner needs several passes.
+log.cleaner.dedupe.buffer.size=8388608
 num.network.threads=2
 num.io.threads=4
 background.threads=4

@@ -88,6 +88,8 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
         self._appender = Appender(cluster=cluster, client_id=client_id)
         self._catch_up = SharedRefresh(self._read_to_end)
         self._next = 0
+        #: Appends in progress, and the outcomes by offset that were read meanwhile.
+        self._appending = 0
         self._outcomes: dict[int, OutcomeT] = {}
 
     async def stop(self) -> None:
@@ -120,7 +122,9 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
         known, newer = readable(records)
         for record in known:
             try:
-                self._outcomes[record.offset] = self._apply_value(self.fold, record.value)
+                outcome = self._apply_value(self.fold, record.value)
+                if self._appending:
+                    self._outcomes[record.offset] = outcome
             except (UndecodableRecord, UnknownSchema) as error:
                 log.error("%s cannot be read: %s", position_of(record), error)  # noqa: TRY400
             self._next = record.offset + 1
@@ -133,9 +137,15 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
         Raises:
             BrokerUnavailable: It may have been appended, so that a retry has to be safe.
         """
-        offset = await self.append_to(self._topic, name, value)
-        await self.catch_up()
-        return self._outcomes[offset]
+        self._appending += 1
+        try:
+            offset = await self.append_to(self._topic, name, value)
+            await self.catch_up()
+            return self._outcomes[offset]
+        finally:
+            self._appending -= 1
+            if not self._appending:
+                self._outcomes.clear()
 
     async def append_to(self, topic: str, name: str, value: bytes) -> int:
         """Append a record to this topic or a related one; return its offset.

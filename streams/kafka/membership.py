@@ -17,7 +17,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -43,6 +43,7 @@ from headwater.schemas.codec import (
 )
 from headwater.schemas.topics import TOPICS, WORKFLOW_REPLIES
 from headwater.streams.kafka.cluster import Cluster, admin_client, standalone_consumer
+from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
 from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
@@ -54,9 +55,13 @@ _VERSION: Final = 0
 #: Joining waits for members that were killed, so this is the shortest session that brokers allow by
 #: default.
 _SESSION_MS: Final = 6_000
+_HEARTBEAT_MS: Final = 2_000
+#: A process that joins waits for the next heartbeat of all members. Those of a system are often
+#: started together, so members send more heartbeats for some time after each rebalance.
+_JOINING_S: Final = 20.0
+_JOINING_HEARTBEAT_MS: Final = 600
 #: aiokafka ends a membership that polls no records, and this one never does.
 _POLL_MAX_MS: Final = 2**31 - 1
-_POLL_MS: Final = 1_000
 _JOIN_LOOK_S: Final = 0.05
 _STOP_S: Final = 5.0
 
@@ -120,6 +125,7 @@ class Membership:
         self._assignor = _Assignor(Announcement(member, self._reads), self._learn)
         self._on_versions = on_versions
         self._known: Mapping[str, SchemaVersion] = {}
+        self._assigned_at_s = 0.0
         self._started = False
         self._joined = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -167,7 +173,7 @@ class Membership:
                 log.info("%s is written as version %d for %s", name, form.version, form.behind)
         if self._known and not held_back and forms != self._known:
             log.info("all members read what this release writes")
-        self._known = forms
+        self._known, self._assigned_at_s = forms, self._loop.time()
         self._on_versions(forms)
         self._joined.set()
 
@@ -188,15 +194,16 @@ class Membership:
                 enable_auto_commit=False,
                 partition_assignment_strategy=(self._assignor,),
                 session_timeout_ms=_SESSION_MS,
-                heartbeat_interval_ms=_SESSION_MS // 10,
+                heartbeat_interval_ms=_HEARTBEAT_MS,
                 rebalance_timeout_ms=_SESSION_MS,
                 max_poll_interval_ms=_POLL_MAX_MS,
+                fetch_max_wait_ms=IDLE_FETCH_MS,
             )
             consumer.subscribe([_SUBSCRIBED])
             try:
                 await consumer.start()
                 retrying.succeeded()
-                await _poll(consumer)
+                await self._poll(consumer)
             except Exception as error:  # noqa: BLE001, any error: a lost member is excluded
                 failure = error
             finally:
@@ -204,11 +211,16 @@ class Membership:
                     await consumer.stop()
             await retrying.failed(failure)
 
-
-async def _poll(consumer: AIOKafkaConsumer) -> NoReturn:
-    """Poll until an error ends the membership; heartbeats run in the background."""
-    while True:
-        await consumer.getmany(timeout_ms=_POLL_MS)
+    async def _poll(self, consumer: AIOKafkaConsumer) -> NoReturn:
+        """Poll until an error ends the membership; heartbeats run in the background."""
+        coordinator: Any = consumer._coordinator  # noqa: SLF001 (there is no public way)
+        while True:
+            is_joining = self._loop.time() < self._assigned_at_s + _JOINING_S
+            await consumer.getmany(
+                timeout_ms=_JOINING_HEARTBEAT_MS if is_joining else _HEARTBEAT_MS
+            )
+            if is_joining and coordinator.coordinator_id is not None:
+                await coordinator._do_heartbeat()  # noqa: SLF001
 
 
 @contextlib.contextmanager

@@ -1,9 +1,11 @@
 """The stores on disk of a worker: one memory limit for all, and one process per store.
 
-Every partition has a folder `GROUP/PARTITION.0`, locked by the process that uses it. If a suspended
-process holds the lock, a spare folder is used, because that process may never continue.
+Every partition has a folder `GROUP/PARTITION.0`, locked by the process that uses it. When a
+partition moves between processes of one machine, the next owner waits a moment for the lock. If a
+suspended process holds it, a spare folder is used, because that process may never continue.
 """
 
+import asyncio
 import fcntl
 import logging
 import os
@@ -49,6 +51,9 @@ _BLOCK_BYTES: Final = 8 * 1024
 _BLOOM_BITS: Final = 10
 #: A store of 4 GiB has as many files.
 _OPEN_FILES: Final = 64
+#: Seconds in which a running process that has lost a partition closes its store.
+_CLOSED_WITHIN_S: Final = 3.0
+_CLOSED_LOOK_S: Final = 0.05
 #: Folders of a partition: spares are used while suspended processes hold the others.
 _SPARES: Final = 4
 
@@ -82,6 +87,33 @@ class StateStores:
         """Return how many bytes of the limit are in use."""
         return self._cache.get_usage() + self._buffers.get_usage()
 
+    async def open_when_closed(
+        self, identity: StoreIdentity, *, written_since_ms: int = 0
+    ) -> StateStore:
+        """Open the store of a partition as `open` does, once its last owner has closed it.
+
+        That takes a moment, because both learn of a rebalance at the same time. Without the wait,
+        the next owner would take a spare, and restore it in full. The wait has a limit.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _CLOSED_WITHIN_S
+        while self._is_open(identity) and loop.time() < deadline_s:  # noqa: ASYNC110, a file
+            await asyncio.sleep(_CLOSED_LOOK_S)
+        return self.open(identity, written_since_ms=written_since_ms)
+
+    def _is_open(self, identity: StoreIdentity) -> bool:
+        file = self._folders(identity)[0] / "lock"
+        if not file.exists():
+            return False
+        lock = _lock(file)
+        if lock is not None:
+            os.close(lock)
+        return lock is None
+
+    def _folders(self, identity: StoreIdentity) -> list[Path]:
+        group = self._folder / identity.group
+        return [group / f"{identity.partition}.{spare}" for spare in range(_SPARES)]
+
     def open(self, identity: StoreIdentity, *, written_since_ms: int = 0) -> StateStore:
         """Open the store of a partition, or create an empty one.
 
@@ -103,8 +135,7 @@ class StateStores:
 
     def _take(self, identity: StoreIdentity) -> tuple[Path, int]:
         """Lock the first free folder, and delete the data of spare ones."""
-        group = self._folder / identity.group
-        folders = [group / f"{identity.partition}.{spare}" for spare in range(_SPARES)]
+        folders = self._folders(identity)
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
             lock = _lock(folder / "lock")
@@ -116,8 +147,8 @@ class StateStores:
                     _delete_spare(spare)
             return folder, lock
         raise StoreLocked(
-            f"expected a free store of partition {identity.partition} in {group}, found "
-            f"{_SPARES} that other processes hold; usual cause: suspended processes"
+            f"expected a free store of partition {identity.partition} in {folders[0].parent}, "
+            f"found {_SPARES} that other processes hold; usual cause: suspended processes"
         )
 
     def _open(self, folder: Path, lock: int, identity: StoreIdentity, since_ms: int) -> StateStore:

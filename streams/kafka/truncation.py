@@ -238,6 +238,9 @@ async def _proc_fetch_request(self: Fetcher, assignment: Any, node_id: Any, requ
     doubts = _take_doubtful(self, assignment, request) if assignment.active else {}
     if not doubts:
         return has_data
+    if has_data:  # Other partitions need not wait for the leader's answer.
+        for waiter in self._fetch_waiters:
+            self._notify(waiter)
     try:
         read = {tp: doubt.read for tp, doubt in doubts.items()}
         cuts = await _cuts(self._client, node_id, read)

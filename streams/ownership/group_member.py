@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from headwater.streams.kafka.cluster import Cluster, start_consumer
 from headwater.streams.kafka.consumer_groups import Committed, MemberFenced, committed_offsets
+from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.ownership.deadlines import SESSION_S, SessionDeadlines
 
@@ -33,10 +34,9 @@ log = logging.getLogger(__name__)
 REVOKE_S: Final = 12.0
 #: How long the coordinator waits for a member to join again: longer than a revocation takes.
 _REBALANCE_S: Final = 25.0
-_METADATA_AGE_MS: Final = 3_000
 #: aiokafka ends a membership that polls no records, and this one never does.
 _POLL_MAX_MS: Final = 2**31 - 1
-_POLL_MS: Final = 1_000
+_POLL_MS: Final = 60_000
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class GroupMember:
             "session_timeout_ms": int(SESSION_S * 1_000),
             "heartbeat_interval_ms": int(SESSION_S * 1_000 / 4),
             "rebalance_timeout_ms": int(_REBALANCE_S * 1_000),
-            "metadata_max_age_ms": _METADATA_AGE_MS,
+            "fetch_max_wait_ms": IDLE_FETCH_MS,
             "max_poll_interval_ms": _POLL_MAX_MS,
         }
         self._loop: asyncio.AbstractEventLoop

@@ -23,6 +23,7 @@ Every override works around a fault of Faust 0.15, which its comment names:
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, cast
@@ -41,6 +42,7 @@ from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 from headwater.streams.kafka.cluster import Cluster, PasswordLogin, TokenLogin
 from headwater.streams.kafka.consumer_groups import seek_to_committed
+from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.truncation import raise_when_truncated
 from headwater.streams.ownership.deadlines import SESSION_S
@@ -59,9 +61,6 @@ _RECORDS_A_FETCH: Final = 2_000
 #: Compressed, as in the log; unpacked, twenty times as many.
 _BYTES_A_PARTITION: Final = 1024 * 1024
 _COMMIT_EVERY_S: Final = 1.0
-_METADATA_AGE_MS: Final = 3_000
-#: How long the broker may hold a fetch, and delay a rebalance or seek. Faust's value is 1.5 s.
-_FETCH_WAIT_MS: Final = 250
 #: aiokafka lets a member that fetched nothing for this long leave its group for good, and Faust
 #: fetches nothing for a worker without partitions. So this is longer than any worker lives; one
 #: that has partitions and makes no progress is ended by the watchdog.
@@ -123,10 +122,17 @@ class _BatchThread(driver.AIOKafkaConsumerThread):
         consumer = super()._create_worker_consumer(transport)
         # F7. Without tables Faust assigns round robin, which would give partitions of one number to
         # several workers.
-        consumer._fetch_max_wait_ms = _FETCH_WAIT_MS  # noqa: SLF001
+        consumer._fetch_max_wait_ms = IDLE_FETCH_MS  # noqa: SLF001
         consumer._partition_assignment_strategy = [RangePartitionAssignor]  # noqa: SLF001
         raise_when_truncated(consumer)  # F5
         return consumer
+
+    @override
+    def seek(self, partition: TP, offset: int) -> None:
+        super().seek(partition, offset)
+        # F7. Called in another thread than the consumer's, whose loop may be waiting for records.
+        with contextlib.suppress(RuntimeError):  # The thread has ended.
+            self.thread_loop.call_soon_threadsafe(lambda: None)
 
     @override
     async def seek_to_committed(self) -> Mapping[TP, int]:
@@ -356,9 +362,6 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
         store="memory://",
         # No Faust tables: without them and their standbys, aiokafka's own assignors can be used.
         table_standby_replicas=0,
-        # A broker that is just starting knows no topics; a member that joins then is assigned
-        # nothing, and refreshes its metadata.
-        consumer_metadata_max_age_ms=_METADATA_AGE_MS,
         web_enabled=False,
         topic_allow_declare=False,
         topic_disable_leader=True,

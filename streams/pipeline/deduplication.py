@@ -16,7 +16,7 @@ worker owns a partition number of all three topics.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.providers.provider import Placement
@@ -41,7 +41,7 @@ from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.record_batch import RecordBatch
-from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
+from headwater.streams.pipeline.wiping import accept_again, forget, is_wiped, subject_of, was_wiped
 
 _ROW_REBUILT: Final = "row_rebuilt"
 #: Bytes of deliveries whose waits one tick ends: those of hours may expire after an outage.
@@ -126,13 +126,22 @@ class Intake:
             raise UndecodableRecord(
                 f"expected the event id as key, {delivery.event_id!r}, found {record.key!r}"
             )
-        first = state.claims.first(delivery.event_id, record.offset)
-        if was_wiped(state, self._placement, delivery, min(first, record.offset)):
+        original = original_of(state, self._placement, delivery, record)
+        if was_wiped(state, self._placement, delivery, original.offset):
+            state.claims.claim(original.claims, record.offset)
             unit.output.add(_removed(record))
-        elif first < record.offset and not _is_replayed(record):
-            unit.output.add(_dropped(delivery, record, first, unit.output.now_ms))
+            return
+        user = self._placement.user_of(delivery)
+        accepted = accept_again(state, self._placement, delivery, user)
+        if accepted is None:
+            # Not claimed: when the user has come back, the same bytes are new.
+            unit.skip_wiped(delivery, record)
+        elif original.offset < record.offset and not is_replayed(record):
+            unit.output.add(_dropped(delivery, record, original, unit.output.now_ms))
         else:
-            unit.admit(delivery, record, min(first, record.offset))
+            state.claims.claim(original.claims, record.offset)
+            unit.output.records += accepted
+            unit.admit(delivery, record, original.offset)
 
     def _take_event(self, unit: Processing, record: Incoming) -> None:
         if record.value is None:
@@ -144,8 +153,10 @@ class Intake:
         event = decode(record.value, WebhookAdmitted)
         if is_wiped(unit.state, event):
             unit.output.add(_removed(record))
-        else:
-            unit.process_owned(event, record, replayed=_is_replayed(record))
+            return
+        # A user who has come back is accepted in every partition that hears of it.
+        unit.output.records += accept_again(unit.state, self._placement, event, event.user_id) or []
+        unit.process_owned(event, record, replayed=is_replayed(record))
 
     def _take_unresolved(self, unit: Processing, record: Incoming) -> None:
         if record.value is None:
@@ -169,22 +180,70 @@ def _take_rebuilt(state: PartitionState, record: Incoming) -> None:
         raise UndecodableRecord(f"expected a table of ours, found {rebuilt.table}")
     row = None if rebuilt.row is None else decode_row(table, rebuilt.row)
     if row is not None:
-        row = state.wipes.fences.remaining(user_in(table, row), row)
+        row = state.wipes.fences.remaining(table, user_in(table, row), row)
     state.rows.adopt(table, record.key or b"", row, rebuilt.ends)
 
 
-def _is_replayed(record: Incoming) -> bool:
+class Original(NamedTuple):
+    """The delivery that a record contains, or that it copies.
+
+    Attributes:
+        offset: Its first offset.
+        event_id: Its id, or that of the copy if it is not known.
+        claims: The ids to claim, if it is not a copy.
+    """
+
+    offset: int
+    event_id: str
+    claims: tuple[str, ...]
+
+
+def original_of(
+    state: PartitionState, placement: Placement, delivery: WebhookReceived, record: Incoming
+) -> Original:
+    """Return the delivery that a record contains or copies.
+
+    Of most deliveries, the same id at a higher offset is a copy. The id of an event that may recur,
+    such as the opening of a connection, also includes its time: that of the provider; without one,
+    that of the signature, which is another for each attempt. So an event with the same bytes and
+    only a signature's time is a copy unless it was signed after the latest opposite event.
+    """
+    own, kind, claims = delivery.event_id, placement.kind_of(delivery), state.claims
+    offset = claims.known(own)
+    new = Original(record.offset if offset is None else min(offset, record.offset), own, (own,))
+    if kind is None or kind.latest is None or is_replayed(record):
+        return new
+    recurrence = placement.recurrence_of(delivery)
+    assert recurrence is not None, "its type may recur"  # noqa: S101
+    same_bytes = recurrence.same_bytes
+    new = new._replace(claims=(own, same_bytes))
+    claims.load_more([same_bytes.encode()])
+    first = claims.known(same_bytes)
+    if offset is not None or recurrence.has_own_time or first is None or first >= record.offset:
+        return new
+    table = kind.lookup.table if kind.lookup else None
+    row = None if table is None else state.rows.get(table, (delivery.subject,))
+    latest = kind.latest(row)
+    if latest.opposite_ms is not None and delivery.sent_at_ms > latest.opposite_ms:
+        return new
+    return Original(first, latest.same or own, ())
+
+
+def is_replayed(record: Incoming) -> bool:
+    """Return whether a record was appended again, to be processed although it is known."""
     return bool(record.headers) and text_header(record, REPLAY_OF) is not None
 
 
-def _dropped(delivery: WebhookReceived, record: Incoming, first: int, now_ms: int) -> Outgoing:
+def _dropped(
+    delivery: WebhookReceived, record: Incoming, original: Original, now_ms: int
+) -> Outgoing:
     """Return the trace of a duplicate."""
     dropped = DuplicateDropped(
         request_id=delivery.request_id,
-        event_id=delivery.event_id,
+        event_id=original.event_id,
         partition=record.partition,
         offset=record.offset,
-        first_offset=first,
+        first_offset=original.offset,
         received_at_ms=delivery.received_at_ms,
         at_ms=now_ms,
     )

@@ -7,23 +7,22 @@ on disk, with the bytes of the topics; rows that were used recently are cached.
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 
-from headwater.processors.columns import RowUpdate, adopt, merge
 from headwater.processors.providers.provider import Lookup
 from headwater.processors.runs.claims import UNCLAIMED
-from headwater.processors.wipes import Fences, digest, is_before, remaining_row, user_in
-from headwater.schemas.codec import decode, decode_row, encode, encode_row
-from headwater.schemas.epochs import WIPED
+from headwater.processors.wipes import Fences, accepting, digest, is_before
+from headwater.schemas.codec import decode, decode_row, encode
+from headwater.schemas.epochs import HIDDEN
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_TOPIC
 from headwater.schemas.records import UserForgotten, WebhookAdmitted, WebhooksClaimed
-from headwater.schemas.tables import Owner, Row, Table, begins_with_user
 from headwater.schemas.topics import ADMISSIONS, TOPICS, WAITING, WIPES
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, position_of
 from headwater.streams.kafka.state_store import Family, Staged, StateStore
+from headwater.streams.pipeline.partition_rows import INDEX, ROWS, Rows, stored_key
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +34,6 @@ _HORIZON_MS: Final = next(t.retention_ms for t in TOPICS if t.name == ADMISSIONS
 #: there should be few.
 _BUCKET_MS: Final = _HORIZON_MS // 2
 _BUCKET: Final = "c"
-_ROWS: Final = Family("r")
 _WAITS: Final = Family("w")
 #: Start of each wait, and its key.
 _BEGUN: Final = Family("b")
@@ -43,8 +41,6 @@ _MARK: Final = Family("m")
 #: Wipes, by the digest of their user.
 _WIPED: Final = Family("x")
 _TIME_BYTES: Final = 8
-#: Rows that are kept decoded; decoding one costs about 20 µs.
-_ROWS_KEPT: Final = 4_000
 
 
 class PartitionCheckpoint(msgspec.Struct, frozen=True):
@@ -69,16 +65,6 @@ class LookupKey(NamedTuple):
 
     table: str
     subject: str
-
-
-_RowKey: TypeAlias = tuple[str, bytes]
-
-
-class Forgotten(NamedTuple):
-    """Rows of a user that were removed: their number by table, and the user's subjects."""
-
-    counts: dict[str, int]
-    subjects: list[str]
 
 
 class PartitionState:
@@ -109,11 +95,14 @@ class PartitionState:
 
     def current(self, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
         """Return records with the current values of keys of a topic of rows, waits or wipes."""
-        family = {WAITING: _WAITS, WIPES: _WIPED}.get(topic, _ROWS)
+        family = {WAITING: _WAITS, WIPES: _WIPED}.get(topic, ROWS)
         get, headers, out = self._staged.get, self.headers, []
         for key in keys:
-            stored = _stored_key(TABLE_BY_TOPIC[topic], key) if family is _ROWS else key
-            out.append(Outgoing(topic, self.partition, key, get(family, stored), headers))
+            stored = stored_key(TABLE_BY_TOPIC[topic], key) if family is ROWS else key
+            value = get(family, stored)
+            is_hidden = family is ROWS and value is not None and _is_hidden(topic, value)
+            more = [*headers, HIDDEN] if is_hidden else headers
+            out.append(Outgoing(topic, self.partition, key, value, more))
         return out
 
     def user_of(self, lookup: Lookup, subject: str) -> str | None:
@@ -139,12 +128,11 @@ class PartitionState:
     def purge(self, names: Iterable[str]) -> None:
         """Remove deleted values from the store's files, as they contain names of wiped users."""
         store = self._staged.store
-        rows = (
-            _stored_key(table, table.row_key((name,))[:-1])
-            for name in names
-            for table in ALL_TABLES
-        )
-        store.purge(_ROWS, rows)
+        prefixes = [
+            stored_key(table, table.row_key((name,))[:-1]) for name in names for table in ALL_TABLES
+        ]
+        for family in (ROWS, INDEX):
+            store.purge(family, prefixes)
         for family in (_WAITS, _BEGUN, _WIPED):
             store.purge(family)
 
@@ -187,8 +175,12 @@ class Claims:
 
     def load(self, event_ids: Iterable[bytes]) -> None:
         """Look up the event ids of a batch together, which is cheaper than one by one."""
-        keys = list(event_ids)
         self._known.clear()
+        self.load_more(event_ids)
+
+    def load_more(self, event_ids: Iterable[bytes]) -> None:
+        """Look up further event ids of the batch."""
+        keys = list(event_ids)
         for bucket in self._buckets:
             values = self._staged.store.multi_get(bucket, keys)
             for key, value in zip(keys, values, strict=True):
@@ -196,10 +188,16 @@ class Claims:
                     offset, event_id = int.from_bytes(value, "big"), key.decode()
                     self._known[event_id] = min(offset, self._known.get(event_id, offset))
 
-    def first(self, event_id: str, offset: int) -> int:
-        """Return the first offset of a loaded event id; claim `offset` if there is none."""
+    def known(self, event_id: str) -> int | None:
+        """Return the first offset of a loaded event id; None if it was not claimed."""
         known = self._known.get(event_id)
-        return self._fresh.setdefault(event_id, offset) if known is None else known
+        return self._fresh.get(event_id) if known is None else known
+
+    def claim(self, event_ids: Iterable[str], offset: int) -> None:
+        """Claim an offset for those loaded event ids that have none."""
+        for event_id in event_ids:
+            if event_id not in self._known:
+                self._fresh.setdefault(event_id, offset)
 
     def changed(self, now_ms: int) -> list[Outgoing]:
         """Return the claims since the last call as one record."""
@@ -222,121 +220,6 @@ class Claims:
         self._buckets.add(bucket)
         pairs = zip(claimed.event_ids, claimed.offsets, strict=True)
         self._staged.put_all(bucket, {name.encode(): _number(offset) for name, offset in pairs})
-
-
-class Rows:
-    """The rows of a partition, and which of them a commit unit changed."""
-
-    def __init__(self, partition: int, headers: Headers, staged: Staged) -> None:
-        self._partition = partition
-        self._headers = headers
-        self._staged = staged
-        #: Recently used rows, in the order of their use.
-        self._kept: dict[_RowKey, Row | None] = {}
-        self._changed: dict[_RowKey, tuple[Table, Row | None]] = {}
-        #: Changed rows that a wipe has removed.
-        self._wiped: set[_RowKey] = set()
-
-    def restore_record(self, record: Incoming) -> None:
-        """Apply a row of the log, or its tombstone."""
-        table, key = TABLE_BY_TOPIC[record.topic], record.key or b""
-        self._kept.pop((table.name, key), None)
-        self._staged.put(_ROWS, _stored_key(table, key), record.value)
-
-    def get(self, table: Table, key: tuple[str, ...]) -> Row | None:
-        """Return a row; None if there is none."""
-        return self._row(table, table.row_key(key))
-
-    def merge(self, update: RowUpdate) -> None:
-        """Merge an update into its row."""
-        table = update.table
-        name = table.row_key(update.key)
-        before = self._row(table, name)
-        row = merge(before, update)
-        if row is not before:
-            key = (table.name, name)
-            self._kept[key] = row
-            self._changed[key] = (table, row)
-
-    def adopt(self, table: Table, key: bytes, rebuilt: Row | None, ends: Sequence[int]) -> None:
-        """Replace a row by a rebuilt one."""
-        row = adopt(table, self._row(table, key), rebuilt, ends)
-        self._kept[table.name, key] = row
-        self._changed[table.name, key] = (table, row)
-
-    def forget(self, user: str, fence: Sequence[int]) -> Forgotten:
-        """Remove from the rows of a user what deliveries before a fence have set."""
-        for (_, name), (table, changed) in self._changed.items():
-            self._stage(table, name, changed)
-        counts: dict[str, int] = {}
-        subjects: list[str] = []
-        for table, name, row in list(self._of_user(user)):
-            if table.owner is Owner.SUBJECT:
-                subjects.append(row.key[0])
-            remaining = remaining_row(row, fence)
-            if remaining != row:
-                self._stage(table, name, remaining)
-                self._kept[table.name, name] = remaining
-                self._changed[table.name, name] = (table, remaining)
-                if remaining is None:
-                    self._wiped.add((table.name, name))
-                counts[table.name] = counts.get(table.name, 0) + 1
-        return Forgotten(counts, subjects)
-
-    def _of_user(self, user: str) -> Iterator[tuple[Table, bytes, Row]]:
-        """Yield the rows of a user, by their keys or by the user in rows of subjects."""
-        for table in ALL_TABLES:
-            by_key = begins_with_user(table)
-            if not by_key and "user_id" not in table.index:
-                continue
-            # Common prefix of the user's keys: a JSON array without its end.
-            prefix = table.row_key((user,))[:-1] if by_key else b""
-            for stored, value in self._staged.scan(_ROWS, _stored_key(table, prefix)):
-                row = decode_row(table, value)
-                if user_in(table, row) == user:
-                    yield table, stored.partition(b"\0")[2], row
-
-    def changed(self) -> list[Outgoing]:
-        """Return the rows that changed since the last call, each of them once."""
-        out = []
-        for (_, name), (table, row) in self._changed.items():
-            value = self._stage(table, name, row)
-            is_wiped = value is None and (table.name, name) in self._wiped
-            headers = [*self._headers, WIPED] if is_wiped else self._headers
-            out.append(Outgoing(table.topic, self._partition, name, value, headers))
-        self._changed.clear()
-        self._wiped.clear()
-        while len(self._kept) > _ROWS_KEPT:
-            del self._kept[next(iter(self._kept))]
-        return out
-
-    def of_table(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a table in the store as (key, value), in the order of their keys."""
-        store, prefix = self._staged.store, _stored_key(table, b"")
-        after: bytes | None = None
-        while page := store.scan(_ROWS, prefix, after=after):
-            for stored, value in page:
-                yield stored[len(prefix) :], value
-            after = page[-1][0]
-
-    def stored(self, table: Table, key: bytes) -> bytes | None:
-        """Return a row in the store."""
-        return self._staged.store.get(_ROWS, _stored_key(table, key))
-
-    def _stage(self, table: Table, name: bytes, row: Row | None) -> bytes | None:
-        value = None if row is None else encode_row(table, row)
-        self._staged.put(_ROWS, _stored_key(table, name), value)
-        return value
-
-    def _row(self, table: Table, name: bytes) -> Row | None:
-        key = (table.name, name)
-        if key in self._kept:
-            row = self._kept.pop(key)
-        else:
-            value = self._staged.get(_ROWS, _stored_key(table, name))
-            row = None if value is None else decode_row(table, value)
-        self._kept[key] = row
-        return row
 
 
 class Waits:
@@ -461,16 +344,25 @@ class Wipes:
 
         It is empty if another wipe was ordered meanwhile, which starts a new search.
         """
-        pending = {other.wipe_id for other in self.pending()}
-        return [self.put(wipe)] if wipe.wipe_id in pending else []
+        pending = {other.wipe_id: other for other in self.pending()}
+        if wipe.wipe_id not in pending:
+            return []
+        # Names may have been accepted again since the search began.
+        accepted = pending[wipe.wipe_id].accepted
+        return [self.put(msgspec.structs.replace(wipe, accepted=accepted))]
+
+    def accept(self, names: Collection[str], at_ms: int) -> list[Outgoing]:
+        """Accept deliveries of wiped names again; return the records of their wipes."""
+        wipes = [accepting(wipe, names, at_ms) for wipe in self.known.values()]
+        return [self.put(wipe) for wipe in wipes if wipe is not None]
 
     def _take(self, key: bytes, wipe: UserForgotten) -> None:
         self.known[key] = wipe
         self.fences.add(wipe)
 
 
-def _stored_key(table: Table, key: bytes) -> bytes:
-    return b"%b\0%b" % (table.name.encode(), key)
+def _is_hidden(topic: str, value: bytes) -> bool:
+    return decode_row(TABLE_BY_TOPIC[topic], value).is_hidden
 
 
 def _wait_key(lookup_key: LookupKey, event_id: str) -> bytes:

@@ -38,11 +38,18 @@ from headwater.processors.providers.results import (
 )
 from headwater.processors.triggers.decide import check_effect, decide
 from headwater.processors.triggers.rules import Rule
+from headwater.processors.wipes import WIPED
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import NotYetReadable, UnknownSource
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 from headwater.schemas.topics import EVENTS, OUTCOMES, UNRESOLVED, WEBHOOKS
-from headwater.streams.kafka.dead_letters import NO_EFFECTS, REPLAY_OF, RULE, text_header
+from headwater.streams.kafka.dead_letters import (
+    IF_WAITING,
+    NO_EFFECTS,
+    REPLAY_OF,
+    RULE,
+    text_header,
+)
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of, position_of
 from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.pipeline.partition_state import LookupKey, PartitionState
@@ -124,7 +131,9 @@ class Processing:
         user = self._placement.user_of(delivery)
         event = self._event = admitted(delivery, record, user, first, self.output.now_ms)
         kind = self._provider_of(event).types.get(event.type)
-        if kind is None:
+        if event.replay and text_header(record, IF_WAITING) and not self._waits(kind, event):
+            pass  # A drain selected it in Postgres, which learns of the end of a wait later.
+        elif kind is None:
             self._normalize(event, record)  # It writes no rows, so it needs no owner.
         elif event.subject and (
             kind.fills_lookup or (kind.of_user and kind.lookup and event.user_id is None)
@@ -138,12 +147,32 @@ class Processing:
             self._to_owner(owner or event.event_id, event, record)
         self._event = None
 
+    def skip_wiped(self, delivery: WebhookReceived, record: Incoming) -> None:
+        """Record the outcome of a delivery of a wiped user, without any name; remove its record."""
+        nameless = msgspec.structs.replace(delivery, subject="", reference=None)
+        event = admitted(nameless, record, None, record.offset, self.output.now_ms)
+        self.output.outcome(event, record, "skipped", WIPED)
+        self.output.add(Outgoing(record.topic, record.partition, record.key, None))
+
+    def _waits(self, kind: DeliveryType[Any] | None, event: WebhookAdmitted) -> bool:
+        """Return whether a delivery is parked in this partition."""
+        if kind is None or kind.lookup is None:
+            return False
+        table, waits = kind.lookup.table.name, self.state.waits
+        return any(
+            waits.get(LookupKey(table, subject), event.event_id) is not None
+            for subject in kind.subjects_of(event)
+        )
+
     def _without_owner(
         self, kind: DeliveryType[Any], event: WebhookAdmitted, record: Incoming
     ) -> None:
         """End a delivery that names neither a user nor a subject with which to look one up."""
         if kind.skip_reason(event.body) is not None:
             self._normalize(event, record)
+            return
+        if kind.unnamed is not None:
+            self.output.outcome(event, record, "skipped", kind.unnamed.reason)
             return
         detail = "expected a delivery with a subject, or a reference that is a user id of ours; "
         self.output.dead(record, event, NO_USER, detail + "found neither")
@@ -156,7 +185,7 @@ class Processing:
             record: The record of the hop.
             replayed: Whether it was a dead letter of `events`, and needs another outcome.
         """
-        self._event = event
+        self._event = event = self._with_unnamed(event)
         result = self._provider_of(event).normalize(event)
         self._merge(event, result)
         if replayed or not isinstance(result, Normalized):
@@ -170,6 +199,7 @@ class Processing:
         self._event = None
 
     def _to_owner(self, owner: str, event: WebhookAdmitted, record: Incoming) -> None:
+        event = self._with_unnamed(event)
         result = self._normalize(event, record)
         key = event.event_id.encode()
         if updates_of(result) and not self._hops(EVENTS, owner, key, event):
@@ -195,6 +225,15 @@ class Processing:
         self.output.add(Outgoing(topic, partition, key, encode(event)))
         return True
 
+    def _with_unnamed(self, event: WebhookAdmitted) -> WebhookAdmitted:
+        """Add our id of what a delivery is about, if it names only its user."""
+        kind = self._placement.kind_of(event)
+        if kind is None or kind.unnamed is None or event.subject or not event.user_id:
+            return event
+        rows = self.state.rows.of_user(kind.unnamed.table, event.user_id)
+        our_id = kind.unnamed.find(event, rows)
+        return msgspec.structs.replace(event, our_id=our_id)
+
     # -- rows and outcomes
 
     def _normalize(self, event: WebhookAdmitted, record: Incoming) -> NormalizeResult:
@@ -205,11 +244,10 @@ class Processing:
 
     def _merge(self, event: WebhookAdmitted, result: NormalizeResult) -> None:
         """Write the rows of a delivery that this partition owns."""
-        merge = self.state.rows.merge
-        kind = self._provider_of(event).types[event.type]
-        for update in updates_of(result):
-            if not kind.fills_lookup or kind.owns(update.table):
-                merge(update)
+        kind, updates = self._provider_of(event).types[event.type], updates_of(result)
+        if kind.fills_lookup:
+            updates = tuple(update for update in updates if kind.owns(update.table))
+        self.state.rows.merge_delivery(updates)
         if event.user_id and isinstance(result, Normalized):
             self._seen.setdefault(event.user_id, []).append(event)
 
@@ -435,6 +473,7 @@ def admitted(
         updated_at_ms=delivery.updated_at_ms,
         received_at_ms=delivery.received_at_ms,
         body=delivery.body,
+        headers=delivery.headers,
         user_id=user,
         partition=record.partition,
         offset=first,

@@ -13,14 +13,14 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 
 import msgspec
 
-from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.provider import DeliveryType, Placement
+from headwater.processors.columns import RowDeleted, RowUpdate, Update
+from headwater.processors.providers.provider import AfterWipe, DeliveryType, Placement
 from headwater.processors.providers.results import updates_of
 from headwater.processors.wipes import wipe_order_of
 from headwater.schemas.codec import decode
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.records import Stamp, WebhookReceived
-from headwater.schemas.tables import USERS, Table, Value
+from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, USERS, Table, Value
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
@@ -37,17 +37,25 @@ _StampFields: TypeAlias = tuple[int, int, int, str, int, int, int]
 
 
 class Patch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The part of a `RowUpdate` that is sent between processes: its values that are not null."""
+    """What is sent of an update between processes: its values that are not null.
+
+    Attributes:
+        values: None if the row is deleted.
+    """
 
     table: str
     key: tuple[str, ...]
-    values: Mapping[str, Value]
+    values: Mapping[str, Value] | None
     stamp: _StampFields
+    parts: Mapping[str, Mapping[str, Value]] = {}
 
     @property
-    def update(self) -> RowUpdate:
+    def update(self) -> Update:
         """Return the update."""
-        return RowUpdate(TABLE_BY_NAME[self.table], self.key, self.values, Stamp(*self.stamp))
+        table, stamp = TABLE_BY_NAME[self.table], Stamp(*self.stamp)
+        if self.values is None:
+            return RowDeleted(table, self.key, stamp)
+        return RowUpdate(table, self.key, self.values, stamp, self.parts)
 
 
 class NormalizedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
@@ -59,6 +67,8 @@ class NormalizedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False,
         event_id: Its id.
         names: Names by which a wipe finds it.
         patches: Updates of rows.
+        skippable: Names for which it is skipped after a wipe.
+        received_ms: When it was received, in Unix milliseconds.
     """
 
     offset: int
@@ -66,6 +76,8 @@ class NormalizedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False,
     event_id: str
     names: Names
     patches: tuple[Patch, ...]
+    skippable: tuple[str | None, ...]
+    received_ms: int
 
     @property
     def key(self) -> bytes:
@@ -162,7 +174,8 @@ class RebuildReader:
         """Normalize a delivery; return None if that needs state."""
         user = self.placement.user_of(delivery)
         owner = user if kind.of_user else delivery.subject or delivery.event_id
-        if self.passes_on or kind.fills_lookup or owner is None:
+        needs_rows = kind.unnamed is not None and not delivery.subject
+        if self.passes_on or kind.fills_lookup or owner is None or needs_rows:
             return None
         is_here = partition_of(owner.encode(), self._partitions) == record.partition
         if not is_here or text_header(record, REPLAY_OF) is not None:
@@ -172,8 +185,16 @@ class RebuildReader:
         patches = tuple(
             _patch(update) for update in updates_of(result) if update.table in self._tables
         )
-        names = names_of(delivery, user)
-        return NormalizedDelivery(record.offset, record.timestamp, event.event_id, names, patches)
+        is_accepted = kind.after_wipe is AfterWipe.ACCEPTED
+        return NormalizedDelivery(
+            offset=record.offset,
+            timestamp=record.timestamp,
+            event_id=event.event_id,
+            names=names_of(delivery, user),
+            patches=patches,
+            skippable=() if is_accepted else (user, delivery.reference, delivery.subject),
+            received_ms=delivery.received_at_ms,
+        )
 
 
 async def read_here(
@@ -205,9 +226,12 @@ async def _gathered(reader: AsyncIterator[list[Incoming]]) -> AsyncIterator[list
         yield gathered
 
 
-def _patch(update: RowUpdate) -> Patch:
+def _patch(update: Update) -> Patch:
+    table, stamp = update.table.name, msgspec.structs.astuple(update.stamp)
+    if isinstance(update, RowDeleted):
+        return Patch(table, update.key, None, stamp)
     values = {name: value for name, value in update.values.items() if value is not None}
-    return Patch(update.table.name, update.key, values, msgspec.structs.astuple(update.stamp))
+    return Patch(table, update.key, values, stamp, update.parts)
 
 
 def _narrowed(placement: Placement, table: Table) -> Placement:
@@ -235,6 +259,7 @@ def _narrowed(placement: Placement, table: Table) -> Placement:
 
 
 def _tables(placement: Placement, table: Table) -> set[Table]:
-    """Return a table, and those in which users are looked up."""
+    """Return a table, those on which its rows depend, and those in which users are looked up."""
     kinds = [kind for provider in placement.providers.values() for kind in provider.types.values()]
-    return {table, *(kind.lookup.table for kind in kinds if kind.lookup is not None)}
+    depends_on = {DAILY_SUMMARY} if table is SLEEP_SESSIONS else set()
+    return {table, *depends_on, *(kind.lookup.table for kind in kinds if kind.lookup is not None)}

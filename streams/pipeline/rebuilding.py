@@ -20,7 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack, aclosing
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from typing_extensions import override
 
@@ -33,19 +33,25 @@ from headwater.processors.wipes import wipe_order_of
 from headwater.schemas.codec import decode, decode_row, encode_row
 from headwater.schemas.epochs import CLAIM_KEY, epoch_of
 from headwater.schemas.errors import NotYetReadable
-from headwater.schemas.records import WebhookAdmitted, WebhookReceived
-from headwater.schemas.tables import USERS, Row, Table
-from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS
+from headwater.schemas.records import UserForgotten, WebhookAdmitted, WebhookReceived
+from headwater.schemas.tables import USERS, Row, Table, TimeColumn
+from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS, WIPES
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StateStore, StoreCorrupted
+from headwater.streams.pipeline.deduplication import is_replayed, original_of
 from headwater.streams.pipeline.partition_state import PartitionCheckpoint, PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.rebuild_reader import Chunk, NormalizedDelivery, RebuildReader, Span
 from headwater.streams.pipeline.record_batch import RecordBatch
-from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
+from headwater.streams.pipeline.wiping import (
+    accept_again,
+    forget,
+    is_wiped,
+    subject_of,
+    was_wiped,
+)
 
 _HOPS: Final = (EVENTS, UNRESOLVED)
 #: The rows as their owners have them, stored with the rebuilt ones.
@@ -93,6 +99,7 @@ class RebuiltRow(NamedTuple):
         before: The row that its owner has; None if there is none.
         after: The rebuilt row, with the values of later deliveries.
         is_changed: Whether its owner has other values.
+        is_hidden: Whether only its owner knows the row after the rebuild.
     """
 
     partition: int
@@ -100,6 +107,7 @@ class RebuiltRow(NamedTuple):
     before: bytes | None
     after: bytes | None
     is_changed: bool
+    is_hidden: bool
 
 
 class _LiveTopic:
@@ -217,10 +225,14 @@ class Rebuild:
     def _merge(self, number: int, delivery: NormalizedDelivery) -> None:
         """Write the rows of a normalized delivery, unless it is a duplicate or was wiped."""
         state, offset = self._states[number], delivery.offset
-        is_copy = state.claims.first(delivery.event_id, offset) < offset
-        if not is_copy and not state.wipes.fences.cover(delivery.names, number, offset):
-            for patch in delivery.patches:
-                state.rows.merge(patch.update)
+        fences = state.wipes.fences
+        if fences.skips_since(delivery.skippable, delivery.received_ms) is not None:
+            return
+        first = state.claims.known(delivery.event_id)
+        state.claims.claim([delivery.event_id], offset)
+        is_copy = first is not None and first < offset
+        if not is_copy and not fences.cover(delivery.names, number, offset):
+            state.rows.merge_delivery(patch.update for patch in delivery.patches)
 
     def _process(self, processing: Processing, record: Incoming) -> None:
         """Process a delivery as intake does."""
@@ -240,12 +252,17 @@ class Rebuild:
             return
         if self._placement.kind_of(delivery) is None:
             return  # It has no relevant rows.
-        first = state.claims.first(delivery.event_id, record.offset)
-        if was_wiped(state, self._placement, delivery, min(first, record.offset)):
+        original = original_of(state, self._placement, delivery, record)
+        user = self._placement.user_of(delivery)
+        if (
+            was_wiped(state, self._placement, delivery, original.offset)
+            or accept_again(state, self._placement, delivery, user) is None
+        ):
             return
         # A duplicate has a later signature and the same data: it must not count as later.
-        if first >= record.offset or text_header(record, REPLAY_OF) is not None:
-            processing.admit(delivery, record, min(first, record.offset))
+        if original.offset >= record.offset or is_replayed(record):
+            state.claims.claim(original.claims, record.offset)
+            processing.admit(delivery, record, original.offset)
 
     def _hop(self, hops: Sequence[Outgoing], origin: Incoming) -> None:
         """Process hops at their partitions, at once."""
@@ -257,8 +274,10 @@ class Rebuild:
 
             def taken(processing: Processing, record: Incoming, hop: Outgoing = hop) -> None:
                 event = decode(hop.value, WebhookAdmitted)
-                if is_wiped(self._states[hop.partition], event):
+                state = self._states[hop.partition]
+                if is_wiped(state, event):
                     return
+                accept_again(state, self._placement, event, event.user_id)
                 if hop.topic == EVENTS:
                     processing.process_owned(event, record, replayed=False)
                 else:
@@ -276,6 +295,23 @@ class Rebuild:
         state = self._states[number]
         output = _Hops(stage="rebuild", partition=number, headers=[], now_ms=now_ms)
         return Processing(self._placement, len(self._states), state, output, ())
+
+    async def read_accepted(self, cluster: Cluster) -> None:
+        """Read which wiped names the owners accept again, and since when.
+
+        Partitions are read in any order, so one may need to know it before another has read by what
+        delivery the user came back.
+
+        Raises:
+            BrokerUnavailable: No broker answered.
+        """
+        for number, state in enumerate(self._states):
+            async with aclosing(read_partition(cluster, [WIPES], number)) as batches:
+                async for records in batches:
+                    for record in records:
+                        if record.value is not None and record.key != CLAIM_KEY:
+                            wipe = decode(record.value, UserForgotten)
+                            state.wipes.fences.accept(wipe.accepted)
 
     # -- comparing
 
@@ -360,26 +396,37 @@ def combined_row(
     ends: Sequence[int],
 ) -> RebuiltRow:
     """Return a row of an owner and its rebuilt version, which includes later deliveries."""
-    if before == rebuilt:
-        return RebuiltRow(number, key, before, rebuilt, is_changed=False)
-    old = None if before is None else decode_row(table, before)
     new = None if rebuilt is None else decode_row(table, rebuilt)
+    if before == rebuilt:
+        return RebuiltRow(number, key, before, rebuilt, False, _is_hidden(new))
+    old = None if before is None else decode_row(table, before)
     row = adopt(table, old, new, ends)
     after = None if row is None else encode_row(table, row)
-    return RebuiltRow(number, key, before, after, _visible(table, old) != _visible(table, row))
+    is_changed = _content(table, old) != _content(table, row)
+    return RebuiltRow(number, key, before, after, is_changed, _is_hidden(row))
 
 
-def _visible(table: Table, row: Row | None) -> object:
-    """Return what readers see of a row: its values, and the times at which some were set."""
+def _is_hidden(row: Row | None) -> bool:
+    return row is not None and row.is_hidden
+
+
+def _content(table: Table, row: Row | None) -> Any:  # noqa: ANN401, comparable
+    """Return what a row contains: its values, the times of some of them, and those of its parts."""
     if row is None:
         return None
-    times = []
-    for time in table.times:
-        position = table.index[time.column]
-        stamp = row.stamps[position]
-        is_set = stamp is not None and row.values[position] == time.value
-        times.append(stamp.sent_at_ms if stamp is not None and is_set else None)
-    return row.values, times
+    values = row.values, [_time_of(table, row, time) for time in table.times]
+    parts = {} if row.state is None else row.state.parts
+    if parts:
+        return values, {name: (part.values, part.counts) for name, part in parts.items()}
+    return None if row.is_hidden else values
+
+
+def _time_of(table: Table, row: Row, time: TimeColumn) -> int | None:
+    """Return when the delivery was signed that gave a column the value that the time refers to."""
+    position = table.index[time.column]
+    stamp = row.stamps[position]
+    is_set = stamp is not None and row.values[position] == time.value
+    return stamp.sent_at_ms if stamp is not None and is_set else None
 
 
 def _scan(store: StateStore, family: Family, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

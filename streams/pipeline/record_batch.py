@@ -8,14 +8,16 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.columns import RowUpdate
+from headwater.processors.columns import RowUpdate, Update
 from headwater.processors.providers.results import (
+    DroppedField,
     Effect,
     Failed,
     Normalized,
     NormalizeResult,
     Skipped,
     details_of,
+    fields_text,
 )
 from headwater.processors.triggers.decide import RejectedEffect
 from headwater.schemas.codec import encode
@@ -46,16 +48,16 @@ class RecordBatch:
     def normalized(self, event: WebhookAdmitted, record: Incoming, result: NormalizeResult) -> None:
         """Add dead letter and outcome of a normalized delivery, but not its rows."""
         match result:
-            case Normalized(updates=updates, rejected=rejected):
+            case Normalized(updates=updates, rejected=rejected, dropped=dropped):
                 if rejected:
                     self.records.append(self._letter(record, event, PARTIAL, details_of(rejected)))
-                rows = _rows(updates)
-                self.outcome(event, record, "processed", rows=rows, rejected=len(rejected))
-            case Skipped(reason=reason, updates=updates):
-                self.outcome(event, record, "skipped", reason, rows=_rows(updates))
-            case Failed(code=code, detail=detail, rejected=rejected_all):
+                counts = (_rows(updates), len(rejected))
+                self.outcome(event, record, "processed", "", counts, dropped)
+            case Skipped(reason=reason, updates=updates, dropped=dropped):
+                self.outcome(event, record, "skipped", reason, (_rows(updates), 0), dropped)
+            case Failed(code=code, detail=detail, rejected=rejected_all, dropped=dropped):
                 self.records.append(self._letter(record, event, code, detail))
-                self.outcome(event, record, "dead", code, rejected=rejected_all)
+                self.outcome(event, record, "dead", code, (0, rejected_all), dropped)
 
     def outcome(
         self,
@@ -63,11 +65,20 @@ class RecordBatch:
         record: Incoming,
         status: str,
         reason: str = "",
-        *,
-        rows: int = 0,
-        rejected: int = 0,
+        counts: tuple[int, int] = (0, 0),
+        dropped: Sequence[DroppedField] = (),
     ) -> None:
-        """Add the outcome of a delivery, with its trace."""
+        """Add the outcome of a delivery, with its trace.
+
+        Args:
+            event: The delivery.
+            record: The record that brought it.
+            status: processed, skipped, parked or dead.
+            reason: Why, unless it was processed.
+            counts: Number of its rows, and of its rejected records.
+            dropped: Its values that were dropped.
+        """
+        rows, rejected = counts
         outcome = OutcomeRecorded(
             event_id=event.event_id,
             request_id=event.request_id,
@@ -79,6 +90,8 @@ class RecordBatch:
             reason=reason,
             rows=rows,
             rejected=rejected,
+            rejected_fields=fields_text(dropped) if dropped else None,
+            rejected_fields_total=len(dropped),
             partition=event.partition,
             offset=event.offset,
             received_at_ms=event.received_at_ms,
@@ -159,8 +172,15 @@ def phases(emitted: Sequence[Outgoing]) -> tuple[list[Outgoing], list[Outgoing]]
     return first, list(tombstones.values())
 
 
-def _rows(updates: Sequence[RowUpdate]) -> int:
-    return len({(update.table.name, update.key) for update in updates})
+def _rows(updates: Sequence[Update]) -> int:
+    return len({(update.table.name, update.key) for update in updates if not _is_silent(update)})
+
+
+def _is_silent(update: Update) -> bool:
+    """Return whether an update has parts without values, such as a nap, which set no columns."""
+    return isinstance(update, RowUpdate) and not (
+        update.values or not update.parts or any(update.parts.values())
+    )
 
 
 def effect_of(event: WebhookAdmitted, effect: Effect) -> EffectDecided:

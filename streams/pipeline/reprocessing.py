@@ -19,6 +19,7 @@ from headwater.streams.kafka.cluster import Cluster, standalone_consumer
 from headwater.streams.kafka.dead_letters import (
     CONNECT_PREFIX,
     EXPIRED,
+    IF_WAITING,
     NO_EFFECTS,
     REPLAY_OF,
     REPLAYED,
@@ -55,11 +56,13 @@ class DeliveryToReplay(NamedTuple):
         event_id: Its id.
         positions: Partitions and offsets where its record may be.
         has_had_effects: Whether its effects on workflows have happened, and do not happen again.
+        if_waiting: Whether it is processed only if it is still waiting for its user.
     """
 
     event_id: str
     positions: tuple[tuple[int, int], ...]
     has_had_effects: bool = False
+    if_waiting: bool = False
 
 
 def known_positions(partition: int, offset: int, *others: str) -> tuple[tuple[int, int], ...]:
@@ -244,6 +247,8 @@ def _marked(record: Incoming, delivery: DeliveryToReplay, replay_id: str | None)
     headers = [*original(record), (REPLAY_OF, mark.encode())]
     if delivery.has_had_effects:
         headers.append((NO_EFFECTS, b"true"))
+    if delivery.if_waiting:
+        headers.append((IF_WAITING, b"true"))
     return Outgoing(WEBHOOKS, record.partition, record.key, record.value, headers)
 
 

@@ -22,6 +22,7 @@ from headwater.schemas.topics import ADMISSIONS, WEBHOOKS
 from headwater.streams.kafka.append_queues import GroupCommit
 from headwater.streams.kafka.appender import Producers
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
 from headwater.streams.kafka.readers import read_records_at
 from headwater.streams.kafka.records import Outgoing, partition_of, text_of
 from headwater.streams.kafka.retrying import Retrying
@@ -30,9 +31,12 @@ log = logging.getLogger(__name__)
 
 #: Event ids remembered for answering duplicates, of about 200 bytes.
 _REMEMBERED: Final = 250_000
+#: Subjects whose last event is remembered, of about 300 bytes.
+_SUBJECTS_MAX: Final = 10_000
 #: Records of admissions that a start reads of each partition, each with one event id or some
 #: hundreds. Older duplicates are recognized only by intake.
 _LOOK_BACK: Final = 1_000
+_POLL_MS: Final = 60_000
 _TIMEOUT_CHECK_S: Final = 0.25
 #: Linger before an append when idle, and the longest wait for the end of an append in flight, as
 #: Kafka may be slow or unavailable.
@@ -43,9 +47,15 @@ _STOP_S: Final = 5.0
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """A delivery is in the log; `duplicate` if it was there before."""
+    """A delivery is in the log; `duplicate` if it was there before.
+
+    Attributes:
+        original: Id of the first delivery, if it was appended all the same: it is probably a
+            duplicate, and intake decides that. Empty otherwise.
+    """
 
     duplicate: bool
+    original: str = ""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -127,6 +137,9 @@ class WebhookLog:
         # No linger: deliveries that are appended together have waited already.
         self._commit = GroupCommit(producers, WEBHOOKS, settled=self._settled, linger_s=0)
         self._known = _Known()
+        #: By source and subject, the last event that may recur: the id of its bytes, and that of
+        #: the first delivery of them.
+        self._last: OrderedDict[str, tuple[str, str]] = OrderedDict()
         #: Deliveries that are queued or in flight, by event id.
         self._in_flight: dict[str, _Delivery] = {}
         #: Deadlines of answers, oldest first: checking them at intervals costs less than a timer
@@ -204,7 +217,29 @@ class WebhookLog:
             if waiting.delivery is not None:
                 self._leave(waiting.delivery, waiting.answer)
             raise
-        return result
+        if waiting.delivery is None or not isinstance(result, Appended) or result.duplicate:
+            return result
+        return self.recurring(waiting.delivery) or result
+
+    def recurring(self, delivery: WebhookReceived) -> Appended | None:
+        """Return the answer to an event that is probably a duplicate; None for any other delivery.
+
+        It is one if it was the last event of its subject. It is appended all the same: intake knows
+        the events that other gateways have accepted, and decides.
+        """
+        recurrence = self._placement.recurrence_of(delivery)
+        if recurrence is None:
+            return None
+        name, same_bytes = f"{delivery.source}/{delivery.subject}", recurrence.same_bytes
+        last = self._last.pop(name, None)
+        is_repeated = same_bytes in self._known if last is None else last[0] == same_bytes
+        first = last[1] if last is not None and is_repeated else delivery.event_id
+        self._last[name] = same_bytes, first
+        if len(self._last) > _SUBJECTS_MAX:
+            self._last.popitem(last=False)
+        if recurrence.has_own_time or not is_repeated:
+            return None
+        return Appended(duplicate=True, original=first)
 
     def _do_next(self) -> None:
         if self._next_timer is not None:
@@ -361,7 +396,10 @@ class WebhookLog:
         retrying = Retrying(log, "admissions of other gateways cannot be followed")
         while True:
             consumer = AIOKafkaConsumer(  # without a group: all partitions are its own
-                ADMISSIONS, **self._cluster.options(), auto_offset_reset="latest"
+                ADMISSIONS,
+                **self._cluster.options(),
+                auto_offset_reset="latest",
+                fetch_max_wait_ms=IDLE_FETCH_MS,
             )
             try:
                 await consumer.start()
@@ -380,7 +418,7 @@ class WebhookLog:
 
     async def _follow(self, consumer: AIOKafkaConsumer) -> NoReturn:
         while True:
-            for records in (await consumer.getmany(timeout_ms=1_000)).values():
+            for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
                 for record in records:
                     # If one cannot be decoded, some duplicates are left to intake.
                     with contextlib.suppress(HeadwaterError):

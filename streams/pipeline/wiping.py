@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from headwater.processors.providers.provider import Placement
+from headwater.processors.providers.provider import AfterWipe, Placement
 from headwater.processors.wipes import (
     SOURCE,
     TYPE,
@@ -23,13 +23,15 @@ from headwater.processors.wipes import (
     digest,
     forget_effect,
     is_before,
+    is_sent_after,
     user_in,
     wipe_order_of,
 )
 from headwater.schemas.codec import decode, decode_row, encode, record_name
-from headwater.schemas.errors import UndecodableRecord, UnknownSchema
+from headwater.schemas.errors import MalformedPayload, UndecodableRecord, UnknownSchema
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.records import (
+    Delivery,
     EffectDecided,
     OutcomeRecorded,
     RowRebuilt,
@@ -107,6 +109,31 @@ def was_wiped(
         return False
     names = names_of(delivery, placement.user_of(delivery))
     return fences.cover(names, state.partition, first)
+
+
+def accept_again(
+    state: PartitionState, placement: Placement, delivery: Delivery, user: str | None
+) -> list[Outgoing] | None:
+    """Decide whether a delivery counts that may name a wiped user or connection.
+
+    Returns:
+        The records by which the names of the delivery are accepted again, if they have to be; None
+        if the delivery is to be skipped.
+    """
+    kind, names = placement.kind_of(delivery), (user, delivery.reference, delivery.subject)
+    if kind is not None and kind.after_wipe is AfterWipe.ACCEPTED:
+        return []
+    wiped_ms = state.wipes.fences.skips_since(names, delivery.received_at_ms)
+    if wiped_ms is None:
+        return []
+    if kind is None or kind.after_wipe is not AfterWipe.COMES_BACK:
+        return None
+    with contextlib.suppress(MalformedPayload):
+        is_success = kind.skip_reason(delivery.body) is None
+        if is_success and is_sent_after(delivery.sent_at_ms, wiped_ms):
+            known = [name for name in names if name]
+            return state.wipes.accept(known, delivery.received_at_ms)
+    return None
 
 
 def names_of(delivery: WebhookReceived, user: str | None) -> Names:

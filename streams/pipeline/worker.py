@@ -230,7 +230,8 @@ async def _open_store(
         partition=partition,
         form=FORM,
     )
-    return stores.open(identity, written_since_ms=clock() - _TOMBSTONES_KEPT_MS)
+    since_ms = clock() - _TOMBSTONES_KEPT_MS
+    return await stores.open_when_closed(identity, written_since_ms=since_ms)
 
 
 def run_worker(  # noqa: PLR0913 (its collaborators)

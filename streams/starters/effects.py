@@ -42,6 +42,7 @@ from headwater.streams.kafka.dead_letters import (
     dead_letter,
     text_header,
 )
+from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
@@ -118,7 +119,6 @@ _GROUP: Final = 500
 _BATCH_RECORDS: Final = 500
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 _POLL_MS: Final = 500
-_METADATA_AGE_MS: Final = 3_000
 #: The longest pause before commands without an outcome are sent again.
 _PAUSE_S: Final = 30.0
 _STOP_S: Final = 1.0
@@ -157,7 +157,7 @@ class Starter:
             "enable_auto_commit": False,
             "auto_offset_reset": "earliest",
             "max_partition_fetch_bytes": _FETCH_BYTES,
-            "metadata_max_age_ms": _METADATA_AGE_MS,
+            "fetch_max_wait_ms": IDLE_FETCH_MS,
         }
         self._consumer: AIOKafkaConsumer
         # Its own thread, because deciding may block the event loop of this process for long. It has

@@ -23,6 +23,7 @@ from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_REPLIES
 from headwater.streams.kafka.append_queues import GroupCommit
 from headwater.streams.kafka.appender import Producers
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.ownership import GROUP
@@ -106,7 +107,7 @@ class Presence:
 
 log = logging.getLogger(__name__)
 
-_POLL_MS: Final = 1_000
+_POLL_MS: Final = 60_000
 #: Interval until the first check for workers, if none was running at the last check.
 _FIRST_CHECK_S: Final = 0.1
 #: Interval between checks for workers while waiting.
@@ -343,6 +344,7 @@ class WorkflowClient:
                 **self._cluster.options(),
                 enable_auto_commit=False,
                 auto_offset_reset="latest",
+                fetch_max_wait_ms=IDLE_FETCH_MS,
             )
             try:
                 await consumer.start()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn
@@ -20,6 +21,7 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster, start_consumer
+from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.truncation import (
@@ -32,19 +34,17 @@ from headwater.streams.ownership.phases import OwnedPartitions, Phase
 
 log = logging.getLogger(__name__)
 
-#: How often the reader looks for timers that are due. A timer is late by that and by the time in
-#: which the broker tells the end of the commands.
+#: Pause between two looks for timers that are due, while there are turns, which may set some. A
+#: timer is late by that and by the time in which the broker tells the end of the commands.
 _TIMERS_S: Final = 0.025
-_POLL_MS: Final = 250
-#: Longest time that the broker holds a fetch if there are no commands. A partition that is begun
-#: meanwhile waits for it, because aiokafka has one fetch at a time for each broker.
-_FETCH_WAIT_MS: Final = 200
+#: Longest pause. Clocks may be set.
+_TIMERS_IDLE_S: Final = 1.0
+_POLL_MS: Final = 1_000
 _COMMANDS_MAX: Final = 2_000
 #: Limits of undecided commands of a partition, and of their bytes, above which no more are fetched:
 #: what a turn decides in a second, and little compared with the states of a partition.
 _UNDECIDED_MAX: Final = 4_000
 _UNDECIDED_BYTES: Final = 32 * 1024 * 1024
-_METADATA_AGE_MS: Final = 3_000
 #: Longest wait for the end offsets of the commands. No commands are read meanwhile.
 _END_S: Final = 2.0
 #: Kafka's type of timestamps that are assigned by the broker, not by the producer.
@@ -121,32 +121,24 @@ class CommandReader:
             "enable_auto_commit": False,
             # `check` decides what follows a loss.
             "auto_offset_reset": "none",
-            "fetch_max_wait_ms": _FETCH_WAIT_MS,
-            "metadata_max_age_ms": _METADATA_AGE_MS,
+            "fetch_max_wait_ms": IDLE_FETCH_MS,
         }
         self._consumer: AIOKafkaConsumer
-        # Requests the ends. A broker answers one request of a connection at a time, so that behind
-        # a fetch they would wait until it returns.
-        self._lookup: AIOKafkaConsumer
+        #: Set after each turn.
+        self._turned = asyncio.Event()
 
     async def start(self) -> None:
         """Connect, waiting for Kafka."""
         retrying = Retrying(log, "waiting for Kafka")
         self._consumer = await retrying.until_done(self._connected, (KafkaError, OSError))
-        try:
-            self._lookup = await retrying.until_done(self._connected, (KafkaError, OSError))
-        except BaseException:
-            await self._consumer.stop()
-            raise
         # aiokafka would request the metadata of all topics of the cluster, again and again.
-        await self._lookup._client.set_topics([WORKFLOW_COMMANDS])  # noqa: SLF001
+        await self._consumer._client.set_topics([WORKFLOW_COMMANDS])  # noqa: SLF001
 
     async def _connected(self) -> AIOKafkaConsumer:
         return await start_consumer(AIOKafkaConsumer(**self._options))
 
     async def stop(self) -> None:
         """Disconnect."""
-        await self._lookup.stop()
         await self._consumer.stop()
 
     # -- partitions
@@ -169,7 +161,7 @@ class CommandReader:
             KafkaError: The broker does not respond.
         """
         partition = _commands(number)
-        first: int = (await self._lookup.beginning_offsets([partition]))[partition]
+        first: int = (await self._consumer.beginning_offsets([partition]))[partition]
         return first
 
     async def check(self, partition: Partition, first: int) -> int:
@@ -212,7 +204,7 @@ class CommandReader:
     async def _begin_another_log(self, partition: Partition) -> None:
         """Continue in a log whose leader epochs do not show where its predecessor was cut."""
         where, claims = _commands(partition.number), partition.owner.claims
-        end = (await self._lookup.end_offsets([where]))[where]
+        end = (await self._consumer.end_offsets([where]))[where]
         first = min(end, claims.cause + 1)
         log.error(
             "%s/%d is another log than the one whose commands up to offset %d have outcomes, or "
@@ -270,13 +262,32 @@ class CommandReader:
     async def watch_timers(self) -> NoReturn:
         """Let timers of partitions advance until it is cancelled, also while a fetch waits."""
         while True:
-            await asyncio.sleep(_TIMERS_S)
+            self._turned.clear()
             self._hold_back()
             for line in self._partitions.waiting.due(self._clock.now_ms()):
                 log.warning("%s", line)
             if due := self._due():
                 await self._look_ahead(due)
                 self._driver.wake_up()
+            await asyncio.sleep(_TIMERS_S if due else min(_TIMERS_S, self._until_due_s()))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._until_due_s()):
+                    await self._turned.wait()
+
+    def note_turn(self) -> None:
+        """Record that there was a turn: it may have set timers, and decided commands."""
+        self._turned.set()
+
+    def _until_due_s(self) -> float:
+        """Return how long no timer is due, unless a turn sets another."""
+        now_ms = self._clock.now_ms()
+        due_ms = [
+            due_ms
+            for number, partition in self._driver.partitions.items()
+            if self._progress[number].ahead is None
+            and (due_ms := partition.owner.next_due_ms()) is not None
+        ]
+        return min(_TIMERS_IDLE_S, (min(due_ms, default=math.inf) - now_ms) / 1_000)
 
     async def _read(self, fetched: Mapping[TopicPartition, Sequence[Incoming]]) -> None:
         read = [
@@ -392,7 +403,7 @@ class CommandReader:
         now_ms = self._clock.now_ms()
         try:
             async with asyncio.timeout(_END_S):
-                ends = await self._lookup.end_offsets(
+                ends = await self._consumer.end_offsets(
                     [
                         _commands(partition.number)
                         for partition in due
@@ -414,7 +425,7 @@ class CommandReader:
 
     def _has_leader(self, number: int) -> bool:
         """Whether a partition has a leader. aiokafka would wait up to 40 s for one."""
-        cluster = self._lookup._client.cluster  # noqa: SLF001 (there is no public way)
+        cluster = self._consumer._client.cluster  # noqa: SLF001 (there is no public way)
         return cluster.leader_for_partition(_commands(number)) not in {None, -1}
 
 

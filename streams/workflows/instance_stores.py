@@ -120,4 +120,4 @@ class InstanceStores:
             partition=partition,
             form=self._form,
         )
-        return DiskStore(self._stores.open(identity))
+        return DiskStore(await self._stores.open_when_closed(identity))

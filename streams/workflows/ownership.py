@@ -95,6 +95,8 @@ class Ownership:
         #: Tasks that acquire partitions, or wait for another release that can.
         self._acquiring: dict[int, asyncio.Task[None]] = {}
         self._generation = deadlines.generation
+        #: Offsets that were committed since the assignment, by partition.
+        self._committed: dict[int, int] = {}
         self._reader = CommandReader(
             cluster=cluster,
             name=name,
@@ -140,22 +142,29 @@ class Ownership:
         """
         await self._member.during(self._reader.fetch_commands(), self._reader.watch_timers())
 
+    def note_turn(self) -> None:
+        """Record that there was a turn."""
+        self._reader.note_turn()
+
     async def commit(self) -> None:
         """Commit offsets up to which commands have replies, for the next owners."""
-        offsets = {
-            _commands(number): Committed(partition.replied)
+        replied = {
+            number: partition.replied
             for number, partition in self._driver.partitions.items()
-            if partition.replied > 0
+            if partition.replied not in {0, self._committed.get(number)}
         }
-        if offsets:
+        if replied:
+            offsets = {_commands(number): Committed(offset) for number, offset in replied.items()}
             with contextlib.suppress(CommitFailedError):
                 await self._member.commit(offsets)
+                self._committed |= replied
 
     # -- the group: see `Rebalances`
 
     async def assigned(self, numbers: frozenset[int]) -> None:
         """Acquire partitions in the background. These are all that are assigned now."""
         self._partitions.assign(numbers)
+        self._committed.clear()
         self._generation = self._deadlines.generation
         self._reader.assign(numbers)
         self._start_acquiring(numbers, 0.0)

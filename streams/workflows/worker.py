@@ -311,6 +311,7 @@ class WorkflowWorker:
                 if self._clock.is_doubtful():
                     await self._log.settle_time()
                 self._turn()
+                self._ownership.note_turn()
                 if self._driver.has_backlog(self._hosts.closed(), ready=self._ticks is None):
                     self._input_arrived.set()
                     await asyncio.sleep(0)  # Let other tasks of the process run.

@@ -23,6 +23,7 @@ Json = dict[str, Any]
 
 MAKERS = ("GARMIN", "WHOOP", "OURA", "WITHINGS")
 FIRST_DAY = datetime(2026, 6, 1)  # noqa: DTZ001 (each person's own day)
+CLOCKS_CHANGE = FIRST_DAY + timedelta(days=13, hours=2)
 #: Of the sender of a delivery that is not taken.
 _PATIENCE_S = 120.0
 _BURST = 500
@@ -40,10 +41,18 @@ class Sent(NamedTuple):
 
 
 class Person(NamedTuple):
+    """Somebody's wearable; a user may have several."""
+
     user: str
     subject: str
     provider: str
-    zone: timezone
+    #: Minutes from UTC until the day on which the clocks of the place go forward.
+    offset: int
+
+    def zone(self, moment: datetime) -> timezone:
+        """The zone of a local time."""
+        forward = 60 if moment >= CLOCKS_CHANGE else 0
+        return timezone(timedelta(minutes=self.offset + forward))
 
 
 class Month:
@@ -54,17 +63,17 @@ class Month:
         self._days = days
         self._next_ms = now_ms - _AGE_MS
         self.people = [
-            Person(
-                f"user_{name}{number}",
-                f"{name}-terra-{number}",
-                self._draw.choice(MAKERS),
-                timezone(timedelta(minutes=30 * self._draw.randint(-20, 26))),
-            )
-            for number in range(people)
+            person for number in range(people) for person in self._wearables(name, number)
         ]
         self.sent: list[Sent] = [
             self._at(body, fact) for person in self.people for body, fact in self._of(person)
         ]
+
+    def _wearables(self, name: str, number: int) -> Iterator[Person]:
+        offset = 30 * self._draw.randint(-20, 24)
+        several = 2 if self._draw.random() < 0.2 else 1
+        for one, maker in enumerate(self._draw.sample(MAKERS, several)):
+            yield Person(f"user_{name}{number}", f"{name}-terra-{number}-{one}", maker, offset)
 
     def _at(self, body: Json, fact: SystemEvent | None) -> Sent:
         self._next_ms += 1
@@ -80,7 +89,16 @@ class Month:
         )
         known = user | {"reference_id": person.user if self._draw.random() < 0.3 else "widget"}
         for day in range(self._days):
-            for kind in ("daily", "daily", "sleep", "activity", "body"):
+            for kind in (
+                "daily",
+                "daily",
+                "sleep",
+                "sleep",
+                "activity",
+                "activity",
+                "body",
+                "body",
+            ):
                 if self._draw.random() < 0.8:
                     made = getattr(self, f"_{kind}")(person, FIRST_DAY + timedelta(days=day))
                     yield {"type": kind, "user": known, "data": made}, None
@@ -98,9 +116,13 @@ class Month:
         value = round(self._draw.uniform(low, high), digits)
         return None if self._draw.random() < 0.25 else value
 
+    def _pulse(self, low: float, high: float) -> float | None:
+        """A number, none, or what a wearable sends that has no contact."""
+        return self._draw.choice((0, -1)) if self._draw.random() < 0.1 else self._number(low, high)
+
     def _moment(self, person: Person, day: datetime, hour: float) -> str:
-        moment = (day + timedelta(hours=hour)).replace(tzinfo=person.zone)
-        return moment.isoformat(timespec="microseconds")
+        moment = day + timedelta(hours=hour)
+        return moment.replace(tzinfo=person.zone(moment)).isoformat(timespec="microseconds")
 
     def _daily(self, person: Person, day: datetime) -> list[Json]:
         start = {
@@ -113,65 +135,91 @@ class Month:
             "distance_data": {"steps": self._number(0, 20_000, 0), "distance_meters": 4.5},
             "heart_rate_data": {
                 "summary": {
-                    "resting_hr_bpm": self._number(40, 70),
-                    "avg_hrv_rmssd": self._number(20, 90),
+                    "resting_hr_bpm": self._pulse(40, 70),
+                    "avg_hrv_rmssd": self._pulse(20, 90),
                 }
             },
             "active_durations_data": {
                 f"{level}_intensity_seconds": self._number(0, 5_000, 0)
                 for level in ("low", "moderate", "vigorous")
             },
-            "stress_data": {"avg_stress_level": self._number(0, 100, 0)},
+            "stress_data": {"avg_stress_level": self._draw.choice((-1, self._number(0, 100, 0)))},
             "strain_data": {"strain_level": self._number(0, 21)},
             "scores": {"recovery": self._number(0, 100, 0), "sleep": self._number(0, 100, 0)},
         }
+        if self._draw.random() < 0.05:
+            record["strain_data"] = []
         bad = {"metadata": start, "distance_data": {"steps": -1}}
         return [record, bad] if self._draw.random() < 0.05 else [record]
 
     def _sleep(self, person: Person, day: datetime) -> list[Json]:
-        begun, nap = self._draw.choice((-2.5, -1.0, 0.5)), self._draw.random() < 0.15
+        """A night, of which a later delivery may be a revision; perhaps in two pieces, or a nap."""
+        draw = self._draw
+        begun = draw.choice((-2.5, -2.4, -1.0, 0.5))
+        name = f"{person.subject}-{day:%d}" if draw.random() < 0.5 else None
+        kind = draw.random()
+        if kind < 0.15:
+            pieces = [(begun, begun + 3.5, name, None), (begun + 4.5, begun + 8, None, None)]
+        elif kind < 0.3:
+            pieces = [(begun, begun + 8, name, False), (14.0, 14.5, None, None)]
+        elif kind < 0.4:
+            pieces = [(13.0, 15.0, None, True)]
+        else:
+            pieces = [(begun, begun + draw.choice((8, 7.5)), name, draw.choice((None, False)))]
+        return [self._slept(person, day, *piece) for piece in pieces]
+
+    def _slept(
+        self,
+        person: Person,
+        day: datetime,
+        start: float,
+        end: float,
+        name: str | None,
+        nap: bool | None,
+    ) -> Json:
+        length = (end - start) * 3_600
         asleep = {
-            "duration_asleep_state_seconds": self._number(18_000, 25_000, 0),
-            "duration_deep_sleep_state_seconds": self._number(600, 5_000, 0),
-            "duration_REM_sleep_state_seconds": self._number(600, 5_000, 0),
-            "duration_light_sleep_state_seconds": self._number(600, 5_000, 0),
+            "duration_asleep_state_seconds": self._number(length * 0.7, length * 0.9, 0),
+            "duration_deep_sleep_state_seconds": self._number(60, length * 0.2, 0),
+            "duration_REM_sleep_state_seconds": self._number(60, length * 0.2, 0),
+            "duration_light_sleep_state_seconds": self._number(60, length * 0.2, 0),
         }
-        return [
-            {
-                "metadata": {
-                    "start_time": self._moment(person, day, begun),
-                    "end_time": self._moment(person, day, begun + 8),
-                    "is_nap": nap or self._draw.choice((None, False)),
-                },
-                "sleep_durations_data": {
-                    "asleep": asleep,
-                    "awake": {"duration_awake_state_seconds": self._number(0, 3_000, 0)},
-                },
-                "heart_rate_data": {
-                    "summary": {
-                        "resting_hr_bpm": self._number(40, 60),
-                        "avg_hrv_rmssd": self._number(20, 90),
-                    }
-                },
-                "respiration_data": {
-                    "breaths_data": {"avg_breaths_per_min": self._number(10, 20)},
-                    "oxygen_saturation_data": {"avg_saturation_percentage": self._number(90, 100)},
-                },
-                "temperature_data": {"delta": self._number(-1, 1, 2)},
-                "readiness_data": {"readiness": self._number(0, 100, 0)},
-                "scores": {"sleep": self._number(0, 100, 0)},
-            }
-        ]
+        return {
+            "metadata": {
+                "start_time": self._moment(person, day, start),
+                "end_time": self._moment(person, day, end),
+                "summary_id": name,
+                "is_nap": nap,
+            },
+            "sleep_durations_data": {
+                "asleep": asleep,
+                "awake": {"duration_awake_state_seconds": self._number(0, length * 0.1, 0)},
+            },
+            "heart_rate_data": {
+                "summary": {
+                    "resting_hr_bpm": self._pulse(40, 60),
+                    "avg_hrv_rmssd": self._pulse(20, 90),
+                }
+            },
+            "respiration_data": {
+                "breaths_data": {"avg_breaths_per_min": self._pulse(10, 20)},
+                "oxygen_saturation_data": {"avg_saturation_percentage": self._pulse(90, 100)},
+            },
+            "temperature_data": {"delta": self._number(-1, 1, 2)},
+            "readiness_data": {"readiness": self._number(0, 100, 0)},
+            "scores": {"sleep": self._number(0, 100, 0)},
+        }
 
     def _activity(self, person: Person, day: datetime) -> list[Json]:
-        start = self._draw.choice((7.0, 18.25))
+        start = self._draw.choice((7.0, 7.1, 18.25))
+        name = self._draw.choice((None, f"{person.subject}-w{day:%d}"))
         return [
             {
                 "metadata": {
                     "start_time": self._moment(person, day, start),
                     "end_time": self._moment(person, day, start + self._draw.choice((0.5, 1.25))),
                     "name": self._draw.choice(("Run", "Ride \U0001f6b4", None)),
-                    "summary_id": None,
+                    "summary_id": name,
                     "type": self._draw.randint(0, 100),
                 },
                 "distance_data": {
@@ -183,8 +231,8 @@ class Month:
                 "calories_data": {"total_burned_calories": self._number(50, 900)},
                 "heart_rate_data": {
                     "summary": {
-                        "avg_hr_bpm": self._number(90, 150),
-                        "max_hr_bpm": self._number(150, 190),
+                        "avg_hr_bpm": self._pulse(90, 150),
+                        "max_hr_bpm": self._pulse(150, 190),
                     }
                 },
                 "strain_data": {"strain_level": self._number(0, 21)},
@@ -195,14 +243,18 @@ class Month:
         measurements = [
             {
                 "measurement_time": self._moment(person, day, hour),
-                "weight_kg": self._number(50, 90),
+                "weight_kg": self._pulse(50, 90),
                 "bodyfat_percentage": self._number(10, 30),
             }
-            for hour in self._draw.sample(range(24), self._draw.randint(0, 3))
+            for hour in self._draw.sample(range(-5, 24), self._draw.randint(0, 3))
         ]
         samples = [
-            {"systolic_bp": self._draw.randint(100, 140), "diastolic_bp": self._number(60, 90, 0)}
-            for _ in range(self._draw.randint(0, 3))
+            {
+                "timestamp": self._moment(person, day, hour),
+                "systolic_bp": self._draw.randint(100, 140),
+                "diastolic_bp": self._pulse(60, 90),
+            }
+            for hour in self._draw.sample(range(-5, 24), self._draw.randint(0, 3))
         ]
         glucose = [{"blood_glucose_mg_per_dL": 95}] if self._draw.random() < 0.2 else []
         return [
@@ -215,7 +267,7 @@ class Month:
         ]
 
     def _labs(self, person: Person) -> Iterator[tuple[Json, SystemEvent | None]]:
-        ours, theirs = f"our-{person.user}", f"upl-{person.user}"
+        ours, theirs = f"our-{person.subject}", f"upl-{person.subject}"
         named: Json = {"at_ms": 0, "user_id": person.user, "upload_id": ours}
         file = {"storage_key": f"lab-uploads/{ours}.pdf", "original_name": "blood test.pdf"}
         yield {}, LabUploaded(**named, **file, content_type="application/pdf", size=1_000)

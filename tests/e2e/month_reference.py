@@ -1,13 +1,15 @@
 """What a month must come to: a plain program over its deliveries, in the order of their moments.
 
-It knows nothing of the pipeline: no stamps, batches or partitions. What comes later is written over
-what came earlier, but for nulls; that is all. Written to be read beside the contract.
+It knows nothing of the pipeline: no stamps, batches, partitions or parts. Days are written over but
+for nulls, workouts and results as a whole; sleeps and measurements are collected, and looked at in
+the end. Written to be read beside the contract.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import date, datetime
-from typing import Any
+from math import fsum
+from typing import Any, NamedTuple
 
 from headwater.schemas.providers.headwater import LabSubmitted, LabUploaded
 from tests.e2e.month import Json, Person, Sent, moment_of
@@ -16,6 +18,12 @@ from tests.e2e.month import Json, Person, Sent, moment_of
 Tables = dict[str, dict[tuple[Any, ...], Json]]
 
 ALIASES = {"glucose_fasting": "glucose", "ldl_cholesterol": "ldl"}
+CODES = {
+    "weight_kg": "weight_kg",
+    "bodyfat_percentage": "body_fat_percent",
+    "systolic_bp": "systolic_bp",
+    "diastolic_bp": "diastolic_bp",
+}
 STATUSES = {"normal": "optimal", "high": "out_of_range", "borderline_low": "borderline"}
 
 
@@ -28,8 +36,10 @@ class _Reference:
     def __init__(self, people: Iterable[Person]) -> None:
         self._person_of = {person.subject: person for person in people}
         self._tables: Tables = defaultdict(lambda: defaultdict(dict))
-        #: What a night says of a pulse stays, whatever a day says later.
-        self._pulses: dict[tuple[Any, ...], Json] = defaultdict(dict)
+        #: Sleeps of each wearable, in the order of their deliveries.
+        self._sleeps: dict[tuple[str, str], list[_Slept]] = defaultdict(list)
+        #: Measurements of each day, by their moments.
+        self._measured: dict[tuple[Any, ...], dict[datetime, float]] = defaultdict(dict)
         self._upload_of: dict[str, tuple[str, str]] = {}
         #: The hour in which a user was last heard of.
         self._hours: dict[str, int] = {}
@@ -42,8 +52,10 @@ class _Reference:
                 self._of_terra(item)
             else:
                 self._lab(item)
-        for key, columns in self._pulses.items():
-            self._write("daily_summary", key, columns)
+        for owner, sleeps in self._sleeps.items():
+            self._nights(owner, sleeps)
+        for key, values in self._measured.items():
+            self._tables["biomarkers_raw"][key] = _biomarker(key[3], values)
         return {table: dict(rows) for table, rows in self._tables.items()}
 
     def _write(self, table: str, key: tuple[Any, ...], columns: Json) -> None:
@@ -102,25 +114,28 @@ class _Reference:
     def _daily(self, person: Person, record: Json) -> bool:
         steps = record["distance_data"]["steps"]
         if steps is not None and steps < 0:
-            return False
-        day = (record["metadata"].get("start_time") or record["summary_date"])[:10]
-        pulse = record["heart_rate_data"]["summary"]
+            return False  # Nothing else is in such a record.
+        start = record["metadata"].get("start_time")
+        pulse, strain = record["heart_rate_data"]["summary"], record["strain_data"]
+        stress = record["stress_data"]["avg_stress_level"]
         active = record["active_durations_data"]
         zones = [active[f"{level}_intensity_seconds"] for level in ("low", "moderate", "vigorous")]
         known = [zone for zone in zones if zone is not None]
         columns = {
             "steps": None if steps is None else int(steps),
-            "resting_heart_rate": pulse["resting_hr_bpm"],
-            "heart_rate_variability": pulse["avg_hrv_rmssd"],
+            "resting_heart_rate": positive(pulse["resting_hr_bpm"]),
+            "heart_rate_variability": positive(pulse["avg_hrv_rmssd"]),
             "active_zone_minutes": minutes(sum(known)) if known else None,
             "fatburn_active_zone_minutes": minutes(zones[0]),
             "cardio_active_zone_minutes": minutes(zones[1]),
             "peak_active_zone_minutes": minutes(zones[2]),
-            "stress_management_score": record["stress_data"]["avg_stress_level"],
-            "strain": record["strain_data"]["strain_level"],
+            "stress_management_score": None if stress == -1 else stress,
+            "strain": strain["strain_level"] if isinstance(strain, dict) else None,
             "recovery_score": record["scores"]["recovery"],
             "sleep_score": record["scores"]["sleep"],
+            "utc_offset_minutes": None if start is None else offset(datetime.fromisoformat(start)),
         }
+        day = (start or record["summary_date"])[:10]
         self._write("daily_summary", _day_key(person, day), columns)
         return True
 
@@ -129,52 +144,41 @@ class _Reference:
         start, end = (
             datetime.fromisoformat(metadata[f"{value}_time"]) for value in ("start", "end")
         )
-        key = (person.user, person.provider.lower(), start)
-        self._write("sleep_sessions", key, {"end_time": end, "is_nap": metadata["is_nap"]})
-        if metadata["is_nap"]:
-            return True
-        durations = record["sleep_durations_data"]
-        stages = {
-            name: durations["asleep"][f"duration_{field}_sleep_state_seconds"]
-            for name, field in (("deep", "deep"), ("rem", "REM"), ("light", "light"))
-        }
-        asleep = durations["asleep"]["duration_asleep_state_seconds"]
-        awake = durations["awake"]["duration_awake_state_seconds"]
-        known = [stage for stage in stages.values() if stage is not None]
-        whole = asleep + awake if asleep is not None and awake is not None else None
-        breathing = record["respiration_data"]
-        readiness = record["readiness_data"]["readiness"]
-        columns = {
-            "sleep_minutes": minutes(sum(known) if asleep is None and known else asleep),
-            "bed_time": start,
-            "wake_up_time": end,
-            **{f"{name}_sleep_minutes": minutes(stage) for name, stage in stages.items()},
-            **{f"{name}_sleep_percent": percent(stage, whole) for name, stage in stages.items()},
-            "awake_minutes": minutes(awake),
-            "awake_percent": percent(awake, whole),
-            "spo2": breathing["oxygen_saturation_data"]["avg_saturation_percentage"],
-            "respiratory_rate": breathing["breaths_data"]["avg_breaths_per_min"],
-            "skin_temperature": record["temperature_data"]["delta"],
-            "recovery_score": readiness if person.provider == "WHOOP" else None,
-            "sleep_score": record["scores"]["sleep"],
-        }
-        day = _day_key(person, metadata["end_time"][:10])
-        self._write("daily_summary", day, columns)
-        pulse = record["heart_rate_data"]["summary"]
-        for name, value in (
-            ("resting_heart_rate", pulse["resting_hr_bpm"]),
-            ("heart_rate_variability", pulse["avg_hrv_rmssd"]),
-        ):
-            if value is not None:
-                self._pulses[day][name] = value
+        night = {} if metadata["is_nap"] else _night(person, record, start, end)
+        slept = _Slept(start, end, metadata["summary_id"], metadata["is_nap"], night)
+        self._sleeps[person.user, person.provider.lower()].append(slept)
         return True
+
+    def _nights(self, owner: tuple[str, str], sleeps: list["_Slept"]) -> None:
+        """What sleeps come to: later ones have replaced what they are versions of."""
+        left = [
+            one
+            for number, one in enumerate(sleeps)
+            if not any(later.replaces(one) for later in sleeps[number + 1 :])
+        ]
+        days: dict[date, _Slept] = {}
+        for one in left:
+            known = days.get(one.end.date())
+            if one.night and (known is None or one.length >= known.length):
+                days[one.end.date()] = one
+        for one in left:
+            columns = {
+                "end_time": one.end,
+                "is_nap": one.is_nap,
+                "summary_id": one.summary_id,
+                "is_main": days.get(one.end.date()) is one,
+                "utc_offset_minutes": offset(one.end),
+            }
+            self._write("sleep_sessions", (*owner, one.start), columns)
+        for day, one in days.items():
+            self._write("daily_summary", (*owner, day), one.night)
 
     def _activity(self, person: Person, record: Json) -> bool:
         metadata = record["metadata"]
         start, end = (
             datetime.fromisoformat(metadata[f"{value}_time"]) for value in ("start", "end")
         )
-        distance = record["distance_data"]["summary"]
+        distance, pulse = record["distance_data"]["summary"], record["heart_rate_data"]["summary"]
         steps = distance["steps"]
         columns = {
             "end_time": end,
@@ -184,34 +188,36 @@ class _Reference:
             "calories": record["calories_data"]["total_burned_calories"],
             "distance_meters": distance["distance_meters"],
             "steps": None if steps is None else int(steps),
-            "avg_heart_rate": record["heart_rate_data"]["summary"]["avg_hr_bpm"],
-            "max_heart_rate": record["heart_rate_data"]["summary"]["max_hr_bpm"],
+            "avg_heart_rate": positive(pulse["avg_hr_bpm"]),
+            "max_heart_rate": positive(pulse["max_hr_bpm"]),
             "strain": record["strain_data"]["strain_level"],
+            "utc_offset_minutes": offset(start),
         }
-        self._write("activities", (person.user, person.provider.lower(), start), columns)
+        owner, name = (person.user, person.provider.lower()), metadata["summary_id"] or ""
+        workouts = self._tables["activities"]
+        for key in [key for key in workouts if key[:2] == owner and name and key[3] == name]:
+            del workouts[key]
+        workouts.pop((*owner, start, name), None)
+        self._write("activities", (*owner, start, name), columns)
         return True
 
     def _body(self, person: Person, record: Json) -> bool:
-        source, day = f"{person.provider.lower()}_body", record["metadata"]["start_time"][:10]
-        result: dict[str, Json] = {}
-        measurements = record["measurements_data"]["measurements"]
-        for one in sorted(measurements, key=lambda item: item["measurement_time"]):
-            for code, field, unit in (
-                ("weight_kg", "weight_kg", "kg"),
-                ("body_fat_percent", "bodyfat_percentage", "percent"),
-            ):
-                if one[field] is not None:
-                    result[code] = {"value": one[field], "unit": unit}
-        for code in ("systolic_bp", "diastolic_bp"):
-            samples = record["blood_pressure_data"]["blood_pressure_samples"]
-            values = [sample[code] for sample in samples if sample[code] is not None]
-            if values:
-                mean = sum(values) / len(values)
-                result[code] = {"value": mean, "unit": "mmHg", "samples": len(values)}
-        for code, columns in result.items():
-            key = (person.user, source, date.fromisoformat(day), code)
-            self._tables["biomarkers_raw"][key] = columns
-        return bool(result)
+        measured = False
+        for field, one in (
+            *(("measurement_time", one) for one in record["measurements_data"]["measurements"]),
+            *(
+                ("timestamp", one)
+                for one in record["blood_pressure_data"]["blood_pressure_samples"]
+            ),
+        ):
+            at = datetime.fromisoformat(one[field])
+            for name, code in CODES.items():
+                value = positive(one.get(name))
+                if value is not None:
+                    key = (person.user, f"{person.provider.lower()}_body", at.date(), code)
+                    self._measured[key][at] = value
+                    measured = True
+        return measured
 
     def _lab(self, sent: Sent) -> None:
         body = sent.body
@@ -224,24 +230,97 @@ class _Reference:
         parsed = {"terra_status": "parsed", "parsed_at": moment_of(sent.at_ms)}
         self._write("lab_uploads", (upload,), parsed)
         report = body["data"][0] if isinstance(body["data"], list) else body["data"]
-        for result in report["results"][:-1]:  # The last one has a date of the year 20260.
-            value, limits = result["value"], result["reference_range"]
+        for result in report["results"]:  # The last one has a date of the year 20260.
+            value, limits = result["value"], result.get("reference_range") or {}
             text = value if value == "<0.5" else None
             columns = {
                 "value": None if text else float(value),
                 "value_text": text,
-                "unit": result["unit"],
-                "status": STATUSES.get(result["classification"]),
-                "classification": result["classification"],
-                "reference_low": limits["lower"],
-                "reference_high": None if limits["upper"] is None else float(limits["upper"]),
-                "name": result["name"],
+                "unit": result.get("unit"),
+                "status": STATUSES.get(result.get("classification")),
+                "classification": result.get("classification"),
+                "reference_low": limits.get("lower"),
+                "reference_high": None if limits.get("upper") is None else float(limits["upper"]),
+                "name": result.get("name"),
                 "upload_id": upload,
             }
             code = ALIASES.get(result["biomarker"], result["biomarker"])
             key = (user, "terra_lab", date.fromisoformat(report["report_date"]), code)
             known = {name: value for name, value in columns.items() if value is not None}
             self._tables["biomarkers_raw"][key] = known
+
+
+class _Slept(NamedTuple):
+    start: datetime
+    end: datetime
+    summary_id: str | None
+    is_nap: bool | None
+    #: Columns of its day; none if it is a nap.
+    night: Json
+
+    @property
+    def length(self) -> float:
+        asleep = self.night.get("sleep_minutes")
+        return (self.end - self.start).total_seconds() / 60 if asleep is None else asleep
+
+    def replaces(self, earlier: "_Slept") -> bool:
+        """Whether it is a later version of a sleep."""
+        if self.summary_id and self.summary_id == earlier.summary_id:
+            return True
+        overlap = min(self.end, earlier.end) - max(self.start, earlier.start)
+        return overlap * 2 > min(self.end - self.start, earlier.end - earlier.start)
+
+
+def _night(person: Person, record: Json, start: datetime, end: datetime) -> Json:
+    durations = record["sleep_durations_data"]
+    stages = {
+        name: durations["asleep"][f"duration_{field}_sleep_state_seconds"]
+        for name, field in (("deep", "deep"), ("rem", "REM"), ("light", "light"))
+    }
+    asleep = durations["asleep"]["duration_asleep_state_seconds"]
+    awake = durations["awake"]["duration_awake_state_seconds"]
+    known = [stage for stage in stages.values() if stage is not None]
+    slept = sum(known) if asleep is None and known else asleep
+    whole = None if slept is None else slept + (awake or 0)
+    breathing, pulse = record["respiration_data"], record["heart_rate_data"]["summary"]
+    readiness = record["readiness_data"]["readiness"]
+    oxygen = breathing["oxygen_saturation_data"]["avg_saturation_percentage"]
+    return {
+        "sleep_minutes": minutes(slept),
+        "bed_time": start,
+        "wake_up_time": end,
+        **{f"{name}_sleep_minutes": minutes(stage) for name, stage in stages.items()},
+        **{f"{name}_sleep_percent": percent(stage, whole) for name, stage in stages.items()},
+        "awake_minutes": minutes(awake),
+        "awake_percent": percent(awake, whole),
+        "resting_heart_rate": positive(pulse["resting_hr_bpm"]),
+        "heart_rate_variability": positive(pulse["avg_hrv_rmssd"]),
+        "spo2": positive(oxygen),
+        "respiratory_rate": positive(breathing["breaths_data"]["avg_breaths_per_min"]),
+        "skin_temperature": record["temperature_data"]["delta"],
+        "recovery_score": readiness if person.provider == "WHOOP" else None,
+        "sleep_score": record["scores"]["sleep"],
+        "utc_offset_minutes": offset(end),
+    }
+
+
+def _biomarker(code: str, values: dict[datetime, float]) -> Json:
+    if code.endswith("_bp"):
+        mean = fsum(values.values()) / len(values)
+        return {"value": mean, "unit": "mmHg", "samples": len(values)}
+    unit = "kg" if code == "weight_kg" else "percent"
+    return {"value": values[max(values)], "unit": unit}
+
+
+def positive(value: float | None) -> float | None:
+    """A number that a living body can have; without contact, wearables send 0 or less."""
+    return value if value is not None and value > 0 else None
+
+
+def offset(moment: datetime) -> int:
+    result = moment.utcoffset()
+    assert result is not None
+    return int(result.total_seconds() // 60)
 
 
 def _day_key(person: Person, day: str) -> tuple[str, str, date]:

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 import psycopg
@@ -44,6 +44,7 @@ from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.webhook_log import WebhookLog
 from headwater.streams.pipeline.worker import EXIT_CRASHED
+from tests import forker
 from tests.e2e.deliveries import mixed
 from tests.oracle import Folded, fold
 from tests.throwaway_kafka import ThrowawayKafka
@@ -123,8 +124,7 @@ class System:
         """Starts `gateway`, `worker` or `project`, with a number behind for several of them."""
         self._arguments[name] = arguments
         command = name.rstrip("0123456789")
-        env = {
-            **os.environ,
+        variables = {
             "HEADWATER_KAFKA": self.kafka_of.get(name, self.bootstrap),
             "HEADWATER_POSTGRES": self.postgres_of.get(name, self._dsn_of(command)),
             "HEADWATER_DATA_DIR": str(self.directory / "data"),
@@ -133,13 +133,20 @@ class System:
         }
         if command == "gateway":
             command = "serve"
-            env["HEADWATER_PORT"] = str(self.ports.setdefault(name, free_port()))
+            variables["HEADWATER_PORT"] = str(self.ports.setdefault(name, free_port()))
         with (self.directory / f"{name}.log").open("ab") as log:
-            module = self.modules.get(name, "headwater")
-            argv = [self.python, "-m", module, command, *arguments]
-            self.parts[name] = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
+            self.parts[name] = self._run([command, *arguments], variables, name, log)
         if command == "serve":
             self.wait(lambda: self._ready(name), f"{name} to be ready")
+
+    def _run(
+        self, arguments: list[str], variables: dict[str, str], name: str, log: BinaryIO
+    ) -> subprocess.Popen[bytes]:
+        module = self.modules.get(name, "headwater")
+        if self.python == sys.executable:
+            return forker.start(module, arguments, log, **variables)
+        argv, env = [self.python, "-m", module, *arguments], {**os.environ, **variables}
+        return subprocess.Popen(argv, env=env, stdout=log, stderr=log)
 
     def _dsn_of(self, command: str) -> str:
         """The database for a part, whose role reaches what the part needs and no more."""

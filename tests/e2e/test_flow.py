@@ -209,15 +209,23 @@ def test_a_wait_ends_as_a_dead_letter_and_replaying_it_gives_the_row(system: Sys
     expect(system, "select steps from daily_summary where user_id = 'user_104'", (66,))
     replayed = 'select replayed_at is not null from dead_letters where partition=%s and "offset"=%s'
     expect(system, replayed, (True,), result["partition"], result["offset"])
-    whole = httpx.get(
-        f"{system.url()}/admin/deliveries/{event['raw_event_id']}",
-        params={"body": "true"},
-        headers=ADMIN,
-        timeout=ANSWERED_WITHIN_S,
-    ).json()
-    assert [one["status"] for one in whole["delivery"]["journeys"]] == ["dead", "processed"]
-    assert {one["table"] for one in whole["delivery"]["rows"]} == {"daily_summary", "users"}
-    assert base64.b64decode(whole["body"]) == raw
+
+    def whole() -> dict[str, Any]:
+        url = f"{system.url()}/admin/deliveries/{event['raw_event_id']}"
+        with_body = {"body": "true"}
+        return dict(
+            httpx.get(url, params=with_body, headers=ADMIN, timeout=ANSWERED_WITHIN_S).json()
+        )
+
+    def journeys() -> list[str]:
+        return [one["status"] for one in whole()["delivery"]["journeys"]]
+
+    def tables() -> set[str]:
+        return {one["table"] for one in whole()["delivery"]["rows"]}
+
+    system.wait(lambda: journeys() == ["dead", "processed"], "its journeys")
+    system.wait(lambda: tables() == {"daily_summary", "users"}, "its rows")
+    assert base64.b64decode(whole()["body"]) == raw
 
 
 def system_dead_letter(system: System, event: dict[str, object]) -> dict[str, object]:
@@ -452,14 +460,14 @@ def test_the_console_shows_a_delivery_and_has_it_replayed(system: System, visito
     listed = visitor.press("/console/deliveries", "Find", type=hostile, status="skipped").text
     assert html.escape(hostile) in listed
     assert str(event["raw_event_id"])[:12] in listed
-    assert hostile in words(visitor.page(f"/console/deliveries/{event['raw_event_id']}"))
+    skipped = f"/console/deliveries/{event['raw_event_id']}"
+    system.wait(lambda: hostile in words(visitor.page(skipped)), "what was skipped to be shown")
     assert visitor.client.get("/console/deliveries/no-such").status_code == 404
 
     at = f"/console/deliveries/{kept['raw_event_id']}"
-    whole = words(visitor.page(at))
-    assert "Trace: processed" in whole
-    assert '"steps": 77' in whole
-    assert "daily_summary user_121 / garmin / 2026-06-03" in whole
+    row = "daily_summary user_121 / garmin / 2026-06-03"
+    for part in ("Trace: processed", '"steps": 77', row):
+        system.wait(lambda: part in words(visitor.page(at)), f"{part} to be shown")  # noqa: B023
     replayed = visitor.press(at, "Reprocess").text
     assert "The delivery is being reprocessed." in words(replayed)
     system.wait(lambda: "Trace 2: processed" in words(visitor.page(at)), "the replay's journey")

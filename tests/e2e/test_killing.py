@@ -5,13 +5,17 @@ while one part is killed with kill -9 (or a worker joins and leaves) at moments 
 """
 
 import itertools
+import os
 import random
 import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
 import pytest
 
 from tests.e2e import dying_worker
@@ -105,12 +109,67 @@ def test_workers_that_die_in_the_middle_of_a_commit_unit_lose_nothing(system: Sy
 
 
 def test_everything_killed_at_once_loses_nothing(system: System):
+    system.settings["TMPDIR"] = str(system.directory)
     with under_load(system, 4):
         system.wait(lambda: bool(system.outcomes()), "the first outcomes")
         for part in ("worker", "project", "gateway"):
             system.kill(part)
         system.broker.kill()
         system.broker.start()
-        for part in ("worker", "project", "gateway"):
-            system.start(part)
+        system.start("project")
+        # Then several processes of a command, one of which is killed.
+        for part in SEVERAL:
+            system.start(part, "--processes", "2")
+        for part in SEVERAL:
+            system.wait(partial(both_work, system, part), f"both of {part} to work")
+            killed = min(children(system, part))
+            os.kill(killed, signal.SIGKILL)
+            system.wait(partial(both_work, system, part, killed), f"{part} to be two again")
     check(system)
+    stop_together(system)
+
+
+#: The commands that run as several processes.
+SEVERAL = ("worker", "gateway")
+
+
+def children(system: System, part: str) -> set[int]:
+    """The processes of a command, without what else its parent has started."""
+    command = "serve" if part == "gateway" else part
+    running = set()
+    for child in psutil.Process(system.parts[part].pid).children():
+        with suppress(psutil.Error):  # It has just ended.
+            if command in child.cmdline():
+                running.add(child.pid)
+    return running
+
+
+def both_work(system: System, part: str, killed: int = 0) -> bool:
+    """Whether two processes of a command have done some of the work, and none is that."""
+    running = children(system, part)
+    working = owners(system) if part == "worker" else answering(system)
+    return len(running) == 2 and killed not in running and running <= working
+
+
+def owners(system: System) -> set[int]:
+    """The processes that have the stores of partitions."""
+    locks = (system.directory / "data" / "state").glob("pipeline-*/*/lock")
+    return {int(lock.read_text() or 0) for lock in locks}
+
+
+def answering(system: System) -> set[int]:
+    """The gateways that have accepted deliveries."""
+    pages = system.directory.glob("headwater-metrics-*/*.metrics")
+    return {int(page.stem) for page in pages if 'outcome="accepted"' in page.read_text()}
+
+
+def stop_together(system: System) -> None:
+    """One signal to each command ends all of its processes."""
+    before = {part: children(system, part) for part in SEVERAL}
+    for part in SEVERAL:
+        system.parts[part].send_signal(signal.SIGTERM)
+    for part in SEVERAL:
+        code = system.parts.pop(part).wait(PATIENCE_S)
+        # On a busy machine some may take longer than they may.
+        assert code == ("killed\n" in system.log(part)), system.log(part)
+        assert not any(map(psutil.pid_exists, before[part]))

@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
 
 LENGTH_S = float(os.environ.get("SOAK_S", "3600"))
 SAMPLE_EVERY_S = 5.0
-#: Half of what two cores take, with all parts, the broker and Postgres on them.
-DELIVERIES_PER_S = 300
+#: Half of what two hyperthreads take, with all parts, the sender, the broker and Postgres on them.
+DELIVERIES_PER_S = 150
 #: What a part may grow by in an hour: two of its samples differ by more.
 GROWTH_MIB_PER_HOUR = 48.0
 GROWTH_FILES_PER_HOUR = 20.0

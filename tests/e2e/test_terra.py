@@ -164,16 +164,38 @@ def test_a_lab_report_that_is_uploaded_twice_is_read_once_and_becomes_biomarkers
     read: LiteralString = "select count(*) > 3 from biomarkers_raw where upload_id = %s"
     system.wait(lambda: one(system, read, upload_id) == (True,), "its results")
     assert upload() == actual
-    assert ended(system, "terra-lab") == 1
+    labs = "select count(*), min(status) from workflow_instance where workflow_name = 'terra-lab'"
+    # It waits for the day in which the report has to come.
+    system.wait(lambda: one(system, labs) == (1, "waiting"), "the wait for its report")
     assert terra.look()["counts"]["lab reports"] == 1
     assert one(system, "select count(*) from lab_uploads") == (1,)
 
 
 def test_the_doctor_looks_at_a_user_by_asking_terra_as_well(system: System):
-    assert set(doctor(system, USER).values()) == {"ok"}
+    system.wait(lambda: set(doctor(system, USER).values()) == {"ok"}, "what was done to be told")
     stranger = doctor(system, "user_nobody")
     assert stranger["1 active connection"] == "problem"
     system.check()
+
+
+def test_an_operator_acts_for_a_user_and_a_user_disconnects(
+    system: System, terra: StandIn, user: httpx.Client
+):
+    for options in (["import", USER, "--days", "1"], ["reconcile", USER]):
+        done = called("user", *options, "--url", system.url(), "--json")
+        assert done.returncode == 0, done.stderr
+    system.wait(lambda: ended(system, "terra-import") == 2, "the operator's import")
+    system.wait(lambda: ended(system, "terra-reconcile-user") == 1, "the reconcile")
+    (connection,) = user.get("/v1/me").json()["connections"]
+    answer = user.delete(f"/v1/connections/{connection['terra_user_id']}")
+    assert answer.status_code == 202, answer.text
+    assert user.delete("/v1/connections/of-another").status_code == 404
+    active: LiteralString = "select active, deactivated_at is null from terra_connections"
+    system.wait(lambda: one(system, active) == (False, False), "the end of the connection")
+    assert not terra.has(USER)
+    assert user.get("/v1/me").json()["connections"][0]["active"] is False
+    system.wait(lambda: terra.look()["waiting"] == 0, "the deauth to be posted")
+    assert doctor(system, USER)["1 active connection"] == "problem"
 
 
 def test_a_user_who_was_wiped_uploads_the_same_file_with_the_same_key_and_it_is_read(

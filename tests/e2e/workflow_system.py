@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -50,6 +49,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
+from tests import forker
 from tests.e2e.workflow_app import PUBLISHED, TRAIL
 from tests.fakes.engines import fold, runs
 from tests.throwaway_kafka import ThrowawayKafka
@@ -285,8 +285,7 @@ class WorkflowSystem:
     def launch(self, name: str, arguments: list[str], told: dict[str, str]) -> None:
         """Starts a part, `python -m` with arguments; told is its environment."""
         self._how[name] = (arguments, told)
-        env = {
-            **os.environ,
+        variables = {
             "PYTHONPATH": str(ROOT),
             "HEADWATER_KAFKA": self.bootstrap,
             "HEADWATER_APP_ENVIRONMENT": "TEST_*",
@@ -294,9 +293,9 @@ class WorkflowSystem:
             **self.settings,
             **told,
         }
-        argv = [sys.executable, "-m", *arguments]
+        module, *rest = arguments
         with (self.directory / f"{name}.log").open("ab") as log:
-            self.parts[name] = subprocess.Popen(argv, env=env, cwd=ROOT, stdout=log, stderr=log)
+            self.parts[name] = forker.start(module, rest, log, ROOT, **variables)
 
     def kill(self, name: str) -> None:
         """kill -9."""

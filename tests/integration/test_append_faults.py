@@ -42,11 +42,13 @@ class Network:
         self.direct = Cluster(direct)
 
 
-@pytest.fixture
-def network(tmp_path: Path) -> Iterator[Network]:
+@pytest.fixture(scope="module")
+def network(scratch: Path) -> Iterator[Network]:
+    """For all tests: each appends behind what is there."""
     with Proxy(lambda: broker.address_of("PROXIED")) as proxy:
         listener = Listener("PROXIED", "PLAINTEXT", {}, proxy.address)
-        broker = ThrowawayKafka(tmp_path / "kafka", port=0, report=print, access=Access([listener]))
+        directory = scratch / "kafka behind a network"
+        broker = ThrowawayKafka(directory, port=0, report=print, access=Access([listener]))
         try:
             direct = broker.start()
             asyncio.run(create_topics(Cluster(direct), partitions=PARTITIONS, replication=1))

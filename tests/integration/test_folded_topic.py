@@ -1,6 +1,8 @@
 """A topic that is folded: what a fold that fails leaves behind."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -29,5 +31,36 @@ def test_a_fold_that_meets_a_newer_record_leaves_no_consumer_open(topics: str):
             assert len(open_consumers()) == len(before) + 1
         finally:
             await topic.stop()
+
+    asyncio.run(scenario())
+
+
+class Outcome:
+    """What applying a record gave."""
+
+
+def test_only_the_writer_keeps_the_outcome_of_its_record(topics: str):
+    outcomes: weakref.WeakSet[Outcome] = weakref.WeakSet()
+
+    def apply(count: list[int], _: bytes | None) -> Outcome:
+        count[0] += 1
+        outcomes.add(outcome := Outcome())
+        return outcome
+
+    async def scenario() -> None:
+        name = await a_topic(topics)
+        ours, others = (
+            FoldedTopic(name, [0], apply, cluster=Cluster(topics), client_id=client)
+            for client in ("ours", "others")
+        )
+        try:
+            kept = [await ours.append("name", b"value") for _ in range(3)]
+            await others.catch_up()
+            gc.collect()
+            assert set(outcomes) == set(kept)
+            assert ours.fold == others.fold == [3]
+        finally:
+            await ours.stop()
+            await others.stop()
 
     asyncio.run(scenario())

@@ -11,17 +11,26 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import msgspec
 import psycopg
 import pytest
 from litestar.testing import TestClient
 
 from headwater.gateway.cli.sync import Mirror
 from headwater.gateway.client.requests import HttpAnswer
+from headwater.processors.wipes import digest
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
+from headwater.projections.deliveries.replaying import (
+    ReplayCursor,
+    Selection,
+    matched,
+    page,
+    user_with_digest,
+)
 from headwater.projections.projector.store import Store
 from headwater.schemas.installed_tables import ALL_TABLES
-from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY
+from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
 from headwater.streams.clock import now_ms
 from tests.fakes.delivery_log import MemoryLog, MemoryReplays, a_delivery
 from tests.integration.written import (
@@ -242,6 +251,100 @@ def test_deliveries_that_wait_are_listed_beside_dead_letters_or_alone(
     assert listed("state=dead") == listed("") == dead
 
 
+def test_a_dead_letter_is_listed_until_its_delivery_was_processed(
+    client: Client, write: Write
+) -> None:
+    def listed() -> list[str]:
+        return [row["reason"] for row in client.get("/admin/dlq", headers=ADMIN).json()["rows"]]
+
+    def put_back() -> int:
+        body = {"all": True, "dry_run": True}
+        answer = client.post("/admin/dlq/replay", json=body, headers=ADMIN).json()
+        return len(answer["results"])
+
+    named = {"event_id": "e1", "request_id": "req-e1"}
+    write([dead_letter("why", **named), dead_letter("a_rule", rule="pushed", **named)])
+    write([outcome("e1", status="dead", reason="why", position="webhooks/3@17")])
+    assert (listed(), put_back()) == (["a_rule", "why"], 2)
+    replayed = {"at_ms": NEWER_MS, "position": "webhooks/3@40", "replay": "r1"}
+    write([outcome("e1", status="dead", reason="why", **replayed)])
+    assert listed() == ["a_rule", "why"]
+    write([outcome("e1", **{**replayed, "position": "webhooks/3@41"})])
+    assert (listed(), put_back()) == (["a_rule"], 1), "an effect that failed has not happened"
+    assert client.get("/admin/user/user_1", headers=ADMIN).json()["counts"]["dead_letters"] == 1
+
+
+def test_what_died_before_a_user_connected_is_shown_traced_and_counted_as_the_users(
+    client: Client, write: Write
+) -> None:
+    dead = {"status": "dead", "reason": "no_connection_for_terra_user", "user_id": None}
+    write([outcome("e1", **dead), outcome("e2", **{**dead, "subject": "t2"}), outcome("e3")])
+    write([dead_letter("no_connection_for_terra_user", event_id="e1")])
+    write([table_record(CONNECTIONS, row(CONNECTIONS, ("t1",), user_id="user_1"))])
+    shown = client.get("/admin/user/user_1", headers=ADMIN).json()
+    assert [one["event_id"] for one in shown["dead"]] == ["e1"]
+    assert shown["counts"]["dead_letters"] == 1
+    for query, traced in (("", {"e1", "e3"}), ("&level=error", {"e1"})):
+        answer = client.get(f"/admin/traces?user_id=user_1{query}", headers=ADMIN).json()
+        assert {one["event_id"] for one in answer["traces"]} == traced
+
+
+async def _selected(dsn: str, user_id: str | None, **selectors: object) -> set[str]:
+    reader = await Reader(dsn).open()
+    try:
+        selection = msgspec.convert(selectors, Selection)
+        rows = await page(reader, selection, user_id, ReplayCursor(), 10)
+        assert len(rows) == await matched(reader, selection, user_id)
+        if user_id is not None:
+            found = await user_with_digest(reader, digest(user_id))
+            assert found == (user_id if rows else None)
+        return {row.event_id for row in rows}
+    finally:
+        await reader.close()
+
+
+def test_a_replay_of_a_user_includes_what_died_before_the_user_connected(
+    migrated: str, write: Write
+) -> None:
+    dead = {"status": "dead", "reason": "no_connection_for_terra_user", "user_id": None}
+    write([outcome("e1", **dead), outcome("e2"), outcome("e3", user_id="user_3", subject="t3")])
+    write([outcome("e4", **{**dead, "subject": "t4"})])
+    write([table_record(CONNECTIONS, row(CONNECTIONS, ("t1",), user_id="user_1"))])
+    assert asyncio.run(_selected(migrated, "user_1")) == {"e1", "e2"}
+    assert asyncio.run(_selected(migrated, "user_3")) == {"e3"}
+    assert asyncio.run(_selected(migrated, "nobody")) == set()
+    assert asyncio.run(_selected(migrated, None, ids=["e4", "e2"])) == {"e2", "e4"}
+
+
+@pytest.mark.parametrize(
+    ("order", "code"),
+    [
+        ({}, "no_selector"),
+        ({"user_id": None, "ids": None, "type": None}, "no_selector"),
+        ({"rate": 5}, "no_selector"),
+        ({"all": False, "dry_run": True}, "no_selector"),
+        ({"all": True, "user_id": "user_1"}, "invalid_parameter"),
+        ({"user_id": ""}, "invalid_parameter"),
+        ({"ids": []}, "invalid_parameter"),
+        ({"partition": 3}, "invalid_parameter"),
+        ({"since": ""}, "invalid_parameter"),
+    ],
+)
+def test_an_order_to_replay_selects_something(
+    client: Client, order: dict[str, object], code: str
+) -> None:
+    answer = client.post("/admin/replays", json=order, headers=ADMIN)
+    assert (answer.status_code, answer.json()["code"]) == (400, code)
+
+
+@pytest.mark.parametrize("order", [{"user_id": "nobody"}, {"all": True, "dry_run": True}])
+def test_a_replay_of_nothing_needs_no_instance(client: Client, order: dict[str, object]) -> None:
+    answer = client.post("/admin/replays", json=order, headers=ADMIN)
+    state = answer.json()
+    assert (answer.status_code, state["state"], state["matched"]) == (202, "done", 0)
+    assert (state["id"], state["instance"]) == (None, None)
+
+
 def test_a_drain_looks_again_at_what_was_looked_at_longest_ago(migrated: str, write: Write) -> None:
     replays = MemoryReplays()
     connection = row(CONNECTIONS, ("t7",), user_id="user_7")
@@ -274,6 +377,39 @@ def test_a_user_is_shown_with_counts_and_somebody_unknown_with_none(
     nobody = client.get("/admin/user/nobody", headers=ADMIN).json()
     assert (set(nobody["counts"].values()), nobody["connections"]) == ({0}, [])
     assert client.get("/admin/user/a%00b", headers=ADMIN).status_code == 200
+
+
+def test_what_is_dead_of_a_user_is_shown_until_it_is_processed(
+    client: Client, write: Write
+) -> None:
+    """Also what died before the user had connected."""
+    nobody = {"user_id": None, "status": "dead", "reason": "no_connection_for_terra_user"}
+    dead = {"user_id": "user_7", "status": "dead", "reason": "no_usable_record"}
+    write([table_record(CONNECTIONS, row(CONNECTIONS, ("t7",), user_id="user_7"))])
+    write([outcome("early", subject="t7", **nobody), outcome("other", subject="t8", **nobody)])
+    write([outcome("mended", **dead), outcome("dead", **dead), outcome("well", user_id="user_7")])
+
+    def shown() -> set[str]:
+        whole = client.get("/admin/user/user_7", headers=ADMIN).json()
+        return {one["event_id"] for one in whole["dead"]}
+
+    assert shown() == {"early", "mended", "dead"}
+    later = {"at_ms": RECEIVED_AT_MS + 900, "position": "webhooks/0@9"}
+    write([outcome("mended", user_id="user_7", **later)])
+    assert shown() == {"early", "dead"}
+
+
+def test_the_rows_of_a_user_are_counted_by_source(client: Client, write: Write) -> None:
+    garmin = [day("user_1", f"2026-07-0{number}", steps=1) for number in (1, 2)]
+    key = ("user_1", "whoop", "2026-07-01T22:00:00.000Z")
+    night = table_record(SLEEP_SESSIONS, row(SLEEP_SESSIONS, key, end_time="2026-07-02T06:00:00Z"))
+    write([*garmin, night])
+    sources = client.get("/admin/user/user_1", headers=ADMIN).json()["sources"]
+    assert [(one["source"], one["rows"]) for one in sources] == [
+        ("garmin", {"daily_summary": 2}),
+        ("whoop", {"sleep_sessions": 1}),
+    ]
+    assert all(one["updated_at"] for one in sources)
 
 
 def test_a_raw_event_is_shown_whole_and_replayed(migrated: str, write: Write) -> None:

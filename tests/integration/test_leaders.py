@@ -21,7 +21,6 @@ from headwater.streams.kafka.append_queues import PartitionQueues
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.batch_sender import BatchSender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.topics import create_topics
@@ -29,6 +28,7 @@ from headwater.streams.pipeline.webhook_log import WebhookLog
 from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 from headwater.streams.workflows.worker import WorkflowWorker
 from tests.e2e.workflow_system import Sender
+from tests.throwaway_kafka import ThrowawayKafka
 from tests.waiting import until
 from tests.workflow_parts import a_client, a_worker, running, started
 
@@ -44,8 +44,8 @@ class Brokers:
     """Two brokers; the controller is in the first."""
 
     def __init__(self, directory: Path) -> None:
-        self.first = EmbeddedKafka(directory / "1", port=0, report=print)
-        self.second = EmbeddedKafka(directory / "2", port=0, report=print, after=self.first)
+        self.first = ThrowawayKafka(directory / "1", port=0, report=print)
+        self.second = ThrowawayKafka(directory / "2", port=0, report=print, after=self.first)
 
     def start(self, replication: int) -> Cluster:
         cluster = Cluster(f"{self.first.start()},{self.second.start()}")

@@ -194,7 +194,7 @@ def test_a_delivery_names_the_columns_it_set_those_it_still_sets_and_what_it_sta
     row, user = impact["rows"]
     assert (user["table"], user["columns_still_set"]) == ("users", ["created_at", "last_seen_at"])
     assert (row["table"], list(row["key"].values())) == ("daily_summary", KEY.split("/"))
-    assert sorted(row["columns_set"]) == ["sleep_score", "steps"]
+    assert sorted(row["columns_set"]) == ["sleep_score", "steps", "utc_offset_minutes"]
     assert row["columns_still_set"] == ["sleep_score"]
     row, user = overridden["rows"]
     assert user["columns_still_set"] == []

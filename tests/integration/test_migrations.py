@@ -144,7 +144,7 @@ def test_columns_types_and_comments_are_those_of_the_schema(
     expected |= {column.name: column.sql for column in table.generated}
     assert {n: k for n, k in kinds.items() if n not in BOOKKEEPING} == expected
     schema = json.loads(schema_text(NEWEST[table.schema]))
-    docs = {field["name"]: field["doc"] for field in schema["fields"][:-2]}
+    docs = {field["name"]: field["doc"] for field in schema["fields"][:-3]}
     assert {name: result[name][1] for name in docs} == docs
     [comment] = migrated.execute("select obj_description(%s::regclass)", [table.name]).fetchall()
     assert comment[0] == f"{schema['doc']} Topic {table.topic}."
@@ -195,7 +195,7 @@ def test_postgres_takes_a_declared_table_and_its_rows(
     migrated.execute(ddl_of(TOY_BOXES).encode())
     schema, types = row_schema_of(ToyBox), get_type_hints(ToyBox) | get_type_hints(Stamps)
     stamp = Stamp(0, 1_782_950_400_000, 0, "e1", 3, 17)
-    box = ("u", "2026-07-01T08:00:00+02:00", 3, True, '{"b": 1, "a":2}', [stamp], b"\0\0\0")
+    box = ("u", "2026-07-01T08:00:00+02:00", 3, True, '{"b": 1, "a":2}', [stamp], b"\0\0\0", "")
     row, _ = table_row_reader(TOY_BOXES)(schema)(fields_writer_of(schema, types, b"")(*box), 0)
     migrated.adapters.register_dumper(BinaryRows, BinaryRowsDumper)
     migrated.execute(table_row(TOY_BOXES).creation)

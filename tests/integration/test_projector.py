@@ -52,6 +52,7 @@ from tests.integration.written import (
     table_record,
 )
 from tests.throwaway_kafka import ThrowawayKafka
+from tests.waiting import until
 
 PARTITIONS = 2
 NOW_MS = 1_767_300_000_000
@@ -421,6 +422,9 @@ def test_what_a_later_release_wrote_is_waited_for_and_other_partitions_go_on(
     broker: EmbeddedKafka, migrated: str, caplog: pytest.LogCaptureFixture
 ):
     async def scenario(system: System) -> None:
+        async def is_said() -> bool:
+            return f"{DAILY_SUMMARY.topic}/1@{offset}" in caplog.text
+
         later = b"\x00" + (max(IDS.values()) + 1).to_bytes(4) + b"\x02"
         before = await system.write(day("later", "2026-01-01", 1, steps=1))
         ((position, offset),) = before.items()
@@ -435,7 +439,7 @@ def test_what_a_later_release_wrote_is_waited_for_and_other_partitions_go_on(
             assert await system.rows(days) == [(1,), (4,)]
             kept = await system.rows("select topic, partition from projection_errors")
             assert position not in kept
-            assert f"{DAILY_SUMMARY.topic}/1@{offset}" in caplog.text
+            await system.until(is_said)
         finally:
             await forget(system.bootstrap, position, offset + 1)
 
@@ -724,23 +728,29 @@ def test_the_migration_is_waited_for(
 
 
 def test_no_kafka_is_waited_for(migrated: str, caplog: pytest.LogCaptureFixture):
+    def said() -> list[str]:
+        return [r.message for r in caplog.records if r.name == "headwater.projector"]
+
     async def run() -> None:
         stop = asyncio.Event()
-        asyncio.get_running_loop().call_later(1, stop.set)
-        async with asyncio.timeout(PATIENCE_S):
-            await run_projector(
-                cluster=Cluster("127.0.0.1:1"),
-                dsn=migrated,
-                clock=lambda: NOW_MS,
-                detector=truncation,
-                stop=stop,
-                retention=KEEP_FOREVER,
-            )
+        projecting = run_projector(
+            cluster=Cluster("127.0.0.1:1"),
+            dsn=migrated,
+            clock=lambda: NOW_MS,
+            detector=truncation,
+            stop=stop,
+            retention=KEEP_FOREVER,
+        )
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+            tasks.create_task(projecting)
+            await until(said)
+            # It tries again, and does not say so.
+            await asyncio.sleep(1)
+            stop.set()
 
     asyncio.run(run())
-    said = [r.message for r in caplog.records if r.name == "headwater.projector"]
-    assert len(said) == 1
-    assert "expected Kafka at 127.0.0.1:1" in said[0]
+    assert len(said()) == 1
+    assert "expected Kafka at 127.0.0.1:1" in said()[0]
 
 
 def test_a_broker_that_restarts_is_found_again(broker: EmbeddedKafka, migrated: str):

@@ -11,9 +11,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
 import pytest
 
-from headwater.gateway.api import server
+from headwater.gateway.api import listening, server
 from headwater.gateway.api.body_limits import READS_MAX
 from headwater.gateway.api.front import front_of
+from headwater.gateway.api.listening import listen
 from headwater.gateway.local.demo_day import terra_signature
 from headwater.streams.clock import now_ms
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
@@ -31,7 +32,7 @@ def slow_senders_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than usual: on a busy machine an answer at once may take as long as a slow sender."""
     monkeypatch.setattr("headwater.gateway.api.app.READ_S", LATE_S)
     monkeypatch.setattr(server, "_HEAD_TIMEOUT_MS", LATE_S * 1_000)
-    monkeypatch.setattr(server, "_UNREAD_TIMEOUT_MS", LATE_S * 1_000)
+    monkeypatch.setattr(listening, "_UNREAD_TIMEOUT_MS", LATE_S * 1_000)
 
 
 class Connection:
@@ -69,12 +70,10 @@ Connect = Callable[[str], Awaitable[Connection]]
 async def served() -> AsyncIterator[Connect]:
     """The real application on a free port; connections come from the address that is asked for."""
     app = memory_app(clock=now_ms, workflows=memory_workflows())
-    free = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = free.sockets[0].getsockname()[1]
-    free.close()
-    await free.wait_closed()
-    listening = server.listener(front_of(app), host="127.0.0.1", port=port)
-    serving = asyncio.create_task(listening.serve())
+    free = listen("127.0.0.1", 0)
+    port = free.getsockname()[1]
+    gateway = server.server_of(front_of(app), free)
+    serving = asyncio.create_task(gateway.serve())
     async with AsyncExitStack() as connections:
 
         async def connect(address: str) -> Connection:
@@ -95,7 +94,7 @@ async def served() -> AsyncIterator[Connect]:
             yield connect
         finally:
             await connections.aclose()
-            listening.stop()
+            gateway.stop()
             await serving
 
 
@@ -207,7 +206,7 @@ def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_UNREAD_TIMEOUT_MS", 500)
+    monkeypatch.setattr(listening, "_UNREAD_TIMEOUT_MS", 500)
     requested = b"GET /schema/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
     async def whole() -> None:

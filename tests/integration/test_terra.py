@@ -6,11 +6,12 @@ and what comes of it is taken by a server that remembers everything.
 """
 
 import asyncio
+import itertools
 import re
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import date
+from datetime import UTC, date, datetime
 from hashlib import md5
 from pathlib import Path
 
@@ -23,7 +24,13 @@ from headwater.gateway.builtin.terra.client import DATA_TYPES, Terra
 from headwater.gateway.builtin.terra_workflows import TerraWorkflows
 from headwater.gateway.local.terra_stand_in.posting import DIED
 from headwater.gateway.settings.terra import TerraAccess, TerraNotConfigured
-from headwater.schemas.providers.headwater import LabSubmitted, SystemEvent
+from headwater.projections.deliveries.users import Connection
+from headwater.schemas.providers.headwater import (
+    ConnectionClosed,
+    ConnectionListed,
+    LabSubmitted,
+    SystemEvent,
+)
 from headwater.streams.harness.handles import TestInstance
 from headwater.streams.harness.workflow_test import WorkflowTest
 from tests.terra import HASTE, KEYS, StandIn, Taken, taking
@@ -66,12 +73,21 @@ class Outside:
         self._folder = folder
         self.told: list[SystemEvent] = []
         self._connections = sorted(connections)
+        self.status: str | None = "submitted"
 
     async def terra(self) -> Terra:
         return self._terra
 
     async def connections(self) -> "Outside":
         return self
+
+    async def connections_of(self, user_id: str) -> list[Connection]:
+        assert user_id == "user_1"
+        return [connection(item) for item in self._connections]
+
+    async def lab_status(self, upload_id: str) -> str | None:
+        assert upload_id == "up-1"
+        return self.status
 
     async def blobs(self) -> FolderBlobs:
         assert self._folder is not None
@@ -92,6 +108,19 @@ class Outside:
         return [connection for connection in self._connections if hashed(connection) in digests]
 
 
+def connection(terra_user_id: str) -> Connection:
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    return Connection(
+        terra_user_id=terra_user_id,
+        provider="GARMIN",
+        active=True,
+        reference_id="user_1",
+        scopes=None,
+        connected_at=since,
+        deactivated_at=None,
+    )
+
+
 def hashed(connection: str) -> str:
     return md5(connection.encode(), usedforsecurity=False).hexdigest()
 
@@ -103,6 +132,10 @@ async def system(terra: Terra, connections: Sequence[str] = ()) -> AsyncIterator
         start = "2026-11-22T03:00:00Z"
         async with WorkflowTest(workflows, start=start) as test:
             yield test
+
+
+def counts(**others: int) -> dict[str, int]:
+    return {"taken": 0, "refused": 0, "unsupported": 0, "unknown_to_terra": 0} | others
 
 
 async def backfilled(test: WorkflowTest) -> TestInstance:
@@ -311,7 +344,7 @@ def test_a_backfill_asks_for_ninety_days_of_each_type(terra: StandIn, taken: Tak
         async with system(terra.client()) as test:
             status = await (await backfilled(test)).status()
             assert status.status == "complete"
-            assert status.output == {"requests": 4, "taken": 4, "unknown_to_terra": 0}
+            assert status.output == {"requests": 4, **counts(taken=4)}
 
     terra.add(USER)
     asyncio.run(act())
@@ -340,7 +373,7 @@ def test_a_connection_that_terra_does_not_know_ends_a_backfill_in_peace(terra: S
             instance = await test.create("terra-backfill", id="none-0", params=params)
             await test.run_until_idle()
             status = await instance.status()
-            assert status.output == {"requests": 4, "taken": 0, "unknown_to_terra": 4}
+            assert status.output == {"requests": 4, **counts(unknown_to_terra=4)}
 
     asyncio.run(act())
 
@@ -363,16 +396,47 @@ def test_a_backfill_goes_on_when_terra_does_however_long_it_fails(terra: StandIn
     all_days(taken, terra, 90)
 
 
-def test_a_key_that_terra_refuses_is_an_error_that_says_so(terra: StandIn):
+def test_a_key_that_terra_refuses_is_an_error_that_says_so_and_is_repaired(terra: StandIn):
+    async def act() -> None:
+        async with system(terra.client()) as test:
+            instance = await backfilled(test)
+            status = await instance.status()
+            assert status.status == "errored"
+            assert "refused all 4 requests, so check HEADWATER_TERRA_DEV_ID" in status.error.message
+            assert "answered 401" in status.error.message
+            await instance.retry()
+            await test.run_until_idle()
+            status = await instance.status()
+            assert status.output == {"requests": 4, **counts(taken=4)}
+
+    terra.add(USER)
+    terra.fail("status", status=401, path="/v2/", times=4)
+    asyncio.run(act())
+
+
+def test_what_a_connection_does_not_have_or_permit_is_noted_and_is_no_error(terra: StandIn):
+    async def act() -> None:
+        async with system(terra.client()) as test:
+            status = await (await backfilled(test)).status()
+            assert status.output == {"requests": 4, **counts(taken=1, refused=1, unsupported=2)}
+
+    terra.add(USER)
+    terra.fail("status", status=400, path="/v2/sleep")
+    terra.fail("status", status=404, path="/v2/daily")
+    terra.fail("status", status=403, path="/v2/body")
+    asyncio.run(act())
+
+
+def test_a_request_that_fails_otherwise_is_an_error(terra: StandIn):
     async def act() -> None:
         async with system(terra.client()) as test:
             status = await (await backfilled(test)).status()
             assert status.status == "errored"
             assert "accepted 2 of 4 requests" in status.error.message
-            assert "answered 401" in status.error.message
+            assert "answered 402" in status.error.message
 
     terra.add(USER)
-    terra.fail("status", status=401, path="/v2/daily")
+    terra.fail("status", status=402, path="/v2/sleep")
     terra.fail("status", status=403, path="/v2/body")
     asyncio.run(act())
 
@@ -428,21 +492,22 @@ def test_a_reconcile_asks_for_a_week_of_every_connection_and_one_failure_stops_n
             history = await instance.history()
             assert (await instance.status()).status == "waiting"
             lines = [line.data for line in history.logs if line.level == "info"]
-            assert lines[-1] == {"connections": 31, "taken": 119}
-            (failed,) = [line.data for line in history.logs if line.level == "warn"]
+            noted = counts(taken=116, refused=1, unsupported=2, unknown_to_terra=4)
+            assert lines[-1] == {"connections": 31, **noted}
+            refused, failed = [line.data for line in history.logs if line.level == "warn"]
+            assert (refused["connection"], refused["kind"]) == (hashed("r-011"), "body")
+            assert "answered 403" in refused["why"]
             assert (failed["connection"], failed["kind"]) == (hashed("r-007"), "activity")
             assert not re.search(r"r-[0-9]{3}", repr(history)), "it names a connection"
             await test.advance("2 minutes")
             status = await instance.status()
-            assert status.output == {
-                "connections": 31,
-                "taken": 120,
-                "unknown_to_terra": 4,
-                "failed": 0,
-            }
+            assert status.output == {"connections": 31, **noted, "taken": 117, "failed": 0}
 
     terra.add(*people)
     terra.fail("status", status=500, path="/v2/activity", query="user_id=r-007", times=4)
+    terra.fail("status", status=403, path="/v2/body", query="user_id=r-011")
+    terra.fail("status", status=404, path="/v2/sleep", query="user_id=r-013")
+    terra.fail("status", status=400, path="/v2/body", query="user_id=r-013")
     asyncio.run(act())
     wait_until(lambda: terra.look()["waiting"] == 0, "everything to be posted")
     days = taken.days_of("daily")
@@ -463,6 +528,94 @@ def test_a_reconcile_waits_for_a_terra_that_is_away(terra: StandIn):
     terra.add("r-000")
     terra.fail("status", status=503, times=1_000)
     asyncio.run(act())
+
+
+def test_a_reconcile_stops_where_terra_refuses_a_whole_page_and_goes_on_when_it_is_retried(
+    terra: StandIn,
+):
+    people = sorted((f"s-{number:03}" for number in range(30)), key=hashed)
+
+    async def act() -> None:
+        async with system(terra.client(), people) as test:
+            instance = await test.create("terra-reconcile", id="terra-reconcile-3", params={})
+            await test.run_until_idle()
+            status = await instance.status()
+            assert status.status == "errored"
+            assert "Terra refused all 100 requests" in status.error.message
+            await instance.retry()
+            await test.run_until_idle()
+            assert (await instance.status()).output["taken"] == 120
+
+    terra.add(*people)
+    terra.fail("status", status=401, times=100)
+    asyncio.run(act())
+
+
+def test_the_last_connection_may_refuse_everything(terra: StandIn):
+    people = sorted((f"l-{number:03}" for number in range(26)), key=hashed)
+
+    async def act() -> None:
+        async with system(terra.client(), people) as test:
+            instance = await test.create("terra-reconcile", id="terra-reconcile-4", params={})
+            await test.run_until_idle()
+            expected = counts(taken=100, refused=4)
+            assert (await instance.status()).output == {"connections": 26, **expected, "failed": 0}
+
+    terra.add(*people)
+    terra.fail("status", status=403, query=f"user_id={people[-1]}", times=4)
+    asyncio.run(act())
+
+
+def test_a_reconcile_of_one_user_opens_and_closes_connections_and_asks_for_a_week(terra: StandIn):
+    async def act() -> None:
+        async with terra.client() as client:
+            outside = Outside(client, ["u-both", "u-ours"])
+            workflows = TerraWorkflows(outside, lambda: 7).workflows
+            async with WorkflowTest(workflows) as test:
+                params = {"user_id": "user_1"}
+                instance = await test.create("terra-reconcile-user", id="r-1", params=params)
+                await test.run_until_idle()
+                output = (await instance.status()).output
+            opened = [fact for fact in outside.told if isinstance(fact, ConnectionListed)]
+            (closed,) = [fact for fact in outside.told if isinstance(fact, ConnectionClosed)]
+            assert "u-theirs" in {fact.terra_user_id for fact in opened}
+            assert closed.terra_user_id == "u-ours"
+            active = len(opened) + 1
+            assert output == {
+                "connections": active,
+                "opened": len(opened),
+                "closed": 1,
+                "unreadable": 0,
+                "requests": 4 * active,
+                **counts(taken=4 * active),
+            }
+
+    terra.add("u-both", "u-theirs", reference="user_1")
+    asyncio.run(act())
+
+
+def test_connections_end_at_terra_before_they_end_here(terra: StandIn, taken: Taken):
+    async def act() -> None:
+        async with terra.client() as client:
+            outside = Outside(client)
+            async with WorkflowTest(TerraWorkflows(outside, lambda: 7).workflows) as test:
+                params = {"user_id": "user_1", "connections": ["d-1", "d-none"]}
+                instance = await test.create("terra-disconnect", id="d-1", params=params)
+                await test.run_until_idle()
+                assert (await instance.status()).status == "waiting"
+                assert [fact.subject for fact in outside.told] == ["d-none"]
+                for _ in range(4):
+                    await test.advance("1 hour")
+                assert (await instance.status()).output == {"disconnected": 2}
+            ended = {(fact.type, fact.subject, fact.user_id, fact.at_ms) for fact in outside.told}
+            assert ended == {
+                ("connection_gone", name, "user_1", 7) for name in params["connections"]
+            }
+
+    terra.add("d-1")
+    terra.fail("status", status=500, path="/v2/auth", query="user_id=d-1", times=9)
+    asyncio.run(act())
+    wait_until(lambda: taken.types() == ["deauth"], "a deauth")
 
 
 @pytest.mark.parametrize(
@@ -493,7 +646,7 @@ def test_a_lab_report_is_submitted_or_its_failure_is_told(
             async with WorkflowTest(TerraWorkflows(outside, lambda: 7).workflows) as test:
                 instance = await test.create("terra-lab", id="up-1", params=params)
                 await test.run_until_idle()
-                result = (await instance.status()).output
+                result = (await instance.history()).steps[0].result
             (reported,) = outside.told
             assert isinstance(reported, LabSubmitted)
             assert (reported.upload_id, reported.user_id, reported.at_ms) == ("up-1", "user_1", 7)
@@ -503,4 +656,39 @@ def test_a_lab_report_is_submitted_or_its_failure_is_told(
 
     if fault is not None:
         terra.fail(path="/v2/lab-reports", **fault)
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize(("status", "told"), [("submitted", 2), ("parsed", 1), (None, 1)])
+def test_a_report_that_does_not_come_within_a_day_is_told(
+    terra: StandIn, tmp_path: Path, status: str | None, told: int
+):
+    key = "lab-uploads/user_1/up-1.pdf"
+    times = itertools.count(7)
+
+    async def act() -> None:
+        async with terra.client() as client:
+            outside = Outside(client, folder=tmp_path)
+            outside.status = status
+            await (await outside.blobs()).write(key, b"%PDF-1.7", "application/pdf")
+            workflows = TerraWorkflows(outside, lambda: next(times)).workflows
+            async with WorkflowTest(workflows) as test:
+                params = {"upload_id": "up-1", "user_id": "user_1", "storage_key": key}
+                more = {"original_name": "a.pdf", "content_type": "application/pdf"}
+                instance = await test.create("terra-lab", id="up-1", params=params | more)
+                await test.run_until_idle()
+                await test.advance("23 hours")
+                assert len(outside.told) == 1
+                await test.advance("1 hour")
+                output = (await instance.status()).output
+            assert len(outside.told) == told
+            submitted, last = outside.told[0], outside.told[-1]
+            assert isinstance(submitted, LabSubmitted)
+            assert isinstance(last, LabSubmitted)
+            assert output["terra_status"] == last.terra_status
+            if told == 2:
+                assert last.terra_status == "failed:no_report"
+                assert last.terra_upload_id == submitted.terra_upload_id
+                assert last.at_ms > submitted.at_ms
+
     asyncio.run(act())

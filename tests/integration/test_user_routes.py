@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import psycopg
@@ -21,11 +21,14 @@ from headwater.gateway.cli.user_tokens import verifier_of
 from headwater.gateway.settings.settings import Settings
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.answers import LocatedInstance, Page
+from headwater.projections.workflows.queries import RunKey
 from headwater.schemas.answers import InstanceFound, InstanceStatus
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import ReplySent
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.workflows.client import Addressed
+from tests.e2e.system import free_port
+from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryLog, MemoryReplays, MemoryWipes
 from tests.terra import StandIn, Taken
@@ -46,8 +49,15 @@ SUBMITTED = {
 }
 
 
+class Entry(NamedTuple):
+    """What is read of an entry of a history."""
+
+    name: str
+    result: str
+
+
 class Instances:
-    """Every instance has ended with what is put here."""
+    """The first step of every instance has ended with what is put here."""
 
     def __init__(self) -> None:
         self.output: dict[str, Any] = SUBMITTED
@@ -59,7 +69,11 @@ class Instances:
 
     async def instance(self, workflow_name: str, instance_id: str) -> LocatedInstance | None:
         del workflow_name, instance_id
-        return instance(status="complete", output=json.dumps(self.output))
+        return instance(status="waiting")
+
+    async def steps(self, run: RunKey, *, limit: int) -> Page[Entry]:
+        assert (run.workflow_name, limit) == ("terra-lab", 1)
+        return Page(rows=(Entry("submit", json.dumps(self.output)),), cursor=None)
 
     async def instances(
         self, workflow_name: str, *, limit: int, labels: Mapping[str, str]
@@ -107,6 +121,7 @@ class System:
         if away:
             self.commands.answer = _no_answer
         self.instances = Instances()
+        self.audit = MemoryAudit()
         self.blobs = folder / "blobs"
         jwks = folder / "jwks.json"
         jwks.write_bytes(key_set())
@@ -121,6 +136,7 @@ class System:
         self.app = memory_app(
             self.settings,
             log=self.log,
+            audit=self.audit,
             reader=Reader(dsn),
             replays=MemoryReplays(away=away),
             clock=lambda: NOW_S * 1000,
@@ -204,6 +220,7 @@ def connections(dsn: str) -> Iterator[Connect]:
 
 
 ROUTES = [
+    ("DELETE", "/v1/connections/t-1"),
     ("POST", "/v1/connect"),
     ("GET", "/v1/me"),
     ("POST", "/v1/import"),
@@ -273,8 +290,8 @@ def test_connections_are_brought_to_agree_with_those_of_terra(
     assert active == {"both": True, "closed": False, "ours": False, "theirs": True}
     theirs = result["connections"][3]
     assert (theirs["provider"], theirs["scopes"]) == ("GARMIN", "DAILY")
-    assert theirs["connected_at"].startswith("2026-01-01T00:00:00")
-    assert result["connections"][2]["deactivated_at"]
+    assert theirs["connected_at"] == result["connections"][2]["deactivated_at"]
+    assert theirs["connected_at"][:19] <= result["reconciled_at"][:19]
     reported = {(fact["type"], fact["terra_user_id"]) for fact in system.facts()}
     assert reported == {("connection_listed", "theirs"), ("connection_gone", "ours")}
 
@@ -350,6 +367,16 @@ def test_a_user_uploads_so_much_in_an_hour(dsn: str, stand_in: StandIn, tmp_path
         assert upload("user_c").status_code == 200
 
 
+def test_a_whole_number_may_be_written_with_a_fraction(
+    system: System, client: TestClient[Any], connections: Connect, stand_in: StandIn
+) -> None:
+    stand_in.add("one", reference=USER)
+    connections("one")
+    answer = client.post("/v1/import", content=b'{"days": 30.0}')
+    assert (answer.status_code, answer.json()["days"]) == (202, 30), answer.text
+    assert '"days":30,' in system.commands.sent[-1].command.params  # type: ignore[union-attr]
+
+
 def test_one_import_of_a_user_runs_at_a_time(
     system: System, client: TestClient[Any], connections: Connect, stand_in: StandIn
 ) -> None:
@@ -375,6 +402,87 @@ def test_of_two_imports_at_once_one_is_refused(
     connections("one")
     system.commands.answer = lambda _: reply(code="INSTANCE_ID_ALREADY_EXISTS")
     assert_problem(client.post("/v1/import", json={"days": 7}), 409, "import_under_way")
+
+
+ADMIN = {"x-admin-key": "dev-admin-key"}
+
+
+def test_a_user_ends_a_connection(
+    system: System, client: TestClient[Any], connections: Connect, stand_in: StandIn
+) -> None:
+    """Also one that only Terra has, and one that is closed here; another user's is not there."""
+    stand_in.add("only-there", reference=USER)
+    stand_in.add("of-another", reference="user_other")
+    connections("mine")
+    connections("closed", active=False)
+    for name in ("mine", "closed", "only-there"):
+        answer = client.delete(f"/v1/connections/{name}")
+        assert answer.status_code == 202, answer.text
+        sent = system.commands.sent[-1]
+        instance = {"workflow": "terra-disconnect", "id": sent.instance_id}
+        assert answer.json() == {"ok": True, "connections": 1, "instance": instance}
+        assert json.loads(sent.command.params) == {"user_id": USER, "connections": [name]}  # type: ignore[union-attr]
+    for name in ("of-another", "none", "a%0Ab"):
+        assert client.delete(f"/v1/connections/{name}").status_code in {400, 404}
+    assert len(system.commands.sent) == 3
+
+
+def test_an_operator_acts_for_a_user(
+    system: System, client: TestClient[Any], connections: Connect, stand_in: StandIn
+) -> None:
+    stand_in.add("one", "two", reference=USER)
+    connections("one", "two")
+    answer = client.post(f"/admin/user/{USER}/import", json={"days": 7}, headers=ADMIN)
+    assert answer.status_code == 202, answer.text
+    assert (answer.json()["days"], answer.json()["instance"]["workflow"]) == (7, "terra-import")
+    assert answer.json()["connections"] >= 2
+    answer = client.post(f"/admin/user/{USER}/reconcile", headers=ADMIN)
+    assert (answer.status_code, set(answer.json())) == (202, {"ok", "instance"}), answer.text
+    assert json.loads(system.commands.sent[-1].command.params) == {"user_id": USER}  # type: ignore[union-attr]
+    answer = client.post(f"/admin/user/{USER}/disconnect", headers=ADMIN)
+    assert answer.status_code == 202, answer.text
+    params = json.loads(system.commands.sent[-1].command.params)  # type: ignore[union-attr]
+    assert {"one", "two"} <= set(params["connections"])
+    actions = [entry.action for entry in system.audit.entries[-3:]]
+    assert actions == ["users.import", "users.reconcile", "users.disconnect"]
+
+
+def test_an_operators_import_has_the_limits_of_the_users(
+    system: System, client: TestClient[Any], connections: Connect
+) -> None:
+    for body in ({}, {"days": 0}, {"days": "7"}):
+        refused = client.post(f"/admin/user/{USER}/import", json=body, headers=ADMIN)
+        assert_problem(refused, 400, "invalid_days")
+    for path in ("import", "disconnect"):
+        none = client.post(f"/admin/user/user_none/{path}", json={"days": 7}, headers=ADMIN)
+        assert_problem(none, 409, "no_connections")
+    connections("one")
+    earlier(system, "x-1", RunStatus.WAITING)
+    refused = client.post(f"/admin/user/{USER}/import", json={"days": 7}, headers=ADMIN)
+    assert assert_problem(refused, 409, "import_under_way")["running"]["id"] == "x-1"
+
+
+def test_a_wipe_ends_the_connections_at_terra_first(
+    client: TestClient[Any], connections: Connect, stand_in: StandIn
+) -> None:
+    stand_in.add("here", "there", reference=USER)
+    connections("here")
+    answer = client.post(f"/admin/user/{USER}/wipe", headers=ADMIN)
+    assert answer.is_success, answer.text
+    assert answer.json()["disconnected"] >= 2
+    assert answer.json()["still_connected"] == []
+    assert not stand_in.has(USER)
+
+
+def test_a_wipe_is_not_held_up_by_a_terra_that_is_away(
+    dsn: str, stand_in: StandIn, tmp_path: Path, connections: Connect
+) -> None:
+    connections("here")
+    terra = stand_in.client(api=f"http://127.0.0.1:{free_port()}/v2")
+    with TestClient(System(dsn, tmp_path, terra).app) as client:
+        answer = client.post(f"/admin/user/{USER}/wipe", headers=ADMIN)
+    assert answer.is_success, answer.text
+    assert (answer.json()["disconnected"], answer.json()["still_connected"]) == (0, ["here"])
 
 
 @pytest.mark.parametrize(
@@ -412,6 +520,7 @@ def test_without_an_account_at_terra_its_routes_say_so(
         for path in ("/v1/connect", "/v1/import"):
             answer = client.post(path, json={"days": 7} if path == "/v1/import" else {})
             assert_problem(answer, 503, "terra_not_configured")
+        assert_problem(client.delete("/v1/connections/a"), 503, "terra_not_configured")
         upload = client.post("/v1/labs/upload", files={"file": PDF})
         assert_problem(upload, 503, "terra_not_configured")
         assert client.get("/v1/me").json()["reconciled"] is False

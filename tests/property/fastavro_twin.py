@@ -1,5 +1,7 @@
 """What fastavro writes and reads, which is what the made writers and readers are held to."""
 
+import json
+from functools import lru_cache
 from io import BytesIO
 from typing import Any, TypeAlias
 
@@ -33,10 +35,16 @@ def plain_row(table: Table, row: Row) -> dict[str, Any]:
     }
 
 
+@lru_cache(100)
+def _parsed(schema: str) -> object:
+    """A schema as fastavro has it, which takes longer than to write or read a value."""
+    return fastavro.parse_schema(json.loads(schema))
+
+
 def written(schema: object, value: Plain) -> bytes:
     """A plain value by a schema."""
     out = BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    fastavro.schemaless_writer(out, _parsed(json.dumps(schema)), value)
     return out.getvalue()
 
 
@@ -46,7 +54,7 @@ def read(data: bytes, schema: object, newest: object) -> Plain:
     Errors: whatever fastavro raises; EOFError too if it leaves bytes over.
     """
     stream = BytesIO(data)
-    schemas = fastavro.parse_schema(schema), fastavro.parse_schema(newest)
+    schemas = _parsed(json.dumps(schema)), _parsed(json.dumps(newest))
     value = fastavro.schemaless_reader(stream, *schemas, return_record_name=True)
     if stream.tell() != len(data):
         raise EOFError(f"read {stream.tell()} of {len(data)} bytes")

@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from headwater.gateway.settings.providers import installed_providers
 from headwater.processors.providers.provider import Placement
 from headwater.processors.runs.claims import epoch_after
@@ -387,9 +389,10 @@ class World:
         """The projection tables as their topics hold them."""
         return {
             table.name: {
-                row.key: row
+                row.key: msgspec.structs.replace(row, state=None)
                 for value in self.log.latest(table.topic, self.rules).values()
                 for row in [decode_row(table, value)]
+                if not row.is_hidden
             }
             for table in TABLES
         }

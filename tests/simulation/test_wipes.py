@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 import pytest
 
-from headwater.processors.wipes import is_before
+from headwater.processors.wipes import SKIPPED_MS, is_before
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import CONNECTIONS, Row
 from headwater.schemas.topics import WEBHOOKS
@@ -85,7 +85,17 @@ def run(seed: int, *, searches: bool = True) -> Ended:
         world.step(faults=True)
     late = drawn(draw, range(100, 100 + draw.randint(0, 8)), named=False)
     late = [one for one in late if returns or not is_theirs(one)]
-    late = [msgspec.structs.replace(one, sent_at_ms=one.sent_at_ms + 60_000) for one in late]
+    # When deliveries of a wiped user are no longer skipped.
+    late = [
+        msgspec.structs.replace(
+            one,
+            sent_at_ms=one.sent_at_ms + 60_000,
+            received_at_ms=one.received_at_ms + 2 * SKIPPED_MS,
+        )
+        for one in late
+    ]
+    if not is_prompt and not returns:
+        push(world, drawn(draw, range(200, 205), named=True))
     covered = [one for one in early if one.reference == USER or one.subject in connected]
     # Of what nobody knows to be theirs compaction may leave a copy, which comes after the wipe.
     known = [one for one in early if one in covered or not is_theirs(one)]
@@ -102,6 +112,13 @@ def run(seed: int, *, searches: bool = True) -> Ended:
     kept = [item for item in before if not is_theirs(item[2])]
     assert all(is_before(fence, *position) for *position, _ in before)
     return Ended(world, covered, kept + after, amid, not is_prompt, returns)
+
+
+def push(world: WipingWorld, pushed: list[WebhookReceived]) -> None:
+    """A sender that knows nothing of the wipe goes on."""
+    for one in pushed:
+        if is_theirs(one) and one.type != "auth":
+            world.deliver(msgspec.structs.replace(one, received_at_ms=world.now_ms))
 
 
 @pytest.mark.parametrize("block", range(10))

@@ -166,7 +166,7 @@ class WipingWorld(World):
             table.name: {
                 (row := decode_row(table, rebuilt.after)).key: row
                 for rebuilt in rebuild.rows(table, [0] * PARTITIONS)
-                if rebuilt.after is not None
+                if rebuilt.is_changed and rebuilt.after is not None
             }
             for table in TABLES
         }

@@ -163,12 +163,16 @@ SECTIONS: Final[Mapping[str, str]] = {
     f"{BASE}/workflows": "Workflows",
     f"{BASE}/deployments": "Deployments",
     f"{BASE}/users": "Users",
+    f"{BASE}/quality": "Quality",
     f"{BASE}/audit": "Audit",
 }
 #: Confirmations by the value of the parameter `done` in the address of a page. The text itself is
 #: never taken from the address: otherwise a link could make the console display any text.
 CONFIRMATIONS: Final[Mapping[str, str]] = {
     **{action.name: action.done for action in ACTIONS},
+    "import": "The import has started; its data arrives as deliveries.",
+    "reconcile": "The connections are being compared with Terra's list.",
+    "disconnect": "The connections are being ended at Terra, and then here.",
     "activate": "The deployment is active: new runs begin on it.",
     "drain": "Parked deliveries are being checked again.",
     "events": "The event was sent.",

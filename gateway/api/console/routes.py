@@ -170,6 +170,20 @@ async def drain(context: PageContext, form: Mapping[str, str]) -> Response[bytes
     return await _change(context, "drain", "/admin/drain", body, back)
 
 
+#: Operations for one user, by the name of their route.
+_USER_OPERATIONS: Final = frozenset({"import", "reconcile", "disconnect"})
+
+
+async def operate_for_user(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
+    """Import past days of a user, compare the user's connections with Terra, or end them."""
+    name, user_id = context.path_value("operation"), form.get("user_id", "")
+    if name not in _USER_OPERATIONS:
+        raise Problem("not_found", f"expected one of {', '.join(sorted(_USER_OPERATIONS))}")
+    body = {"days": _json("days", form.get("days", ""))} if name == "import" else {}
+    back = f"/users?{urlencode({'user_id': user_id})}"
+    return await _change(context, name, path("admin", "user", user_id, name), body, back)
+
+
 async def activate(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
     """Activate a deployment, unless another was activated since the page was rendered."""
     url = path("v1", "deployments", context.path_value("deployment")) + "/activate"
@@ -212,6 +226,7 @@ _PAGES: Final[Mapping[str, View]] = {
     "/instances/{workflow:str}/{instance:str}": views.instance,
     "/instances/{workflow:str}/{instance:str}/graph.svg": views.picture,
     "/deployments": views.deployments,
+    "/quality": views.quality,
     "/users": views.users,
     "/why": views.why,
     "/audit": views.audit,
@@ -224,6 +239,7 @@ _FORMS: Final[Mapping[str, Action]] = {
     "/deployments/{deployment:str}/activate": activate,
     "/deployments/rollback": roll_back,
     "/drain": drain,
+    "/users/{operation:str}": operate_for_user,
 }
 #: Seconds that browsers cache the style sheet; its address changes with its content.
 _CACHE_S: Final = 86_400

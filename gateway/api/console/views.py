@@ -276,6 +276,12 @@ async def deployments(context: PageContext) -> Response[bytes]:
     return context.render("deployments.html", "deployments", response=response, active=active)
 
 
+async def quality(context: PageContext) -> Response[bytes]:
+    """Quality of the data by week."""
+    response = await context.api.get("/admin/quality", context.filters())
+    return context.render("quality.html", "quality", response=response)
+
+
 async def users(context: PageContext) -> Response[bytes]:
     """Details of a user."""
     user_id = context.query_value("user_id").strip()

@@ -44,7 +44,7 @@ class Verifier:
         issuer: Required issuer; "" for any.
         audience: Required audience; "" for none. Then a token with an audience is refused (RFC
             7519, 4.1.3).
-        user_prefix: Prefix of the ids of users.
+        user_prefix: Prefix of the ids of users; "" for any id.
         clock: Returns Unix milliseconds.
     """
 
@@ -105,6 +105,8 @@ def user_id_problem(field: str, user_id: str, prefix: str) -> str | None:
 
     An id without the prefix would not be recognized in the deliveries of its connections.
     """
+    if not user_id:
+        return f"{field}: expected a user's id, found an empty text"
     problem = text_problem(field, user_id)
     if problem is None and not user_id.startswith(prefix):
         return f"{field}: expected a user's id, which begins with {prefix} (HEADWATER_USER_PREFIX)"

@@ -1,7 +1,7 @@
 """JSON bodies of requests and responses of the user routes."""
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from typing_extensions import override
@@ -54,27 +54,42 @@ class NewConnection(Body, frozen=True, kw_only=True, rename=_unchanged):
                 )
 
 
+Days: TypeAlias = Annotated[
+    Any,
+    msgspec.Meta(
+        description=f"1 to {DAYS_MAX}; larger values are reduced to {DAYS_MAX}.",
+        extra_json_schema={"extra": {"type": "integer", "minimum": 1}},
+    ),
+]
+
+
 class NewImport(Body, frozen=True, kw_only=True, rename=_unchanged):
     """Number of past days to import."""
 
-    days: Annotated[
-        Any,
-        msgspec.Meta(
-            description=f"1 to {DAYS_MAX}; larger values are reduced to {DAYS_MAX}.",
-            extra_json_schema={"extra": {"type": "integer", "minimum": 1}},
-        ),
-    ] = None
+    days: Days = None
 
     @override
     def check(self, limits: Limits, at: str = "") -> None:
-        # Python's bool is an int, so isinstance would accept it.
-        if type(self.days) is not int or self.days < 1:
-            found = "nothing" if self.days is None else repr(self.days)[:60]
-            raise Problem(
-                "invalid_days",
-                f"{at}days: expected a whole number from 1 to {DAYS_MAX}, found {found}",
-                field=f"{at}days",
-            )
+        days_of(self.days, at)
+
+
+def days_of(days: object, at: str = "") -> int:
+    """Return a number of days; in JSON, 30.0 is the same number as 30.
+
+    Raises:
+        Problem: It is not a whole number above 0.
+    """
+    # Python's bool is an int, so isinstance would accept it.
+    if type(days) is float and days.is_integer():
+        days = int(days)
+    if type(days) is not int or days < 1:
+        found = "nothing" if days is None else repr(days)[:60]
+        raise Problem(
+            "invalid_days",
+            f"{at}days: expected a whole number from 1 to {DAYS_MAX}, found {found}",
+            field=f"{at}days",
+        )
+    return days
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +107,21 @@ class Importing(msgspec.Struct, frozen=True, kw_only=True):
     days: int
     connections: int
     requests: int
+    instance: InstanceNamed
+
+
+class Reconciling(msgspec.Struct, frozen=True, kw_only=True):
+    """A reconcile that was started: the workflow instance to follow."""
+
+    ok: bool
+    instance: InstanceNamed
+
+
+class Disconnecting(msgspec.Struct, frozen=True, kw_only=True):
+    """Connections that are being ended: their number, and the workflow instance to follow."""
+
+    ok: bool
+    connections: int
     instance: InstanceNamed
 
 

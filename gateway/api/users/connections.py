@@ -2,18 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import msgspec
 
 from headwater.gateway.api.users.ports import UserPorts
-from headwater.gateway.builtin.terra.answers import ConnectionList, TerraFailed, TerraUser
+from headwater.gateway.builtin.terra.answers import TerraFailed
+from headwater.gateway.builtin.terra.client import Terra
+from headwater.gateway.builtin.terra.connections import compare
 from headwater.gateway.settings.terra import TerraNotConfigured
 from headwater.projections.deliveries.users import Connection
-from headwater.schemas.errors import BrokerUnavailable, Overloaded
-from headwater.schemas.providers.headwater import ConnectionClosed, ConnectionListed, SystemEvent
+from headwater.schemas.errors import BrokerUnavailable, Overloaded, StoreUnavailable
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -24,7 +26,7 @@ _TERRA_WITHIN_S: Final = 8.0
 class Connected(msgspec.Struct, frozen=True, kw_only=True):
     """A user's link to a wearable account.
 
-    `connected_at` is when it was last reported as open.
+    `connected_at` is when it was last reported as open, by a delivery or by Terra's list.
     """
 
     terra_user_id: str
@@ -51,18 +53,6 @@ class Connections(msgspec.Struct, frozen=True, kw_only=True):
     reconciled_at: datetime | None = None
 
 
-class Difference(NamedTuple):
-    """Differences from Terra's list.
-
-    Attributes:
-        facts: System events to publish.
-        connections: The connections after these events.
-    """
-
-    facts: tuple[SystemEvent, ...]
-    connections: tuple[Connected, ...]
-
-
 async def reconciled(ports: UserPorts, user_id: str, request_id: str) -> Connections:
     """Return the connections of a user, reconciled with Terra's list.
 
@@ -76,66 +66,22 @@ async def reconciled(ports: UserPorts, user_id: str, request_id: str) -> Connect
     try:
         async with asyncio.timeout(_TERRA_WITHIN_S):
             listing = await ports.terra.subscriptions()
-        difference = compared(user_id, ours, listing)
+        difference = compare(user_id, ours, listing)
         for fact in difference.facts:
             await ports.log.publish_fact(fact, request_id=request_id)
     except (TerraFailed, TerraNotConfigured, TimeoutError, BrokerUnavailable, Overloaded) as error:
         _LOG.warning("connections could not be reconciled: %s", str(error) or "Terra is slow")
-        known = tuple(map(_from_row, ours))
+        known = tuple(map(_shown, ours))
         return Connections(user_id=user_id, connections=known, reconciled=False)
     return Connections(
         user_id=user_id,
-        connections=difference.connections,
+        connections=tuple(map(_shown, difference.connections)),
         reconciled=True,
         reconciled_at=datetime.fromtimestamp(listing.listed_s, UTC),
     )
 
 
-def compared(user_id: str, ours: Sequence[Connection], listing: ConnectionList) -> Difference:
-    """Compare a user's connections with Terra's list.
-
-    Changes after the list was read take precedence over it.
-    """
-    listed_at = datetime.fromtimestamp(listing.listed_s, UTC)
-    at_ms = round(listing.listed_s * 1000)
-    known = {connection.terra_user_id: _from_row(connection) for connection in ours}
-    listed = {connection.user_id: connection for connection in listing.of(user_id, known)}
-    facts: list[SystemEvent] = []
-    for terra_user_id, entry in listed.items():
-        before = known.get(terra_user_id)
-        if entry.active is False or (
-            before is not None and _is_later(before.deactivated_at, listed_at)
-        ):
-            continue
-        if before is None or not before.active:
-            facts.append(
-                ConnectionListed(
-                    at_ms=at_ms,
-                    user_id=user_id,
-                    terra_user_id=terra_user_id,
-                    provider=entry.provider,
-                    scopes=entry.scopes,
-                )
-            )
-        known[terra_user_id] = _from_terra(entry, before)
-    for terra_user_id, before in list(known.items()):
-        current = listed.get(terra_user_id)
-        lost = listing.lacks(terra_user_id) if current is None else current.active is False
-        if before.active and lost and not _is_later(before.connected_at, listed_at):
-            facts.append(
-                ConnectionClosed(at_ms=at_ms, user_id=user_id, terra_user_id=terra_user_id)
-            )
-            known[terra_user_id] = msgspec.structs.replace(
-                before, active=False, deactivated_at=listed_at
-            )
-    return Difference(tuple(facts), tuple(known[terra_user_id] for terra_user_id in sorted(known)))
-
-
-def _is_later(moment: datetime | None, than: datetime) -> bool:
-    return moment is not None and moment > than
-
-
-def _from_row(connection: Connection) -> Connected:
+def _shown(connection: Connection) -> Connected:
     return Connected(
         terra_user_id=connection.terra_user_id,
         provider=connection.provider,
@@ -146,21 +92,49 @@ def _from_row(connection: Connection) -> Connected:
     )
 
 
-def _from_terra(entry: TerraUser, before: Connected | None) -> Connected:
-    return Connected(
-        terra_user_id=entry.user_id,
-        provider=entry.provider,
-        active=True,
-        scopes=entry.scopes or (before.scopes if before else None),
-        connected_at=_moment(entry.created_at) or (before.connected_at if before else None),
-        deactivated_at=None,
-    )
+# -- before a wipe
+
+#: Seconds to wait for Terra before a wipe begins nevertheless: with those of the wipe, fewer than a
+#: command waits for the answer.
+_END_WITHIN_S: Final = 6.0
 
 
-def _moment(text: str | None) -> datetime | None:
-    """Parse a time of Terra; without an offset it is in UTC."""
-    try:
-        moment = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+class Ended(NamedTuple):
+    """Connections that Terra has ended, and those that it may still have."""
+
+    disconnected: tuple[str, ...]
+    still_connected: tuple[str, ...]
+
+
+async def end_connections(
+    terra: Terra, connections_of: Callable[[str], Awaitable[Sequence[Connection]]], user_id: str
+) -> Ended:
+    """End all connections of a user at Terra, which needs some seconds at most.
+
+    These are the active ones, and those that only Terra's list has. The rows are left as they are.
+
+    Args:
+        terra: Terra's API.
+        connections_of: Returns the connections of a user in Postgres.
+        user_id: The user.
+    """
+    expected: set[str] = set()
+    ended: set[str] = set()
+
+    async def end(terra_user_id: str) -> None:
+        with suppress(TerraFailed):
+            await terra.deauthenticate(terra_user_id)
+            ended.add(terra_user_id)
+
+    async def end_all(connections: set[str]) -> None:
+        expected.update(connections)
+        await asyncio.gather(*map(end, connections))
+
+    with suppress(TimeoutError, TerraNotConfigured, TerraFailed, StoreUnavailable):
+        async with asyncio.timeout(_END_WITHIN_S):
+            ours = await connections_of(user_id)
+            await end_all({one.terra_user_id for one in ours if one.active})
+            listing = await terra.subscriptions()
+            listed = listing.of(user_id, [one.terra_user_id for one in ours])
+            await end_all({one.user_id for one in listed if one.active is not False} - ended)
+    return Ended(tuple(sorted(ended)), tuple(sorted(expected - ended)))

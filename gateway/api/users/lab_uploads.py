@@ -29,8 +29,8 @@ from headwater.gateway.api.users.lab_reports import (
     read_report,
     storage_key,
 )
-from headwater.gateway.api.users.ports import UserPorts, output_of, status_of
-from headwater.gateway.builtin.instances import LabResult
+from headwater.gateway.api.users.ports import UserPorts, step_result
+from headwater.gateway.builtin.instances import SUBMIT, InstanceNamed, LabResult
 from headwater.processors.providers.envelope import event_id
 from headwater.processors.providers.headwater import LAB
 from headwater.schemas.providers.headwater import LabUploaded
@@ -163,8 +163,8 @@ async def _answer(ports: UserPorts, fact: LabUploaded) -> Uploaded:
     Raises:
         Problem: Terra refused the report.
     """
-    status = await status_of(ports.instances, LAB, fact.upload_id, _RESULT_WITHIN_S)
-    result = output_of(status, LabResult)
+    instance = InstanceNamed(LAB, fact.upload_id)
+    result = await step_result(ports.instances, instance, SUBMIT, LabResult, _RESULT_WITHIN_S)
     terra_status = _PENDING if result is None else result.terra_status
     if terra_status not in _NOTES:
         raise Problem(

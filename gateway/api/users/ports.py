@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -10,11 +11,11 @@ import msgspec
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.tokens.verifier import Verifier
 from headwater.gateway.builtin.blobs.store import Blobs
+from headwater.gateway.builtin.instances import InstanceNamed
 from headwater.gateway.builtin.terra.client import Terra
 from headwater.processors.runs.limits import labels_of
 from headwater.projections.deliveries.users import Connection
-from headwater.projections.workflows.queries import Workflows
-from headwater.schemas.answers import InstanceStatus
+from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import INSTANCE_EXISTS, is_refused
 from headwater.schemas.history import StartRun
@@ -106,34 +107,35 @@ async def begin(
     return True
 
 
-async def status_of(
-    instances: Workflows, workflow: str, instance_id: str, within_s: float
-) -> InstanceStatus | None:
-    """Wait until an instance has ended; None if that is not known within `within_s` seconds."""
+async def step_result(
+    instances: Workflows, instance: InstanceNamed, step: str, kind: type[R], within_s: float
+) -> R | None:
+    """Wait for the result of a step of an instance.
+
+    Returns:
+        The result; None if there is none within `within_s` seconds, or none of this type.
+    """
     try:
         async with asyncio.timeout(within_s):
             while True:
-                status = await _status(instances, workflow, instance_id)
-                if status is not None and status.ended:
-                    return status
+                with suppress(StoreUnavailable):
+                    ended, result = await _step_result(instances, instance, step)
+                    if ended or result is not None:
+                        return None if result is None else msgspec.json.decode(result, type=kind)
                 await asyncio.sleep(_POLL_EVERY_S)
-    except TimeoutError:
+    except (TimeoutError, msgspec.DecodeError):
         return None
 
 
-async def _status(instances: Workflows, workflow: str, instance_id: str) -> InstanceStatus | None:
-    try:
-        row = await instances.instance(workflow, instance_id)
-    except StoreUnavailable:
-        return None
-    return None if row is None else row.instance.details
-
-
-def output_of(status: InstanceStatus | None, kind: type[R]) -> R | None:
-    """Return the output of an instance; None if it has none of this type."""
-    if status is None or status.output is None:
-        return None
-    try:
-        return msgspec.json.decode(msgspec.json.encode(status.output), type=kind)
-    except msgspec.DecodeError:
-        return None
+async def _step_result(
+    instances: Workflows, instance: InstanceNamed, step: str
+) -> tuple[bool, str | None]:
+    """Return whether an instance has ended, and the result of its first entry if it is the step."""
+    row = await instances.instance(instance.workflow, instance.id)
+    if row is None:
+        return False, None
+    found = row.instance
+    run = RunKey(instance.workflow, instance.id, found.meta.run_number)
+    entries = (await instances.steps(run, limit=1)).rows
+    result = next((entry.result for entry in entries if entry.name == step), None)
+    return found.details.ended, result

@@ -1,87 +1,36 @@
 """User routes under /v1. A user can read and change only their own data."""
 
 import asyncio
-import hashlib
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from litestar import Router, get, post
+from litestar import Router, delete, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import JSONBody
+from litestar.params import JSONBody, PathParameter
 from litestar.types import Scope
 
 from headwater.gateway.api.authentication import Callers, user_of
-from headwater.gateway.api.json_bodies import LimitedBodies
+from headwater.gateway.api.json_bodies import LimitedBodies, check_texts
 from headwater.gateway.api.openapi import USER_TOKEN, OptionalBody, problem_responses
-from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import with_checked_parameters
 from headwater.gateway.api.request_scope import AnyRequest, own_request_id
 from headwater.gateway.api.users.bodies import (
     DAYS_MAX,
+    Disconnecting,
     Importing,
     NewConnection,
     NewImport,
     Session,
+    days_of,
 )
 from headwater.gateway.api.users.connections import Connections, reconciled
 from headwater.gateway.api.users.lab_reports import UploadLimits
 from headwater.gateway.api.users.lab_uploads import upload_route
-from headwater.gateway.api.users.ports import UserPorts, begin
+from headwater.gateway.api.users.ports import UserPorts
+from headwater.gateway.api.users.user_operations import PROBLEMS as OPERATION_PROBLEMS
+from headwater.gateway.api.users.user_operations import disconnect_one, start_import
 from headwater.gateway.api.workflows.request_guard import BodyRequest
-from headwater.gateway.builtin.instances import IMPORT, ImportParams, InstanceNamed
 from headwater.gateway.builtin.terra.answers import TerraFailed
-from headwater.gateway.builtin.terra.client import DATA_TYPES
-
-_LABEL: Final = "user"
-_DIGEST_BYTES: Final = 16
-
-
-async def next_import(ports: UserPorts, user_id: str) -> str:
-    """Return the instance id of a user's next import.
-
-    The imports of a user are numbered. The next one may start when the latest has ended according
-    to Postgres, and its id is the next number: of two concurrent starts, the owner of that instance
-    accepts one.
-
-    Raises:
-        Problem: An import of the user is running.
-        StoreUnavailable: Postgres did not answer.
-    """
-    digest = _digest(user_id)
-    page = await ports.instances.instances(IMPORT, limit=1, labels={_LABEL: digest})
-    if not page.rows:
-        return f"{digest}-1"
-    latest = page.rows[0]
-    if not latest.details.ended:
-        raise _under_way(latest.id)
-    return f"{digest}-{int(latest.id.rpartition('-')[2]) + 1}"
-
-
-async def begin_import(ports: UserPorts, instance_id: str, params: ImportParams) -> None:
-    """Start an import.
-
-    Raises:
-        Problem: Another request has just started it, or no worker has the workflow.
-    """
-    labels = {_LABEL: _digest(params.user_id)}
-    if not await begin(ports.commands, IMPORT, instance_id, params, labels):
-        raise _under_way(instance_id)
-
-
-def _digest(user_id: str) -> str:
-    return hashlib.blake2b(user_id.encode(), digest_size=_DIGEST_BYTES).hexdigest()
-
-
-def _under_way(instance_id: str) -> Problem:
-    return Problem(
-        "import_under_way",
-        f"The import {instance_id} is running; wait until it has ended.",
-        running={"workflow": IMPORT, "id": instance_id},
-    )
-
-
-# -- routes
 
 #: Seconds that a request waits for a session of Terra.
 _SESSION_WITHIN_S: Final = 20.0
@@ -93,6 +42,11 @@ _BODY_PROBLEMS: Final = (
     "overloaded",
 )
 _TOKEN_PROBLEMS: Final = ("jwks_unavailable",)
+_STARTING_PROBLEMS: Final = (*OPERATION_PROBLEMS, *_BODY_PROBLEMS, *_TOKEN_PROBLEMS)
+#: Characters of an id of Terra, as in deliveries.
+_ID_CHARS: Final = 512
+
+TerraUserId = Annotated[str, PathParameter(description="Terra's id of the connection.")]
 
 
 def user_routes(
@@ -112,7 +66,7 @@ def user_routes(
     return [
         Router(
             "/v1",
-            route_handlers=[_connect(ports), _me(ports), _import(ports)],
+            route_handlers=[_connect(ports), _me(ports), _import(ports), _disconnect(ports)],
             middleware=[bodies],
             request_class=BodyRequest,
             **shared,
@@ -172,46 +126,31 @@ def _import(ports: UserPorts) -> HTTPRouteHandler:
         summary="Import past days",
         description="Starts a workflow that requests the data of each active connection from "
         f"Terra, of at most {DAYS_MAX} days; the data arrives as deliveries. Only one import of a "
-        "user runs at a time.",
+        "user runs at a time: a second one is 409, with the first one as `running`.",
         responses=problem_responses(
-            "invalid_days",
-            "no_connections",
-            "import_under_way",
-            "terra_not_configured",
-            "broker_unavailable",
-            "store_unavailable",
-            "outcome_unknown",
-            "worker_unavailable",
-            "not_yet_readable",
-            *_BODY_PROBLEMS,
-            *_TOKEN_PROBLEMS,
+            "invalid_days", "no_connections", "import_under_way", *_STARTING_PROBLEMS
         ),
     )
     async def import_days(request: AnyRequest, data: JSONBody[NewImport]) -> Importing:
-        ports.terra.require()
-        user_id = user_of(request.scope)
-        instance_id = await next_import(ports, user_id)
-        current = await reconciled(ports, user_id, own_request_id(request.scope))
-        active = tuple(
-            connection.terra_user_id for connection in current.connections if connection.active
-        )
-        if not active:
-            raise Problem(
-                "no_connections", "There is no active connection; connect a wearable first."
-            )
-        params = ImportParams(
-            user_id=user_id,
-            days=min(data.days, DAYS_MAX),
-            until=datetime.fromtimestamp(ports.clock() / 1000, UTC).date().isoformat(),
-            connections=active,
-        )
-        await begin_import(ports, instance_id, params)
-        return Importing(
-            ok=True,
-            days=params.days,
-            connections=len(active),
-            requests=len(active) * len(DATA_TYPES),
-            instance=InstanceNamed(IMPORT, instance_id),
-        )
+        user_id, request_id = user_of(request.scope), own_request_id(request.scope)
+        return await start_import(ports, user_id, days_of(data.days), request_id)
 
     return import_days
+
+
+def _disconnect(ports: UserPorts) -> HTTPRouteHandler:
+    @delete(
+        "/connections/{terra_user_id:str}",
+        status_code=202,
+        summary="Disconnect a wearable",
+        description="Starts a workflow that ends one of your connections at Terra, so that no "
+        "more data arrives, and then closes it here as a deauth does. What has arrived "
+        "stays. While Terra does not respond, the workflow retries, and the connection is active.",
+        responses=problem_responses("not_found", *_STARTING_PROBLEMS),
+    )
+    async def disconnect(request: AnyRequest, terra_user_id: TerraUserId) -> Disconnecting:
+        user_id, request_id = user_of(request.scope), own_request_id(request.scope)
+        check_texts(_ID_CHARS, terra_user_id=terra_user_id)
+        return await disconnect_one(ports, user_id, terra_user_id, request_id)
+
+    return disconnect

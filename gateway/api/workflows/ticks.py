@@ -1,6 +1,7 @@
 """Ticks: requests that drive workers started with --tick, and the server in such a worker."""
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -12,9 +13,10 @@ import msgspec
 from litestar import Litestar, Response, post
 from litestar.datastructures import State
 
+from headwater.gateway.api.listening import listen
 from headwater.gateway.api.problems import HANDLERS, Problem
 from headwater.gateway.api.request_scope import STATE_NAME, AnyRequest
-from headwater.gateway.api.server import listener, refuse_taken_port
+from headwater.gateway.api.server import server_of
 from headwater.gateway.api.workflows import bodies
 from headwater.gateway.api.workflows.bodies import Tick, WorkerTick
 from headwater.schemas.answers import Ticked, WorkerTicked
@@ -145,10 +147,9 @@ async def serve_ticks(
         new_id: Returns ids for requests.
 
     Raises:
-        PartUnavailable: All ports are in use.
+        ProcessUnavailable: All ports are in use.
     """
-    host, port = _free_address(urls)
-    server = listener(tick_app(tick, new_id), host=host, port=port)
+    server = server_of(tick_app(tick, new_id), _first_free(urls))
     serving = asyncio.ensure_future(server.serve())
     try:
         yield
@@ -157,16 +158,12 @@ async def serve_ticks(
         await serving
 
 
-def _free_address(urls: Sequence[str]) -> tuple[str, int]:
+def _first_free(urls: Sequence[str]) -> socket.socket:
     *candidates, last = [urlsplit(url) for url in urls]
     for candidate in candidates:
-        address = candidate.hostname or "", candidate.port or 80
         with suppress(ProcessUnavailable):
-            refuse_taken_port(*address)
-            return address
-    address = last.hostname or "", last.port or 80
-    refuse_taken_port(*address)
-    return address
+            return listen(candidate.hostname or "", candidate.port or 80)
+    return listen(last.hostname or "", last.port or 80)
 
 
 def tick_app(tick: _Tick, new_id: Callable[[], str]) -> Litestar:

@@ -18,6 +18,7 @@ from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.store import Store
 from headwater.projections.rebuilds.rebuilds import ChangedRow, Rebuild, RebuildWork, RowRecord
 from headwater.projections.rebuilds.shadow_tables import SCHEMA, Offsets, ShadowTables
+from headwater.schemas.epochs import HIDDEN
 from headwater.schemas.tables import Table
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.clock import now_ms
@@ -110,6 +111,7 @@ class RefoldedRows:
             await self._work.note_progress(self._rebuild.applied, sum(ends))
 
         rebuild = self._rebuild
+        await rebuild.read_accepted(self._cluster)
         spans = rebuild.spans(ends)
         readers = readers_of(self._settings, rebuild.reader, self._table, len(ends), spans)
         await rebuild.follow(ends, readers, progressed)
@@ -155,9 +157,9 @@ class RefoldedRows:
     async def _write(self, rows: Iterable[rebuilding.RebuiltRow]) -> None:
         records, changed = [], []
         for number, row in enumerate(rows, self._number):
-            records.append(
-                RowRecord(self._table.topic, row.partition, row.key, row.after, offset=number)
-            )
+            headers = (HIDDEN,) if row.is_hidden else ()
+            record = RowRecord(self._table.topic, row.partition, row.key, row.after, offset=number)
+            records.append(record._replace(headers=headers))
             if row.is_changed:
                 changed.append(ChangedRow(number, row.partition, row.key, row.before, row.after))
         self._number += len(records)

@@ -99,7 +99,7 @@ class LabAccepted(msgspec.Struct, frozen=True):
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
-#: Seconds for which a list is cached.
+#: Seconds for which a list is cached, from the beginning of its read.
 _FRESH_S: Final = 60.0
 #: Seconds to wait after a failed read before the next one.
 _FAILED_S: Final = 5.0
@@ -191,6 +191,7 @@ class SharedConnectionList:
         self._wall_s = wall_s
         self._steady_s = steady_s
         self._reading: asyncio.Task[ConnectionList] | None = None
+        self._began_s = float("-inf")
         self._ended_s = float("-inf")
 
     async def get(self) -> ConnectionList:
@@ -200,6 +201,7 @@ class SharedConnectionList:
             TerraFailed: The list could not be read, now or within the last seconds.
         """
         if self._reading is None or not self._usable(self._reading):
+            self._began_s = self._steady_s()
             self._reading = asyncio.create_task(self._read_list())
             self._reading.add_done_callback(_note_failure)
         return await asyncio.shield(self._reading)
@@ -209,7 +211,7 @@ class SharedConnectionList:
             return True
         if reading.cancelled() or reading.exception() is not None:
             return self._steady_s() - self._ended_s < _FAILED_S
-        return self._steady_s() - self._ended_s < _FRESH_S
+        return self._steady_s() - self._began_s < _FRESH_S
 
     async def _read_list(self) -> ConnectionList:
         try:

@@ -204,6 +204,20 @@ class Terra:
             )
         return accepted.reference
 
+    async def deauthenticate(self, user_id: str) -> None:
+        """End a connection: Terra forgets it, and sends no more deliveries of it.
+
+        Args:
+            user_id: Terra's id of the connection. One that Terra does not know is ended already.
+        """
+        party = Party(Lane.DATA, "connection", user_id)
+        query = {"user_id": user_id}
+        try:
+            await self._send(party, "DELETE", "/auth/deauthenticateUser", params=query)
+        except TerraRefused as error:
+            if not error.is_unknown:
+                raise
+
     async def upload_lab_report(
         self, reference_id: str, *, name: str, content_type: str, content: bytes
     ) -> tuple[str, str]:
@@ -265,7 +279,7 @@ class Terra:
                 ) from None
             except (httpx.RequestError, TimeoutError) as error:
                 failed = TerraFailed(
-                    f"no response to {method} {self._access.api}{path}: "
+                    f"no response to {method} {self._url(path)}: "
                     f"{str(error) or type(error).__name__}"
                 )
             else:
@@ -298,7 +312,7 @@ class Terra:
         blocked_s = self._queue.blocked_s(party, self._steady_s())
         if blocked_s > _PATIENCE_S:
             raise TerraFailed(
-                f"{method} {self._access.api}{path} was not sent: Terra has asked to wait for "
+                f"{method} {self._url(path)} was not sent: Terra has asked to wait for "
                 f"another {blocked_s:.0f} s with requests of this {party.kind}",
                 HTTPStatus.TOO_MANY_REQUESTS,
             )
@@ -325,6 +339,10 @@ class Terra:
 
             extensions = {"trace": trace}
             return await self._http[lane].request(method, path, extensions=extensions, **more)
+
+    def _url(self, path: str) -> str:
+        """Return the URL of a path of the API; the widget session may be on another host."""
+        return self._access.api + path if path.startswith("/") else path
 
     def _steady_s(self) -> float:
         return asyncio.get_running_loop().time() * self._speedup

@@ -9,15 +9,18 @@ from typing import Final
 
 from headwater.processors.columns import RowUpdate
 from headwater.processors.input_texts import rfc3339, text_problem
+from headwater.processors.providers.provider import LatestEvents
 from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
 from headwater.schemas.providers.terra import Envelope, User
 from headwater.schemas.records import WebhookAdmitted
-from headwater.schemas.tables import CONNECTIONS
+from headwater.schemas.tables import CONNECTIONS, Row
 
 #: The type that replaces one connection by another; it names two users.
 USER_REAUTH: Final = "user_reauth"
-#: The types that open a connection. `auth` is today's name of `auth_success`.
-OPENING_TYPES: Final = ("auth", "auth_success", USER_REAUTH)
+#: The types by which a user connects. `auth` is today's name of `auth_success`.
+AUTH_TYPES: Final = ("auth", "auth_success")
+#: The types that open a connection.
+OPENING_TYPES: Final = (*AUTH_TYPES, USER_REAUTH)
 #: The types that close a connection.
 CLOSING_TYPES: Final = ("deauth", "access_revoked")
 #: The type that announces new scopes.
@@ -81,6 +84,30 @@ def normalize_permissions(
         return Skipped(PERMISSION_CHANGE)
     update = RowUpdate(CONNECTIONS, (subject,), {"scopes": scopes}, event.stamp())
     return Skipped(PERMISSION_CHANGE, (update,))
+
+
+def latest_events(row: Row | None, *, opens: bool) -> LatestEvents:
+    """Return the latest events of a connection that are like an opening or closing one, or not.
+
+    Every opening sets the reference, and every closing the time of closing, so their stamps are
+    those of the latest of each kind.
+    """
+    if row is None:
+        return LatestEvents()
+    index = CONNECTIONS.index
+    active, state = row.values[index["active"]], row.stamps[index["active"]]
+    opened, closed = row.stamps[index["reference_id"]], row.stamps[index["last_deactivated_at"]]
+    opposite = closed if opens else opened
+    if (
+        state is not None
+        and active is not opens
+        and (opposite is None or state.sent_at_ms > opposite.sent_at_ms)
+    ):
+        opposite = state
+    return LatestEvents(
+        same=state.event_id if state is not None and active is opens else "",
+        opposite_ms=None if opposite is None else opposite.sent_at_ms,
+    )
 
 
 def _update(

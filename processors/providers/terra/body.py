@@ -1,26 +1,40 @@
 """Body deliveries: weight, body fat and blood pressure, one biomarkers_raw row per day and code.
 
+A measurement belongs to the day of its own time, else to that of its record. Weight and body fat
+are the latest of the day: the time of the measurement is the rank of the row. Blood pressures are
+the mean of the day: every sample is a part of the row.
+
 Glucose streams are not stored: a sensor sends hundreds of values a day, which a row per day cannot
 hold, and no aggregation has been defined.
 """
 
-from collections.abc import Iterable, Iterator
-from math import fsum
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.input_texts import read_date
-from headwater.processors.providers.results import NormalizeResult, Rejected, Skipped, normalized
-from headwater.processors.providers.terra import limits
-from headwater.processors.providers.terra.limits import Limit, outside
-from headwater.processors.providers.terra.records import Records, read_day, read_records, utc_ms
-from headwater.schemas.providers.terra import (
-    BloodPressure,
-    Body,
-    Delivery,
-    Measurement,
-    Measurements,
+from headwater.processors.input_texts import read_date, unix_ms
+from headwater.processors.providers.results import (
+    OUT_OF_RANGE,
+    WRONG_TYPE,
+    DroppedField,
+    NormalizeResult,
+    Rejected,
+    Skipped,
+    normalized,
 )
+from headwater.processors.providers.terra import limits
+from headwater.processors.providers.terra.limits import Limits, in_range
+from headwater.processors.providers.terra.records import (
+    EARLIEST,
+    Day,
+    Records,
+    nothing_left,
+    read_day,
+    read_records,
+)
+from headwater.processors.row_parts import SENT_MEAN
+from headwater.schemas.providers.terra import BloodPressure, Body, Delivery, Measurements
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import BIOMARKERS, Value
 
@@ -29,128 +43,192 @@ GLUCOSE_STREAM: Final = "glucose_stream"
 #: Reason of a delivery without any stored measurement.
 NO_MEASUREMENT: Final = "no_measurement"
 
+#: Ranks of values without a time of their own; those with one have their Unix milliseconds.
+_SENT_MEAN_RANK: Final = 0
+_UNTIMED_RANK: Final = 1
+
 # Defaults for missing parts of a record.
 _MEASUREMENTS: Final = Measurements()
 _BLOOD_PRESSURE: Final = BloodPressure()
 
+_EARLIEST_MS: Final = unix_ms(EARLIEST)
 _NOTHING: Final = (b"null", b"[]", b"{}")
 
-#: Limits of measurements by code; the path of a limit is the field.
-_MEASURED: Final = {"weight_kg": limits.WEIGHT, "body_fat_percent": limits.BODY_FAT}
-_PRESSURES: Final = {"systolic_bp": limits.SYSTOLIC, "diastolic_bp": limits.DIASTOLIC}
+#: Limits of a body's measurements, in the order in which they are used.
+BODY: Final = (limits.WEIGHT, limits.BODY_FAT, limits.SYSTOLIC, limits.DIASTOLIC)
+_CODES: Final = ("weight_kg", "body_fat_percent", "systolic_bp", "diastolic_bp")
+_LATEST: Final = _CODES[:2]
+
+
+class _Value(NamedTuple):
+    """A measured value: its code, the day, and its time in Unix milliseconds if it has one.
+
+    Attributes:
+        is_mean: Whether it is the sender's own mean of the day.
+    """
+
+    code: str
+    day: str
+    at_ms: int | None
+    value: float
+    is_mean: bool = False
+
+
+class _Sample(NamedTuple):
+    """Values of one moment: their limits, fields and numbers, below a path of the record."""
+
+    path: str
+    time_field: str
+    time: str | None
+    values: tuple[tuple[int, str, float | None], ...]
+    is_mean: bool = False
 
 
 class _Reading(NamedTuple):
-    """The values of one record, all plausible.
+    """The plausible values of one record."""
 
-    Attributes:
-        latest: Values by code, with their time.
-        samples: Samples by code.
-        means: Means by code from a sender that sends no samples.
-    """
-
-    day: str
-    latest: dict[str, tuple[str, float]]
-    samples: dict[str, list[float]]
-    means: dict[str, float]
+    values: list[_Value]
     has_glucose: bool
 
 
 def normalize_body(
-    event: WebhookAdmitted, user_id: str, delivery: Delivery[Body]
+    event: WebhookAdmitted, user_id: str, delivery: Delivery[Body], limits: Limits = BODY
 ) -> NormalizeResult:
     """Normalize a body delivery.
 
-    The source is the maker with `_body`. Weight and body fat are the latest of the day, blood
-    pressures the mean of the day's samples, or the sender's mean if there are no samples. Units
-    are kg, percent and mmHg. Rejected records name the record and the field.
+    The source is the maker with `_body`. Units are kg, percent and mmHg. Rejected records name the
+    record and the field.
     """
-    records = read_records(event, delivery, _read)
+
+    def read(
+        record: Body, number: int, latest_ms: int, dropped: list[DroppedField]
+    ) -> _Reading | Rejected:
+        return _read(record, number, latest_ms, dropped, limits)
+
+    records = read_records(event, delivery, read)
     if not isinstance(records, Records):
         return records
-    days: dict[str, list[_Reading]] = {}
+    prefix = (user_id, f"{records.source}_body")
+    units = dict(zip(_CODES, (limit.unit for limit in limits), strict=True))
+    of_row: dict[tuple[str, str], list[_Value]] = defaultdict(list)
     for reading in records.parsed:
-        days.setdefault(reading.day, []).append(reading)
-    stamp, source = event.stamp(), f"{records.source}_body"
+        for value in reading.values:
+            of_row[value.day, value.code].append(value)
     updates = [
-        RowUpdate(BIOMARKERS, (user_id, source, day, code), columns, stamp)
-        for day, readings in days.items()
-        for code, columns in _rows_of(readings)
+        _update(event, (*prefix, day, code), values, units[code])
+        for (day, code), values in of_row.items()
     ]
     if updates or records.rejected:
-        return normalized(updates, records.rejected)
+        return normalized(updates, records.rejected, records.dropped)
     glucose = any(reading.has_glucose for reading in records.parsed)
-    return Skipped(GLUCOSE_STREAM if glucose else NO_MEASUREMENT)
+    reason = GLUCOSE_STREAM if glucose else NO_MEASUREMENT
+    return Skipped(reason, dropped=tuple(records.dropped))
 
 
-def _rows_of(readings: list[_Reading]) -> Iterator[tuple[str, dict[str, Value]]]:
-    """Yield the rows of one day, as (code, columns)."""
-    for code, limit in _MEASURED.items():
-        values = [reading.latest[code] for reading in readings if code in reading.latest]
-        if values:
-            value = max(reversed(values), key=lambda pair: pair[0])[1]
-            yield code, {"value": value, "unit": limit.unit}
-    for code, limit in _PRESSURES.items():
-        samples = [sample for reading in readings for sample in reading.samples[code]]
-        means = [reading.means[code] for reading in readings if code in reading.means]
-        if samples:
-            mean = fsum(samples) / len(samples)
-            yield code, {"value": mean, "unit": limit.unit, "samples": len(samples)}
-        elif means:
-            yield code, {"value": means[-1], "unit": limit.unit}
+def _update(
+    event: WebhookAdmitted, key: tuple[str, str, str, str], values: list[_Value], unit: str
+) -> RowUpdate:
+    if key[3] in _LATEST:
+        latest = max(values, key=lambda value: (_rank(value), value.value))
+        columns: dict[str, Value] = {"value": latest.value, "unit": unit}
+        return RowUpdate(BIOMARKERS, key, columns, event.stamp(_rank(latest)))
+    parts: dict[str, dict[str, Value]] = {
+        name: {"value": value, "unit": unit} for name, value in _samples(values)
+    }
+    return RowUpdate(BIOMARKERS, key, {}, event.stamp(), parts)
 
 
-def _read(record: Body, number: int, latest_ms: int) -> _Reading | Rejected:
+def _rank(value: _Value) -> int:
+    if value.is_mean:
+        return _SENT_MEAN_RANK
+    return _UNTIMED_RANK if value.at_ms is None else value.at_ms
+
+
+def _samples(values: list[_Value]) -> Iterator[tuple[str, float]]:
+    """Yield the samples of a row by the ids of their parts.
+
+    A sample with a time is one, however often it is sent. Without a time, equal values of one
+    delivery are several samples, and a later delivery with the same values repeats them.
+    """
+    untimed: Counter[float] = Counter()
+    for value in values:
+        if value.is_mean:
+            yield SENT_MEAN, value.value
+        elif value.at_ms is not None:
+            yield str(value.at_ms), value.value
+        else:
+            untimed[value.value] += 1
+            yield f"{value.value}#{untimed[value.value]}", value.value
+
+
+def _read(
+    record: Body, number: int, latest_ms: int, dropped: list[DroppedField], limits: Limits
+) -> _Reading | Rejected:
+    """Return the plausible values of a record; rejected if it had some and none is left."""
     day = read_day(record, number, latest_ms)
-    if isinstance(day, Rejected):
-        return day
-    measurements = (record.measurements_data or _MEASUREMENTS).measurements or ()
-    pressure = record.blood_pressure_data or _BLOOD_PRESSURE
-    samples = pressure.blood_pressure_samples or ()
-    glucose = record.glucose_data or {}
-    means = (pressure.day_avg_systolic_bp, pressure.day_avg_diastolic_bp)
-    path = f"data[{number}]"
-    rejected = (
-        _outside(_MEASURED.values(), measurements, f"{path}.measurements_data.measurements")
-        or _outside(
-            _PRESSURES.values(), samples, f"{path}.blood_pressure_data.blood_pressure_samples"
+    values: list[_Value] = []
+    for sample in _samples_of(record):
+        path = f"data[{number}].{sample.path}"
+        moment = _moment(f"{path}.{sample.time_field}", sample.time, latest_ms, dropped)
+        for index, field, number_sent in sample.values:
+            value = in_range(limits[index], number_sent, f"{path}.{field}", dropped)
+            if value is None:
+                continue
+            if moment is not None:
+                values.append(_Value(_CODES[index], moment[0], moment[1], value))
+            elif isinstance(day, Day):
+                values.append(_Value(_CODES[index], day.text, None, value, sample.is_mean))
+            else:
+                dropped.append(DroppedField(f"{path}.{field}", OUT_OF_RANGE))
+    if not values:
+        rejected = day if isinstance(day, Rejected) else nothing_left(number, dropped)
+        if rejected is not None:
+            return rejected
+    glucose = (record.glucose_data or {}).values()
+    return _Reading(values, any(bytes(stream) not in _NOTHING for stream in glucose))
+
+
+def _samples_of(record: Body) -> Iterator[_Sample]:
+    """Yield what was measured, and the sender's own means of the day."""
+    measured = record.measurements_data or _MEASUREMENTS
+    path = "measurements_data"
+    for index, one in enumerate(measured.measurements or ()):
+        weighed = (
+            (0, "weight_kg", one.weight_kg),
+            (1, "bodyfat_percentage", one.bodyfat_percentage),
         )
-        or outside(limits.SYSTOLIC, means[0], f"{path}.blood_pressure_data.day_avg_systolic_bp")
-        or outside(limits.DIASTOLIC, means[1], f"{path}.blood_pressure_data.day_avg_diastolic_bp")
+        item = f"{path}.measurements[{index}]"
+        yield _Sample(item, "measurement_time", one.measurement_time, weighed)
+    means = (
+        (0, "day_avg_weight_kg", measured.day_avg_weight_kg),
+        (1, "day_avg_bodyfat_percentage", measured.day_avg_bodyfat_percentage),
     )
-    if rejected is not None:
-        return rejected
-    return _Reading(
-        day,
-        _latest(measurements),
-        {
-            code: [v for sample in samples if (v := getattr(sample, limit.path)) is not None]
-            for code, limit in _PRESSURES.items()
-        },
-        {code: mean for code, mean in zip(_PRESSURES, means, strict=True) if mean is not None},
-        has_glucose=any(bytes(stream) not in _NOTHING for stream in glucose.values()),
+    yield _Sample(path, "", None, means, is_mean=True)
+    pressure = record.blood_pressure_data or _BLOOD_PRESSURE
+    path = "blood_pressure_data"
+    for index, sample in enumerate(pressure.blood_pressure_samples or ()):
+        pressed = ((2, "systolic_bp", sample.systolic_bp), (3, "diastolic_bp", sample.diastolic_bp))
+        item = f"{path}.blood_pressure_samples[{index}]"
+        yield _Sample(item, "timestamp", sample.timestamp, pressed)
+    means = (
+        (2, "day_avg_systolic_bp", pressure.day_avg_systolic_bp),
+        (3, "day_avg_diastolic_bp", pressure.day_avg_diastolic_bp),
     )
+    yield _Sample(path, "", None, means, is_mean=True)
 
 
-def _outside(kinds: Iterable[Limit], samples: tuple[object, ...], path: str) -> Rejected | None:
-    """Return the rejection of the first sample value outside its limit, or None."""
-    for number, sample in enumerate(samples):
-        for limit in kinds:
-            value = getattr(sample, limit.path)
-            rejected = outside(limit, value, f"{path}[{number}].{limit.path}")
-            if rejected is not None:
-                return rejected
-    return None
-
-
-def _latest(measurements: tuple[Measurement, ...]) -> dict[str, tuple[str, float]]:
-    """Return the latest value per code, with its time in UTC; one without a time is the oldest."""
-    latest: dict[str, tuple[str, float]] = {}
-    for measurement in measurements:
-        moment = read_date(measurement.measurement_time or "")
-        at = "" if moment is None else utc_ms(moment)
-        for code, limit in _MEASURED.items():
-            value = getattr(measurement, limit.path)
-            if value is not None and (code not in latest or latest[code][0] <= at):
-                latest[code] = (at, value)
-    return latest
+def _moment(
+    path: str, text: str | None, latest_ms: int, dropped: list[DroppedField]
+) -> tuple[str, int] | None:
+    """Return the day of a time, in its own offset, and its Unix milliseconds; None if unknown."""
+    if text is None:
+        return None
+    moment = read_date(text)
+    if moment is None:
+        dropped.append(DroppedField(path, WRONG_TYPE))
+        return None
+    at_ms = unix_ms(moment)
+    if not _EARLIEST_MS <= at_ms <= latest_ms:
+        dropped.append(DroppedField(path, OUT_OF_RANGE))
+        return None
+    return moment.date().isoformat(), at_ms

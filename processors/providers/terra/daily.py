@@ -2,9 +2,22 @@
 
 from typing import Final
 
-from headwater.processors.providers.results import NormalizeResult, Rejected
-from headwater.processors.providers.terra import limits
-from headwater.processors.providers.terra.records import minutes, read_day, rows_of_records
+from headwater.processors.columns import RowUpdate
+from headwater.processors.providers.results import (
+    DroppedField,
+    NormalizeResult,
+    Rejected,
+    normalized,
+)
+from headwater.processors.providers.terra.limits import DAILY, Limits, plausible
+from headwater.processors.providers.terra.records import (
+    Records,
+    combine,
+    minutes,
+    nothing_left,
+    read_day,
+    read_records,
+)
 from headwater.schemas.providers.terra import (
     ActiveDurations,
     Daily,
@@ -30,27 +43,46 @@ _SCORES: Final = Scores()
 
 
 def normalize_daily(
-    event: WebhookAdmitted, user_id: str, delivery: Delivery[Daily]
+    event: WebhookAdmitted, user_id: str, delivery: Delivery[Daily], limits: Limits = DAILY
 ) -> NormalizeResult:
     """Normalize a daily delivery.
 
-    It sets every column of a daily record, rank 0; datetime is the day of start_time in the
-    record's own offset. Durations are sent in seconds and stored in minutes. Rejected records name
-    the record and the field.
+    It sets every column of a daily record; datetime is the day of start_time in the record's own
+    offset. Durations are sent in seconds and stored in minutes. Of records of one day the later
+    one's values win. Rejected records name the record and the field.
     """
-    return rows_of_records(DAILY_SUMMARY, event, user_id, delivery, _read)
+
+    def read(
+        record: Daily, number: int, latest_ms: int, dropped: list[DroppedField]
+    ) -> tuple[str, dict[str, Value]] | Rejected:
+        day = read_day(record, number, latest_ms)
+        if isinstance(day, Rejected):
+            return day
+        columns = _columns(record, number, limits, dropped)
+        if dropped and not any(value is not None for value in columns.values()):
+            rejected = nothing_left(number, dropped)
+            if rejected is not None:
+                return rejected
+        columns["utc_offset_minutes"] = day.offset_minutes
+        return day.text, columns
+
+    records = read_records(event, delivery, read)
+    if not isinstance(records, Records):
+        return records
+    rows: dict[str, dict[str, Value]] = {}
+    for day, columns in records.parsed:
+        combine(rows, day, columns)
+    stamp = event.stamp()
+    updates = [
+        RowUpdate(DAILY_SUMMARY, (user_id, records.source, day), columns, stamp)
+        for day, columns in rows.items()
+    ]
+    return normalized(updates, records.rejected, records.dropped)
 
 
-def _read(record: Daily, number: int, latest_ms: int) -> tuple[str, dict[str, Value]] | Rejected:
-    """Return the day of one record, and its columns."""
-    day = read_day(record, number, latest_ms)
-    if isinstance(day, Rejected):
-        return day
-    columns = _columns(record, number)
-    return columns if isinstance(columns, Rejected) else (day, columns)
-
-
-def _columns(record: Daily, number: int) -> dict[str, Value] | Rejected:
+def _columns(
+    record: Daily, number: int, limits: Limits, dropped: list[DroppedField]
+) -> dict[str, Value]:
     """Return the columns of one record."""
     heart = (record.heart_rate_data or _HEART).summary or _HEART_SUMMARY
     active = record.active_durations_data or _ACTIVE
@@ -67,10 +99,9 @@ def _columns(record: Daily, number: int) -> dict[str, Value] | Rejected:
         scores.recovery,
         scores.sleep,
     )
-    outside = limits.first_outside(limits.DAILY, readings, number)
-    if outside is not None:
-        return outside
-    steps, resting, variability, low, moderate, vigorous, stress, strain, recovery, sleep = readings
+    steps, resting, variability, low, moderate, vigorous, stress, strain, recovery, sleep = (
+        plausible(limits, readings, number, dropped)
+    )
     return {
         "steps": None if steps is None else round(steps),
         "resting_heart_rate": resting,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headwater.processors.input_texts import read_date, text_problem, unix_ms
-from headwater.processors.providers.envelope import Malformed, Routing
+from headwater.processors.providers.envelope import MISSING_TYPE, Malformed, Routing
 from headwater.processors.providers.terra.auth import USER_REAUTH
 from headwater.schemas.providers.terra import Envelope, User, decode_envelope
 from headwater.schemas.providers.terra_labs import reference_in
@@ -39,7 +39,7 @@ def read_envelope(body: bytes, headers: Mapping[str, str]) -> Routing | Malforme
     kind = LAB_REPORT if envelope.is_lab_report else envelope.type
     if not kind:
         return Malformed(
-            "missing_type",
+            MISSING_TYPE,
             "type: expected Terra's event type, found none; a body without one must be a lab "
             "report, with upload_id and an array of data",
         )

@@ -77,8 +77,9 @@ _NO_WORD: Final = re.compile(r"[^\w]+")
 def code_of(key: str | None, loinc: str | None, name: str | None) -> str | None:
     """Return the code of a result; None if nothing identifies it.
 
-    The code is canonical if the key or the name is an alias. Otherwise it is the key as sent, or
-    loinc:<code>, or the name in lower case with underscores.
+    With a key, it is the canonical code if the key is an alias, else the key as sent. Without one,
+    it is loinc:<code>; without either, the name, which may be an alias, in lower case with
+    underscores.
     """
     if key:
         return CODES.get(slug(key), key)

@@ -1,11 +1,12 @@
 """Lab reports: one biomarkers_raw row per result, and the status of the upload.
 
 A report contains only Terra's id of the upload; its user and Headwater's id of the upload were
-looked up before (`event.our_id`). Results are accepted or rejected one by one, with a reason.
+looked up before (`event.our_id`). Results are accepted or rejected one by one, with a reason; an
+optional field that cannot be read is dropped and named.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from math import isfinite
 from typing import Final, NamedTuple
@@ -13,7 +14,10 @@ from typing import Final, NamedTuple
 from headwater.processors.columns import RowUpdate
 from headwater.processors.input_texts import storable, text_problem
 from headwater.processors.providers.results import (
+    OUT_OF_RANGE,
     REPORT_RANK,
+    WRONG_TYPE,
+    DroppedField,
     Normalized,
     NormalizeResult,
     Rejected,
@@ -21,7 +25,7 @@ from headwater.processors.providers.results import (
     normalized,
 )
 from headwater.processors.providers.terra.lab_codes import code_of, status_of
-from headwater.processors.providers.terra.records import latest_of, read_day_of
+from headwater.processors.providers.terra.records import latest_of, read_day_of, short_text
 from headwater.schemas.providers.terra import Unreadable
 from headwater.schemas.providers.terra_labs import (
     Interpretation,
@@ -36,16 +40,21 @@ from headwater.schemas.providers.terra_labs import (
     Result,
 )
 from headwater.schemas.records import WebhookAdmitted
-from headwater.schemas.tables import BIOMARKERS, LAB_UPLOADS, Value
+from headwater.schemas.tables import BIOMARKERS, LAB_UPLOADS, Row, Value
 
 SOURCE: Final = "terra_lab"
-#: Reason of a failed report that names no upload.
+#: Reason of a failed report that names no upload, and no user with one that waits.
 NO_UPLOAD_NAMED: Final = "no_upload_named"
 
 #: Reports on paper may be older than any wearable.
 _EARLIEST: Final = datetime(1900, 1, 1, tzinfo=UTC)
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+#: A comma followed by three digits may separate thousands, or be a decimal comma.
+_GROUPED: Final = re.compile(r"[+-]?\d{1,3},\d{3}", re.ASCII)
+_DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 _MAX_TEXT_CHARS: Final = 4_096
+_STATUS: Final = LAB_UPLOADS.index["terra_status"]
+_CREATED: Final = LAB_UPLOADS.index["created_at"]
 
 # Defaults for missing parts of a result.
 _PRINTED: Final = Printed()
@@ -72,9 +81,10 @@ def normalize_lab_report(
     results name the result and the field.
     """
     latest_ms = latest_of(event)
+    dropped = [DroppedField(path, WRONG_TYPE) for path in delivery.wrong]
     rejected: list[Rejected] = []
     rows: dict[tuple[str, str], _LabResult] = {}
-    for result in _results_of(delivery, latest_ms):
+    for result in _results_of(delivery, latest_ms, dropped):
         if isinstance(result, Rejected):
             rejected.append(result)
             continue
@@ -96,12 +106,30 @@ def normalize_lab_report(
         updates.append(_upload(event, event.our_id, "parsed"))
     if not updates and not rejected:
         return Skipped("empty_data")
-    return normalized(updates, rejected)
+    return normalized(updates, rejected, dropped)
 
 
 def why_skipped(failure: LabFailure) -> str | None:
-    """Return why a failed report is skipped: it does not name the upload."""
-    return None if failure.upload_id else NO_UPLOAD_NAMED
+    """Return why a failed report is skipped: it names neither an upload nor a user."""
+    return None if failure.upload_id or failure.data.reference_id else NO_UPLOAD_NAMED
+
+
+def unnamed_upload(event: WebhookAdmitted, uploads: Iterable[Row]) -> str | None:
+    """Return the upload of a failed report that names only its user, among the user's uploads.
+
+    It is the oldest one that still waits for its report. Processed again, the delivery has the
+    upload whose status it set.
+    """
+    waiting: list[tuple[str, str]] = []
+    for upload in uploads:
+        status, stamp = upload.values[_STATUS], upload.stamps[_STATUS]
+        if stamp is None:
+            continue
+        if stamp.event_id == event.event_id:
+            return upload.key[0]
+        if status == "submitted" and stamp.sent_at_ms <= event.sent_at_ms:
+            waiting.append((str(upload.values[_CREATED]), upload.key[0]))
+    return min(waiting)[1] if waiting else None
 
 
 def normalize_lab_failure(
@@ -128,7 +156,9 @@ def _repeated(earlier: _LabResult, later: _LabResult) -> Rejected:
     )
 
 
-def _results_of(delivery: LabDelivery, latest_ms: int) -> Iterator[_LabResult | Rejected]:
+def _results_of(
+    delivery: LabDelivery, latest_ms: int, dropped: list[DroppedField]
+) -> Iterator[_LabResult | Rejected]:
     for number, report in enumerate(delivery.reports):
         path = f"data[{number}]" if len(delivery.reports) > 1 else "data"
         if isinstance(report, Unreadable):
@@ -139,12 +169,28 @@ def _results_of(delivery: LabDelivery, latest_ms: int) -> Iterator[_LabResult | 
             if isinstance(result, Unreadable):
                 yield Rejected("malformed_record", f"{result_path}: {result.detail}")
             else:
-                yield _read(result, report, result_path, latest_ms)
+                yield _read(result, report, (result_path, index), latest_ms, dropped)
 
 
-def _read(result: Result, report: Report, path: str, latest_ms: int) -> _LabResult | Rejected:
-    """Parse one result, or return why it is rejected."""
-    day = _day_of(result, report, path, latest_ms)
+def _read(
+    result: Result,
+    report: Report,
+    position: tuple[str, int],
+    latest_ms: int,
+    dropped: list[DroppedField],
+) -> _LabResult | Rejected:
+    """Parse one result, or return why it is rejected.
+
+    Args:
+        result: The result.
+        report: Its report.
+        position: Its path, and its number in the report.
+        latest_ms: The latest allowed time, in Unix milliseconds.
+        dropped: Receives values that are dropped.
+    """
+    path, number = position
+    own_path = f"{report.path}.results[{number}]"
+    day = _day_of(result, report, (path, own_path), latest_ms, dropped)
     if isinstance(day, Rejected):
         return day
     code = _code_of(result)
@@ -152,24 +198,47 @@ def _read(result: Result, report: Report, path: str, latest_ms: int) -> _LabResu
         return Rejected(
             "missing_code", f"{path}: expected a biomarker, a LOINC code or a name, found none"
         )
-    columns = _columns(result)
+    problem = text_problem(f"{path}, its code", code)
+    columns = _columns(result, report.locale)
+    for name, value in columns.items():
+        if isinstance(value, str):
+            field = f"{own_path}.{name}"
+            columns[name] = short_text(field, value, dropped, _MAX_TEXT_CHARS)
     if columns["value"] is None and columns["value_text"] is None:
         return Rejected("missing_value", f"{path}: expected a value, found none")
-    problem = text_problem(f"{path}, its code", code)
-    for name, value in columns.items():
-        if problem is None and isinstance(value, str):
-            problem = text_problem(f"{path}, its {name}", value, _MAX_TEXT_CHARS)
     if problem is not None:
         return Rejected("malformed_text", problem)
     return _LabResult((day, code), columns, path)
 
 
-def _day_of(result: Result, report: Report, path: str, latest_ms: int) -> str | Rejected:
-    """Return when the sample was taken, else the day of the report."""
+def _day_of(
+    result: Result,
+    report: Report,
+    paths: tuple[str, str],
+    latest_ms: int,
+    dropped: list[DroppedField],
+) -> str | Rejected:
+    """Return when the sample was taken, else the day of the report: the first readable date."""
     printed = result.source or _PRINTED
-    text = result.collection_date or printed.collection_date or report.collection_date
-    field = "report_date" if text is None else "collection_date"
-    return read_day_of(f"{path}, its {field}", text or report.report_date, _EARLIEST, latest_ms)
+    path, own_path = paths
+    fields = [
+        (f"{own_path}.collection_date", "collection_date", result.collection_date),
+        (f"{own_path}.source.collection_date", "collection_date", printed.collection_date),
+        (f"{report.path}.collection_date", "collection_date", report.collection_date),
+        (f"{report.path}.report_date", "report_date", report.report_date),
+    ]
+    sent = [field for field in fields if field[2] is not None] or fields[-1:]
+    unreadable: list[DroppedField] = []
+    first: Rejected | None = None
+    for field, name, text in sent:
+        day = read_day_of(f"{path}, its {name}", text, _EARLIEST, latest_ms)
+        if not isinstance(day, Rejected):
+            dropped += unreadable
+            return day
+        first = first or day
+        reason = WRONG_TYPE if day.code == "bad_date" else OUT_OF_RANGE
+        unreadable.append(DroppedField(field, reason))
+    return first or read_day_of(f"{path}, its report_date", None, _EARLIEST, latest_ms)
 
 
 def _code_of(result: Result) -> str | None:
@@ -186,20 +255,15 @@ def _name_of(result: Result) -> str | None:
     return (result.source or _PRINTED).name or result.name or display
 
 
-def _columns(result: Result) -> dict[str, Value]:
+def _columns(result: Result, locale: str | None) -> dict[str, Value]:
     """Return the columns of a result, from wherever its structure has them."""
     printed, measured = result.source or _PRINTED, result.measurement or _MEASURED
     interpretation = result.interpretation or _INTERPRETATION
     candidates = (measured.numeric, result.value, printed.value)
     raw = next((reading for reading in candidates if reading is not None), None)
-    value = _number(raw)
+    value = _number(raw, locale)
     classification = result.classification or interpretation.flag
-    limits = (
-        result.reference_range
-        or printed.reference_range
-        or interpretation.reference_range
-        or _RANGE
-    )
+    limits = result.reference_range or interpretation.applied_range or _only(result)
     unit = result.unit or (measured.units if measured.numeric is not None else None)
     return {
         "value": value,
@@ -207,16 +271,33 @@ def _columns(result: Result) -> dict[str, Value]:
         "unit": _text(unit or printed.units or measured.units),
         "status": status_of(classification),
         "classification": _text(classification),
-        "reference_low": _number(limits.lower),
-        "reference_high": _number(limits.upper),
+        "reference_low": _number(limits.lower, locale),
+        "reference_high": _number(limits.upper, locale),
         "name": _text(_name_of(result)),
     }
 
 
-def _number(reading: Reading) -> float | None:
-    """Return a reading as a number; None if it is not one, such as <0.5."""
+def _only(result: Result) -> Range:
+    """Return the only reference range; of several, which one applies is not known."""
+    ranges = result.reference_ranges or ()
+    return ranges[0] if len(ranges) == 1 else _RANGE
+
+
+def _number(reading: Reading, locale: str | None) -> float | None:
+    """Return a reading as a number; None if it is not one, such as <0.5.
+
+    5,4 has a decimal comma. 1,234 is 1234 in an English report and 1.234 in others; in a report of
+    unknown language it stays a text.
+    """
     if isinstance(reading, str):
         text = reading.strip()
+        is_english = (locale or "").lower().startswith("en")
+        if _GROUPED.fullmatch(text):
+            if not locale:
+                return None
+            text = text.replace(",", "" if is_english else ".")
+        elif not is_english and _DECIMAL_COMMA.fullmatch(text):
+            text = text.replace(",", ".")
         reading = float(text) if _NUMBER.fullmatch(text) else None
     return reading if reading is not None and isfinite(reading) else None
 

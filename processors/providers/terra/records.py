@@ -1,7 +1,7 @@
 """Common parts of normalizers: the source, records with a day or a period, rows.
 
-A record with an impossible date is rejected, like one with a number outside its limits: it would
-create a row that no query expects.
+A record with an impossible date is rejected: it would create a row that no query expects. A number
+outside its limits, or of another type, is dropped and named, and the rest of its record is stored.
 """
 
 from collections.abc import Callable
@@ -9,18 +9,18 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from headwater.processors.columns import RowUpdate
-from headwater.processors.input_texts import read_date, text_problem, unix_ms
+from headwater.processors.input_texts import MAX_ID_CHARS, read_date, text_problem, unix_ms
 from headwater.processors.providers.results import (
+    OUT_OF_RANGE,
+    WRONG_TYPE,
+    DroppedField,
     Failed,
-    NormalizeResult,
     Rejected,
     Skipped,
-    normalized,
 )
 from headwater.schemas.providers.terra import Dated, Delivery, Metadata, Unreadable, User
 from headwater.schemas.records import WebhookAdmitted
-from headwater.schemas.tables import Table, Value
+from headwater.schemas.tables import Value
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -39,6 +39,7 @@ _EXCERPT_CHARS: Final = 40
 _TIMESTAMPS_CACHED: Final = 4_096
 #: A timestamp begins with its day, YYYY-MM-DD.
 _DAY_CHARS: Final = 10
+_MINUTE: Final = timedelta(minutes=1)
 
 
 def read_source(user: User) -> str | Failed:
@@ -57,6 +58,7 @@ class Records(NamedTuple, Generic[F]):
     source: str
     parsed: list[F]
     rejected: list[Rejected]
+    dropped: list[DroppedField]
 
 
 def latest_of(event: WebhookAdmitted) -> int:
@@ -82,14 +84,15 @@ def utc_ms(moment: datetime) -> str:
 def read_records(
     event: WebhookAdmitted,
     delivery: Delivery[R],
-    read: Callable[[R, int, int], F | Rejected],
+    read: Callable[[R, int, int, list[DroppedField]], F | Rejected],
 ) -> Records[F] | Skipped | Failed:
     """Parse a delivery record by record, so that an invalid record does not affect others.
 
     Args:
         event: The delivery.
         delivery: Its payload.
-        read: Takes a record, its number, and the latest allowed time in Unix milliseconds.
+        read: Takes a record, its number, the latest allowed time in Unix milliseconds, and a list
+            that receives values which are dropped.
     """
     if not delivery.data:
         return Skipped("empty_data")
@@ -98,13 +101,14 @@ def read_records(
         return source
     latest_ms = latest_of(event)
     # Not `Records[F](…)`, which takes a microsecond longer.
-    records: Records[F] = Records(source, [], [])
+    dropped = [DroppedField(path, WRONG_TYPE) for path in delivery.wrong]
+    records: Records[F] = Records(source, [], [], dropped)
     for number, record in enumerate(delivery.data):
         if isinstance(record, Unreadable):
             detail = f"data[{number}]: {record.detail}"
             records.rejected.append(Rejected("malformed_record", detail))
             continue
-        parsed = read(record, number, latest_ms)
+        parsed = read(record, number, latest_ms, dropped)
         if isinstance(parsed, Rejected):
             records.rejected.append(parsed)
         else:
@@ -112,59 +116,45 @@ def read_records(
     return records
 
 
-def rows_of_records(
-    table: Table,
-    event: WebhookAdmitted,
-    user_id: str,
-    delivery: Delivery[R],
-    read: Callable[[R, int, int], tuple[str, dict[str, Value]] | Rejected],
-) -> NormalizeResult:
-    """Create rows of (user, source, key) from records with one key and columns.
-
-    Args:
-        table: The table.
-        event: The delivery.
-        user_id: The user.
-        delivery: Its payload.
-        read: As in `read_records`; of records with the same key the later one's columns win.
-    """
-    records = read_records(event, delivery, read)
-    if not isinstance(records, Records):
-        return records
-    rows: dict[str, dict[str, Value]] = {}
-    for key, columns in records.parsed:
-        combine(rows, key, columns)
-    stamp = event.stamp()
-    updates = [
-        RowUpdate(table, (user_id, records.source, key), columns, stamp)
-        for key, columns in rows.items()
-    ]
-    return normalized(updates, records.rejected)
+def nothing_left(number: int, dropped: list[DroppedField]) -> Rejected | None:
+    """Return the rejection of record `number`, which has no values, if it had some."""
+    prefix = f"data[{number}]."
+    lost = [field for field in dropped if field.path.startswith(prefix)]
+    if not lost:
+        return None
+    named = ", ".join(f"{field.path} ({field.reason})" for field in lost)
+    return Rejected("no_usable_value", f"data[{number}]: expected a usable value, found {named}")
 
 
-def read_day(record: Dated, number: int, latest_ms: int) -> str | Rejected:
-    """Return the day of record `number`, YYYY-MM-DD: that of its start, in its own offset.
+class Day(NamedTuple):
+    """A day, YYYY-MM-DD; `offset_minutes` is the offset of its beginning from UTC, if known."""
+
+    text: str
+    offset_minutes: int | None
+
+
+def read_day(record: Dated, number: int, latest_ms: int) -> Day | Rejected:
+    """Return the day of record `number`: that of its start, in its own offset.
 
     Without a start it is `summary_date`, `date` or `day`, which may be a date or a timestamp.
 
     Returns:
-        The day, or Rejected with bad_date, implausible_date or end_before_start, and the path.
+        The day, or Rejected with bad_date or implausible_date, and the path.
     """
     metadata = record.metadata
     if metadata is not None and metadata.start_time is not None:
         start = read_start(metadata, number, latest_ms)
         if isinstance(start, Rejected):
             return start
-        if metadata.end_time is not None:
-            end = read_end(metadata, number, latest_ms, start)
-            if isinstance(end, Rejected):
-                return end
-        return metadata.start_time[:_DAY_CHARS]
+        return Day(metadata.start_time[:_DAY_CHARS], offset_minutes(start))
     for field in ("summary_date", "date", "day"):
         text = getattr(record, field)
         if text is not None:
-            return read_day_of(f"data[{number}].{field}", text, EARLIEST, latest_ms)
-    return read_day_of(f"data[{number}].metadata.start_time", None, EARLIEST, latest_ms)
+            day = read_day_of(f"data[{number}].{field}", text, EARLIEST, latest_ms)
+            return day if isinstance(day, Rejected) else Day(day, None)
+    path = f"data[{number}].metadata.start_time"
+    day = read_day_of(path, None, EARLIEST, latest_ms)
+    return day if isinstance(day, Rejected) else Day(day, None)
 
 
 def read_day_of(path: str, text: str | None, earliest: datetime, latest_ms: int) -> str | Rejected:
@@ -239,6 +229,22 @@ def _text_of(at_ms: int) -> str:
 def minutes(seconds: float | None) -> float | None:
     """Convert seconds to minutes, rounded to 2 decimals."""
     return None if seconds is None else round(seconds / 60, 2)
+
+
+def short_text(
+    path: str, text: str | None, dropped: list[DroppedField], limit: int = MAX_ID_CHARS
+) -> str | None:
+    """Return a text that a column can hold, or None; name it if it is too long or unprintable."""
+    if text_problem(path, text, limit) is None:
+        return text
+    dropped.append(DroppedField(path, OUT_OF_RANGE))
+    return None
+
+
+def offset_minutes(moment: datetime) -> int:
+    """Return the offset of a time from UTC, in minutes."""
+    offset = moment.utcoffset()
+    return 0 if offset is None else offset // _MINUTE
 
 
 def combine(rows: dict[K, dict[str, Value]], key: K, columns: dict[str, Value]) -> None:

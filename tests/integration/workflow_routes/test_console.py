@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.system import System
 from tests.integration.workflow_routes.asking import create, of, status, until
 from tests.visitor import Visitor, visiting, words
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_each_button_of_an_instance_does_what_it_says(api: httpx.Client, visitor
     assert "payload: expected JSON" in words(refused.text)
     sent = visitor.press(at, "Send", payload='{"amount": 1.10}')
     assert "The event was sent." in words(sent.text)
-    assert "Consumed by" in words(sent.text)
+    wait_until(lambda: "Consumed by" in words(visitor.page(at)), "the event to be consumed")
     assert "The next run has started." in words(visitor.press(at, "Restart").text)
     until(api, "waiting", name, "waiting")
     assert "Runs: 0 1" in words(visitor.page(at))

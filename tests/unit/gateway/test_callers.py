@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,17 @@ from tests.unit.gateway.memory_app import memory_app
 from tests.unit.gateway.problem_contract import assert_problem
 
 
-@pytest.fixture
-def jwks(tmp_path: Path) -> Path:
-    file = tmp_path / "jwks.json"
-    file.write_bytes(key_set())
-    return file
-
-
-@pytest.fixture
-def users(jwks: Path) -> Iterator[TestClient[Any]]:
+@pytest.fixture(scope="module")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient[Any]]:
     """A gateway that takes tokens; its Postgres is away, so whoever is let in gets 503."""
+    jwks = tmp_path_factory.mktemp("users") / "jwks.json"
+    jwks.write_bytes(key_set())
+    with taking_tokens(jwks) as client:
+        yield client
+
+
+@contextmanager
+def taking_tokens(jwks: Path) -> Iterator[TestClient[Any]]:
     settings = Settings(
         terra_secrets="current", jwks=str(jwks), jwt_issuer=ISSUER, jwt_audience=AUDIENCE
     )
@@ -84,12 +86,12 @@ def test_a_token_opens_nothing_of_the_operators(users: TestClient[Any]):
     assert_problem(users.get("/admin/dlq", headers=headers), 401, "unauthorized")
 
 
-def test_while_keys_are_away_nobody_is_called_unknown(users: TestClient[Any], jwks: Path):
-    jwks.unlink()
-    answer = users.get("/v1/sync", headers=bearer(token()))
-    assert_problem(answer, 503, "jwks_unavailable")
-    assert answer.headers["retry-after"]
-    assert users.get("/v1/sync", headers=bearer("dev-read-key")).status_code == 503
+def test_while_keys_are_away_nobody_is_called_unknown(tmp_path: Path):
+    with taking_tokens(tmp_path / "jwks.json") as users:
+        answer = users.get("/v1/sync", headers=bearer(token()))
+        assert_problem(answer, 503, "jwks_unavailable")
+        assert answer.headers["retry-after"]
+        assert users.get("/v1/sync", headers=bearer("dev-read-key")).status_code == 503
 
 
 def test_a_gateway_without_keys_says_that_it_takes_no_tokens(client: TestClient[Any]):

@@ -6,13 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from headwater.gateway.api.users.connections import compared
 from headwater.gateway.builtin.terra.answers import ConnectionList, parse_connection_list
+from headwater.gateway.builtin.terra.connections import compare
 from headwater.projections.deliveries.users import Connection
 from headwater.schemas.providers.headwater import ConnectionClosed, ConnectionListed
 
-LISTED_S = 1_782_900_000.0
-EARLIER, LATER = (datetime.fromtimestamp(LISTED_S + by, UTC) for by in (-60, 30))
+SECOND = 1_782_900_000
+LISTED_S = SECOND + 0.7
+#: Deliveries are signed by the second, so one of the list's own second may be later than the list.
+LISTED_AT = datetime.fromtimestamp(SECOND - 0.001, UTC)
+EARLIER, SAME, LATER = (datetime.fromtimestamp(SECOND + by, UTC) for by in (-60, 0, 30))
 
 
 def listing(*entries: dict[str, Any]) -> ConnectionList:
@@ -39,8 +42,8 @@ def entry(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 (fields)
 
 
 def facts(known: Connection | None, *entries: dict[str, Any]) -> list[type]:
-    result = compared("user_a", [known] if known else [], listing(*entries))
-    assert all(fact.at_ms == LISTED_S * 1000 for fact in result.facts)
+    result = compare("user_a", [known] if known else [], listing(*entries))
+    assert all(fact.at_ms == SECOND * 1000 - 1 for fact in result.facts)
     return [type(fact) for fact in result.facts]
 
 
@@ -60,7 +63,9 @@ CLOSED = {"active": False, "deactivated_at": EARLIER}
         (ours(), [entry(reference_id=None)], []),
         # Learned after the list was read.
         (ours(connected_at=LATER), [], []),
+        (ours(connected_at=SAME), [], []),
         (ours(active=False, deactivated_at=LATER), [entry()], []),
+        (ours(active=False, deactivated_at=SAME), [entry()], []),
         # Of an entry that cannot be read, and of one that might be any.
         (ours(), [entry(provider=None)], []),
         (ours(), [{"provider": "GARMIN"}], []),
@@ -71,3 +76,16 @@ def test_what_differs(
     known: Connection | None, entries: list[dict[str, Any]], expected: list[type]
 ) -> None:
     assert facts(known, *entries) == expected
+
+
+@pytest.mark.parametrize(
+    ("known", "since"),
+    [(ours(), EARLIER), (ours(**CLOSED), LISTED_AT), (None, LISTED_AT)],
+)
+def test_a_connection_is_connected_since_headwater_was_last_told_that_it_is_open(
+    known: Connection | None, since: datetime
+) -> None:
+    listed = entry(created_at="2026-01-01T00:00:00+00:00")
+    (connection,) = compare("user_a", [known] if known else [], listing(listed)).connections
+    assert connection.active
+    assert connection.connected_at == since

@@ -49,6 +49,9 @@ FORMS = (
     "/console/deployments/dep_1/activate",
     "/console/deployments/rollback",
     "/console/drain",
+    "/console/users/import",
+    "/console/users/reconcile",
+    "/console/users/disconnect",
 )
 
 

@@ -17,7 +17,7 @@ from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.console.views import projections_of
 from headwater.gateway.api.request_scope import STATE_NAME
 from headwater.projections.deliveries.queries import DeadLetter, DeadLetterPage
-from headwater.projections.deliveries.users import UserWhole
+from headwater.projections.deliveries.users import Connection, SourceRows, UserWhole
 from headwater.schemas.answers import (
     Concurrency,
     CurrentStep,
@@ -102,7 +102,21 @@ LETTER = DeadLetter(
     rule=None, dead_at=AT, replayed_at=AT, expired_at=None,
 )  # fmt: skip
 #: Somebody of whom nothing is known.
-STRANGER = UserWhole(user_id="", connections=(), counts={}, last_outcomes=(), waiting=())
+STRANGER = UserWhole(
+    user_id="", connections=(), counts={}, sources=(), last_outcomes=(), waiting=(), dead=()
+)
+
+
+OPEN = Connection(
+    terra_user_id=HOSTILE, provider="WHOOP", active=True, reference_id="u", scopes=HOSTILE,
+    connected_at=AT, deactivated_at=None,
+)  # fmt: skip
+CONNECTED = msgspec.structs.replace(
+    STRANGER,
+    connections=(OPEN,),
+    counts={"daily_summary": 3},
+    sources=(SourceRows(source=HOSTILE, rows={"daily_summary": 3}, updated_at=AT),),
+)
 
 
 def instance(full: bool) -> Instance:
@@ -154,7 +168,7 @@ def api(full: bool, of: str) -> list[Any]:
         f"{base}/order/instances": listed(full),
         f"{base}/order/instances/a": instance(full),
         f"{base}/order/instances/a/history": history(full, of),
-        "/admin/user/{user_id:str}": STRANGER,
+        "/admin/user/{user_id:str}": CONNECTED if full else STRANGER,
         "/admin/dlq": DeadLetterPage(
             rows=(LETTER,) if full else (), cursor="more" if full else None
         ),
@@ -268,6 +282,16 @@ def test_of_what_is_not_there_no_more_is_said(client: TestClient[Any], query: st
     assert f"{said} To list refused requests" in result
 
 
+@pytest.mark.parametrize("client", [(True, "code")], indirect=True)
+def test_a_user_is_shown_by_source_with_what_can_be_done(client: TestClient[Any]):
+    page = client.get("/console/users", params={"user_id": "user_1"})
+    assert HOSTILE not in page.text
+    assert "3, last 2026-07-01 08:00:00" in words(page.text)
+    buttons = ("Import", "Compare with Terra", "Disconnect all")
+    assert all(any(button in form.labels for form in forms(page.text)) for button in buttons)
+
+
+@pytest.mark.parametrize("client", [(False, "code")], indirect=True)
 def test_commands_to_copy_hold_what_others_have_chosen_as_one_word(client: TestClient[Any]):
     page = client.get("/console/users", params={"user_id": "user_1; $(reboot)"})
     assert "headwater doctor user 'user_1; $(reboot)'" in words(page.text)

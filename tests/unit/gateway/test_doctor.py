@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from headwater.gateway.cli import findings
 from headwater.gateway.cli.doctor import doctor
+from headwater.gateway.cli.user_findings import user_findings
 from headwater.schemas.deployments import DeploymentCreated
 from tests.fakes.json_server import Asked, answering
 
@@ -38,13 +39,38 @@ def verification(*rebuilds: dict[str, Any]) -> findings.Finding:
     return findings.verification(rebuilds, NOW, is_scheduled=True)
 
 
-def user(connections: object = (ACTIVE,), waiting: object = (), **counts: int) -> dict[str, Any]:
+DEAD = {
+    "event_id": "e1",
+    "subject": "t-1",
+    "source": "terra",
+    "reason": "no_usable_record",
+    "status": "dead",
+}
+EARLY = {**DEAD, "event_id": "e2", "reason": "no_connection_for_terra_user"}
+GARMIN = {**ACTIVE, "terra_user_id": "t-2", "provider": "GARMIN"}
+
+
+def rows_of(*sources: str) -> list[dict[str, Any]]:
+    return [
+        {"source": source, "rows": {"daily_summary": 3}, "updated_at": "2026-07-01T00:00:00Z"}
+        for source in sources
+    ]
+
+
+def user(
+    connections: object = (ACTIVE,),
+    waiting: object = (),
+    dead: object = (),
+    sources: object = (),
+) -> dict[str, Any]:
     return {
         "user_id": "user_amara",
         "connections": list(connections),
-        "counts": {"daily_summary": 0, "raw_events": 9, "dead_letters": 0, **counts},
+        "counts": {"daily_summary": 3, "raw_events": 9, "dead_letters": 0},
+        "sources": list(sources),
         "last_outcomes": [],
         "waiting": list(waiting),
+        "dead": list(dead),
     }
 
 
@@ -62,11 +88,13 @@ def look(
 
 
 def test_a_user_whose_days_arrive_is_well():
-    result, steps, requested = look(user(daily_summary=30))
+    known = user([ACTIVE, GARMIN], sources=rows_of("whoop", "garmin_body"))
+    result, steps, requested = look(known)
     assert result.exit_code == 0, result.output
     assert [step["check"][0] for step in steps] == ["1", "2", "3", "4", "5"]
     assert {step["state"] for step in steps} == {"ok"}
     assert not any(step["next"] for step in steps)
+    assert "WHOOP: 3 rows of daily_summary, last 2026-07-01" in steps[4]["found"]
     assert [item.path.partition("?")[0] for item in requested] == [
         "/admin/user/user_amara",
         "/admin/traces",
@@ -77,13 +105,30 @@ def test_a_user_whose_days_arrive_is_well():
 @pytest.mark.parametrize(
     ("known", "others", "step", "found", "command"),
     [
-        (user(()), {}, 1, "none, now or before", "/v1/me"),
-        (user((GONE,)), {}, 1, "WHOOP until 2026-06-01T00:00:00Z", "/v1/me"),
-        (user((GONE,)), {}, 2, "it needs the user's token", "headwater token user_amara"),
+        (user(()), {}, 1, "none, now or before", "headwater user reconcile user_amara"),
+        (user((GONE,)), {}, 1, "WHOOP until 2026-06-01T00:00:00Z", "user reconcile user_amara"),
+        (user((GONE,)), {}, 2, "not checked", "headwater user reconcile user_amara"),
+        # Of one wearable that works beside one that does not.
+        (user((GONE, GARMIN)), {}, 1, "GARMIN (t-2), WHOOP until", "user reconcile user_amara"),
+        (user((GONE, GARMIN)), {}, 2, "not checked", "headwater user reconcile user_amara"),
+        (
+            user((ACTIVE, GARMIN), sources=rows_of("garmin")),
+            {},
+            5,
+            "WHOOP: no rows",
+            "headwater user import user_amara --days 365",
+        ),
         (user(waiting=[{}, {}]), {}, 3, "2 waiting", "deliveries drain --user user_amara"),
-        (user(dead_letters=3), {}, 3, "3 dead", "headwater dlq list"),
+        (
+            user(dead=[DEAD, DEAD]),
+            {},
+            3,
+            "2 dead; WHOOP: 2 no_usable_record",
+            "headwater deliveries list --status dead --user user_amara",
+        ),
+        (user(dead=[DEAD, EARLY]), {}, 3, "WHOOP: 1 no_connection", "headwater replay e2"),
         (user(), {"traces": [JOURNEY]}, 4, "1, the newest .* no_usable_record", "trace 01JZ"),
-        (user(), {}, 5, "no error was found", '{"days": 365}'),
+        (user(), {}, 5, "WHOOP: no rows", "headwater user import user_amara --days 365"),
     ],
 )
 def test_each_step_says_what_it_found_and_the_command_that_comes_next(
@@ -96,13 +141,15 @@ def test_each_step_says_what_it_found_and_the_command_that_comes_next(
     assert command in reported["next"]
     findings_of_it = reported["found"]
     assert all(part in findings_of_it for part in found.split(" .* ")), findings_of_it
+    assert "headwater token" not in str(steps)
 
 
 @pytest.mark.parametrize(
     ("me", "state", "found"),
     [
         ({"connections": [ACTIVE]}, "ok", "Terra has WHOOP"),
-        ({"connections": []}, "problem", "Terra has no connection"),
+        ({"connections": []}, "problem", "Terra has no WHOOP"),
+        ({"connections": [GARMIN]}, "problem", "Terra has no WHOOP"),
         ({"connections": [], "reconciled": False}, "unknown", "Terra does not answer"),
     ],
 )
@@ -113,7 +160,8 @@ def test_with_a_token_terra_is_asked_through_me(me: object, state: str, found: s
 
 
 def test_an_id_goes_into_commands_quoted():
-    reported = findings.parked("x; rm -rf /", user(waiting=[{}]))
+    known = {**user(waiting=[{}]), "user_id": "x; rm -rf /"}
+    reported = user_findings("http://here", known, [], None)[2]
     assert reported.next == "headwater deliveries drain --user 'x; rm -rf /'"
 
 

@@ -50,7 +50,7 @@ ANSWERS = {
 ALL_OF_ORDER = ("-w", "order", "--status", "waiting")
 #: Commands that change many things, with what they would change.
 ORDERS = [
-    (replay, (), "3 deliveries would be replayed."),
+    (replay, ("--all",), "3 deliveries would be replayed."),
     (prune, (), "3 instances would be permanently deleted."),
     (dlq, ("replay", "--all"), "2 dead letters would be replayed."),
     (user, ("wipe", "u"), "u has: 2 of raw_events; all of it would be permanently deleted."),
@@ -73,12 +73,13 @@ def run(
 @pytest.mark.parametrize(
     ("arguments", "order"),
     [
-        ((), {}),
+        (("--all",), {"all": True}),
         (("e1", "e2"), {"ids": ["e1", "e2"]}),
         (("--user", "u", "--type", "sleep"), {"user_id": "u", "type": "sleep"}),
         (("--since", "2026-07-01T00:00:00Z"), {"since": "2026-07-01T00:00:00Z"}),
         (("--partition", "0", "--from", "0", "--to", "0"), {"partition": 0, "from": 0, "to": 0}),
-        (("--rate", "200"), {"rate": 200}),
+        (("--all", "--rate", "200"), {"all": True, "rate": 200}),
+        (("--user", ""), {"user_id": ""}),
     ],
 )
 def test_a_replay_is_counted_first_and_asked_for_as_it_was_meant(
@@ -109,8 +110,14 @@ def test_a_dry_run_of_a_prune_counts_by_workflow_and_does_nothing():
 
 
 def test_where_nobody_is_asked_nothing_is_counted_first():
-    _, requested = run(replay, {REPLAYS: REPLAY}, "--yes")
-    assert [item.body for item in requested] == [{}]
+    _, requested = run(replay, {REPLAYS: REPLAY}, "--all", "--yes")
+    assert [item.body for item in requested] == [{"all": True}]
+
+
+def test_a_replay_without_a_match_says_so():
+    nothing = {**REPLAY, "id": None, "matched": 0, "replayed": 0, "gone": 0, "instance": None}
+    result, _ = run(replay, {REPLAYS: nothing}, "--user", "u", "--yes")
+    assert (result.exit_code, result.stderr) == (0, "No delivery matches.\n")
 
 
 def begun(requested: list[Asked]) -> list[Asked]:
@@ -173,6 +180,50 @@ def test_a_wipe_is_followed_to_its_end_and_keeps_the_number_of_files():
     assert not begun(requested)
     result, _ = run(user, answers, "wipe", "u", "--yes", "--detach")
     assert "wipe w1 running: 3 records deleted so far; it continues by itself" in result.stderr
+
+
+def test_a_wipe_names_the_connections_that_terra_may_still_have():
+    running = {**WIPED, "state": "running", "disconnected": 1, "still_connected": ["t-1", "t-2"]}
+    ended = {**WIPED, "disconnected": 0, "still_connected": []}
+    result, _ = run(user, {WIPE: running, f"{WIPE}/w1": ended}, "wipe", "u", "--yes")
+    assert "Terra did not confirm the end of t-1, t-2: disconnect them" in " ".join(
+        result.stderr.split()
+    )
+    result, _ = run(user, {WIPE: running, f"{WIPE}/w1": ended}, "wipe", "u", "--yes", "--json")
+    assert json.loads(result.stdout)["still_connected"] == ["t-1", "t-2"]
+
+
+STARTED = {"ok": True, "days": 30, "connections": 2, "requests": 8}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body", "said"),
+    [
+        (("import", "u", "--days", "30"), {"days": 30}, "30 days of 2 connections requested"),
+        (("reconcile", "u"), {}, "The connections are being compared"),
+        (("disconnect", "u", "--yes"), {}, "2 connections being ended"),
+    ],
+)
+def test_an_operation_for_a_user_is_started_and_names_how_to_follow_it(
+    arguments: tuple[str, ...], body: dict[str, object], said: str
+):
+    answer = {**STARTED, "instance": {"workflow": "terra-x", "id": "i-1"}}
+    path = f"{USER}/{arguments[0]}"
+    result, requested = run(user, {path: answer}, *arguments)
+    assert result.exit_code == 0, result.output
+    assert f"{said}; follow it: headwater instances get terra-x/i-1" in " ".join(
+        result.stderr.split()
+    )
+    assert [(item.path, item.body) for item in requested] == [(path, body)]
+
+
+def test_connections_are_ended_after_a_yes():
+    active = {"terra_user_id": "t-1", "provider": "GARMIN", "active": True}
+    closed = {"terra_user_id": "t-2", "provider": "OURA", "active": False}
+    result, requested = run(user, {USER: {"connections": [active, closed]}}, "disconnect", "u")
+    assert result.exit_code == 2
+    assert "u has GARMIN (t-1); all would end." in " ".join(result.output.split())
+    assert [item.path for item in requested] == [USER]
 
 
 @pytest.mark.parametrize("json_flag", [(), ("--json",)])
@@ -280,6 +331,10 @@ def test_a_rebuild_for_programs_is_what_the_route_answers():
         (replay, ("--follow", "r1", "--user", "u"), "found user_id as well"),
         (prune, ("--follow", "p1", "--workflow", "order"), "found workflow as well"),
         (replay, ("--rate", "0"), "--rate"),
+        (replay, (), "found neither; usual cause: an empty variable"),
+        (replay, ("--yes", "--json"), "found neither"),
+        (replay, ("--rate", "5", "--yes"), "found neither"),
+        (replay, ("--all", "--user", "u", "--yes"), "found both"),
         (replay, ("--partition", "x"), "--partition"),
     ],
 )

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import os
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -101,6 +102,30 @@ def test_a_bad_value_is_one_line(
     with pytest.raises(SettingsInvalid) as caught:
         load_settings()
     assert caught.value.problems == (line,)
+
+
+def test_users_may_have_ids_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWATER_USER_PREFIX", "")
+    assert load_settings().user_prefix == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "is_valid"),
+    [
+        ("/auth/generateWidgetSession", True),
+        ("https://access.tryterra.co/api/widget/session", True),
+        ("https://access.tryterra.co", False),
+        ("ftp://access.tryterra.co/a", False),
+        ("auth/generateWidgetSession", False),
+        ("/auth?a=b", False),
+    ],
+)
+def test_a_session_to_connect_begins_at_a_path_or_on_another_host(
+    monkeypatch: pytest.MonkeyPatch, path: str, is_valid: bool
+) -> None:
+    monkeypatch.setenv("HEADWATER_TERRA_WIDGET_PATH", path)
+    with nullcontext() if is_valid else pytest.raises(SettingsInvalid):
+        assert load_settings().terra.widget_path == path
 
 
 def test_a_setting_that_does_not_match_is_explained_in_words() -> None:

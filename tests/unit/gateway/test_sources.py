@@ -14,6 +14,8 @@ from headwater.gateway.settings.sources import (
     sources_with_secrets,
     with_development_sources,
 )
+from headwater.processors.providers.envelope import Malformed
+from headwater.processors.providers.generic import generic_provider
 from headwater.processors.providers.provider import Placement
 from headwater.processors.signature_schemes import SCHEMES
 from headwater.processors.signatures import sign
@@ -106,6 +108,14 @@ def test_short_and_known_secrets_are_for_loopback_alone(tmp_path: Path, secret: 
     assert secret not in result
 
 
+def test_a_topic_in_avro_needs_a_registry(tmp_path: Path) -> None:
+    topic = '[[source]]\nname = "orders"\nkind = "kafka"\ntopic = "o"\nformat = "avro"'
+    expected = "expected HEADWATER_SCHEMA_REGISTRY for a topic in Avro, found none"
+    assert problem(settings_of(tmp_path, topic)) == f"source orders: {expected}"
+    registry = settings_of(tmp_path, topic, schema_registry="http://127.0.0.1:8081")
+    assert sources_with_secrets(registry, {}) == ()
+
+
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(SourcesInvalid, match="HEADWATER_SOURCES, /nowhere"):
         sources_of(Settings(sources="/nowhere"))
@@ -154,6 +164,28 @@ def test_every_scheme_is_reachable(
         assert post(client, development, name, body, x_github_event="push").json()["ok"], name
         assert [(one.source, one.body) for one in log.deliveries] == [(name, body)]
         assert_problem(client.post(f"/webhooks/{name}", content=body), 401, "invalid_signature")
+
+
+@pytest.mark.parametrize(
+    ("type_at", "body", "type_"),
+    [
+        ("/type", b'{"type":"push"}', "push"),
+        ("/type", b'{"other":1}', "unknown"),
+        ("/type", b"7", "unknown"),
+        ("/type", b"", "malformed_payload"),
+        ("/type", b"{", "malformed_payload"),
+        ("/type", b'{"a":1}x', "malformed_payload"),
+        ("/type", b"\xff", "undecodable"),
+        ("x-topic", b"{", "unknown"),
+        (None, b"\xff", "unknown"),
+    ],
+)
+def test_a_body_that_is_not_json_is_malformed_only_if_its_type_is_in_it(
+    type_at: str | None, body: bytes, type_: str
+) -> None:
+    provider = generic_provider("shop", SCHEMES["plain"], type_at=type_at, subject_at=None)
+    routing = provider.route(body, {})
+    assert (routing.code if isinstance(routing, Malformed) else routing.type) == type_
 
 
 PUSHED = """

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from headwater.gateway.local import reaper
-from headwater.gateway.local.processes import ProcessSpec
-from headwater.gateway.local.supervisor import Supervisor
+from headwater.gateway.local.processes import ProcessSpec, RestartPolicy
+from headwater.gateway.local.supervisor import FirstStartFailed, Supervisor
 from headwater.schemas.errors import ProcessUnavailable
 from tests.waiting import wait_until
 
@@ -387,3 +387,78 @@ def test_a_signal_while_a_server_starts_stops_it(tmp_path: Path):
     said, _ = process.communicate(timeout=PATIENCE_S)
     assert said.splitlines()[-2:] == ["slow was told to stop", "the end"]
     assert process.returncode == 0
+
+
+# -- without a data directory: processes of `--processes`, of which no readiness is known
+
+
+def unknown(name: str, program: str) -> ProcessSpec:
+    argv = (sys.executable, "-c", program.replace("{name}", name))
+    return ProcessSpec(name=name, argv=argv, env={})
+
+
+def test_a_process_that_is_killed_comes_back_and_writes_to_the_stderr_of_all(
+    capfd: pytest.CaptureFixture[str],
+):
+    said: list[str] = []
+    pids: list[int] = []
+
+    def report(line: str) -> None:
+        said.append(line)
+        if "is running" in line:
+            pids.append(int(line.partition("pid ")[2].rstrip(")")))
+            # The second one is there: enough was seen.
+            os.kill(*((pids[0], signal.SIGKILL) if pids[1:] == [] else (os.getpid(), 15)))
+
+    program = (
+        "import sys, signal; sys.stderr.write('a line\\n'); sys.stderr.flush(); signal.pause()"
+    )
+    warned: list[str] = []
+    with Supervisor(report=report, warn=warned.append, restarts=RestartPolicy(first_s=0.05)) as it:
+        it.start(unknown("part", program))
+        it.watch()
+    assert warned == ["part died (killed by SIGKILL).", "Starting part again in 0.05 s"]
+    assert said[0] == "Starting part"
+    assert [line.partition(" (")[0] for line in said[1:]] == ["part is running"] * 2 + [
+        "part stopped"
+    ]
+    assert it.stopped_in_order
+    assert pids[0] != pids[1]
+    assert all(map(is_gone, pids))
+    assert set(capfd.readouterr().err.splitlines()) <= {"a line"}
+
+
+@pytest.mark.parametrize(("first_start_s", "ends"), [(600.0, True), (0.0, False)])
+def test_an_error_soon_after_the_first_start_ends_everything(first_start_s: float, ends: bool):
+    said: list[str] = []
+
+    def report(line: str) -> None:
+        said.append(line)
+        if line.startswith("Starting bad again"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    system = Supervisor(report=report, restarts=RestartPolicy(first_start_s=first_start_s))
+    with pytest.raises(FirstStartFailed) if ends else contextlib.nullcontext() as failed, system:
+        system.start(unknown("fine", "import signal; signal.pause()"), unknown("bad", "exit(78)"))
+        system.watch()
+    assert [line for line in said if line.startswith("fine stopped")]
+    if failed is None:
+        assert "bad died (exit code 78)." in said
+    else:
+        assert failed.value.exit_code == 78
+        assert failed.value.message.startswith("bad ended within 600 s of its first start")
+
+
+def test_processes_that_do_not_stop_are_killed_together_and_that_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("headwater.server_process.STOP_TIMEOUT_S", 0.5)
+    said: list[str] = []
+    system = Supervisor(report=said.append)
+    with system:
+        system.start(unknown("one", STUBBORN), unknown("two", STUBBORN))
+        for name in ("one", "two"):
+            wait_until(lambda name=name: (tmp_path / f"{name}.pid").exists())
+    assert said[-2:] == ["two killed", "one killed"] or said[-2:] == ["one killed", "two killed"]
+    assert not system.stopped_in_order

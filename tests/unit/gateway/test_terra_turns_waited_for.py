@@ -11,7 +11,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from headwater.gateway.builtin.terra.answers import TerraFailed
+from headwater.gateway.builtin.terra.answers import (
+    ConnectionList,
+    SharedConnectionList,
+    TerraFailed,
+    parse_connection_list,
+)
 from headwater.gateway.builtin.terra.client import Terra
 from headwater.gateway.settings.terra import TerraAccess
 
@@ -27,6 +32,7 @@ class Server:
 
     def __init__(self, answer: Callable[[str, dict[str, str]], Answer | Awaitable[Answer]]) -> None:
         self._answer = answer
+        self.port = 0
         self.asked: list[tuple[str, dict[str, str]]] = []
         self._connections: set[asyncio.Task[Any]] = set()
 
@@ -63,11 +69,14 @@ async def served(
     answer: Callable[[str, dict[str, str]], Answer | Awaitable[Answer]],
     rate: float = 1_000.0,
     attempts: int = 1,
+    **more: str,
 ) -> AsyncIterator[tuple[Server, Terra]]:
     server = Server(answer)
     listening = await asyncio.start_server(server.take, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    access = TerraAccess(api=f"http://127.0.0.1:{port}", dev_id="d", api_key="k", rate=rate)
+    server.port = port
+    api = f"http://127.0.0.1:{port}"
+    access = TerraAccess(api=api, dev_id="d", api_key="k", rate=rate, **more)
     terra = Terra(access, draw=lambda: 0.0, wall_s=time.time, attempts=attempts)
     async with listening:
         async with terra:
@@ -102,6 +111,22 @@ def test_a_429_of_one_connection_holds_no_other_and_no_lab_report():
                 await terra.request_data("daily", "a", DAY, DAY)
             assert caught.value.status == 429
             assert len(server.asked) == before
+
+    acts(act)
+
+
+def test_a_session_to_connect_may_begin_on_another_host():
+    session = {"url": "https://here.example", "session_id": "s"}
+
+    async def act() -> None:
+        async with served(lambda *_: (200, {}, session)) as (other, _):
+            path = f"http://127.0.0.1:{other.port}/api/widget/session"
+            async with served(lambda *_: OK, widget_path=path) as (server, terra):
+                begun = await terra.widget_session("user_a")
+                assert (begun.url, begun.session_id) == (session["url"], "s")
+                await terra.request_data("daily", "a", DAY, DAY)
+                assert [path for path, _ in server.asked] == ["/daily"]
+            assert [path for path, _ in other.asked] == ["/api/widget/session"]
 
     acts(act)
 
@@ -166,6 +191,26 @@ def test_one_read_of_the_list_is_for_all_who_want_it():
             assert all(item is result[0] for item in result)
             assert await terra.subscriptions() is result[0]
             assert [path for path, _ in server.asked] == ["/subscriptions"]
+
+    acts(act)
+
+
+def test_a_list_is_used_for_a_minute_from_the_beginning_of_its_read():
+    now_s = 0.0
+
+    async def read(listed_s: float) -> ConnectionList:
+        nonlocal now_s
+        now_s += 20.0
+        return parse_connection_list([], listed_s)
+
+    async def act() -> None:
+        nonlocal now_s
+        shared = SharedConnectionList(read, lambda: now_s, lambda: now_s)
+        first = await shared.get()
+        now_s = 59.0
+        assert await shared.get() is first
+        now_s = 60.0
+        assert (await shared.get()).listed_s == 60.0
 
     acts(act)
 

@@ -143,6 +143,15 @@ def test_a_token_that_is_not_good_is_refused_with_the_reason(text: str, reason: 
     assert reason in refused(text)
 
 
+@pytest.mark.parametrize(
+    "sub", ["amara", "auth0|5f7c8ec7c33c6c004bbafe82", "3f2504e0-4f89-11d3-9a0c-0305e82c3301"]
+)
+def test_without_a_prefix_every_subject_is_a_user(sub: str):
+    assert user_of(token(sub=sub), user_prefix="") == sub
+    for odd in ("", "a\0", "x" * 300):
+        assert refused(token(sub=odd), user_prefix="").startswith("sub: expected")
+
+
 #: What any claim or header may be.
 _ODD: list[Any] = [
     *(None, True, False, 0, -1, 2**63, 10**309, -(10**309), 10**400, 10**4000, 1e308, -1e308),

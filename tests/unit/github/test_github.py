@@ -149,7 +149,7 @@ def test_of_two_deliveries_that_cross_the_one_that_github_changed_later_stays():
     rows = [row("pull_request", *order) for order in permutations(hooks)]
     assert all(one == rows[0] for one in rows)
     result = dict(zip(PULL_REQUESTS.column_names, rows[0].values, strict=True))
-    assert (result["title"], result["state"], result["labels"]) == ("Turn it", "closed", "[]")
+    assert (result["title"], result["state"], result["labels"]) == ("Turn it", "merged", "[]")
     assert result["merged_at"] == "2026-07-01T12:00:00+00:00"
 
 
@@ -194,3 +194,24 @@ def test_a_push_of_no_repository_belongs_to_nobody_and_other_events_are_skipped(
     hook = {name: value for name, value in push().items() if name != "repository"}
     assert isinstance(normalized("push", hook), Failed)
     assert normalized("membership", {"scope": "team"}) == Skipped("unknown_type:membership")
+
+
+def test_of_two_changes_of_one_second_closing_and_merging_win_over_opening():
+    merged = pull_request(
+        "closed",
+        state="closed",
+        closed_at="2026-07-01T12:00:00Z",
+        merged_at="2026-07-01T12:00:00Z",
+        updated_at="2026-07-01T12:00:00Z",
+    )
+    labeled = pull_request("labeled", updated_at="2026-07-01T12:00:00Z")
+    closed = pull_request("closed", state="closed", updated_at="2026-07-01T12:00:00Z")
+    reopened = pull_request("reopened", updated_at="2026-07-01T12:00:01Z")
+    for hooks, state in (
+        ([merged, labeled], "merged"),
+        ([closed, labeled], "closed"),
+        ([merged, closed, labeled], "merged"),
+        ([closed, reopened], "open"),
+    ):
+        for order in permutations(enumerate(hooks)):
+            assert columns("pull_request", *order)["state"] == state

@@ -42,7 +42,7 @@ def normalized(type_: str, body: dict[str, Any], user_id: str | None = "user_1")
     return TERRA.normalize(admitted(type_, msgspec.json.encode(body), user_id))
 
 
-def records(type_: str, *data: dict[str, Any], **user: object) -> NormalizeResult:
+def records(type_: str, *data: object, **user: object) -> NormalizeResult:
     """A delivery of records; keywords replace fields of its user."""
     return normalized(type_, {"type": type_, "user": USER | user, "data": list(data)})
 

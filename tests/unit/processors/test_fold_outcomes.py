@@ -86,7 +86,7 @@ def test_nothing_folds_to_empty_tables():
         (delivery("e", "lab_report.failed", "", body={"data": {}}), ("skipped", "no_upload_named")),
         (delivery("e", "lab_report.completed", "", None, {"data": {}}), ("dead", "no_user")),
         (delivery("e", "what", "s-1", "user_1"), ("skipped", "unknown_type:what")),
-        (delivery("e", "unreadable", "", None, b"\xff"), ("dead", "malformed_payload")),
+        (delivery("e", "unreadable", "", None, b"\xff"), ("dead", "undecodable")),
         (delivery("e", "unreadable", "", None, b"{}"), ("dead", "missing_type")),
         (delivery("e", "unreadable", "", None, {"type": "unreadable"}),
          ("skipped", "unknown_type:unreadable")),

@@ -46,7 +46,7 @@ def test_of_a_row_the_winner_of_each_column_comes_first() -> None:
     said = values_of_row(DAILY_SUMMARY, update.key, [update, later, other])
     assert said["steps"][0] == ColumnValue(7, later.stamp)
     assert len(said["steps"]) == 2
-    assert list(said) == ["steps"]
+    assert list(said) == ["steps", "utc_offset_minutes"]
 
 
 def test_a_moment_names_a_row_however_it_is_written() -> None:

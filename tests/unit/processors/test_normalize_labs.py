@@ -7,6 +7,7 @@ import pytest
 
 from headwater.processors.providers.results import (
     REPORT_RANK,
+    DroppedField,
     Failed,
     Normalized,
     NormalizeResult,
@@ -32,11 +33,14 @@ NEW: dict[str, Any] = {
         "value": "13,9",
         "units": "g/dl",
         "collection_date": "2026-06-12",
-        "reference_range": {"lower": "12.0", "upper": "<16"},
     },
     "biomarker": {"key": "hemoglobin", "display_name": "Hemoglobin", "loinc_code": "718-7"},
     "measurement": {"type": "numeric", "numeric": 13.9, "units": "g/dL"},
-    "interpretation": {"flag": "borderline_low", "source": "report"},
+    "interpretation": {
+        "flag": "borderline_low",
+        "source": "report",
+        "applied_range": {"lower": 12.0},
+    },
 }
 
 
@@ -122,7 +126,7 @@ def test_a_report_ends_its_upload_and_outranks_what_was_said_of_it_before():
         (" -2e3 ", -2000.0, None),
         (7, 7.0, None),
         ("<0.5", None, "<0.5"),
-        ("13,9", None, "13,9"),
+        ("13,9", 13.9, None),
         ("negative", None, "negative"),
         ("nan", None, "nan"),
         ("1e999", None, "1e999"),
@@ -194,17 +198,13 @@ def test_a_results_own_date_comes_before_the_reports_and_a_moment_is_the_day_of_
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"collection_date": "20260-06-12"}, "bad_date"),
-        ({"collection_date": "12.06.2026"}, "bad_date"),
-        ({"collection_date": "2096-06-12"}, "implausible_date"),
         ({"value": None}, "missing_value"),
         ({"value": " "}, "missing_value"),
-        ({"value": [1]}, "malformed_record"),
-        ({"value": True}, "malformed_record"),
+        ({"value": [1]}, "missing_value"),
+        ({"value": True}, "missing_value"),
         ({"biomarker": None, "name": None}, "missing_code"),
         ({"biomarker": "a\nb"}, "malformed_text"),
         ({"biomarker": "x" * 300}, "malformed_text"),
-        ({"unit": "x" * 5000}, "malformed_text"),
     ],
 )
 def test_results_are_rejected_one_by_one(change: dict[str, object], code: str):
@@ -248,10 +248,27 @@ def test_several_reports_in_one_delivery_are_told_apart():
     result = _normalized("lab_report", {"upload_id": "upl_1", "data": reports}, "u1")
     assert isinstance(result, Normalized)
     assert list(rows(result)) == [("2026-06-20", "glucose"), ("2026-06-21", "glucose")]
-    assert [item.detail.partition(":")[0] for item in result.rejected] == [
-        "data[1].results[1]",
-        "data[2]",
-    ]
+    assert [item.detail.partition(":")[0] for item in result.rejected] == ["data[1].results[1]"]
+    assert result.dropped == (DroppedField("data[2].report_date", "wrong_type"),)
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "reason"),
+    [
+        ({"collection_date": "20260-06-12"}, "collection_date", "wrong_type"),
+        ({"collection_date": "12.06.2026"}, "collection_date", "wrong_type"),
+        ({"collection_date": "2096-06-12"}, "collection_date", "out_of_range"),
+        ({"unit": "x" * 5000}, "unit", "out_of_range"),
+        ({"reference_range": "70-99"}, "reference_range", "wrong_type"),
+    ],
+)
+def test_a_field_that_cannot_be_read_costs_its_column(
+    change: dict[str, object], field: str, reason: str
+):
+    result = report(OLD | change)
+    assert isinstance(result, Normalized)
+    assert list(rows(result)) == [("2026-06-20", "glucose")]
+    assert result.dropped == (DroppedField(f"data[0].results[0].{field}", reason),)
 
 
 def test_a_report_without_results_is_parsed_all_the_same():

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
+from headwater.processors.columns import RowUpdate
 from headwater.processors.providers.results import (
+    DroppedField,
     Failed,
     Normalized,
     NormalizeResult,
-    Rejected,
     Skipped,
 )
 from headwater.processors.providers.terra import limits
@@ -45,16 +45,26 @@ def night(**parts: object):
     return NIGHT | parts
 
 
-def updates(result: NormalizeResult, table: Table, rank: int = 0):
+def updates(result: NormalizeResult, table: Table) -> list[RowUpdate]:
     assert isinstance(result, Normalized)
     return [
-        update for update in result.updates if update.table is table and update.stamp.rank == rank
+        update
+        for update in result.updates
+        if update.table is table and isinstance(update, RowUpdate)
     ]
 
 
-def day_of(result: NormalizeResult, rank: int = 0):
-    (update,) = updates(result, DAILY_SUMMARY, rank)
-    return {name: value for name, value in update.values.items() if value is not None}
+def day_of(result: NormalizeResult):
+    """What the one sleep of a delivery says of its day."""
+    (update,) = updates(result, DAILY_SUMMARY)
+    assert update.values == {}
+    (values,) = update.parts.values()
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def dropped(result: NormalizeResult) -> list[DroppedField]:
+    assert isinstance(result, Normalized)
+    return list(result.dropped)
 
 
 def test_a_night_sets_every_column_it_can():
@@ -76,11 +86,13 @@ def test_a_night_sets_every_column_it_can():
         "skin_temperature": -0.3,
         "recovery_score": 66,
         "sleep_score": 88,
+        "resting_heart_rate": 48,
+        "heart_rate_variability": 70.2,
+        "utc_offset_minutes": 60,
     }
-    assert day_of(result, rank=1) == {"resting_heart_rate": 48, "heart_rate_variability": 70.2}
-    for rank in (0, 1):
-        (update,) = updates(result, DAILY_SUMMARY, rank)
-        assert update.key == ("user_1", "garmin", "2026-07-01")
+    (update,) = updates(result, DAILY_SUMMARY)
+    assert update.key == ("user_1", "garmin", "2026-07-01")
+    assert list(update.parts) == ["1782857520000/1782885720000/"]
 
 
 def test_a_session_keeps_its_record_byte_for_byte():
@@ -95,6 +107,8 @@ def test_a_session_keeps_its_record_byte_for_byte():
         "end_time": "2026-07-01T06:02:00.000Z",
         "is_nap": None,
         "raw": record.decode(),
+        "summary_id": None,
+        "utc_offset_minutes": 60,
     }
 
 
@@ -103,19 +117,7 @@ def test_a_nap_is_a_session_and_stays_out_of_the_day():
     result = records("sleep", nap)
     (session,) = updates(result, SLEEP_SESSIONS)
     assert session.values["is_nap"] is True
-    assert isinstance(result, Normalized)
-    assert len(result.updates) == 1
-
-
-def test_a_night_without_a_pulse_says_nothing_of_rank_one():
-    result = records("sleep", NIGHT)
-    assert updates(result, DAILY_SUMMARY, rank=1) == []
-    assert day_of(result).keys() == {"bed_time", "wake_up_time"}
-
-
-def test_one_of_the_two_pulse_columns_is_enough_for_rank_one():
-    result = records("sleep", night(heart_rate_data={"summary": {"avg_hrv_rmssd": 70}}))
-    assert day_of(result, rank=1) == {"heart_rate_variability": 70}
+    assert day_of(result) == {}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,8 @@ def test_readiness_stands_in_for_a_missing_recovery_for_whoop_alone(
     [
         ({"duration_asleep_state_seconds": 20_000, "duration_deep_sleep_state_seconds": 6_000},
          333.33),
-        ({"duration_asleep_state_seconds": 0, "duration_light_sleep_state_seconds": 600}, 0),
+        ({"duration_asleep_state_seconds": 0, "duration_light_sleep_state_seconds": 600}, 10),
+        ({"duration_asleep_state_seconds": 0, "duration_light_sleep_state_seconds": 0}, 0),
         ({"duration_deep_sleep_state_seconds": 3_600, "duration_REM_sleep_state_seconds": 1_800,
           "duration_light_sleep_state_seconds": 900}, 105),
         ({"duration_REM_sleep_state_seconds": 1_800}, 30),
@@ -158,9 +161,9 @@ def test_without_a_time_asleep_the_stages_together_are_it(
 
 @pytest.mark.parametrize(
     ("asleep", "awake", "percent"),
-    [(300, 0, 33.33), (300, 100, 25.0), (0, 0, None), (None, 100, None), (300, None, None)],
+    [(300, 0, 33.33), (300, 100, 25.0), (None, 100, 50.0), (300, None, 33.33)],
 )
-def test_a_share_is_of_the_seconds_asleep_and_awake_if_both_are_known(
+def test_a_share_is_of_the_seconds_asleep_and_awake(
     asleep: int | None, awake: int | None, percent: float | None
 ):
     durations = {
@@ -175,20 +178,20 @@ def test_a_share_is_of_the_seconds_asleep_and_awake_if_both_are_known(
     assert result["deep_sleep_minutes"] == 1.67
 
 
-def test_a_record_with_a_stage_longer_than_the_sleep_is_rejected():
+def test_a_stage_longer_than_the_sleep_is_dropped():
     durations = {
         "asleep": {
             "duration_asleep_state_seconds": 3600,
+            "duration_deep_sleep_state_seconds": 1800,
             "duration_REM_sleep_state_seconds": 3700,
         },
         "awake": {"duration_awake_state_seconds": 0},
     }
-    result = records("sleep", NIGHT, night(sleep_durations_data=durations))
-    assert rejected(result) == Rejected(
-        "out_of_range",
-        "data[1].sleep_durations_data.asleep.duration_REM_sleep_state_seconds: "
-        "expected at most 3,600.0 s, asleep and awake together, found 3700.0",
-    )
+    result = records("sleep", night(sleep_durations_data=durations))
+    path = "data[0].sleep_durations_data.asleep.duration_REM_sleep_state_seconds"
+    assert dropped(result) == [DroppedField(path, "out_of_range")]
+    assert day_of(result)["deep_sleep_minutes"] == 30
+    assert "rem_sleep_minutes" not in day_of(result)
 
 
 def test_two_sleeps_of_one_night_are_two_sessions_and_one_day():
@@ -204,18 +207,15 @@ def test_two_sleeps_of_one_night_are_two_sessions_and_one_day():
         "2026-06-30T22:12:00.000Z",
         "2026-07-01T07:00:00.000Z",
     ]
-    actual = day_of(result)
-    assert actual["sleep_score"] == 40
-    assert actual["bed_time"] == "2026-07-01T08:00:00.000+01:00"
-    assert actual["sleep_minutes"] == 420
-    assert day_of(result, rank=1)["resting_heart_rate"] == 48
+    (day,) = updates(result, DAILY_SUMMARY)
+    assert [values["sleep_score"] for values in day.parts.values()] == [88, 40]
 
 
 def test_one_moment_in_two_offsets_is_one_session():
     again = {"metadata": {"start_time": "2026-06-30T22:12:00Z", "end_time": "2026-07-01T06:02:00Z"}}
     (session,) = updates(records("sleep", NIGHT, again), SLEEP_SESSIONS)
-    assert session.values["is_nap"] is False
-    assert msgspec.json.decode(str(session.values["raw"])) == again
+    (other,) = updates(records("sleep", again, NIGHT), SLEEP_SESSIONS)
+    assert session == other
 
 
 @pytest.mark.parametrize(
@@ -237,20 +237,22 @@ def test_a_sleep_needs_both_dates(metadata: dict[str, str], code: str, place: st
 
 @pytest.mark.parametrize("limit", limits.SLEEP, ids=lambda limit: limit.path)
 def test_every_number_has_limits_ends_included(limit: limits.Limit):
-    for value in (limit.low, limit.high):
-        assert isinstance(records("sleep", night(**nested(limit.path, value))), Normalized)
+    for value in (max(limit.low, limit.absent + 1), limit.high):
+        assert not dropped(records("sleep", night(**nested(limit.path, value))))
     for value in (limit.low - 1, limit.high + 1):
-        result = rejected(records("sleep", NIGHT, night(**nested(limit.path, value))))
-        assert result.detail.startswith(f"data[1].{limit.path}: expected {limit.low:,} to ")
+        result = records("sleep", NIGHT, night(**nested(limit.path, value)))
+        reason = "not_measured" if value <= limit.absent else "out_of_range"
+        assert dropped(result) == [DroppedField(f"data[1].{limit.path}", reason)]
 
 
 def test_bad_nights_do_not_keep_the_good_ones_from_becoming_rows():
-    result = records("sleep", night(scores={"sleep": "good"}), NIGHT, {"metadata": {}})
-    alone = records("sleep", NIGHT)
+    result = records("sleep", NIGHT | {"scores": {"sleep": "good"}}, {"metadata": {}}, 5)
     assert isinstance(result, Normalized)
-    assert isinstance(alone, Normalized)
-    assert result.updates == alone.updates
-    assert [item.code for item in result.rejected] == ["malformed_record", "bad_date"]
+    (session,) = updates(result, SLEEP_SESSIONS)
+    (alone,) = updates(records("sleep", NIGHT), SLEEP_SESSIONS)
+    assert session.key == alone.key
+    assert dropped(result) == [DroppedField("data[0].scores.sleep", "wrong_type")]
+    assert [item.code for item in result.rejected] == ["bad_date", "malformed_record"]
     nothing = records("sleep", {"metadata": {}})
     assert isinstance(nothing, Failed)
     assert (nothing.code, nothing.rejected) == ("no_usable_record", 1)

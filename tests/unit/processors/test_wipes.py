@@ -76,7 +76,7 @@ def folded(some: list[RowUpdate], at: int, fence: list[int]) -> Row | None:
     for number, one in enumerate([*some[:at], None, *some[at:]]):
         if one is None:
             fences.add(wiped(fence))
-            row = None if row is None else remaining_row(row, fence)
+            row = None if row is None else remaining_row(DAILY_SUMMARY, row, fence)
         elif not fences.cover((USER,), one.stamp.partition, one.stamp.offset):
             row = merge(row, one)
         assert number <= len(some)

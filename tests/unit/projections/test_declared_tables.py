@@ -70,7 +70,8 @@ def test_a_declared_table_has_an_avro_schema():
     schema = row_schema_of(TOY_BOXES.kind)
     assert schema["name"] == "ToyBox"
     fields = {field["name"]: field for field in schema["fields"]}
-    assert list(fields) == [*TOY_BOXES.key_names, *TOY_BOXES.column_names, "stamps", "stamp_of"]
+    columns = [*TOY_BOXES.key_names, *TOY_BOXES.column_names]
+    assert list(fields) == [*columns, "stamps", "stamp_of", "state"]
     assert (fields["opened_at"]["type"], fields["opened_at"]["key"]) == ("string", True)
     assert fields["toys"]["type"] == ["null", "long"]
     assert fields["raw"]["doc"] == "The box as it was sent."

@@ -178,6 +178,8 @@ def test_outcomes_and_duplicates_are_rows_as_they_are():
         "reason": "",
         "rows": 1,
         "rejected": 0,
+        "rejected_fields": None,
+        "rejected_fields_total": 0,
         "partition": 3,
         "offset": 17,
         "received_at": moment(1),

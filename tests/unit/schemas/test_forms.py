@@ -154,7 +154,7 @@ def test_a_row_is_written_with_the_columns_that_all_know(released: dict[str, dic
     none = (None,) * (width - 1)
     most = Row(("u", "garmin", "2026-01-01"), (1, *none), (stamp, *none))
     assert encode_row(DAILY_SUMMARY, most)
-    whole = Row(most.key, (*most.values[:-1], 1.5), (*most.stamps[:-1], stamp))
+    whole = Row(most.key, (*most.values[:-1], 60), (*most.stamps[:-1], stamp))
     with pytest.raises(NotYetReadable, match="daily_summary"):
         encode_row(DAILY_SUMMARY, whole)
 

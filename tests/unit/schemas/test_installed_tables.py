@@ -45,8 +45,8 @@ def test_a_version_is_the_key_and_the_first_columns():
     versions = list(versions_of(TOY_BOXES))
     assert [name for name, _, _ in versions] == ["toy_box.1", "toy_box.2", "toy_box.3"]
     fields = [[field["name"] for field in schema["fields"]] for _, _, schema in versions]
-    assert fields[0] == ["user_id", "opened_at", "toys", "stamps", "stamp_of"]
-    assert fields[1] == ["user_id", "opened_at", "toys", "complete", "stamps", "stamp_of"]
+    assert fields[0] == ["user_id", "opened_at", "toys", "stamps", "stamp_of", "state"]
+    assert fields[1] == ["user_id", "opened_at", "toys", "complete", "stamps", "stamp_of", "state"]
     ids = [number for _, number, _ in versions]
     assert len(set(ids)) == 3
     assert all(FINGERPRINTS <= number < 2 * FINGERPRINTS for number in ids)

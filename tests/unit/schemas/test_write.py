@@ -111,11 +111,12 @@ def test_a_record_has_the_fields_of_its_struct_and_the_docs_of_its_source():
 
 
 def test_a_row_names_its_key_and_ends_with_its_stamps():
-    key, column, stamps, stamp_of = row_schema_of(Table)["fields"]
+    key, column, stamps, stamp_of, state = row_schema_of(Table)["fields"]
     assert key == {"name": "user", "type": "string", "doc": "The key.", "key": True}
     assert column["type"] == ["null", "long"]
     assert stamps["type"]["items"]["name"] == "Stamp"
     assert stamp_of["type"] == "bytes"
+    assert (state["type"], state["default"]) == ("string", "")
 
 
 def test_a_field_without_a_doc_is_refused():

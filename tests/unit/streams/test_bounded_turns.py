@@ -11,7 +11,7 @@ from headwater.processors.runs.host_messages import HostMessage, Requested
 from headwater.schemas.history import CommandSent, StartRun
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.driver import DISPATCHED_S, SERVED_S, Driver
-from headwater.streams.engine.live_instances import LiveInstances
+from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.turns import Partition, Turn
 from tests.fakes.engines import ENGINES, REPLAY
@@ -61,9 +61,9 @@ class SlowWorker:
             command=StartRun("1"),
         )
 
-    def turn(self) -> Turn:
+    def turn(self, now_ms: int = 0) -> Turn:
         """One turn, whose appends are durable at once."""
-        turn = self.driver.turn(0)
+        turn = self.driver.turn(now_ms)
         for flight in turn.flights:
             self.driver.appended(flight, self.position)
             self.position += len(flight.batch.records)
@@ -174,3 +174,30 @@ def test_ready_instances_are_given_to_hosts_in_several_turns(number: int):
     began = sum(1 for _ in worker.turns())
     assert len(worker.driver.partitions[0].owner.activations()) == number
     assert (began > 1) is (number > 1)
+
+
+def test_timers_that_a_turn_had_no_time_for_are_handled_in_the_next_one():
+    worker = SlowWorker(0)
+    worker.send(0, 6)
+    for _ in worker.turns():
+        pass
+    partition = worker.driver.partitions[0]
+    owner, woken = partition.owner, []
+
+    def slow(live: LiveInstance, *_: object) -> None:
+        worker.now_s += SLOW_S
+        woken.append(live.key)
+
+    owner._request = slow  # type: ignore[method-assign, assignment]
+    for live in owner.instances.all_in_memory():
+        owner._timers._wakes.put(live.key, 5)
+    assert not worker.driver.has_backlog(), "commands sent before may be in the log, unread"
+    partition.reach(5)
+    partition.move_to(5)
+    turns = 0
+    while worker.driver.has_backlog():
+        worker.turn(now_ms=5)
+        turns += 1
+    assert sorted(woken) == sorted(live.key for live in owner.instances.all_in_memory())
+    assert len(woken) == 6
+    assert turns > 1

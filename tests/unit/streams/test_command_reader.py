@@ -85,6 +85,25 @@ class Owned:
         self.happened.append(now_ms)
 
 
+def a_reader(broker: Broker, owned: Owned, check: Any = None) -> CommandReader:  # noqa: ANN401
+    driver: Any = SimpleNamespace(
+        partitions={0: owned}, wake_up=lambda: None, drives=lambda _: True
+    )
+    clock: Any = SimpleNamespace(now_ms=lambda: NOW_MS, skew_max_ms=0)
+    reader = CommandReader(
+        cluster=Cluster("localhost:1"),
+        name="worker",
+        driver=driver,
+        handling=CommandHandling(clock, lambda *_: None, check),
+        partitions=OwnedPartitions(),
+        lost=lambda *_: None,
+    )
+    consumers: Any = broker
+    reader._consumer = consumers
+    reader._progress[0] = command_reader._Progress(fetched=0)
+    return reader
+
+
 @pytest.mark.parametrize("waits_in", ["the fetch", "the check before deciding"])
 def test_a_timer_does_not_overtake_a_command_that_is_being_fetched(
     waits_in: str, monkeypatch: pytest.MonkeyPatch
@@ -99,21 +118,7 @@ async def _fetched_while_a_timer_is_due(waits_in: str) -> None:
     async def check(_: object) -> None:
         await checked.wait()
 
-    driver: Any = SimpleNamespace(
-        partitions={0: owned}, wake_up=lambda: None, drives=lambda _: True
-    )
-    clock: Any = SimpleNamespace(now_ms=lambda: NOW_MS, skew_max_ms=0)
-    reader = CommandReader(
-        cluster=Cluster("localhost:1"),
-        name="worker",
-        driver=driver,
-        handling=CommandHandling(clock, lambda *_: None, check),
-        partitions=OwnedPartitions(),
-        lost=lambda *_: None,
-    )
-    consumers: Any = broker
-    reader._consumer = reader._lookup = consumers
-    reader._progress[0] = command_reader._Progress(fetched=0)
+    reader = a_reader(broker, owned, check)
     working = [
         asyncio.create_task(reader.fetch_commands()),
         asyncio.create_task(reader.watch_timers()),
@@ -133,3 +138,27 @@ async def _fetched_while_a_timer_is_due(waits_in: str) -> None:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+
+def test_a_timer_that_a_turn_sets_is_looked_for_though_none_was_expected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command_reader, "_TIMERS_IDLE_S", 3_600.0)
+
+    async def scene() -> None:
+        broker, owned = Broker(), Owned()
+        due = [NOW_MS + 60_000]
+        owned.owner.next_due_ms = lambda: due[0]
+        reader = a_reader(broker, owned)
+        watching = asyncio.create_task(reader.watch_timers())
+        # It has looked, and waits for the minute that is left.
+        await asyncio.sleep(2 * command_reader._TIMERS_S)
+        assert not broker.asked
+        due[0] = NOW_MS
+        reader.note_turn()
+        await until(lambda: broker.asked)
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+
+    asyncio.run(scene())

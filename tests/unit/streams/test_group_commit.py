@@ -265,3 +265,16 @@ def test_stopping_while_the_broker_stalls_ends_and_fails_everything_that_is_left
     world = run(scenario)
     assert world.settled == [("first", False), ("queued", False)]
     assert not world.commit.ready
+
+
+def test_a_record_waits_for_others_only_while_something_is_appended():
+    async def scenario(world: World) -> None:
+        world.commit._linger_s = 3_600.0
+        world.commit.add([Entry("alone")])
+        await world.sent(1)
+        world.commit.add([Entry("of a burst", partition=1)])
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert world.producer.groups == [["alone"]]
+
+    run(scenario)

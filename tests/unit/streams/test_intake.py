@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from headwater.gateway.settings.providers import installed_providers
+from headwater.processors.providers.envelope import event_id, occurrence_of
 from headwater.processors.providers.provider import Placement, Providers
 from headwater.processors.providers.results import Effect, Normalized, NormalizeResult
 from headwater.processors.providers.terra.auth import normalize_auth
@@ -20,6 +21,7 @@ from headwater.schemas.records import (
     WebhookAdmitted,
     WebhookReceived,
 )
+from headwater.schemas.tables import CONNECTIONS
 from headwater.schemas.topics import (
     ADMISSIONS,
     DEAD_LETTERS,
@@ -31,7 +33,14 @@ from headwater.schemas.topics import (
     WAITING,
     WEBHOOKS,
 )
-from headwater.streams.kafka.dead_letters import KEY, NO_EFFECTS, REPLAY_OF, RULE, text_header
+from headwater.streams.kafka.dead_letters import (
+    IF_WAITING,
+    KEY,
+    NO_EFFECTS,
+    REPLAY_OF,
+    RULE,
+    text_header,
+)
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_state import PartitionCheckpoint, PartitionState
@@ -236,7 +245,7 @@ def test_a_delivery_that_names_nobody_is_a_dead_letter_with_its_bytes_untouched(
     [
         (b"", "malformed_payload"),
         (b"no JSON", "malformed_payload"),
-        (b'{"type":"daily","x":"\xff', "malformed_payload"),
+        (b'{"type":"daily","x":"\xff', "undecodable"),
         (b"[" * 50_000, "malformed_payload"),
         (b"{}", "missing_type"),
         (b'{"type":"daily\\u0000"}', "malformed_id"),
@@ -263,12 +272,88 @@ def test_an_unreadable_delivery_is_processed_by_a_provider_that_can_read_it_now(
     assert on(emitted, "daily-summary")
 
 
+def test_an_unreadable_delivery_is_routed_again_by_the_headers_it_came_with(
+    intake: Owner,
+):
+    headers = ("x-github-event", "push")
+    body = b'{"repository": {"id": 7}}'
+    kept = received(source="github", type="unreadable", subject="", body=body, headers=headers)
+    outcome = outcomes(step(intake, raw(kept)))["e1"]
+    assert (outcome.type, outcome.subject) == ("push", "7")
+    without = msgspec.structs.replace(kept, event_id="e2", headers=())
+    outcome = outcomes(step(intake, raw(without, 1)))["e2"]
+    assert (outcome.status, outcome.reason) == ("dead", "malformed_payload")
+
+
 def test_a_second_copy_is_dropped_and_traced(intake: Owner):
     emitted = step(intake, raw(received()), raw(received(request_id="r2"), 1))
     assert len(on(emitted, OUTCOMES)) == 1
     (trace,) = on(emitted, TRACES)
     dropped = decode(trace.value, DuplicateDropped)
     assert (dropped.request_id, dropped.offset, dropped.first_offset) == ("r2", 1, 0)
+
+
+DEAUTH = AUTH.replace(b'"auth"', b'"deauth"')
+#: A second that a signature states.
+SECOND = NOW // 1000 * 1000
+
+
+def switched(type_: str, at_s: int, ordered_ms: int = 0, **more: object) -> WebhookReceived:
+    """An event of the connection t1: signed some seconds later, with Terra's time or without."""
+    body, signed_ms = AUTH if type_ == "auth" else DEAUTH, SECOND + at_s * 1_000
+    occurrence = occurrence_of(signed_ms, ordered_ms)
+    return received(
+        event_id=event_id("terra", type_, "t1", body, occurrence),
+        type=type_,
+        body=body,
+        reference="user_1",
+        sent_at_ms=ordered_ms or signed_ms,
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "counts", "active"),
+    [
+        ([("auth", 1), ("auth", 5)], [0], True),
+        ([("auth", 1), ("deauth", 2), ("auth", 3)], [0, 1, 2], True),
+        ([("auth", 1), ("deauth", 2), ("auth", 2)], [0, 1], False),
+        ([("auth", 3), ("deauth", 1), ("auth", 2)], [0, 1, 2], True),
+        ([("auth", 1), ("deauth", 2), ("auth", 3), ("deauth", 4)], [0, 1, 2, 3], False),
+        ([("auth", 1), ("deauth", 2), ("auth", 3), ("deauth", 2, 0, "r")], [0, 1, 2], True),
+        ([("deauth", 1), ("deauth", 5)], [0], False),
+        # With Terra's own time, that time alone says which are attempts of one event.
+        ([("auth", 1, SECOND + 7), ("auth", 60, SECOND + 7)], [0], True),
+        ([("auth", 1, SECOND + 7), ("auth", 2, SECOND + 8)], [0, 1], True),
+        ([("auth", 1), ("auth", 2, SECOND + 900)], [0, 1], True),
+        ([("auth", 1, SECOND + 7), ("auth", 2)], [0], True),
+    ],
+)
+def test_an_event_of_a_connection_is_new_if_an_opposite_one_came_in_between(
+    intake: Owner, events: list[tuple[str, int]], counts: list[int], active: bool
+):
+    processed = []
+    for number, event in enumerate(events):
+        emitted = step(intake, raw(switched(*event[:3], request_id=f"r{number}"), number))
+        processed += [number] if on(emitted, OUTCOMES) else []
+        assert bool(on(emitted, TRACES)) is not bool(on(emitted, OUTCOMES))
+    assert processed == counts
+    row = intake.states[0].rows.get(CONNECTIONS, ("t1",))
+    assert row is not None
+    assert row.values[CONNECTIONS.index["active"]] is active
+
+
+def test_a_copy_of_a_connection_event_names_the_first_and_a_crash_changes_nothing(intake: Owner):
+    first = switched("auth", 1)
+    step(intake, raw(first, 4))
+    (trace,) = on(step(intake, raw(switched("auth", 9), 5)), TRACES)
+    dropped = decode(trace.value, DuplicateDropped)
+    assert (dropped.event_id, dropped.first_offset) == (first.event_id, 4)
+    later = [raw(switched("deauth", 20), 6), raw(switched("auth", 30), 7)]
+    emitted = step(intake, *later)
+    assert len(on(emitted, OUTCOMES)) == 2
+    again = step(intake, *later)
+    assert len(on(again, OUTCOMES)) == 2, "both meet their own claims"
 
 
 def test_a_record_meets_its_own_claim_after_a_crash_and_passes(intake: Owner):
@@ -306,6 +391,17 @@ def test_a_waiting_delivery_that_is_looked_at_again_goes_on_waiting_from_when_it
     assert [one["headwater.reason"] for one in letters(tick(intake, NOW + 1_000))] == [
         b"no_connection_for_terra_user"
     ]
+
+
+def test_a_drained_delivery_that_waits_no_longer_is_left_alone(intake: Owner):
+    drained = ((REPLAY_OF, b"webhooks/0@0"), (IF_WAITING, b"true"))
+    step(intake, raw(received()))
+    assert outcomes(step(intake, raw(received(), 1, headers=drained)))["e1"].status == "parked"
+    assert letters(tick(intake, NOW + 1_000))
+    assert step(intake, raw(received(), 2, headers=drained), now_ms=NOW + 1_000) == []
+    step(intake, raw(received(event_id="e2"), 3))
+    step(intake, raw(received(**AUTH_OF_1), 4))
+    assert step(intake, raw(received(event_id="e2"), 5, headers=drained)) == []
 
 
 def test_a_waiting_delivery_that_is_looked_at_again_and_finds_its_user_waits_no_more(
@@ -539,7 +635,7 @@ def test_a_delivery_with_a_bad_record_is_processed_and_leaves_a_dead_letter_that
     (headers,) = letters(emitted)
     assert headers["headwater.reason"] == b"partial"
     assert headers["__connect.errors.exception.message"].startswith(
-        b"out_of_range: data[1].distance_data.steps: expected 0 to "
+        b"no_usable_value: data[1]: expected a usable value, found data[1].distance_data.steps "
     )
     assert len(on(emitted, "daily-summary")) == 1
 

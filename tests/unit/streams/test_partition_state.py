@@ -86,7 +86,7 @@ def test_what_was_written_comes_back_and_what_was_not_does_not(disk: Disk):
     disk.state.rows.changed()
     disk.state.waits.put(WANTED, waiting("e1"))
     disk.state.claims.load([b"e1"])
-    assert disk.state.claims.first("e1", 4) == 4
+    disk.state.claims.claim(["e1"], 4)
     disk.state.claims.changed(NOW)
     disk.state.write(MARK)
     disk.state.rows.merge(update("user_2", NOW + 1))
@@ -99,7 +99,7 @@ def test_what_was_written_comes_back_and_what_was_not_does_not(disk: Disk):
     assert users(again) == "user_1"
     assert again.waits.get(WANTED, "e2") is None
     again.claims.load([b"e1", b"e2"])
-    assert (again.claims.first("e1", 9), again.claims.first("e2", 9)) == (4, 9)
+    assert (again.claims.known("e1"), again.claims.known("e2")) == (4, None)
     assert [event.event_id for event in again.waits.take(WANTED)] == ["e1"]
 
 
@@ -152,18 +152,19 @@ def test_waits_end_in_the_order_in_which_they_began_wherever_they_lie(disk: Disk
 
 def test_of_two_claims_of_an_id_the_lower_offset_counts_and_old_ones_are_dropped(disk: Disk):
     disk.state.claims.load([b"e1"])
-    disk.state.claims.first("e1", 8)
+    disk.state.claims.claim(["e1"], 8)
+    disk.state.claims.claim(["e1"], 9)
     (record,) = disk.state.claims.changed(NOW)
     disk.state.write(PartitionCheckpoint())
     disk.state.claims.load([b"e1"])
     disk.state.claims.restore_record(read_back(record))
     disk.state.write(PartitionCheckpoint())
     disk.state.claims.load([b"e1"])
-    assert disk.state.claims.first("e1", 99) == 8
+    assert disk.state.claims.known("e1") == 8
     again = disk.again()
     again.claims.expire(NOW + 7 * DAY)
     again.claims.load([b"e1"])
-    assert again.claims.first("e1", 99) == 8
+    assert again.claims.known("e1") == 8
     again.claims.expire(NOW + 11 * DAY)
     again.claims.load([b"e1"])
-    assert again.claims.first("e1", 99) == 99
+    assert again.claims.known("e1") is None

@@ -70,7 +70,7 @@ def made(rebuild: Rebuild) -> dict[str, dict[tuple[str, ...], Row]]:
 def rows_of(rebuild: Rebuild, table: Table) -> dict[tuple[str, ...], Row]:
     values = [rebuilt.after for rebuilt in rebuild.rows(table, [0] * PARTITIONS)]
     rows = [decode_row(table, value) for value in values if value is not None]
-    return {row.key: row for row in rows}
+    return {row.key: msgspec.structs.replace(row, state=None) for row in rows if not row.is_hidden}
 
 
 @pytest.mark.parametrize("cut", [1, 7, 1_000])

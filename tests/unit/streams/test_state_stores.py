@@ -3,6 +3,7 @@
 Method: RocksDB itself, in folders of the test; other processes hold stores as other workers would.
 """
 
+import asyncio
 import logging
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from headwater.streams.kafka import state_stores
 from headwater.streams.kafka.state_stores import StoreLocked
 from tests.unit.streams.stores import MEMORY, NOW_MS, OURS, ROWS, data_of, opened, stores
 
@@ -120,6 +122,30 @@ def test_what_another_process_holds_is_left_alone_and_a_spare_is_used(
     spare.write({ROWS: {b"spare": b"1"}}, {})
     spare.close()
     assert opened(tmp_path).get(ROWS, b"spare") == b"1"
+
+
+def test_the_next_owner_waits_until_the_last_one_has_closed_the_store(
+    tmp_path: Path, held: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(state_stores, "_CLOSED_WITHIN_S", 60.0)
+
+    async def run() -> bytes | None:
+        opening = asyncio.create_task(stores(tmp_path).open_when_closed(OURS))
+        await asyncio.sleep(0)
+        assert not opening.done()
+        held.kill()
+        return (await opening).get(ROWS, b"held")
+
+    assert asyncio.run(run()) == b"1"
+    assert not data_of(tmp_path).parent.with_name("3.1").exists()
+
+
+def test_the_next_owner_takes_a_spare_when_it_has_waited(
+    tmp_path: Path, held: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(state_stores, "_CLOSED_WITHIN_S", 0.1)
+    assert asyncio.run(stores(tmp_path).open_when_closed(OURS)).get(ROWS, b"held") is None
+    assert data_of(tmp_path).parent.with_name("3.1").exists()
 
 
 def test_the_store_of_a_process_that_has_died_is_opened_and_the_spare_is_deleted(

@@ -9,7 +9,7 @@ import pytest
 from headwater.processors.wipes import FORGET, SOURCE, TYPE, ForgetParams, WipeOrder, digest
 from headwater.schemas.codec import decode
 from headwater.schemas.history import StartRun
-from headwater.schemas.records import EffectDecided, UserForgotten
+from headwater.schemas.records import EffectDecided, UserForgotten, WebhookReceived
 from headwater.schemas.topics import (
     ADMISSIONS,
     DEAD_LETTERS,
@@ -22,9 +22,10 @@ from headwater.schemas.topics import (
     WIPES,
 )
 from headwater.streams.kafka.dead_letters import REPLAY_OF
-from headwater.streams.kafka.records import Outgoing
+from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.pipeline.wiping import WipeSearch
 from tests.unit.streams.test_intake import (
+    AUTH,
     AUTH_OF_1,
     DAILY,
     NOW,
@@ -37,17 +38,28 @@ from tests.unit.streams.test_intake import (
     received,
     restored,
     step,
+    switched,
     tick,
 )
 
 DAILY_SUMMARY = "daily-summary"
+DAY_MS = 86_400_000
 CONNECTIONS = "connections"
 
 
-def ordered(offset: int, user: str = "user_1", wipe_id: str = "w1", fence: int | None = None):
+def ordered(
+    offset: int,
+    user: str = "user_1",
+    wipe_id: str = "w1",
+    fence: int | None = None,
+    at_ms: int = NOW,
+):
     """The order to wipe, at an offset; it covers what lies before it."""
     body = msgspec.json.encode(WipeOrder(wipe_id, user, (offset if fence is None else fence,)))
-    wipe = received(event_id=f"wipe-{wipe_id}", source=SOURCE, type=TYPE, subject=user, body=body)
+    wipe = received(
+        event_id=f"wipe-{wipe_id}", source=SOURCE, type=TYPE, subject=user, body=body,
+        received_at_ms=at_ms,
+    )  # fmt: skip
     return raw(wipe, offset)
 
 
@@ -94,8 +106,8 @@ def test_who_is_delivered_in_the_batch_of_the_wipe_is_not_mistaken():
     """A row that is removed and there again in one batch is written once, as it is in the end."""
     intake = at_work()
     before = raw(received(event_id="before", reference="user_1"), 3)
-    after = raw(received(event_id="after", reference="user_1"), 5)
-    emitted = step(intake, before, ordered(4), after)
+    after = raw(received(event_id="after", reference="user_1"), 6)
+    emitted = step(intake, before, ordered(4), raw(back(2_000), 5), after)
     (row,) = on(emitted, DAILY_SUMMARY)
     assert row.value is not None
     restart = intake_of()
@@ -129,14 +141,117 @@ def test_a_copy_or_a_replay_of_what_was_wiped_brings_nothing_back_and_is_removed
     assert (removed.topic, removed.key, removed.value) == (WEBHOOKS, b"day", None)
 
 
-def test_a_new_delivery_of_the_user_is_new_data():
+def back(after_ms: int, **more: object) -> WebhookReceived:
+    """An auth of user_1 that was signed so much later than the wipe."""
+    body = AUTH.replace(b"GARMIN", b"OURA")
+    fields = {**AUTH_OF_1, "event_id": "back", "body": body, "sent_at_ms": NOW + after_ms}
+    return received(**(fields | more))
+
+
+@pytest.mark.parametrize(
+    "names", [{"reference": "user_1"}, {"subject": "t1"}, {"reference": "t1", "subject": "t7"}]
+)
+@pytest.mark.parametrize("type_", ["daily", "deauth", "nutrition", "new_type"])
+def test_what_names_a_wiped_user_or_connection_is_skipped_and_leaves_no_name(
+    names: dict[str, object], type_: str
+):
     intake = at_work()
     step(intake, ordered(3))
-    emitted = step(intake, raw(received(event_id="new", reference="user_1"), 4))
-    assert outcomes(emitted)["new"].status == "processed"
-    assert len(on(emitted, DAILY_SUMMARY)) == 1
-    early = step(intake, raw(received(event_id="unnamed"), 5))
-    assert outcomes(early)["unnamed"].status == "parked", "the connection is gone"
+    emitted = step(intake, raw(received(event_id="late", type=type_, **names), 4))
+    assert {(one.topic, one.value is None) for one in emitted} == {
+        (OUTCOMES, False), (WEBHOOKS, True),
+    }  # fmt: skip
+    outcome = outcomes(emitted)["late"]
+    assert (outcome.status, outcome.reason, outcome.subject) == ("skipped", "wiped", "")
+    assert not [one for one in emitted if b"user_1" in (one.value or b"")]
+    other = step(intake, raw(received(event_id="another", reference="user_2", subject="t2"), 5))
+    assert outcomes(other)["another"].status == "processed"
+
+
+def test_after_thirty_days_a_delivery_is_new_data():
+    intake = at_work()
+    step(intake, ordered(3))
+    for days, status in ((29, "skipped"), (30, "processed")):
+        late = received(event_id="late", reference="user_1", received_at_ms=NOW + days * DAY_MS)
+        assert outcomes(step(intake, raw(late, 4 + days)))["late"].status == status
+
+
+@pytest.mark.parametrize(
+    ("changes", "comes_back"),
+    [
+        ({}, True),
+        ({"type": "auth_success"}, True),
+        ({"type": "user_reauth"}, False),
+        ({"sent_at_ms": NOW - 1}, False),
+        # A signature states a second, which may have begun before the wipe.
+        ({"sent_at_ms": NOW // 1_000 * 1_000}, True),
+        ({"body": AUTH.replace(b"success", b"error")}, False),
+        ({"body": b"{"}, False),
+    ],
+)
+def test_a_user_comes_back_by_an_auth_that_was_signed_after_the_wipe(
+    changes: dict[str, object], comes_back: bool
+):
+    intake = at_work()
+    step(intake, ordered(3))
+    emitted = step(intake, raw(back(2_000, **changes), 4))
+    status = "processed" if comes_back else "skipped"
+    assert outcomes(emitted)["back"].status == status
+    assert on(emitted, DEAD_LETTERS) == []
+    for number, names in enumerate(({"reference": "user_1"}, {"subject": "t1"})):
+        late = step(intake, raw(received(event_id=f"late{number}", **names), 5 + number))
+        assert outcomes(late)[f"late{number}"].status == status
+
+
+def test_the_bytes_of_a_skipped_delivery_are_new_once_the_user_has_come_back():
+    intake = at_work()
+    step(intake, ordered(3))
+    late = received(event_id="late", reference="user_1")
+    step(intake, raw(late, 4))
+    step(intake, raw(back(2_000), 5))
+    assert outcomes(step(intake, raw(late, 6)))["late"].status == "processed"
+
+
+def test_an_auth_with_the_bytes_of_a_wiped_one_is_its_copy_unless_terra_has_another_time_for_it():
+    intake = intake_of()
+    step(intake, raw(switched("auth", 1)))
+    step(intake, ordered(1, at_ms=NOW + 5_000))
+    (removed,) = step(intake, raw(switched("auth", 9), 2))
+    assert (removed.topic, removed.value) == (WEBHOOKS, None)
+    (outcome,) = outcomes(step(intake, raw(switched("auth", 9, NOW + 8_500), 3))).values()
+    assert outcome.status == "processed"
+
+
+def test_that_a_user_has_come_back_outlives_restarts_and_the_end_of_the_search():
+    intake = at_work()
+    wipe = forgotten(step(intake, ordered(3)))
+    emitted = step(intake, raw(back(2_000), 4))
+    accepted = forgotten(emitted)
+    assert [name.sha256 for name in accepted.accepted] == sorted(map(digest, ("user_1", "t1")))
+    (done,) = intake.states[0].wipes.record_found(WipeSearch(wipe, 0).done(NOW))
+    assert decode(done.value, UserForgotten).accepted == accepted.accepted
+    restart = intake_of()
+    restored(restart, read_back(done))
+    late = received(event_id="late", reference="user_1")
+    assert outcomes(step(restart, raw(late, 9)))["late"].status == "processed"
+    again = step(restart, ordered(10, wipe_id="w2", at_ms=NOW + 9_000))
+    assert forgotten(again).accepted == ()
+    more = received(event_id="more", reference="user_1", received_at_ms=NOW + 9_001)
+    assert outcomes(step(restart, raw(more, 11)))["more"].reason == "wiped"
+
+
+def test_every_partition_that_hears_of_a_user_accepts_the_user_again():
+    intake, at, home = intake_of(partitions=4), partition_of(b"t1", 4), partition_of(b"user_1", 4)
+    assert at != home
+    for number in (at, home):
+        body = msgspec.json.encode(WipeOrder("w1", "user_1", (0, 0, 0, 0)))
+        wipe = received(event_id="wipe", source=SOURCE, type=TYPE, subject="user_1", body=body)
+        step(intake, raw(wipe), at=number)
+    daily = received(event_id="late", reference="user_1")
+    assert outcomes(step(intake, raw(daily, 1), at=home))["late"].reason == "wiped"
+    (hop,) = on(step(intake, raw(back(2_000), 1), at=at), EVENTS)
+    step(intake, read_back(hop), at=home)
+    assert outcomes(step(intake, raw(daily, 2), at=home))["late"].status == "processed"
 
 
 @pytest.mark.parametrize("topic", [EVENTS, UNRESOLVED])

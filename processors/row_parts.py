@@ -1,0 +1,121 @@
+"""Rows that are computed from parts: nights of several sleeps, means of several samples.
+
+A row has three layers. Its plain columns are set by deliveries directly, and the last writer wins.
+Its parts are a map of which each entry has a last writer; one of them, or all together, set columns
+that win over plain ones, which are kept aside (`shadowed`). A deletion removes what is not later.
+Each layer is merged on its own, and columns are computed from the layers, so the row does not
+depend on the order of its deliveries (ADR 0071).
+"""
+
+from collections.abc import Callable, Mapping
+from math import fsum
+from typing import Final, TypeAlias
+
+import msgspec
+
+from headwater.processors.sleeps import main_of
+from headwater.schemas.records import Stamp
+from headwater.schemas.tables import BIOMARKERS, DAILY_SUMMARY, Part, Row, RowState, Table, Value
+
+#: Columns with their stamps.
+Composed: TypeAlias = dict[str, tuple[Value, Stamp]]
+
+#: Parts of a row that are kept, those of the latest deliveries. A day has a few sleeps, each in a
+#: few versions; a cuff that measures every five minutes has 288 samples.
+PARTS_MAX: Final = {DAILY_SUMMARY: 32, BIOMARKERS: 288}
+#: Id of the part with a sender's own mean of the day, which counts where there are no samples.
+SENT_MEAN: Final = "mean"
+_NO_STATE: Final = RowState()
+
+
+# -- layers
+
+
+def split(table: Table, row: Row) -> tuple[Row, RowState]:
+    """Return the plain columns of a row, and its other layers."""
+    state = row.state
+    if state is None:
+        return row, _NO_STATE
+    values, stamps = list(row.values), list(row.stamps)
+    for name in compose(table, state.parts):
+        position = table.index[name]
+        values[position], stamps[position] = state.shadowed.get(name, (None, None))
+    return Row(row.key, tuple(values), tuple(stamps)), state
+
+
+def join(table: Table, plain: Row, parts: Mapping[str, Part], deleted: Stamp | None = None) -> Row:
+    """Return the row of some layers."""
+    if not parts and deleted is None:
+        return plain
+    values, stamps = list(plain.values), list(plain.stamps)
+    shadowed: dict[str, tuple[Value, Stamp]] = {}
+    for name, (value, stamp) in compose(table, parts).items():
+        position = table.index[name]
+        below = stamps[position]
+        if below is not None:
+            shadowed[name] = (values[position], below)
+        values[position], stamps[position] = value, stamp
+    return Row(plain.key, tuple(values), tuple(stamps), RowState(deleted, parts, shadowed))
+
+
+def rejoin(table: Table, row: Row, parts: Mapping[str, Part]) -> Row:
+    """Return a row with other parts."""
+    plain, state = split(table, row)
+    return join(table, plain, parts, state.deleted)
+
+
+def with_parts(
+    table: Table, parts: Mapping[str, Part], more: Mapping[str, Part]
+) -> Mapping[str, Part]:
+    """Return the union of parts; the same object if nothing changed."""
+    merged = dict(parts)
+    for name, part in more.items():
+        current = merged.get(name)
+        merged[name] = part if current is None else _later(current, part)
+    most = PARTS_MAX.get(table, 0)
+    if len(merged) > most:
+        kept = sorted(merged, key=lambda name: (merged[name].stamp.order, name))[-most:]
+        merged = {name: merged[name] for name in kept}
+    return parts if merged == parts else merged
+
+
+def _later(one: Part, other: Part) -> Part:
+    """Return the later version of a part, and the later of what replaced it."""
+    part = other if other.stamp.order > one.stamp.order else one
+    stamps = [stamp for stamp in (one.replaced, other.replaced) if stamp is not None]
+    replaced = max(stamps, key=lambda stamp: stamp.order, default=None)
+    return part if part.replaced == replaced else msgspec.structs.replace(part, replaced=replaced)
+
+
+# -- columns of parts
+
+
+def compose(table: Table, parts: Mapping[str, Part]) -> Composed:
+    """Return the columns that parts set."""
+    return _COMPOSERS[table](parts) if parts else {}
+
+
+def _night(parts: Mapping[str, Part]) -> Composed:
+    """Return the columns of the main sleep of a day."""
+    main = main_of(parts)
+    if main is None:
+        return {}
+    return {name: (value, parts[main].stamp) for name, value in parts[main].values.items()}
+
+
+def _mean(parts: Mapping[str, Part]) -> Composed:
+    """Return the mean of samples, or without any the sender's own."""
+    samples = [part for name, part in parts.items() if name != SENT_MEAN]
+    last = max(samples or parts.values(), key=lambda part: part.stamp.order)
+    columns = {name: (value, last.stamp) for name, value in last.values.items()}
+    if samples:
+        numbers = [part.values["value"] for part in samples]
+        mean = fsum(number for number in numbers if isinstance(number, float | int)) / len(samples)
+        columns |= {"value": (mean, last.stamp), "samples": (len(samples), last.stamp)}
+    return columns
+
+
+_COMPOSERS: Final[dict[Table, Callable[[Mapping[str, Part]], Composed]]] = {
+    DAILY_SUMMARY: _night,
+    BIOMARKERS: _mean,
+}

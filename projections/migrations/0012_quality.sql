@@ -1,0 +1,199 @@
+-- Quality of the data by week: what came, what could not be used, and what is missing.
+-- Its functions read tables that analysts cannot, and return numbers.
+
+create function data_quality_since(first_week date)
+    returns table (
+        week date,
+        source text,
+        provider text,
+        deliveries bigint,
+        processed bigint,
+        skipped bigint,
+        parked bigint,
+        dead bigint,
+        duplicates bigint,
+        rows bigint,
+        rejected_records bigint,
+        rejected_values bigint,
+        late_days bigint,
+        missing_days bigint
+    )
+    language sql stable security definer
+begin atomic
+    with outcomes as (
+        select
+            date_trunc('week', o.received_at at time zone 'UTC')::date as week,
+            o.event_id,
+            o.source,
+            coalesce(lower(c.provider), '') as provider,
+            o.status,
+            o.rows,
+            o.rejected,
+            o.rejected_fields_total
+        from webhook_outcomes o
+        left join terra_connections c on c.terra_user_id = o.subject
+        where o.received_at >= first_week at time zone 'UTC'
+    ),
+    copies as (
+        select d.event_id, d.received_at as at
+        from duplicates d
+        where d.received_at >= first_week at time zone 'UTC'
+        union all
+        select a.event_id, a.at
+        from request_answers a
+        where a.code = 'duplicate' and a.at >= first_week at time zone 'UTC'
+    ),
+    -- A day counts once for every week in which a late delivery set a value of it.
+    late as (
+        select distinct
+            date_trunc('week', (s.delivery ->> 'sent_at')::timestamptz at time zone 'UTC')::date as week,
+            coalesce(o.source, 'terra') as source,
+            d.source as provider,
+            d.user_id,
+            d.datetime
+        from daily_summary d
+        cross join lateral json_array_elements(d.column_sources -> 'deliveries') as s (delivery)
+        left join webhook_outcomes o on o.event_id = s.delivery ->> 'event_id'
+        where d.updated_at >= first_week at time zone 'UTC'
+          and (s.delivery ->> 'sent_at')::timestamptz >= first_week at time zone 'UTC'
+          and (s.delivery ->> 'sent_at')::timestamptz at time zone 'UTC' >= d.datetime + 4
+    ),
+    open_connections as (
+        select
+            coalesce(o.source, 'terra') as source,
+            lower(c.provider) as provider,
+            c.user_id,
+            greatest(first_week, (v.sent_at at time zone 'UTC')::date + 1) as first_day
+        from terra_connections c
+        cross join lateral value_source(c.column_sources, 'active') as v
+        left join webhook_outcomes o on o.event_id = v.event_id
+        where c.active and c.user_id is not null and c.provider is not null
+    ),
+    -- A wearable may send a day until the second day after it.
+    missing as (
+        select
+            date_trunc('week', day)::date as week, c.source, c.provider, c.user_id, day
+        from open_connections c
+        cross join lateral generate_series(
+            c.first_day::timestamp, (now() at time zone 'UTC')::date - 2, interval '1 day'
+        ) as day
+        where not exists (
+            select from daily_summary d
+            where d.user_id = c.user_id and d.source = c.provider and d.datetime = day::date
+        )
+    ),
+    counted as (
+        select
+            o.week, o.source, o.provider, 1 as deliveries,
+            (o.status = 'processed')::int as processed,
+            (o.status = 'skipped')::int as skipped,
+            (o.status = 'parked')::int as parked,
+            (o.status = 'dead')::int as dead,
+            0 as duplicates, o.rows, o.rejected as rejected_records,
+            o.rejected_fields_total as rejected_values, 0 as late_days, 0 as missing_days
+        from outcomes o
+        union all
+        select
+            date_trunc('week', copies.at at time zone 'UTC')::date, o.source,
+            coalesce(lower(c.provider), ''), 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0
+        from copies
+        join webhook_outcomes o using (event_id)
+        left join terra_connections c on c.terra_user_id = o.subject
+        union all
+        select late.week, late.source, late.provider, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0
+        from late
+        union all
+        select missing.week, missing.source, missing.provider, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1
+        from missing
+    )
+    select
+        c.week,
+        c.source,
+        c.provider,
+        sum(c.deliveries),
+        sum(c.processed),
+        sum(c.skipped),
+        sum(c.parked),
+        sum(c.dead),
+        sum(c.duplicates),
+        sum(c.rows),
+        sum(c.rejected_records),
+        sum(c.rejected_values),
+        sum(c.late_days),
+        sum(c.missing_days)
+    from counted c
+    group by c.week, c.source, c.provider;
+end;
+
+comment on function data_quality_since(date) is
+    'As the view data_quality, since a Monday.';
+
+create view data_quality as
+select *
+from data_quality_since(date_trunc('week', now() at time zone 'UTC')::date - 12 * 7);
+
+comment on view data_quality is
+    'What came by week, source and provider, what could not be used, and what is missing; the last 13 weeks. For more: select * from data_quality_since(''2026-01-05'').';
+comment on column data_quality.week is 'Its Monday, in UTC.';
+comment on column data_quality.source is 'The source, for example terra.';
+comment on column data_quality.provider is
+    'The wearable''s maker, lower case, for example garmin; empty if the delivery names no connection.';
+comment on column data_quality.deliveries is 'Deliveries received in the week, without duplicates.';
+comment on column data_quality.processed is 'Of these, those that were processed.';
+comment on column data_quality.skipped is 'Of these, those that were skipped, because of their type.';
+comment on column data_quality.parked is 'Of these, those that wait.';
+comment on column data_quality.dead is 'Of these, those that are dead letters.';
+comment on column data_quality.duplicates is
+    'Further copies of deliveries, which were dropped.';
+comment on column data_quality.rows is 'Rows that the deliveries set values of.';
+comment on column data_quality.rejected_records is
+    'Records of the deliveries that were rejected as a whole.';
+comment on column data_quality.rejected_values is
+    'Single values that were dropped; rejected_values has their fields and reasons.';
+comment on column data_quality.late_days is
+    'Rows of daily_summary that got values more than three days after their day.';
+comment on column data_quality.missing_days is
+    'Days of this week without a row in daily_summary, of connections that are active now, from the day after they became active until the day before yesterday.';
+
+create function rejected_values_since(first_week date)
+    returns table (
+        week date,
+        source text,
+        provider text,
+        field text,
+        reason text,
+        number bigint
+    )
+    language sql stable security definer
+begin atomic
+    select
+        date_trunc('week', o.received_at at time zone 'UTC')::date,
+        o.source,
+        coalesce(lower(c.provider), ''),
+        regexp_replace(f.path, '\[\d+\]', '[]', 'g'),
+        f.reason,
+        sum(f.count)
+    from webhook_outcomes o
+    cross join lateral jsonb_to_recordset(o.rejected_fields) as f (path text, reason text, count bigint)
+    left join terra_connections c on c.terra_user_id = o.subject
+    where o.received_at >= first_week at time zone 'UTC'
+      and o.rejected_fields_total > 0
+    group by 1, 2, 3, 4, 5;
+end;
+
+comment on function rejected_values_since(date) is
+    'As the view rejected_values, since a Monday.';
+
+create view rejected_values as
+select *
+from rejected_values_since(date_trunc('week', now() at time zone 'UTC')::date - 12 * 7);
+
+comment on view rejected_values is
+    'Single values that were dropped, by week, source, provider, field and reason; the last 13 weeks. At most 50 fields of a delivery are listed. For more: select * from rejected_values_since(''2026-01-05'').';
+comment on column rejected_values.week is 'Its Monday, in UTC.';
+comment on column rejected_values.source is 'The source, for example terra.';
+comment on column rejected_values.provider is
+    'The wearable''s maker, lower case; empty if the delivery names no connection.';
+comment on column rejected_values.field is 'Path of the field, without positions in lists.';
+comment on column rejected_values.reason is 'not_measured, out_of_range or wrong_type.';
+comment on column rejected_values.number is 'Number of values.';

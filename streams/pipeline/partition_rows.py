@@ -1,0 +1,253 @@
+"""Rows of a partition: those that a commit unit changed, and those that depend on them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from headwater.processors.columns import RowDeleted, RowUpdate, Update, adopt, merge
+from headwater.processors.nights import day_of_session, settle
+from headwater.processors.wipes import remaining_row, user_in
+from headwater.schemas.codec import decode_row, encode_row
+from headwater.schemas.epochs import HIDDEN, WIPED
+from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_TOPIC
+from headwater.schemas.tables import (
+    DAILY_SUMMARY,
+    SLEEP_SESSIONS,
+    Owner,
+    Row,
+    Table,
+    begins_with_user,
+)
+from headwater.streams.kafka.records import Headers, Incoming, Outgoing
+from headwater.streams.kafka.state_store import Family, Staged
+
+ROWS: Final = Family("r")
+#: The name of the row with some unique columns, by table and columns.
+INDEX: Final = Family("i")
+#: Rows that are kept decoded; decoding one costs about 20 µs.
+_ROWS_KEPT: Final = 4_000
+
+_RowKey: TypeAlias = tuple[str, bytes]
+
+
+class Forgotten(NamedTuple):
+    """Rows of a user that were removed: their number by table, and the user's subjects."""
+
+    counts: dict[str, int]
+    subjects: list[str]
+
+
+class Rows:
+    """The rows of a partition, and which of them a commit unit changed."""
+
+    def __init__(self, partition: int, headers: Headers, staged: Staged) -> None:
+        self._partition = partition
+        self._headers = headers
+        self._staged = staged
+        #: Recently used rows, in the order of their use.
+        self._kept: dict[_RowKey, Row | None] = {}
+        self._changed: dict[_RowKey, tuple[Table, Row | None]] = {}
+        #: Changed rows that a wipe has removed.
+        self._wiped: set[_RowKey] = set()
+
+    def restore_record(self, record: Incoming) -> None:
+        """Apply a row of the log, or its tombstone."""
+        table, key = TABLE_BY_TOPIC[record.topic], record.key or b""
+        self._kept.pop((table.name, key), None)
+        self._staged.put(ROWS, stored_key(table, key), record.value)
+        unique = unique_key(table, key) if table.unique else None
+        if unique is not None and record.value is not None and HIDDEN not in record.headers:
+            self._staged.put(INDEX, unique, key)
+        elif unique is not None:
+            self._forget_index(unique, key)
+
+    def get(self, table: Table, key: tuple[str, ...]) -> Row | None:
+        """Return a row; None if there is none, or only its owner knows it."""
+        row = self._row(table, table.row_key(key))
+        return None if row is None or row.is_hidden else row
+
+    def of_user(self, table: Table, user: str) -> list[Row]:
+        """Return the rows of a table whose column names a user; it reads all rows of the table."""
+        for (_, name), (changed_table, changed) in self._changed.items():
+            if changed_table is table:
+                self._stage(table, name, changed)
+        scanned = self._staged.scan(ROWS, stored_key(table, b""))
+        rows = [decode_row(table, value) for _, value in scanned if user.encode() in value]
+        return [row for row in rows if user_in(table, row) == user]
+
+    def merge_delivery(self, updates: Iterable[Update]) -> None:
+        """Merge the updates of a delivery, and change the rows that depend on theirs.
+
+        Days are settled when they have all of the delivery: of versions in it, none is later.
+        """
+        days: list[tuple[str, ...]] = []
+        for update in updates:
+            self.merge(update)
+            if update.table is DAILY_SUMMARY and isinstance(update, RowUpdate) and update.parts:
+                days.append(update.key)
+        # Even if a day did not change: it may be durable, and what depends on it may be not.
+        for day in days:
+            self._settle(day)
+
+    def merge(self, update: Update) -> None:
+        """Merge an update into its row, and delete an older row with the same unique columns."""
+        table = update.table
+        name = table.row_key(update.key)
+        before = self._row(table, name)
+        row = merge(before, update)
+        if row is not before:
+            self._put(table, name, row)
+        if table.unique:
+            self._replace_other(table, name, row)
+
+    def adopt(self, table: Table, key: bytes, rebuilt: Row | None, ends: Sequence[int]) -> None:
+        """Replace a row by a rebuilt one."""
+        row = adopt(table, self._row(table, key), rebuilt, ends)
+        self._put(table, key, row)
+        if row is not None:
+            self._follow(table, key, row)
+
+    def _put(self, table: Table, name: bytes, row: Row | None) -> None:
+        self._kept[table.name, name] = row
+        self._changed[table.name, name] = (table, row)
+        unique = unique_key(table, name) if table.unique else None
+        if unique is not None and (row is None or row.is_hidden):
+            self._forget_index(unique, name)
+
+    # -- rows that depend on others
+
+    def _follow(self, table: Table, name: bytes, row: Row) -> None:
+        """Change the rows that depend on a row that was rebuilt, or is what a wipe left."""
+        if table.unique:
+            self._replace_other(table, name, row)
+        day = day_of_session(row) if table is SLEEP_SESSIONS else row.key
+        if table in (DAILY_SUMMARY, SLEEP_SESSIONS) and day is not None:
+            self._settle(day)
+
+    def _settle(self, day: tuple[str, ...]) -> None:
+        for table, row in settle(day, self._stored):
+            self._put(table, table.row_key(row.key), row)
+
+    def _stored(self, table: Table, key: tuple[str, ...]) -> Row | None:
+        return self._row(table, table.row_key(key))
+
+    def _replace_other(self, table: Table, name: bytes, row: Row) -> None:
+        """Delete a row, or another one with the same unique columns, whichever is the older one."""
+        unique = unique_key(table, name)
+        stamp = next(filter(None, row.stamps), None)
+        if unique is None or stamp is None:
+            return
+        other_name = self._staged.get(INDEX, unique)
+        other = None if other_name in (None, name) else self._row(table, other_name or b"")
+        current = None if other is None else next(filter(None, other.stamps), None)
+        if other is None or other_name is None or current is None:
+            self._staged.put(INDEX, unique, name)
+        elif (stamp.order, name) > (current.order, other_name):
+            self._put(table, other_name, merge(other, RowDeleted(table, other.key, current)))
+            self._staged.put(INDEX, unique, name)
+            # It must not be durable before the deletion, which nothing would repeat.
+            self._changed.pop((table.name, name), None)
+            self._put(table, name, row)
+        else:
+            self._put(table, name, merge(row, RowDeleted(table, row.key, stamp)))
+
+    def _forget_index(self, unique: bytes, name: bytes) -> None:
+        if self._staged.get(INDEX, unique) == name:
+            self._staged.put(INDEX, unique, None)
+
+    # -- wipes
+
+    def forget(self, user: str, fence: Sequence[int]) -> Forgotten:
+        """Remove from the rows of a user what deliveries before a fence have set."""
+        for (_, name), (table, changed) in self._changed.items():
+            self._stage(table, name, changed)
+        counts: dict[str, int] = {}
+        subjects: list[str] = []
+        remaining_rows: list[tuple[Table, bytes, Row]] = []
+        for table, name, row in list(self._of_user(user)):
+            if table.owner is Owner.SUBJECT:
+                subjects.append(row.key[0])
+            remaining = remaining_row(table, row, fence)
+            if remaining != row:
+                self._stage(table, name, remaining)
+                self._put(table, name, remaining)
+                if remaining is None:
+                    self._wiped.add((table.name, name))
+                else:
+                    remaining_rows.append((table, name, remaining))
+                if not row.is_hidden:
+                    counts[table.name] = counts.get(table.name, 0) + 1
+        for table, name, remaining in remaining_rows:
+            self._follow(table, name, remaining)
+        return Forgotten(counts, subjects)
+
+    def _of_user(self, user: str) -> Iterator[tuple[Table, bytes, Row]]:
+        """Yield the rows of a user, by their keys or by the user in rows of subjects."""
+        for table in ALL_TABLES:
+            by_key = begins_with_user(table)
+            if not by_key and "user_id" not in table.index:
+                continue
+            # Common prefix of the user's keys: a JSON array without its end.
+            prefix = table.row_key((user,))[:-1] if by_key else b""
+            for stored, value in self._staged.scan(ROWS, stored_key(table, prefix)):
+                row = decode_row(table, value)
+                if user_in(table, row) == user:
+                    yield table, stored.partition(b"\0")[2], row
+
+    def changed(self) -> list[Outgoing]:
+        """Return the rows that changed since the last call, each of them once."""
+        out = []
+        for (_, name), (table, row) in self._changed.items():
+            value = self._stage(table, name, row)
+            headers = self._headers
+            if value is None and (table.name, name) in self._wiped:
+                headers = [*headers, WIPED]
+            elif row is not None and row.is_hidden:
+                headers = [*headers, HIDDEN]
+            out.append(Outgoing(table.topic, self._partition, name, value, headers))
+        self._changed.clear()
+        self._wiped.clear()
+        while len(self._kept) > _ROWS_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return out
+
+    def of_table(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows of a table in the store as (key, value), in the order of their keys."""
+        store, prefix = self._staged.store, stored_key(table, b"")
+        after: bytes | None = None
+        while page := store.scan(ROWS, prefix, after=after):
+            for stored, value in page:
+                yield stored[len(prefix) :], value
+            after = page[-1][0]
+
+    def stored(self, table: Table, key: bytes) -> bytes | None:
+        """Return a row in the store."""
+        return self._staged.store.get(ROWS, stored_key(table, key))
+
+    def _stage(self, table: Table, name: bytes, row: Row | None) -> bytes | None:
+        value = None if row is None else encode_row(table, row)
+        self._staged.put(ROWS, stored_key(table, name), value)
+        return value
+
+    def _row(self, table: Table, name: bytes) -> Row | None:
+        key = (table.name, name)
+        if key in self._kept:
+            row = self._kept.pop(key)
+        else:
+            value = self._staged.get(ROWS, stored_key(table, name))
+            row = None if value is None else decode_row(table, value)
+        self._kept[key] = row
+        return row
+
+
+def unique_key(table: Table, name: bytes) -> bytes | None:
+    """Return the key in the index of a row; None if one of its unique columns is empty."""
+    key = dict(zip(table.key_names, msgspec.json.decode(name, type=list[str]), strict=True))
+    unique = tuple(key[column] for column in table.unique)
+    return stored_key(table, table.row_key(unique)) if all(unique) else None
+
+
+def stored_key(table: Table, key: bytes) -> bytes:
+    """Return the key of a row in the store."""
+    return b"%b\0%b" % (table.name.encode(), key)

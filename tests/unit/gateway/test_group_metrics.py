@@ -1,0 +1,65 @@
+"""Metrics of a gateway of several processes."""
+
+import asyncio
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from headwater.gateway.api.group_metrics import MetricsFolder
+from headwater.gateway.api.monitoring import Metrics
+from tests.waiting import until
+
+
+def samples(text: bytes) -> dict[tuple[str, tuple[str, ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.values()))): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def counted(accepted: int, duplicates: int, seconds: float) -> Metrics:
+    metrics = Metrics()
+    for outcome, number in (("accepted", accepted), ("duplicate", duplicates)):
+        for _ in range(number):
+            metrics.answered("terra", outcome)
+    metrics.appended(seconds)
+    return metrics
+
+
+def test_counts_of_all_processes_are_added_and_gauges_are_of_the_one_that_answers(tmp_path: Path):
+    answering, ended = MetricsFolder(tmp_path, 1), MetricsFolder(tmp_path, 2)
+    own, other = counted(3, 0, 0.002), counted(4, 5, 0.3)
+    other.render(False, {})
+    ended.publish(other.render_own())
+    answering.publish(own.render_own())  # Counted once all the same.
+    page = samples(own.render(True, {"order": (1, 2)}, answering.others()))
+    received = "headwater_webhook_received_total"
+    assert page[received, ("accepted", "terra")] == 7
+    assert page[received, ("duplicate", "terra")] == 5
+    assert page["headwater_webhook_append_seconds_count", ()] == 2
+    assert page["headwater_webhook_append_seconds_sum", ()] == 0.302
+    assert page["headwater_webhook_append_seconds_bucket", ("0.0025",)] == 1
+    assert page["headwater_webhook_append_seconds_bucket", ("0.5",)] == 2
+    assert page["headwater_webhook_append_seconds_bucket", ("+Inf",)] == 2
+    assert page["headwater_kafka_connected", ()] == 1
+    assert page["headwater_concurrency_runs", ("order", "waiting")] == 2
+
+
+def test_without_others_the_page_is_that_of_one_process():
+    own = counted(3, 0, 0.002)
+    assert own.render(True, {}) == own.render(True, {}, {})
+
+
+def test_a_process_publishes_at_once_and_at_its_end(tmp_path: Path):
+    folder, reader = MetricsFolder(tmp_path, 1), MetricsFolder(tmp_path, 2)
+    metrics = counted(1, 0, 0.1)
+
+    async def run() -> None:
+        async with folder.publishing(metrics.render_own):
+            await until(reader.others)
+            metrics.answered("terra", "accepted")
+
+    asyncio.run(run())
+    page = samples(counted(0, 0, 0.1).render(True, {}, reader.others()))
+    assert page["headwater_webhook_received_total", ("accepted", "terra")] == 2
