@@ -49,6 +49,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "unauthorized": (401, "The key or token is missing or not valid"),
     "invalid_signature": (401, "The signature is not valid"),
     "not_compared": (409, "The rebuild is in another state"),
+    "nothing_to_switch": (409, "A verification has nothing to switch to"),
     "rebuild_under_way": (409, "Another rebuild of the projection is under way"),
     "not_found": (404, "The resource does not exist"),
     "unknown_source": (404, "No such webhook source"),

@@ -1,6 +1,7 @@
 """Operator routes for rebuilds of projections: start, compare, switch and switch back."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
@@ -29,10 +30,14 @@ _POLLS: Final = 200
 
 
 class RebuildOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The projection to rebuild: the name of a table, or workflows."""
+    """The projection to rebuild: the name of a table, or workflows.
+
+    With `verify`, its rows in Postgres are only compared with its topic in Kafka.
+    """
 
     projection: Annotated[str, msgspec.Meta(min_length=1, max_length=_SHOWN_CHARS)]
     dry_run: bool = False
+    verify: bool = False
 
 
 class RebuildProgress(msgspec.Struct, frozen=True):
@@ -43,7 +48,11 @@ class RebuildProgress(msgspec.Struct, frozen=True):
 
 
 class RebuildDifference(msgspec.Struct, frozen=True):
-    """Number of rows that differ, with examples of each kind."""
+    """Number of rows that differ, with examples of each kind.
+
+    `added` are rows that are missing in Postgres, `removed` rows that should not be there. The
+    columns of examples have the value in Postgres and the right one.
+    """
 
     added: int
     removed: int
@@ -52,31 +61,34 @@ class RebuildDifference(msgspec.Struct, frozen=True):
 
 
 class RebuildState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a rebuild.
+    """State of a rebuild, or of a verification, which has no version.
 
-    `state` is building, compared, switching, switched, switching_back, switched_back or failed;
-    `error` states why it failed.
+    `state` is building, compared, switching, switched, switching_back, switched_back or failed, and
+    verified for a verification that is complete; `error` states why it failed.
     """
 
     id: str
     projection: str
-    version: int
+    version: int | None
     state: str
     dry_run: bool
     progress: RebuildProgress
     difference: RebuildDifference
     error: str
+    created_at: datetime
 
 
 class Rebuilds(msgspec.Struct, frozen=True):
-    """Rebuilds, newest first."""
+    """Rebuilds and verifications, newest first, and all projections that can be rebuilt."""
 
     rebuilds: list[RebuildState]
+    projections: tuple[str, ...]
 
 
 _COMPARED: Final = (
-    "The rows of a table are compared with its topic, so manual changes in Postgres are not "
-    "reported as differences."
+    "A switch makes the rows of Postgres equal to the rebuilt ones, also rows that were changed, "
+    "lost or invented there. A verification only compares, with the topic of the table or of the "
+    "workflows, which is cheap: it finds what went wrong on the way to Postgres, or in it."
 )
 
 
@@ -85,21 +97,17 @@ def rebuild_routes(
 ) -> list[HTTPRouteHandler]:
     """Return the routes under /admin/rebuilds."""
     known = tuple(projections)
-    problems = problem_responses("not_found", "not_compared", "store_unavailable")
+    problems = problem_responses(
+        "not_found", "not_compared", "nothing_to_switch", "store_unavailable"
+    )
 
     async def rebuild(data: JSONBody[RebuildOrder]) -> RebuildState:
-        if data.projection not in known:
-            detail = f"projection: expected one of {', '.join(known)}, found {data.projection!a}"
-            raise Problem("invalid_parameter", detail, field="projection")
-        begun = await begin(reader, new_id(), data.projection, dry_run=data.dry_run)
-        if begun is None:
-            detail = f"Another rebuild of {data.projection} is under way; wait until it has ended."
-            raise Problem("rebuild_under_way", detail)
-        return _state(begun)
+        return await _begin(reader, new_id(), data, known)
 
     @get("/rebuilds", summary="Rebuilds, newest first", responses=problem_responses())
     async def listing(limit: Limit = LIMIT_DEFAULT) -> Rebuilds:
-        return Rebuilds([_state(row) for row in await latest(reader, limit=limit)])
+        rows = await latest(reader, limit=limit)
+        return Rebuilds([_state(row) for row in rows], known)
 
     async def look(rebuild_id: FromPath[str]) -> RebuildState:
         return _state(await _get(reader, rebuild_id))
@@ -133,10 +141,24 @@ def rebuild_routes(
         audit="rebuilds.begin",
         summary="Rebuild a projection from the first offset",
         description=f"One of: {', '.join(known)}. The projector builds it while the current one "
-        f"continues to serve, and compares the two. {_COMPARED} A dry run cannot be switched to.",
+        f"continues to serve, and compares the two. A dry run cannot be switched to. {_COMPARED}",
         responses=problem_responses("rebuild_under_way", "store_unavailable"),
     )
     return [*routes, listing, switch, back]
+
+
+async def _begin(
+    reader: PooledReader, rebuild_id: str, order: RebuildOrder, known: Sequence[str]
+) -> RebuildState:
+    projection = order.projection
+    if projection not in known:
+        detail = f"projection: expected one of {', '.join(known)}, found {projection!a}"
+        raise Problem("invalid_parameter", detail, field="projection")
+    begun = await begin(reader, rebuild_id, projection, dry_run=order.dry_run, verify=order.verify)
+    if begun is None:
+        detail = f"Another rebuild of {projection} is under way; wait until it has ended."
+        raise Problem("rebuild_under_way", detail)
+    return _state(begun)
 
 
 async def _get(reader: PooledReader, rebuild_id: str) -> Rebuild:
@@ -151,6 +173,12 @@ async def _move(
 ) -> RebuildState:
     """Request a change of state, and wait for it for some seconds."""
     before = await _get(reader, rebuild_id)
+    if before.is_verification:
+        raise Problem(
+            "nothing_to_switch",
+            f"{rebuild_id} is a verification, which only compares; to repair rows, rebuild "
+            f"{before.projection} and switch to that",
+        )
     moved = await request_state(reader, rebuild_id, state, after=after)
     if moved is None:
         expected = " or ".join(after)
@@ -179,4 +207,5 @@ def _state(row: Rebuild) -> RebuildState:
         progress=RebuildProgress(row.applied, row.total),
         difference=RebuildDifference(row.added, row.removed, row.changed, row.examples),
         error=row.error,
+        created_at=row.created_at,
     )

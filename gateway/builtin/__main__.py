@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from headwater.gateway.builtin.dependencies import Dependencies
 from headwater.gateway.builtin.terra_workflows import TerraWorkflows
+from headwater.gateway.builtin.verify_workflow import verify_schedules, verify_workflow
 from headwater.gateway.builtin.wipe_and_replay_workflows import (
     forget_workflow,
     prune_workflow,
@@ -14,6 +15,7 @@ from headwater.gateway.builtin.wipe_and_replay_workflows import (
 )
 from headwater.gateway.settings.environment import load_settings
 from headwater.gateway.settings.privacy import close_environment
+from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App
 from headwater.streams.code_host.builtin_app import builtin_workflows
@@ -26,16 +28,19 @@ def _builtin_app(schedules: Sequence[str]) -> App:
     Args:
         schedules: Names of the schedules of the other apps.
     """
-    dependencies = Dependencies(load_settings())
+    settings = load_settings()
+    dependencies = Dependencies(settings)
     terra = TerraWorkflows(dependencies, now_ms)
-    names = [*schedules, *(schedule.declared.schedule for schedule in terra.schedules)]
+    own_schedules = (*terra.schedules, *verify_schedules(settings.verify_cron))
+    names = [*schedules, *(schedule.declared.schedule for schedule in own_schedules)]
     others = (
+        verify_workflow(dependencies.connections, list(TABLE_BY_NAME)),
         replay_workflow(dependencies.replays),
         forget_workflow(dependencies.instance_deletion),
         prune_workflow(dependencies.instance_deletion),
     )
     workflows = {workflow.name: workflow for workflow in (*terra.workflows, *others)}
-    return App({**builtin_workflows(names), **workflows}, terra.schedules)
+    return App({**builtin_workflows(names), **workflows}, own_schedules)
 
 
 if __name__ == "__main__":

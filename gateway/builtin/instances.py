@@ -1,6 +1,7 @@
 """Built-in workflows as their clients see them: names, params, progress and results.
 
-The workflows are in `gateway.builtin`, `wipe_and_replay_workflows` and `terra_workflows`.
+The workflows are in `gateway.builtin`: `wipe_and_replay_workflows`, `verify_workflow` and
+`terra_workflows`.
 Those that deliveries start are named in `processors.providers.terra.backfill`,
 `processors.providers.headwater` and `processors.wipes`. Dates are YYYY-MM-DD; ranges include the
 last day.
@@ -27,6 +28,8 @@ class InstanceNamed(msgspec.Struct, frozen=True):
 PRUNE: Final = "headwater-prune"
 #: The workflow of replays.
 REPLAY: Final = "headwater-replay"
+#: The workflow of nightly verifications; started by the schedule of the same name.
+VERIFY: Final = "headwater-verify"
 _RATE_MAX: Final = 100_000
 #: The step of an operation that handles a page: its result is a `PageProgress`.
 PAGE: Final = "page"

@@ -86,6 +86,8 @@ _FINDINGS: Final = Columns(
 )
 _TIMEOUT_S: Final = 5.0
 _ERRORS_SHOWN: Final = 20
+#: Newest rebuilds among which the latest verifications are.
+_REBUILDS: Final = 1_000
 
 
 @click.group(
@@ -167,6 +169,8 @@ def _system_checks(settings: "Settings", api: Api) -> Iterator[Finding]:
         yield migrations.result()
         yield findings.refused_records(gateway.errors)
         yield findings.clock(gateway.clock)
+        rows = partial(_verification, settings, gateway, api)
+        yield _checked("rows", rows, "headwater rebuild --verify")
         yield _checked("disk", lambda: _disk(settings.data_dir))
         yield certificates.result()
 
@@ -303,6 +307,14 @@ def _migrations(settings: "Settings", gateway: _Gateway) -> Finding:
         return findings.migrations(missing)
 
     return _checked("migrations", check, "start Postgres, and `headwater migrate`")
+
+
+def _verification(settings: "Settings", gateway: _Gateway, api: Api) -> Finding:
+    if gateway.errors is None:
+        return Finding("rows", "unknown", "the gateway did not answer")
+    rebuilds = api.get("/admin/rebuilds", limit=_REBUILDS)["rebuilds"]
+    now = datetime.fromtimestamp(now_ms() / 1000, UTC)
+    return findings.verification(rebuilds, now, is_scheduled=bool(settings.verify_cron))
 
 
 def _disk(folder: Path) -> Finding:

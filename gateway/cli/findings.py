@@ -15,6 +15,8 @@ CLOCK_OFFSET_MAX_S: Final = 60
 CERTIFICATE_EXPIRES_SOON: Final = timedelta(days=21)
 DISK_FREE_MIN: Final = 2 * 1024**3
 DISK_FREE_SHARE: Final = 0.10
+#: Tables are compared with Kafka every night.
+VERIFICATION_AGE_MAX: Final = timedelta(days=3)
 #: Records that a consumer may lag behind temporarily.
 LAG_MAX: Final = 10_000
 #: Consumer groups that a deployment needs, by the first word of their members' names.
@@ -119,6 +121,50 @@ def refused_records(number: int | None) -> Finding:
             "select * from projection_errors; and report it: these are bugs",
         )
     return Finding("projector's errors", "ok", "none")
+
+
+def verification(
+    rebuilds: Sequence[Mapping[str, Any]], now: datetime, *, is_scheduled: bool
+) -> Finding:
+    """Check the latest comparisons of tables with Kafka.
+
+    Args:
+        rebuilds: Rebuilds and verifications, newest first.
+        now: The time.
+        is_scheduled: Whether tables are compared every night.
+    """
+    check, command = "rows", "headwater rebuild --verify"
+    latest: dict[str, Mapping[str, Any]] = {}
+    for row in rebuilds:
+        if row["state"] in ("verified", "switched"):
+            latest.setdefault(row["projection"], row)
+    verified = [row for row in latest.values() if row["state"] == "verified"]
+    if not verified:
+        return Finding(check, "ok", "not compared with Kafka yet", command)
+    differing = [row for row in verified if any(_differences(row))]
+    if differing:
+        summary = "; ".join(map(_differing, differing))
+        name = differing[0]["projection"]
+        remedy = f"headwater rebuild {name}, then headwater rebuild --switch with its id"
+        return Finding(check, "problem", summary, remedy)
+    oldest = min(datetime.fromisoformat(row["created_at"]) for row in verified)
+    summary = f"{counted(len(verified), 'projection')} equal to Kafka at {oldest:%Y-%m-%d %H:%M}"
+    if is_scheduled and now - oldest > VERIFICATION_AGE_MAX:
+        return Finding(check, "warning", f"{summary}, and not compared since", command)
+    return Finding(check, "ok", summary)
+
+
+def _differences(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    difference = row["difference"]
+    return difference["added"], difference["removed"], difference["changed"]
+
+
+def _differing(row: Mapping[str, Any]) -> str:
+    missing, superfluous, changed = _differences(row)
+    return (
+        f"{row['projection']} differed from Kafka at {row['created_at'][:16]}: {missing} missing, "
+        f"{superfluous} that should not be there, {changed} with other values"
+    )
 
 
 def disk(folder: str, free: int, total: int) -> Finding:

@@ -121,6 +121,12 @@ def prune(api: Api, workflow: str | None) -> Order:
 _DIFFERENCES: Final = Columns(
     ("change", "key", "column", "before", "after"), drops=("before", "column")
 )
+_VERIFIED: Final = "verified"
+
+
+def has_differences(state: Operation) -> bool:
+    """Return whether rows differ in a rebuild or a verification."""
+    return any(state["difference"][kind] for kind in ("added", "removed", "changed"))
 
 
 class _Rebuild(Order):
@@ -135,13 +141,27 @@ class _Rebuild(Order):
 
     @override
     def summary(self, state: Operation) -> str:
-        difference = state["difference"]
+        difference, projection = state["difference"], state["projection"]
+        if state["state"] == _VERIFIED:
+            if not has_differences(state):
+                return f"{projection}: the rows in Postgres equal those in Kafka"
+            return (
+                f"{projection}: {counted(difference['added'], 'row')} missing in Postgres, "
+                f"{difference['removed']} that should not be there, {difference['changed']} with "
+                f"other values; to repair them: headwater rebuild {projection}, and "
+                "headwater rebuild --switch with its id"
+            )
         return (
-            f"rebuild {state['id']} of {state['projection']}, version {state['version']}: "
+            f"rebuild {state['id']} of {projection}, version {state['version']}: "
             f"{state['state']}; {counted(difference['added'], 'row')} added, "
             f"{difference['removed']} removed, {difference['changed']} changed"
             f"{state['error'] and ': ' + state['error']}"
         )
+
+    @override
+    def is_failed(self, state: Operation) -> bool:
+        differs = state["state"] == _VERIFIED and has_differences(state)
+        return differs or super().is_failed(state)
 
     @override
     def tables(self, state: Operation) -> Sequence[Table]:
@@ -166,26 +186,38 @@ class _Rebuild(Order):
         "headwater rebuild --switch 01J…               replace the old rows with the new ones",
         "headwater rebuild --back 01J…                 restore the old rows",
         "headwater rebuild --show 01J… --json",
+        "headwater rebuild --verify                    compare all tables with Kafka",
+        "headwater rebuild --verify daily_summary      compare one",
     )
 )
 @click.argument("projection", required=False)
 @click.option("--dry-run", is_flag=True, help="Build and compare only; it cannot be switched to.")
+@click.option("--verify", is_flag=True, help="Compare rows with Kafka only; exit 1 if some differ.")
 @click.option("--show", metavar="ID", help="Show a rebuild.")
 @click.option("--switch", metavar="ID", help="Switch to a rebuild that is compared.")
 @click.option("--back", metavar="ID", help="Undo a switch.")
 @detach_option
 @admin_options
 @prints
-def rebuild(*, dry_run: bool, detach: bool, api: Api, **choices: str | None) -> Result:
+def rebuild(
+    *, dry_run: bool, verify: bool, detach: bool, api: Api, **choices: str | None
+) -> Result:
     """Build a table, or the workflows, again from offset 0 with this release, and compare.
 
     The old version serves reads meanwhile. A rebuild continues if this command or the projector
-    ends. A table is compared with its topic: rows that were changed in Postgres by hand are no
-    difference.
+    ends. A switch makes Postgres equal to it, including rows that were changed or lost there.
+
+    --verify reads rows from the topic of the table instead, or the histories of workflows, which
+    is cheap: it finds what was changed in Postgres or written wrongly, and changes nothing. It runs
+    every night for all tables, and `headwater doctor` shows the results.
     """
     chosen = [(name, value) for name, value in choices.items() if value is not None]
+    if verify:
+        if dry_run or [name for name, _ in chosen if name != "projection"]:
+            raise click.UsageError("expected --verify with a PROJECTION or alone, found more")
+        return _verified(api, choices["projection"], detach=detach)
     if len(chosen) != 1:
-        raise click.UsageError("expected one of PROJECTION, --show, --switch, --back")
+        raise click.UsageError("expected one of PROJECTION, --show, --switch, --back, --verify")
     choice, value = chosen[0]
     if dry_run and choice != "projection":
         raise click.UsageError("expected --dry-run with a PROJECTION, found it without one")
@@ -198,3 +230,18 @@ def rebuild(*, dry_run: bool, detach: bool, api: Api, **choices: str | None) -> 
         case _:
             operation = api.post(order.path + path_of(value, choice), {})
     return order.finish(operation, detach=detach)
+
+
+def _verified(api: Api, projection: str | None, *, detach: bool) -> Result:
+    """Verify a projection, or all of them one after the other."""
+    if projection is not None:
+        order = _Rebuild(api, {"projection": projection, "verify": True})
+        return order.finish(order.begin(dry_run=False), detach=detach)
+    names = api.get("/admin/rebuilds", limit=1)["projections"]
+    results = [_verified(api, name, detach=detach) for name in names]
+    return Result(
+        answer=[result.answer for result in results],
+        tables=[table for result in results for table in result.tables],
+        hints=[hint for result in results for hint in result.hints],
+        failed=any(result.failed for result in results),
+    )

@@ -106,8 +106,12 @@ class Order:
             say_progress("")
         return state
 
+    def is_failed(self, state: Operation) -> bool:
+        """Return whether the exit code is 1."""
+        return bool(state["state"] == "failed")
+
     def _result(self, state: Operation, text: str) -> Result:
-        failed = state["state"] == "failed"
+        failed = self.is_failed(state)
         answer, tables = self.answer(state), self.tables(state)
         return Result(answer=answer, tables=tables, hints=[text], failed=failed)
 

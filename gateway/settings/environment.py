@@ -49,6 +49,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "not_bucket": "a folder, or s3://bucket and perhaps a prefix",
     "not_retention": "durations separated by commas, each workflow once, such as order=90 days, "
     "report=never, 30 days",
+    "not_cron": "a cron expression of five fields, such as 0 2 * * *, or nothing",
     "not_here": "http:// and a loopback address",
     "not_variables": "names of environment variables such as AWS_*,STRIPE_KEY, none of them "
     "beginning with HEADWATER_",

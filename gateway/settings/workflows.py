@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings
 
 from headwater.gateway.settings.exposure import is_loopback
+from headwater.processors.cron import Cron, cron_problem
 from headwater.processors.runs.durations import Retention, read_retention
 from headwater.processors.runs.limits import (
     DEFAULT_LIMITS,
@@ -179,6 +180,11 @@ class WorkflowSettings(BaseSettings):
         "`headwater instances prune` deletes those past it.",
     )
 
+    verify_cron: str = Field(
+        default="0 2 * * *",
+        description="When tables in Postgres are compared with Kafka, as a cron expression in "
+        "UTC; empty for never. `headwater doctor` shows the result.",
+    )
     tick_url: str = Field(
         default="",
         description="URL where workers with --tick listen, for example http://127.0.0.1:8090; "
@@ -198,6 +204,13 @@ class WorkflowSettings(BaseSettings):
             read_retention(value)
         except ValueError as error:
             raise PydanticCustomError("not_retention", "") from error
+        return value
+
+    @field_validator("verify_cron")
+    @classmethod
+    def _of_times(cls, value: str) -> str:
+        if value and cron_problem(Cron(value, "UTC")):
+            raise PydanticCustomError("not_cron", "")
         return value
 
     @field_validator("tick_url")

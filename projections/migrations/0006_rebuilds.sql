@@ -4,10 +4,11 @@
 create table rebuilds (
     id text primary key,
     projection text not null,
-    version integer not null,
+    version integer,
     dry_run boolean not null,
     state text not null check (state in (
-        'building', 'compared', 'switching', 'switched', 'switching_back', 'switched_back', 'failed'
+        'building', 'verified', 'compared', 'switching', 'switched', 'switching_back', 'switched_back',
+        'failed'
     )),
     applied bigint not null default 0,
     total bigint not null default 0,
@@ -26,21 +27,21 @@ create table rebuilds (
 create unique index rebuilds_under_way on rebuilds (projection)
     where state in ('building', 'switching', 'switching_back');
 
-comment on table rebuilds is 'Rebuilds of projections, from the first offset on.';
+comment on table rebuilds is 'Rebuilds of projections, from the first offset on, and verifications.';
 comment on column rebuilds.id is 'The rebuild.';
 comment on column rebuilds.projection is 'A projection table, or workflows.';
 comment on column rebuilds.version is
-    'Version of the projection: one more than that of the last switch.';
+    'Version of the projection: one more than that of the last switch. Null for a verification.';
 comment on column rebuilds.dry_run is 'Whether it is only compared and never switched to.';
 comment on column rebuilds.state is
-    'building, compared, switching, switched, switching_back, switched_back or failed.';
+    'building, verified, compared, switching, switched, switching_back, switched_back or failed.';
 comment on column rebuilds.applied is 'Records read so far, as offsets of all partitions.';
 comment on column rebuilds.total is 'Records in total.';
-comment on column rebuilds.added is 'Rows that only the new version has.';
-comment on column rebuilds.removed is 'Rows that only the old version has.';
+comment on column rebuilds.added is 'Rows that Postgres lacks.';
+comment on column rebuilds.removed is 'Rows that only Postgres has.';
 comment on column rebuilds.changed is 'Rows with different values.';
 comment on column rebuilds.examples is
-    'Some of the differing rows: [{kind, table, key, columns: {column: [before, after]}}].';
+    'Some of them: [{kind, table, key, columns: {column: [in Postgres, right value]}}].';
 comment on column rebuilds.ends is
     'End offsets of the rebuild by partition; later records are not part of it.';
 comment on column rebuilds.sent is
@@ -52,7 +53,7 @@ comment on column rebuilds.updated_at is 'When the row last changed.';
 create table rebuild_rows (
     rebuild text references rebuilds (id) on delete cascade,
     number bigint,
-    partition integer not null,
+    partition integer,
     key bytea not null,
     before bytea,
     after bytea,
@@ -60,10 +61,11 @@ create table rebuild_rows (
 );
 
 comment on table rebuild_rows is
-    'Rows that differ: of tables as records of their topic, of workflows as text of rows.';
+    'Rows that differ: rows of Postgres as text, and rows of owners as records of their topic.';
 comment on column rebuild_rows.rebuild is 'The rebuild.';
 comment on column rebuild_rows.number is 'Their order.';
-comment on column rebuild_rows.partition is 'Partition of the row''s owner.';
+comment on column rebuild_rows.partition is
+    'Partition of the owner that has the row; null for a row of Postgres.';
 comment on column rebuild_rows.key is 'Key of the row.';
 comment on column rebuild_rows.before is 'The old row; null if there was none.';
 comment on column rebuild_rows.after is 'The rebuilt row; null if there is none.';

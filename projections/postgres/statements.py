@@ -44,8 +44,12 @@ class SqlColumn:
     @property
     def named(self) -> sql.Composable:
         """Condition that the column of the row `t` equals the parameter of its name."""
-        name = sql.Placeholder(self.name)
-        return sql.SQL("t.{} = {}::{}").format(self.identifier, name, _raw(self.type))
+        return sql.SQL("t.{} = {}").format(self.identifier, self.parameter)
+
+    @property
+    def parameter(self) -> sql.Composable:
+        """The parameter of the column's name."""
+        return sql.SQL("{}::{}").format(sql.Placeholder(self.name), _raw(self.type))
 
     @property
     def selected(self) -> sql.Composable:

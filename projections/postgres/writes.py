@@ -19,9 +19,18 @@ from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.tables import Table
 from headwater.schemas.workflow_tables import EVENT, INSTANCE, LOG, RUN, SLOT, STEP, TOKEN
 
+_BINARY_ROWS: Final = sql.SQL("unnest(%(rows)s::pg_temp.{}[])")
+#: The alias of the function is needed for the names of its columns.
+_JSON_ROWS: Final = sql.SQL("(select * from json_to_recordset(%(rows)s::json) as named ({}))")
 
-def upsert_of(table: Table) -> bytes:
-    """Return the statement that writes rows of a projection table."""
+
+def upsert_of(table: Table, rows: sql.Composable | None = None) -> bytes:
+    """Return the statement that writes rows of a projection table.
+
+    Args:
+        table: The table.
+        rows: Query of the rows; None for a parameter with binary rows.
+    """
     key, values = key_columns(table), value_columns(table)
     both = (*key, *values)
     return filled(
@@ -29,7 +38,7 @@ def upsert_of(table: Table) -> bytes:
         table=sql.Identifier(table.name),
         columns=listed([column.identifier for column in both]),
         values=listed([column.received for column in both]),
-        row_type=sql.Identifier(f"{table.name}_row"),
+        rows=rows or _BINARY_ROWS.format(sql.Identifier(f"{table.name}_row")),
         key=listed([column.identifier for column in key]),
         assignments=listed(
             [sql.SQL("{0} = excluded.{0}").format(column.identifier) for column in values]
@@ -46,8 +55,15 @@ def _delete(table: str, key: tuple[SqlColumn, ...]) -> bytes:
     )
 
 
-def _delete_synced(table: Table) -> bytes:
+def delete_synced(table: Table, rows: sql.Composable | None = None) -> bytes:
+    """Return the statement that deletes rows of a projection table, and tells readers of sync.
+
+    Args:
+        table: The table.
+        rows: Query of the rows; None for a parameter with their keys as JSON.
+    """
     key = key_columns(table)
+    definitions = listed([column.definition for column in key])
     pairs = [
         sql.SQL("{}, r.{}").format(sql.Literal(column.name), column.identifier) for column in key
     ]
@@ -57,7 +73,7 @@ def _delete_synced(table: Table) -> bytes:
         "delete_synced_rows",
         table=sql.Identifier(table.name),
         table_name=sql.Literal(table.name),
-        definitions=listed([column.definition for column in key]),
+        rows=rows or _JSON_ROWS.format(definitions),
         match=_match(key),
         returned=listed([sql.SQL("t.{}").format(column.identifier) for column in others]),
         pairs=listed(list(pairs)),
@@ -108,7 +124,7 @@ OF_WORKFLOWS: Final = (*OF_INSTANCES, SLOT.name, "workflow_owner")
 _INSTANCE: Final = (SqlColumn("workflow_name", "text"), SqlColumn("instance_id", "text"))
 #: Statements that delete rows, by table.
 DELETES: Final[dict[str, bytes]] = {
-    **{table.name: _delete_synced(table) for table in ALL_TABLES},
+    **{table.name: delete_synced(table) for table in ALL_TABLES},
     **{wiped_rows(table): _delete_wiped(table) for table in ALL_TABLES if names_user(table)},
     "dead_letters": statement("delete_dead_letters"),
     "effects": _delete("effects", (SqlColumn("event_id", "text"), SqlColumn("name", "text"))),

@@ -14,7 +14,7 @@ steps are not made here; they wait for the disk.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from psycopg import AsyncConnection, errors
@@ -166,19 +166,18 @@ class Store:
                 raise BatchTooSlow(str(error)) from error
             raise
 
-    async def apply_all(self, pages: AsyncIterator[Sequence[LogRecord]]) -> None:
-        """Write rows in one transaction, page by page; offsets are not moved.
+    async def write_rows(self, records: Sequence[LogRecord]) -> None:
+        """Write rows in a transaction; offsets are not moved.
 
         Raises:
             StoreUnavailable: Nothing was written.
         """
         try:
-            with store_edge("write many rows at once"):
-                connection = await self._connected()
-                async with connection.transaction():
-                    async for page in pages:
-                        async with asyncio.timeout(_APPLY_TIMEOUT_S):
-                            await self._write_bisecting(connection, page)
+            with store_edge("write rows"):
+                async with asyncio.timeout(_APPLY_TIMEOUT_S):
+                    connection = await self._connected()
+                    async with connection.transaction():
+                        await self._write_bisecting(connection, records)
         except BaseException:
             await self.close()
             raise

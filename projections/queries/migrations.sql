@@ -58,6 +58,7 @@ begin
     end if;
     if to_regrole('headwater_worker') is not null then
         grant insert, update, delete on step_epochs, step_commits to headwater_worker;
+        grant insert, delete on rebuilds to headwater_worker;
         grant select on step_login to headwater_worker;
         grant execute on function renew_step_login to headwater_worker;
     end if;
@@ -148,6 +149,7 @@ from pg_attribute
 where attrelid = to_regclass(quote_ident(%(name)s))
   and attnum > 0
   and not attisdropped
+order by attnum
 
 -- name: key_of_table
 select a.attname

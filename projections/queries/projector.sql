@@ -46,10 +46,10 @@ where o.projection = %(projection)s
 
 -- name: lock_projection
 -- Projectors wait until this transaction ends.
-select partition, next_offset
+select topic, partition, next_offset
 from projection_offsets
-where projection = %(projection)s
-order by partition
+where projection = %(projection)s and topic = any(%(topics)s::text[])
+order by topic, partition
 for update
 
 -- name: projector_session
@@ -81,10 +81,9 @@ from projection_offsets
 order by projection, topic, partition
 
 -- name: projection_positions_of
-select partition, next_offset
+select topic, partition, next_offset
 from projection_offsets
-where projection = %(projection)s
-order by partition
+where projection = %(projection)s and topic = any(%(topics)s::text[])
 
 -- name: projection_errors
 select topic, partition, "offset", error, value, at

@@ -1,4 +1,4 @@
--- Rebuilds of projections.
+-- Rebuilds and verifications of projections.
 
 -- name: request_rebuild_state
 -- The unique index rejects a second active rebuild of the projection.
@@ -16,8 +16,18 @@ returning id, projection, version, dry_run, state, applied, total, added, remove
           sent, error, created_at
 
 -- name: begin_rebuild
+with outdated as (
+    delete from rebuilds
+    where version is null
+      and projection = %(projection)s
+      and state = 'verified'
+      and created_at < now() - interval '30 days'
+)
 insert into rebuilds (id, projection, version, dry_run, state)
-select %(id)s, %(projection)s, coalesce(max(version), 1) + 1, %(dry_run)s, 'building'
+select
+    %(id)s, %(projection)s,
+    case when not %(verify)s then coalesce(max(version), 1) + 1 end,
+    %(dry_run)s, 'building'
 from rebuilds
 where projection = %(projection)s
   and state = 'switched'
@@ -50,31 +60,51 @@ where b.id = r.rebuild
   and convert_from(r.key, 'UTF8')::json ->> 1 = d.workflow_name
   and convert_from(r.key, 'UTF8')::json ->> 2 = d.instance_id
 
+-- name: forget_refused_difference
+delete from rebuild_rows
+where rebuild = %(id)s
+  and partition is null
+  and after is null
+  and key = convert_to(json_build_array(%(table)s::text, {key})::text, 'UTF8')
+
+-- name: forget_rebuild_row
+delete from rebuild_rows
+where rebuild = %(id)s and partition = %(partition)s and key = %(key)s
+
 -- name: forget_rebuild_rows
 delete from rebuild_rows
 where rebuild = %(id)s
 
 -- name: insert_rebuild_differences
--- JSON has no equality operator and its text matters, so whole rows are compared as text.
 insert into rebuild_rows (rebuild, number, partition, key, before, after)
 select
     %(id)s,
     (select coalesce(max(number) + 1, 0) from rebuild_rows where rebuild = %(id)s)
     + row_number() over () - 1,
-    0,
+    null,
     convert_to(json_build_array(%(table)s::text, {key})::text, 'UTF8'),
-    convert_to(b::text, 'UTF8'),
-    convert_to(a::text, 'UTF8')
+    convert_to({before}, 'UTF8'),
+    convert_to({after}, 'UTF8')
 from {served} b
 full join {rebuilt} a on {match}
-where b::text is distinct from a::text
+where {differs}
 
 -- name: insert_rebuild_row
 insert into rebuild_rows (rebuild, number, partition, key, before, after)
 values (%(id)s, %(number)s, %(partition)s, %(key)s, %(before)s, %(after)s)
 
--- name: lock_rebuild
-select pg_try_advisory_lock(hashtextextended(%(id)s, 6))
+-- name: rebuilds_locked
+-- The key of an advisory lock is in two columns.
+select count(*) as number
+from pg_locks
+where locktype = 'advisory'
+  and database = (select oid from pg_database where datname = current_database())
+  and objsubid = 1
+  and (classid::bigint << 32 | objid::bigint) = hashtextextended('headwater rebuilds', 6)
+
+-- name: lock_rebuilds
+-- One at a time in the whole system: the schema of rebuilt tables is one.
+select pg_try_advisory_lock(hashtextextended('headwater rebuilds', 6))
 
 -- name: put_rebuilt_rows
 insert into headwater.{table}
@@ -98,7 +128,11 @@ where id = %(id)s
 
 -- name: rebuild_compared
 update rebuilds
-set state = case when state = 'building' then 'compared' else state end,
+set state = case
+        when state <> 'building' then state
+        when version is null then 'verified'
+        else 'compared'
+    end,
     added = %(added)s, removed = %(removed)s, changed = %(changed)s,
     sent = 0, examples = %(examples)s::jsonb, ends = %(ends)s::jsonb, updated_at = now()
 where id = %(id)s
@@ -107,7 +141,7 @@ where id = %(id)s
 select count(*) filter (where before is null), count(*) filter (where after is null),
        count(*) filter (where before is not null and after is not null)
 from rebuild_rows
-where rebuild = %(id)s
+where rebuild = %(id)s and partition is null
 
 -- name: rebuild_ended
 update rebuilds
@@ -117,7 +151,7 @@ where id = %(id)s
 -- name: rebuild_examples
 select convert_from(key, 'UTF8')::json ->> 0, convert_from(before, 'UTF8'), convert_from(after, 'UTF8')
 from rebuild_rows
-where rebuild = %(id)s and {which}
+where rebuild = %(id)s and partition is null and {which}
 order by number
 limit %(limit)s
 
@@ -133,9 +167,11 @@ set applied = %(applied)s, total = %(total)s, updated_at = now()
 where id = %(id)s
 
 -- name: rebuild_rows
+-- Rows for their owners.
 select number, partition, key, before, after
 from rebuild_rows
 where rebuild = %(id)s
+  and partition is not null
   and number >= %(number)s
 order by number
 limit %(limit)s
@@ -157,6 +193,33 @@ select id
 from rebuilds
 where state = any(%(states)s::text[])
 order by created_at
+
+-- name: rows_to_delete
+(
+    select t.*
+    from (
+        select convert_from(r.{old}, 'UTF8')::headwater.{table} as o, convert_from(r.{old}, 'UTF8') as text
+        from rebuild_rows r
+        where r.rebuild = %(id)s and r.partition is null and r.{new} is null
+        offset 0
+    ) removed
+    join headwater.{table} t on {match}
+    where {current} = removed.text
+)
+
+-- name: rows_to_write
+-- A row that has changed since the comparison stays as it is.
+(
+    select (written.n).*
+    from (
+        select convert_from(r.{new}, 'UTF8')::headwater.{table} as n, convert_from(r.{old}, 'UTF8') as text
+        from rebuild_rows r
+        where r.rebuild = %(id)s and r.partition is null and r.{new} is not null
+        offset 0
+    ) written
+    left join headwater.{table} t on {match}
+    where {current} is not distinct from written.text
+)
 
 -- name: take_rebuilt_rows
 -- A row that has changed since the comparison stays as it is.

@@ -3,7 +3,7 @@
 -- name: upsert_rows
 insert into {table} ({columns}, column_sources, updated_at)
 select {values}, r.column_sources, to_timestamp(%(now_ms)s / 1000.0)
-from unnest(%(rows)s::pg_temp.{row_type}[]) as r
+from {rows} as r
 on conflict ({key}) do update set
     {assignments},
     column_sources = excluded.column_sources,
@@ -19,13 +19,13 @@ where {match}
 -- Deletions of missing rows are stored, too: a reader may have a row that Postgres has lost.
 with deleted as (
     delete from {table} t
-    using json_to_recordset(%(rows)s::json) as r ({definitions})
+    using {rows} as r
     where {match}
     returning {returned}, t.user_id
 )
 insert into deletions (table_name, key, user_id, deleted_at)
 select {table_name}, jsonb_build_object({pairs}), {user_id}, to_timestamp(%(now_ms)s / 1000.0)
-from json_to_recordset(%(rows)s::json) as r ({definitions})
+from {rows} as r
 left join deleted t on {match}
 on conflict (table_name, key) do update set
     user_id = coalesce(excluded.user_id, deletions.user_id),

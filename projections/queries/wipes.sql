@@ -1,9 +1,5 @@
 -- Wipes of users.
 
--- name: lock_wipes
--- Writers of wipes wait, and then see the rows of this transaction.
-lock table wipes in share mode
-
 -- name: upsert_wipes
 -- Records that could not be applied are searched for the names as plain text, because they have no
 -- other structure.
@@ -18,11 +14,12 @@ unread as (
     using wiped, json_array_elements_text(wiped.names) as name
     where position(convert_to(name, 'UTF8') in e.value) > 0
 ),
--- Names are quoted in keys, which are JSON, and preceded by their length in rows, which are Avro.
--- So longer names do not match.
+-- Names are quoted in keys, which are JSON, preceded by their length in rows of owners, which are
+-- Avro, and between commas in rows of Postgres, which are text. So longer names do not match.
 named as (
     select
         name, convert_to(to_json(name)::text, 'UTF8') as quoted,
+        convert_to(',' || trim('()' from row(name)::text) || ',', 'UTF8') as separated,
         case
             when bytes < 64 then set_byte('\x00', 0, 2 * bytes)
             else set_byte(set_byte('\x0000', 0, 2 * bytes & 127 | 128), 1, 2 * bytes >> 7)
@@ -37,6 +34,8 @@ rebuilt as (
     where position(quoted in r.key) > 0
        or position(measured in r.before) > 0
        or position(measured in r.after) > 0
+       or position(separated in r.before) > 0
+       or position(separated in r.after) > 0
 ),
 shown as (
     update rebuilds r
@@ -85,6 +84,12 @@ from wipes
 where user_sha256 = %(user_sha256)s
   and done_at is not null
   and ordered_at >= to_timestamp(%(ordered_at_ms)s::bigint / 1000.0)
+
+-- name: wipes_under_way
+-- Wipes whose rows may not all be removed yet.
+select count(*) as number
+from wipes
+where done_at is null
 
 -- name: wipes_known
 select count(*) as number, max(ordered_at) as latest

@@ -1,4 +1,4 @@
-"""Rebuilds in Postgres: request them, read them, and carry one out under its lock."""
+"""Rebuilds and verifications in Postgres: request, read and carry out, one at a time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import orjson
-from psycopg import AsyncConnection, Rollback
+from psycopg import AsyncConnection
 
 from headwater.projections.errors import store_edge
 from headwater.projections.postgres.connections import PooledReader, Row, own_dsn
@@ -18,7 +18,7 @@ PENDING_STATES = ("building", "switching", "switching_back")
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """A row that differs: its columns with the values before and after."""
+    """A row that differs: its columns with the value in Postgres and the right one."""
 
     kind: str
     table: str
@@ -27,11 +27,11 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rebuild(msgspec.Struct, frozen=True, kw_only=True):
-    """A rebuild with all details."""
+    """A rebuild with all details, or a verification, which has no version."""
 
     id: str
     projection: str
-    version: int
+    version: int | None
     dry_run: bool
     state: str
     applied: int
@@ -44,6 +44,11 @@ class Rebuild(msgspec.Struct, frozen=True, kw_only=True):
     sent: int
     error: str
     created_at: datetime
+
+    @property
+    def is_verification(self) -> bool:
+        """Whether rows are only compared."""
+        return self.version is None
 
 
 class Wipes(NamedTuple):
@@ -64,14 +69,21 @@ async def wipes_known(reader: PooledReader) -> Wipes:
 
 
 async def begin(
-    reader: PooledReader, rebuild_id: str, projection: str, *, dry_run: bool
+    reader: PooledReader,
+    rebuild_id: str,
+    projection: str,
+    *,
+    dry_run: bool = False,
+    verify: bool = False,
 ) -> Rebuild | None:
-    """Request a rebuild; None if one of this projection is in progress.
+    """Request a rebuild or a verification; None if one of this projection is in progress.
 
     Raises:
         StoreUnavailable: Postgres does not answer.
     """
-    parameters = {"id": rebuild_id, "projection": projection, "dry_run": dry_run}
+    parameters = {
+        "id": rebuild_id, "projection": projection, "dry_run": dry_run, "verify": verify
+    }  # fmt: skip
     return _one(await reader.writes(statement("begin_rebuild"), parameters))
 
 
@@ -116,6 +128,16 @@ async def under_way(reader: PooledReader) -> list[str]:
     return [row["id"] for row in rows]
 
 
+async def are_locked(reader: PooledReader) -> bool:
+    """Return whether a process carries out a rebuild.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    (row,) = await reader.answers(statement("rebuilds_locked"))
+    return bool(row["number"])
+
+
 def _one(rows: list[Row]) -> Rebuild | None:
     return msgspec.convert(rows[0], Rebuild) if rows else None
 
@@ -128,7 +150,7 @@ _PAGE: Final = 1_000
 
 
 class ChangedRow(NamedTuple):
-    """A row that differs, as records of its topic."""
+    """A row that its owner has to change, as records of its topic."""
 
     number: int
     partition: int
@@ -162,12 +184,12 @@ class RebuildWork:
         self._noted_at_s = 0.0
 
     async def begin(self) -> bool:
-        """Connect. Return False if another process carries out the rebuild."""
+        """Connect. Return False if another process carries out a rebuild."""
         with store_edge("begin a rebuild"):
             self._connection = await AsyncConnection.connect(
                 own_dsn(self._dsn), autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S
             )
-            cursor = await self._do("lock_rebuild")
+            cursor = await self._do("lock_rebuilds")
             row = await cursor.fetchone()
             return bool(row and row[0])
 
@@ -189,33 +211,29 @@ class RebuildWork:
             cursor = await self._do("wipes_known")
             return Wipes(*await cursor.fetchone())
 
-    async def store_comparison(
-        self,
-        wipes: Wipes,
-        rows: Iterable[ChangedRow],
-        counts: dict[str, int],
-        examples: Sequence[Example],
-        ends: Sequence[int],
-    ) -> bool:
-        """Store the rows that differ, replacing those of an earlier comparison.
+    async def has_wipes_under_way(self) -> bool:
+        """Return whether owners still remove rows of a wiped user."""
+        with store_edge("read which wipes there are"):
+            cursor = await self._do("wipes_under_way")
+            (number,) = await cursor.fetchone()
+            return bool(number)
 
-        Returns:
-            Whether they were stored; False if a user was wiped since `wipes`, because the rows may
-                be that user's.
-        """
+    async def forget_rows(self) -> None:
+        """Forget the rows of an earlier comparison."""
+        with store_edge("forget the rows of a rebuild"):
+            await self._do("forget_rebuild_rows")
+
+    async def store_rows(self, rows: Iterable[ChangedRow]) -> None:
+        """Store rows that their owners have to change."""
         with store_edge("keep the rows of a rebuild"):
-            connection = self.connection
-            async with connection.transaction():
-                await self._do("forget_rebuild_rows")
-                async with connection.cursor() as cursor:
-                    parameters = ({"id": self._id, **row._asdict()} for row in rows)
-                    await cursor.executemany(statement("insert_rebuild_row"), parameters)
-                await self.store_counts(counts, examples, ends)
-                await self._do("lock_wipes")
-                is_current = await self.wipes() == wipes
-                if not is_current:
-                    raise Rollback
-        return is_current
+            async with self.connection.transaction(), self.connection.cursor() as cursor:
+                parameters = ({"id": self._id, **row._asdict()} for row in rows)
+                await cursor.executemany(statement("insert_rebuild_row"), parameters)
+
+    async def forget_row(self, partition: int, key: bytes) -> None:
+        """Forget that an owner has to change a row."""
+        with store_edge("forget a row of a rebuild"):
+            await self._do("forget_rebuild_row", partition=partition, key=key)
 
     async def store_counts(
         self, counts: dict[str, int], examples: Sequence[Example], ends: Sequence[int]
@@ -230,7 +248,7 @@ class RebuildWork:
             )
 
     async def rows(self, after: int = 0) -> AsyncIterator[list[ChangedRow]]:
-        """Yield the rows that differ, page by page."""
+        """Yield the rows that owners have to change, page by page."""
         number = after
         while True:
             with store_edge("read the rows of a rebuild"):

@@ -1,15 +1,17 @@
-"""Rebuild the tables of workflows in a separate schema, compare them, and switch the rows.
+"""Tables in a separate schema, filled by the projector's own code, to compare the serving ones.
 
-Rows of workflows are patches of a history, so the projector's own code rebuilds them: its
-statements name no schema, and the search path selects the tables. While two versions are compared,
-the serving projector waits for the lock on its offsets, so both have the same records.
+The projector's statements name no schema, so the search path selects the tables; values are
+represented as in the serving tables, and only real differences differ. While two versions are
+compared, the serving projector waits for the lock on its offsets, so both have the same records.
 
-Differing rows are stored as text, which Postgres reads back exactly.
+Differing rows are stored as text, which Postgres reads back exactly. The tables are not logged: if
+the server crashes they are empty, with their offsets.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, LiteralString
+from types import MappingProxyType
+from typing import Any, Final, LiteralString, TypeAlias
 
 from psycopg import AsyncConnection, sql
 from psycopg.rows import dict_row
@@ -22,11 +24,16 @@ from headwater.projections.postgres.writes import OF_WORKFLOWS
 from headwater.projections.rebuilds.rebuilds import Example
 from headwater.projections.workflows.history import PROJECTION
 
+#: Offsets by topic and partition.
+Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
+
 #: Schema of the rebuilt tables.
 SCHEMA: Final = "headwater_rebuilt"
 _EXAMPLES: Final = 10
 #: Tables that the projector writes in addition to rows.
-_BOOKKEEPING: Final = ("projection_offsets", "projection_errors")
+_BOOKKEEPING: Final = ("projection_offsets", "projection_errors", "deletions")
+#: A process that freezes in the transaction in which it compares does not stop the projector.
+_IDLE_S: Final = 60
 _KINDS: Final = {
     "added": "before is null",
     "removed": "after is null",
@@ -35,14 +42,35 @@ _KINDS: Final = {
 
 
 class ShadowTables:
-    """A second set of the tables of workflows.
+    """A second set of the tables of workflows; `ShadowTable` is one of a projection table.
 
     All methods raise StoreUnavailable.
+
+    Args:
+        connection: Of the rebuild.
+        rebuild_id: The rebuild that the tables belong to.
+        projection: Name of the projection.
+        topics: The topics with its rows. While it is paused, their offsets do not move.
+        tables: The tables.
+        neutral: Columns that are no difference, and what replaces them in the text of rows.
     """
 
-    def __init__(self, connection: AsyncConnection[Any], rebuild_id: str) -> None:
+    def __init__(
+        self,
+        connection: AsyncConnection[Any],
+        rebuild_id: str,
+        *,
+        topics: Sequence[str],
+        projection: str = PROJECTION,
+        tables: Sequence[str] = OF_WORKFLOWS,
+        neutral: Mapping[str, LiteralString] = MappingProxyType({}),
+    ) -> None:
         self._connection = connection
         self._id = rebuild_id
+        self._projection = projection
+        self._topics = list(topics)
+        self._tables = tables
+        self._neutral = neutral
 
     async def make(self) -> None:
         """Create empty tables, unless this rebuild has created them already."""
@@ -55,8 +83,11 @@ class ShadowTables:
                 await self._do(_with_schema("create schema {schema}"))
                 comment = "comment on schema {schema} is {id}"
                 await self._do(_with_schema(comment, id=sql.Literal(self._id)))
-                for table in (*OF_WORKFLOWS, *_BOOKKEEPING):
-                    create = "create table {schema}.{table} (like {served}.{table} including all)"
+                for table in (*self._tables, *_BOOKKEEPING):
+                    create = (
+                        "create unlogged table {schema}.{table} "
+                        "(like {served}.{table} including all)"
+                    )
                     parts = {"table": sql.Identifier(table), "served": sql.Identifier(HEADWATER)}
                     await self._do(_with_schema(create, **parts))
 
@@ -65,37 +96,47 @@ class ShadowTables:
         with store_edge("drop the tables of a rebuild"):
             await self._do(_with_schema("drop schema if exists {schema} cascade"))
 
-    async def ends(self) -> dict[int, int]:
-        """Return the next offset of each partition in the serving tables."""
+    async def analyze(self) -> None:
+        """Collect statistics of the filled tables, by which Postgres plans the comparison."""
+        with store_edge("analyze the tables of a rebuild"):
+            for table in self._tables:
+                await self._do(
+                    _with_schema("analyze {schema}.{table}", table=sql.Identifier(table))
+                )
+
+    async def ends(self) -> Offsets:
+        """Return the next offsets in the serving tables."""
         with store_edge("return applied offsets"):
             return await self._ends("projection_positions_of")
 
     @asynccontextmanager
-    async def paused_projection(self) -> AsyncIterator[dict[int, int]]:
+    async def paused_projection(self) -> AsyncIterator[Offsets]:
         """Open a transaction in which nothing is projected; yield the serving tables' offsets."""
         with store_edge("compare two versions of a projection"):
             async with self._connection.transaction():
                 await self._do("set local timezone to 'UTC'")
+                await self._do(f"set local idle_in_transaction_session_timeout to '{_IDLE_S}s'")
                 yield await self._ends("lock_projection")
 
     async def compare(self) -> tuple[dict[str, int], list[Example]]:
         """Store the rows that differ. Return their counts and some examples."""
-        await self._do(statement("forget_rebuild_rows"), id=self._id)
-        for table in OF_WORKFLOWS:
+        for table in self._tables:
             await self._do(await self._difference(table), id=self._id, table=table)
+        await self.leave_out_refused()
         cursor = await self._do(statement("rebuild_counts"), id=self._id)
         added, removed, changed = await cursor.fetchone()
         counts = {"added": added, "removed": removed, "changed": changed}
         examples = [example for kind in _KINDS for example in await self._examples(kind)]
         return counts, examples
 
-    async def put(self, *, back: bool) -> None:
+    async def put(self, *, back: bool, now_ms: int) -> None:
         """Replace rows by rebuilt ones, or back, except rows that have changed since."""
+        del now_ms  # Rows of workflows have no time of their own.
         old, new = ("after", "before") if back else ("before", "after")
-        for table in OF_WORKFLOWS:
+        for table in self._tables:
             parts = {
                 "table": sql.Identifier(table),
-                "match": _match(await self._key(table), "t.{}", "(kept.o).{}"),
+                "match": match(await self.key_of(table), "t.{}", "(kept.o).{}"),
                 "old": sql.Identifier(old),
                 "new": sql.Identifier(new),
             }
@@ -103,26 +144,72 @@ class ShadowTables:
                 await self._do(filled(query, **parts), id=self._id, table=table)
             await self._do("drop table taken")
 
+    # -- how rows are compared
+
+    async def leave_out_refused(self) -> None:
+        """Forget differences of rows that Postgres refuses to store."""
+
+    async def differs(self, table: str) -> sql.Composable:
+        """Return the condition that the rows `b`, which serves, and `a`, which is right, differ.
+
+        JSON has no equality operator and its text matters, so whole rows are compared as text.
+        """
+        before, after = await self.text_of(table, "b"), await self.text_of(table, "a")
+        return sql.SQL("{} is distinct from {}").format(before, after)
+
+    async def text_of(self, table: str, row: LiteralString) -> sql.Composable:
+        """Return the text of a row by its alias; null if there is none."""
+        cursor = await self._do(statement("columns_of_table"), name=table)
+        names = [name for name, _ in await cursor.fetchall()]
+        if self._neutral.keys().isdisjoint(names):
+            return sql.SQL(f"{row}::text")
+        columns = [
+            sql.SQL(self._neutral[name])
+            if name in self._neutral
+            else sql.SQL(f"{row}.{{}}").format(sql.Identifier(name))
+            for name in names
+        ]
+        key, *_ = await self.key_of(table)
+        return sql.SQL(
+            f"case when {row}.{{key}} is not null then row({{columns}})::{{table}}::text end"
+        ).format(
+            key=sql.Identifier(key),
+            columns=listed(columns),
+            table=sql.Identifier(HEADWATER, table),
+        )
+
+    def is_shown(self, table: str, column: str) -> bool:
+        """Return whether examples contain a column in which rows differ."""
+        del table, column
+        return True
+
     # -- statements
 
     async def _do(self, query: bytes | LiteralString, **parameters: object) -> Any:  # noqa: ANN401
         return await self._connection.execute(query, parameters or None)
 
-    async def _ends(self, query: str) -> dict[int, int]:
-        cursor = await self._do(statement(query), projection=PROJECTION)
-        return dict(await cursor.fetchall())
+    async def _ends(self, query: str) -> Offsets:
+        cursor = await self._do(statement(query), projection=self._projection, topics=self._topics)
+        ends: dict[str, dict[int, int]] = {topic: {} for topic in self._topics}
+        for topic, partition, offset in await cursor.fetchall():
+            ends[topic][partition] = offset
+        return ends
 
-    async def _key(self, table: str) -> list[str]:
+    async def key_of(self, table: str) -> list[str]:
+        """Return the columns of a table's primary key."""
         cursor = await self._do(statement("key_of_table"), table=f"{HEADWATER}.{table}")
         return [name for (name,) in await cursor.fetchall()]
 
     async def _difference(self, table: str) -> bytes:
-        key = await self._key(table)
+        key = await self.key_of(table)
         return filled(
             "insert_rebuild_differences",
+            differs=await self.differs(table),
+            before=await self.text_of(table, "b"),
+            after=await self.text_of(table, "a"),
             rebuilt=sql.Identifier(SCHEMA, table),
             served=sql.Identifier(HEADWATER, table),
-            match=_match(key, "b.{}", "a.{}"),
+            match=match(key, "b.{}", "a.{}"),
             key=listed([sql.SQL("coalesce(b.{0}, a.{0})").format(sql.Identifier(k)) for k in key]),
         )
 
@@ -142,11 +229,11 @@ class ShadowTables:
         return Example(
             kind=kind,
             table=table,
-            key={name: names[name] for name in await self._key(table)},
+            key={name: names[name] for name in await self.key_of(table)},
             columns={
                 name: (old.get(name), new.get(name))
                 for name in names
-                if old.get(name) != new.get(name)
+                if old.get(name) != new.get(name) and self.is_shown(table, name)
             },
         )
 
@@ -165,6 +252,7 @@ def _with_schema(query: LiteralString, **parts: sql.Composable) -> bytes:
     return sql.SQL(query).format(schema=sql.Identifier(SCHEMA), **parts).as_bytes(None)
 
 
-def _match(key: list[str], left: LiteralString, right: LiteralString) -> sql.Composed:
+def match(key: Sequence[str], left: LiteralString, right: LiteralString) -> sql.Composed:
+    """Return the condition that two rows have the same key, by templates of their columns."""
     pair = sql.SQL(f"{left} = {right}")
     return sql.SQL(" and ").join([pair.format(*[sql.Identifier(name)] * 2) for name in key])

@@ -223,6 +223,10 @@ class Rows:
                 yield stored[len(prefix) :], value
             after = page[-1][0]
 
+    def stored(self, table: Table, key: bytes) -> bytes | None:
+        """Return a row in the store."""
+        return self._staged.store.get(ROWS, stored_key(table, key))
+
     def _stage(self, table: Table, name: bytes, row: Row | None) -> bytes | None:
         value = None if row is None else encode_row(table, row)
         self._staged.put(ROWS, stored_key(table, name), value)

@@ -9,7 +9,16 @@ that is killed continues, and what it does again changes nothing.
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final, NamedTuple
 
@@ -21,11 +30,11 @@ from headwater.processors.providers.results import Effect, NormalizeResult
 from headwater.processors.runs.claims import Claims
 from headwater.processors.triggers.decide import RejectedEffect
 from headwater.processors.wipes import wipe_order_of
-from headwater.schemas.codec import decode, decode_row
+from headwater.schemas.codec import decode, decode_row, encode_row
 from headwater.schemas.epochs import CLAIM_KEY, epoch_of
 from headwater.schemas.errors import NotYetReadable
 from headwater.schemas.records import UserForgotten, WebhookAdmitted, WebhookReceived
-from headwater.schemas.tables import USERS, Row, Table, Value
+from headwater.schemas.tables import USERS, Row, Table, TimeColumn
 from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS, WIPES
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.readers import read_partition
@@ -83,31 +92,30 @@ class _Hops(RecordBatch):
         """Do nothing."""
 
 
-class Difference(NamedTuple):
-    """A row that the rebuild changes: its values before and after; one of them may be None."""
+class RebuiltRow(NamedTuple):
+    """A row before and after the rebuild, as records of its topic.
+
+    Attributes:
+        before: The row that its owner has; None if there is none.
+        after: The rebuilt row, with the values of later deliveries.
+        is_changed: Whether its owner has other values.
+        is_hidden: Whether only its owner knows the row after the rebuild.
+    """
 
     partition: int
     key: bytes
-    before: Row | None
-    after: Row | None
+    before: bytes | None
+    after: bytes | None
+    is_changed: bool
+    is_hidden: bool
 
-    @property
-    def kind(self) -> str:
-        """Return added, removed or changed."""
-        if self.before is None or self.before.is_hidden:
-            return "added"
-        return "removed" if self.after is None or self.after.is_hidden else "changed"
 
-    def columns(self, table: Table) -> dict[str, tuple[Value, Value]]:
-        """Return the columns that differ, with both values."""
-        nothing = (None,) * len(table.columns)
-        before = self.before.values if self.before else nothing
-        after = self.after.values if self.after else nothing
-        return {
-            name: (old, new)
-            for name, old, new in zip(table.column_names, before, after, strict=True)
-            if old != new
-        }
+class _LiveTopic:
+    """How far a partition of the table's topic was read."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.claims = Claims()
 
 
 class Rebuild:
@@ -139,6 +147,7 @@ class Rebuild:
         self._expired_ms = [0] * len(self._states)
         #: Stores with rows that came by a hop and are not written yet.
         self._touched: set[int] = set()
+        self._live = [_LiveTopic() for _ in stores]
 
     @property
     def applied(self) -> int:
@@ -310,28 +319,43 @@ class Rebuild:
 
     # -- comparing
 
-    async def read_live(self, cluster: Cluster, table: Table) -> None:
-        """Read the rows of a table as their owners have them now.
+    def forget_live(self) -> None:
+        """Forget the rows of owners, to read them from the first offset again."""
+        self._live = [_LiveTopic() for _ in self._stores]
+        for store in self._stores:
+            store.drop(_LIVE)
+
+    async def read_live(
+        self, cluster: Cluster, table: Table, ends: Mapping[int, int]
+    ) -> AsyncGenerator[tuple[int, Collection[bytes]]]:
+        """Read on the rows of a table as their owners have them, up to some ends of its topic.
+
+        Yields:
+            A partition, and the keys of rows that were read.
 
         Raises:
             BrokerUnavailable: No broker answered.
             StoreCorrupted: A store could not be written.
         """
         for number, store in enumerate(self._stores):
-            store.drop(_LIVE)
-            claims = Claims()
-            async with aclosing(read_partition(cluster, [table.topic], number)) as batches:
+            live, end = self._live[number], ends.get(number, 0)
+            reading = read_partition(cluster, [table.topic], number, start=live.offset, end=end)
+            async with aclosing(reading) as batches:
                 async for records in batches:
-                    rows = {}
-                    for record in records:
-                        if claims.admit_epoch(epoch_of(record.headers)) and record.key != CLAIM_KEY:
-                            rows[record.key or b""] = record.value
+                    rows = {
+                        record.key or b"": record.value
+                        for record in records
+                        if live.claims.admit_epoch(epoch_of(record.headers))
+                        and record.key != CLAIM_KEY
+                    }
                     store.write({_LIVE: rows}, {})
+                    yield number, rows
+            live.offset = max(live.offset, end)
             if self._states[number].wipes.known:
                 store.purge(_LIVE)  # The topic may still have rows of wiped users.
 
-    def differences(self, table: Table, ends: Sequence[int]) -> Iterator[Difference]:
-        """Yield the rows of a table that the rebuild changes.
+    def rows(self, table: Table, ends: Sequence[int]) -> Iterator[RebuiltRow]:
+        """Yield all rows of a table, rebuilt ones and those of owners.
 
         Args:
             table: The table.
@@ -341,16 +365,13 @@ class Rebuild:
             live = _scan(store, _LIVE, b"")
             rebuilt_rows = self._states[number].rows.of_table(table)
             for key, before, rebuilt in _side_by_side(live, rebuilt_rows):
-                old = None if before is None else decode_row(table, before)
-                new = None if rebuilt is None else decode_row(table, rebuilt)
-                after = adopt(table, old, new, ends)
-                if _content(old) != _content(after):
-                    yield Difference(number, key, old, after)
+                yield combined_row(table, number, key, before, rebuilt, ends)
 
-    def live(self, table: Table, number: int, key: bytes) -> Row | None:
-        """Return a row as its owner has it, as of `read_live`."""
-        value = self._stores[number].get(_LIVE, key)
-        return None if value is None else decode_row(table, value)
+    def row(self, table: Table, number: int, key: bytes, ends: Sequence[int]) -> RebuiltRow:
+        """Return one of these rows, by its partition and key."""
+        before = self._stores[number].get(_LIVE, key)
+        rebuilt = self._states[number].rows.stored(table, key)
+        return combined_row(table, number, key, before, rebuilt, ends)
 
     def close(self) -> None:
         """Close the stores."""
@@ -370,12 +391,46 @@ def _guarded(
         processing.failed(record, error)
 
 
-def _content(row: Row | None) -> Any:  # noqa: ANN401, comparable
-    """Return what a row contains: its values, and those of its parts."""
-    if row is None or row.state is None:
-        return None if row is None else row.values
-    parts = {name: (part.values, part.counts) for name, part in row.state.parts.items()}
-    return (row.values, parts) if parts else None if row.is_hidden else row.values
+def combined_row(
+    table: Table,
+    number: int,
+    key: bytes,
+    before: bytes | None,
+    rebuilt: bytes | None,
+    ends: Sequence[int],
+) -> RebuiltRow:
+    """Return a row of an owner and its rebuilt version, which includes later deliveries."""
+    new = None if rebuilt is None else decode_row(table, rebuilt)
+    if before == rebuilt:
+        return RebuiltRow(number, key, before, rebuilt, False, _is_hidden(new))
+    old = None if before is None else decode_row(table, before)
+    row = adopt(table, old, new, ends)
+    after = None if row is None else encode_row(table, row)
+    is_changed = _content(table, old) != _content(table, row)
+    return RebuiltRow(number, key, before, after, is_changed, _is_hidden(row))
+
+
+def _is_hidden(row: Row | None) -> bool:
+    return row is not None and row.is_hidden
+
+
+def _content(table: Table, row: Row | None) -> Any:  # noqa: ANN401, comparable
+    """Return what a row contains: its values, the times of some of them, and those of its parts."""
+    if row is None:
+        return None
+    values = row.values, [_time_of(table, row, time) for time in table.times]
+    parts = {} if row.state is None else row.state.parts
+    if parts:
+        return values, {name: (part.values, part.counts) for name, part in parts.items()}
+    return None if row.is_hidden else values
+
+
+def _time_of(table: Table, row: Row, time: TimeColumn) -> int | None:
+    """Return when the delivery was signed that gave a column the value that the time refers to."""
+    position = table.index[time.column]
+    stamp = row.stamps[position]
+    is_set = stamp is not None and row.values[position] == time.value
+    return stamp.sent_at_ms if stamp is not None and is_set else None
 
 
 def _scan(store: StateStore, family: Family, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -26,6 +26,7 @@ def system(scratch: Path, module_database: str) -> Iterator[System]:
         HEADWATER_APP="tests.apps.service",
         HEADWATER_TICK_URL=",".join(f"http://127.0.0.1:{free_port()}" for _ in range(2)),
         HEADWATER_TICK_KEY="the-tick-key",
+        HEADWATER_VERIFY_CRON="",
     )
     with opened(system, ("project", "gateway")):
         for part in ("worker", "worker2"):

@@ -98,7 +98,13 @@ ALLOWED = {
         "create schema headwater_rebuilt",
         "drop schema headwater_rebuilt",
     ),
-    "headwater_worker": ("select * from daily_summary", "delete from step_commits"),
+    "headwater_worker": (
+        "select * from daily_summary",
+        "delete from step_commits",
+        "delete from rebuilds",
+        "insert into rebuilds (id, projection, dry_run, state) "
+        "values (gen_random_uuid()::text, 'users', false, 'verified')",
+    ),
 }
 
 

@@ -1,13 +1,11 @@
 """A wipe takes a user's rows out of the rebuilds that Postgres keeps, and no other user's."""
 
-import asyncio
 import json
 
 import psycopg
 import pytest
 
 from headwater.projections.postgres.writes import UPSERTS
-from headwater.projections.rebuilds.rebuilds import ChangedRow, RebuildWork
 from headwater.schemas.codec import encode_row
 from headwater.schemas.tables import CONNECTIONS, Row, Stamp
 
@@ -63,31 +61,3 @@ def test_rows_and_examples_of_the_user_go_and_those_of_others_stay(module_migrat
         connection.execute("delete from wipes")
     assert rows == [(0,), (1,)]
     assert shown == (examples[1:],)
-
-
-def test_a_comparison_that_a_wipe_has_overtaken_is_not_kept(module_migrated: str):
-    row = ChangedRow(0, 0, b'["user_1","garmin"]', b"x", None)
-    counts = {"added": 0, "removed": 1, "changed": 0}
-    wiped = "insert into wipes values ('d', 0, 'w', '{}', now(), null)"
-
-    async def scenario(connection: psycopg.Connection) -> list[bool]:
-        work = RebuildWork(module_migrated, "r")
-        assert await work.begin()
-        try:
-            known = await work.wipes()
-            first = await work.store_comparison(known, [row], counts, [], [1])
-            connection.execute(wiped)
-            return [first, await work.store_comparison(known, [], counts, [], [1])]
-        finally:
-            await work.close()
-
-    with psycopg.connect(module_migrated, autocommit=True) as connection:
-        connection.execute(
-            "insert into rebuilds (id, projection, version, dry_run, state) "
-            "values ('r', 'daily_summary', 2, false, 'building')"
-        )
-        assert asyncio.run(scenario(connection)) == [True, False]
-        kept = connection.execute("select count(*) from rebuild_rows").fetchone()
-        connection.execute("delete from rebuilds")
-        connection.execute("delete from wipes")
-    assert kept == (1,), "the comparison before stays whole"

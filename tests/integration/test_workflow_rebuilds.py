@@ -6,9 +6,11 @@ from typing import Self
 
 import psycopg
 
-from headwater.gateway.builtin.rebuilding.workflows import WorkflowRebuild
+from headwater.gateway.builtin.rebuilding.comparing import Rebuilding
+from headwater.gateway.builtin.rebuilding.projected import ProjectedRows
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.rebuilds.rebuilds import Rebuild, RebuildWork, begin, find, request_state
+from headwater.projections.rebuilds.shadow_tables import ShadowTables
 from headwater.schemas.history import (
     EventReceived,
     InstanceDeleted,
@@ -17,6 +19,7 @@ from headwater.schemas.history import (
     TokenCompleted,
     TokensCreated,
 )
+from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from tests.integration.test_workflow_projection import rows_of
 from tests.integration.test_workflow_projection_kafka import (
@@ -78,7 +81,7 @@ class Operator:
 
     async def __aenter__(self) -> Self:
         self.reader = await PooledReader(self.system.dsn).open()
-        begun = await begin(self.reader, "r-1", "workflows", dry_run=False)
+        begun = await begin(self.reader, "r-1", "workflows")
         assert begun is not None
         self.found = begun
         return self
@@ -87,22 +90,36 @@ class Operator:
         await self.reader.close()
 
     async def carry_out(self, move: str) -> Rebuild:
-        work = RebuildWork(self.system.dsn, "r-1")
+        work = RebuildWork(self.system.dsn, self.found.id)
         try:
             assert await work.begin()
+            projection, dsn = self.system.projection, self.system.dsn
+            tables = ShadowTables(work.connection, self.found.id, topics=projection.topics)
             cluster = Cluster(self.system.bootstrap)
-            async with WorkflowRebuild(
-                cluster, self.system.dsn, self.found, work, self.system.projection
-            ) as rebuild:
-                await getattr(rebuild, move)()
+            rows = ProjectedRows(cluster, dsn, projection, tables, work)
+            appender = Appender(cluster=cluster, client_id="test")
+            await getattr(Rebuilding(self.found, work, tables, rows, appender), move)()
+            await rows.close()
         finally:
             await work.close()
-        result = await find(self.reader, "r-1")
-        assert result is not None
+        return await self.state()
+
+    async def state(self) -> Rebuild:
+        self.found = found = await find(self.reader, self.found.id)
+        assert found is not None
+        return found
+
+    async def verified(self, number: int) -> Rebuild:
+        begun = await begin(self.reader, f"v-{number}", "workflows", verify=True)
+        assert begun is not None
+        before, self.found = self.found, begun
+        result = await self.carry_out("compare")
+        self.found = before
         return result
 
     async def asked(self, state: str, after: str, move: str) -> Rebuild:
         assert await request_state(self.reader, "r-1", state, after=(after,))
+        await self.state()
         return await self.carry_out(move)
 
 
@@ -127,7 +144,7 @@ def of(instance_id: str, rows: list[Row]) -> list[Row]:
 
 
 async def compared(operator: Operator) -> None:
-    result = await operator.carry_out("build")
+    result = await operator.carry_out("compare")
     assert (result.state, result.applied) == ("compared", result.total)
     assert (result.added, result.removed, result.changed) == (1, 1, 4)
     (missing,) = [example for example in result.examples if example.kind == "added"]
@@ -189,7 +206,12 @@ def test_rows_that_were_made_otherwise_are_found_put_right_and_put_back(kafka: s
         async with Operator(system) as operator:
             await compared(operator)
             assert rows_of(migrated) == spoilt
+            verified = await operator.verified(1)
+            assert (verified.state, verified.version) == ("verified", None)
+            assert (verified.added, verified.removed, verified.changed) == (1, 1, 4)
+            assert rows_of(migrated) == spoilt
             await switched(system, operator, log)
+            assert (await operator.verified(2)).examples == ()
             await switched_back(system, operator, spoilt)
             await forgotten(system, log)
 

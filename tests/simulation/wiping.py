@@ -11,7 +11,7 @@ import msgspec
 from typing_extensions import override
 
 from headwater.processors.wipes import SOURCE, TYPE, WipeOrder
-from headwater.schemas.codec import decode, encode
+from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.epochs import CLAIM_KEY
 from headwater.schemas.records import UserForgotten, WebhookReceived
 from headwater.schemas.tables import TABLES, Row
@@ -164,9 +164,9 @@ class WipingWorld(World):
                 rebuild.apply(rebuild.reader.chunk(records))
         return {
             table.name: {
-                difference.after.key: difference.after
-                for difference in rebuild.differences(table, [0] * PARTITIONS)
-                if difference.after is not None
+                (row := decode_row(table, rebuilt.after)).key: row
+                for rebuilt in rebuild.rows(table, [0] * PARTITIONS)
+                if rebuilt.is_changed and rebuilt.after is not None
             }
             for table in TABLES
         }

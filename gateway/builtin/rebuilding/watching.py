@@ -14,7 +14,7 @@ from headwater.gateway.settings.environment import environment
 from headwater.gateway.settings.settings import Settings
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.projector.truncation import pause
-from headwater.projections.rebuilds.rebuilds import Wipes, under_way, wipes_known
+from headwater.projections.rebuilds.rebuilds import Wipes, are_locked, under_way, wipes_known
 from headwater.schemas.errors import StoreUnavailable
 
 #: File with the wipes that existed when the stores in the same folder were created.
@@ -92,6 +92,8 @@ async def carry_out_rebuilds(
                 requested = await under_way(reader)
                 if not requested:
                     await delete_outdated(reader, folder_of(settings))
+                elif await are_locked(reader):
+                    requested = []  # Another projector carries one out.
             pause_s = _POLL_EVERY_S
             for rebuild_id in requested:
                 if not stop.is_set() and await _carry_out(settings, rebuild_id, stop):

@@ -384,7 +384,12 @@ DEEP = "[" * 20_000 + "]" * 20_000
     ("path", "body", "field", "said"),
     [
         ("rebuilds", "{}", "projection", "missing required field"),
-        ("rebuilds", '{"projektion": "users"}', "projektion", "expected projection, dry_run,"),
+        (
+            "rebuilds",
+            '{"projektion": "users"}',
+            "projektion",
+            "expected projection, dry_run,",
+        ),
         ("drain", '{"limt": 5}', "limt", "expected limit, user_id, found limt"),
         ("replays", '{"form": 5}', "form", "partition, from, to, rate, dry_run, found form"),
         ("replays", '{"from": -1}', "from", ">= 0"),

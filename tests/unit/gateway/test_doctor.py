@@ -26,6 +26,19 @@ JOURNEY = {
 }
 
 
+def verified(days: int = 0, **numbers: int) -> dict[str, Any]:
+    return {
+        "projection": "users",
+        "state": "verified",
+        "difference": {"added": 0, "removed": 0, "changed": 0, **numbers},
+        "created_at": (NOW - timedelta(days=days)).isoformat(),
+    }
+
+
+def verification(*rebuilds: dict[str, Any]) -> findings.Finding:
+    return findings.verification(rebuilds, NOW, is_scheduled=True)
+
+
 DEAD = {
     "event_id": "e1",
     "subject": "t-1",
@@ -204,6 +217,14 @@ def test_another_server_in_the_place_of_the_gateway_is_a_finding(answer: object)
         (findings.disk("/data", 1024**3, 2 * 1024**3), "problem", "du -sh /data"),
         (findings.clock({"postgres": 59.0}), "ok", ""),
         (findings.clock({"postgres": -61.0}), "problem", "NTP"),
+        (verification(), "ok", "headwater rebuild --verify"),
+        (verification(verified()), "ok", ""),
+        (verification(verified(days=4)), "warning", "headwater rebuild --verify"),
+        (findings.verification([verified(days=4)], NOW, is_scheduled=False), "ok", ""),
+        (verification(verified(removed=1)), "problem", "headwater rebuild users, then"),
+        (verification(verified(), verified(removed=1)), "ok", ""),
+        (verification({**verified(), "state": "switched"}, verified(changed=1)), "ok", "--verify"),
+        (verification({**verified(), "state": "building"}, verified(added=1)), "problem", "users"),
         (findings.certificates({}, NOW), "ok", ""),
         (findings.certificates({"kafka": NOW + timedelta(days=22)}, NOW), "ok", ""),
         (findings.certificates({"kafka": NOW + timedelta(days=20)}, NOW), "warning", "renew"),

@@ -291,6 +291,31 @@ def test_a_rebuild_is_asked_for_and_shown_with_what_differs(
     assert "changed\tu/garmin\tsteps\t1\t2" in result.stdout
 
 
+VERIFIED = {**REBUILD, "id": "v1", "state": "verified", "version": None}
+EQUAL = {**VERIFIED, "difference": {"added": 0, "removed": 0, "changed": 0, "examples": []}}
+
+
+def test_a_verification_fails_if_rows_differ_and_says_how_to_repair_them():
+    result, requested = run(rebuild, {"/admin/rebuilds": VERIFIED}, "--verify", "daily_summary")
+    assert result.exit_code == 1
+    assert requested[0].body == {"projection": "daily_summary", "verify": True}
+    assert "0 rows missing in Postgres, 0 that should not be there, 1 with" in result.output
+    assert "headwater rebuild daily_summary" in result.output
+    assert "changed\tu/garmin\tsteps\t1\t2" in result.stdout
+    result, _ = run(rebuild, {"/admin/rebuilds": EQUAL}, "--verify", "daily_summary")
+    assert result.exit_code == 0
+    assert "daily_summary: the rows in Postgres equal those in Kafka" in result.output
+
+
+def test_all_projections_are_verified_one_after_the_other():
+    answer = {**EQUAL, "projections": ["users", "workflows"]}
+    result, requested = run(rebuild, {"/admin/rebuilds": answer}, "--verify", "--json")
+    assert result.exit_code == 0
+    assert [item["state"] for item in json.loads(result.stdout)] == ["verified"] * 2
+    bodies = [item.body for item in requested if item.body]
+    assert [body["projection"] for body in bodies] == ["users", "workflows"]
+
+
 def test_a_rebuild_for_programs_is_what_the_route_answers():
     result, _ = run(rebuild, {PATH: REBUILD}, "--show", "b1", "--json")
     assert json.loads(result.stdout) == REBUILD
@@ -302,6 +327,7 @@ def test_a_rebuild_for_programs_is_what_the_route_answers():
         (rebuild, (), "expected one of PROJECTION"),
         (rebuild, ("daily_summary", "--switch", "b1"), "expected one of PROJECTION"),
         (rebuild, ("--switch", "b1", "--dry-run"), "expected --dry-run with a PROJECTION"),
+        (rebuild, ("--switch", "b1", "--verify"), "expected --verify with a PROJECTION or alone"),
         (replay, ("--follow", "r1", "--user", "u"), "found user_id as well"),
         (prune, ("--follow", "p1", "--workflow", "order"), "found workflow as well"),
         (replay, ("--rate", "0"), "--rate"),

@@ -13,7 +13,7 @@ from headwater.processors.providers.provider import Placement
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
 from headwater.schemas.records import RowRebuilt, Stamp, WebhookReceived
-from headwater.schemas.tables import DAILY_SUMMARY, TABLES, Row, Table
+from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, TABLES, Row, Table
 from headwater.schemas.topics import EVENTS, WEBHOOKS
 from headwater.streams.kafka.records import Incoming, partition_of
 from headwater.streams.pipeline.rebuild_reader import (
@@ -22,7 +22,7 @@ from headwater.streams.pipeline.rebuild_reader import (
     RawDelivery,
     RebuildReader,
 )
-from headwater.streams.pipeline.rebuilding import Rebuild
+from headwater.streams.pipeline.rebuilding import Rebuild, combined_row
 from tests.e2e.deliveries import mixed
 from tests.fakes.memory_store import MemoryStore
 from tests.oracle import fold
@@ -68,12 +68,9 @@ def made(rebuild: Rebuild) -> dict[str, dict[tuple[str, ...], Row]]:
 
 
 def rows_of(rebuild: Rebuild, table: Table) -> dict[tuple[str, ...], Row]:
-    rows = [difference.after for difference in rebuild.differences(table, [0] * PARTITIONS)]
-    return {
-        row.key: msgspec.structs.replace(row, state=None)
-        for row in rows
-        if row is not None and not row.is_hidden
-    }
+    values = [rebuilt.after for rebuilt in rebuild.rows(table, [0] * PARTITIONS)]
+    rows = [decode_row(table, value) for value in values if value is not None]
+    return {row.key: msgspec.structs.replace(row, state=None) for row in rows if not row.is_hidden}
 
 
 @pytest.mark.parametrize("cut", [1, 7, 1_000])
@@ -173,3 +170,31 @@ def test_an_owner_takes_a_row_that_was_made_again_and_says_so(rebuilt: Row | Non
     assert answer.key == key
     result = None if answer.value is None else decode_row(DAILY_SUMMARY, answer.value)
     assert result == rebuilt
+
+
+def closed(offset: int) -> Row:
+    """A connection that a delivery has closed, at its own time."""
+    values = {"user_id": "user_1", "active": False}
+    return merge(None, RowUpdate(CONNECTIONS, ("t-1",), values, stamp(offset)))
+
+
+@pytest.mark.parametrize(
+    ("table", "held", "rebuilt", "is_changed"),
+    [
+        (DAILY_SUMMARY, row(100, 3), row(100, 3), False),
+        (DAILY_SUMMARY, row(100, 3), row(100, 4), False),
+        (DAILY_SUMMARY, row(100, 3), row(200, 3), True),
+        (DAILY_SUMMARY, None, row(100, 3), True),
+        (DAILY_SUMMARY, row(100, 3), None, True),
+        (DAILY_SUMMARY, row(100, 12), None, False),
+        (CONNECTIONS, closed(3), closed(4), True),
+    ],
+)
+def test_a_row_differs_in_what_readers_see(
+    table: Table, held: Row | None, rebuilt: Row | None, is_changed: bool
+) -> None:
+    before, after = (None if item is None else encode_row(table, item) for item in (held, rebuilt))
+    combined = combined_row(table, 0, b"key", before, after, [10] * PARTITIONS)
+    assert combined.is_changed == is_changed
+    expected = held if held == row(100, 12) else rebuilt
+    assert combined.after == (None if expected is None else encode_row(table, expected))

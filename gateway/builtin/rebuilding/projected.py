@@ -1,17 +1,19 @@
-"""Rebuild the workflow projection: project the histories again into separate tables.
+"""Rows that the projector's code makes from a topic: all workflows, or one verified table.
 
-A switch builds the tables again from the current histories, so it includes everything since the
-comparison. The rows exist only in Postgres, so nothing is published.
+For workflows, these are the right rows, because they exist only in Postgres. For a table, they are
+those that the owners have published: comparing with them finds rows that were changed by hand or
+written wrongly, but not rows that owners computed wrongly.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Final, Self
+from typing import Final
 
+from headwater.gateway.builtin.rebuilding.progress import TableProgress
 from headwater.projections.projector.projection import Batch, Projection, Span
 from headwater.projections.projector.store import AppliedPosition, Store
-from headwater.projections.rebuilds.rebuilds import Rebuild, RebuildWork
-from headwater.projections.rebuilds.shadow_tables import SCHEMA, ShadowTables
+from headwater.projections.rebuilds.rebuilds import RebuildWork
+from headwater.projections.rebuilds.shadow_tables import SCHEMA, Offsets, ShadowTables
 from headwater.schemas.errors import NewerSchema
 from headwater.schemas.newer import newer_schema_message, readable
 from headwater.streams.clock import now_ms
@@ -19,71 +21,72 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.readers import read_partition
 
 #: Records that may be left to read while the projector is paused.
-_LEFT_FOR_THE_LOCK: Final = 4_000
-_PASSES: Final = 10
+LEFT_FOR_THE_LOCK: Final = 4_000
+PASSES: Final = 10
 
 
-class WorkflowRebuild:
-    """Carries out the phases of the workflow projection's rebuild."""
+class ProjectedRows:
+    """Rows of the single topic of a projection; an implementation of `RightRows`.
+
+    Args:
+        cluster: The cluster.
+        dsn: The database.
+        projection: The projection, with one topic.
+        tables: The shadow tables.
+        work: The rebuild.
+        progress: Progress of the table's topic; None for workflows, whose rows need no other topic.
+    """
+
+    webhook_ends: Sequence[int] = ()
 
     def __init__(
         self,
         cluster: Cluster,
         dsn: str,
-        row: Rebuild,
-        work: RebuildWork,
         projection: Projection,
+        tables: ShadowTables,
+        work: RebuildWork,
+        progress: TableProgress | None = None,
     ) -> None:
-        self._work = work
         self._cluster = cluster
         self._projection = projection
         (self._topic,) = projection.topics
-        self._tables = ShadowTables(work.connection, row.id)
+        self._tables = tables
+        self._work = work
+        self._progress = progress
         self._store = Store(dsn, projection=projection, clock=now_ms, schemas=[SCHEMA])
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
+        """Disconnect."""
         await self._store.close()
 
-    async def build(self) -> None:
-        """Build the rows again, and compare them with the current ones."""
-        await self._follow()
-        async with self._tables.paused_projection() as ends:
-            await self._compare(ends)
+    async def begin(self) -> None:
+        """Wait for the owners to adopt rows of an earlier switch, and for the projector."""
+        if self._progress is not None:
+            await self._progress.note_wipes()
+            await self._progress.pipeline_arrives()
+            await self._progress.projector_arrives()
 
-    async def switch(self) -> None:
-        """Replace the current rows with those that differ."""
-        await self._follow()
-        async with self._tables.paused_projection() as ends:
-            await self._compare(ends)
-            await self._tables.put(back=False)
-            await self._work.end("switched")
-
-    async def switch_back(self) -> None:
-        """Restore the old rows, except those that have changed since."""
-        async with self._tables.paused_projection():
-            await self._tables.put(back=True)
-            await self._work.end("switched_back")
-
-    async def _compare(self, ends: Mapping[int, int]) -> None:
-        """Compare both sets of tables at these ends, then drop the new ones."""
-        await self._read_up_to(ends)
-        counts, examples = await self._tables.compare()
-        await self._work.store_counts(counts, examples, [ends[number] for number in sorted(ends)])
-        await self._tables.drop()
-
-    async def _follow(self) -> None:
-        """Create the tables, and read until they have almost caught up with the current ones."""
+    async def fill(self) -> None:
+        """Create the tables, and read until they have almost caught up with the serving ones."""
         await self._tables.make()
-        for _ in range(_PASSES):
+        for _ in range(PASSES):
             ends = await self._tables.ends()
-            if sum(ends.values()) - await self._read_up_to(ends) <= _LEFT_FOR_THE_LOCK:
+            total = sum(ends[self._topic].values())
+            if total - await self._read_up_to(ends) <= LEFT_FOR_THE_LOCK:
                 break
 
-    async def _read_up_to(self, ends: Mapping[int, int]) -> int:
+    async def is_current(self) -> bool:
+        """Return whether no user was wiped since `begin`."""
+        return self._progress is None or not await self._progress.has_new_wipes()
+
+    async def read_up_to(self, ends: Offsets) -> None:
+        """Complete the shadow tables up to these offsets."""
+        await self._read_up_to(ends)
+
+    async def _read_up_to(self, offsets: Offsets) -> int:
         """Read up to these ends; return the sum of all offsets before."""
+        ends = offsets[self._topic]
         positions = await self._store.positions([(self._topic, number) for number in sorted(ends)])
         before = done = sum(position.next_offset for position in positions.values())
         total = sum(ends.values())
