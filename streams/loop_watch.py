@@ -29,6 +29,8 @@ _SUSPECT_S: Final = BLOCKED_S / 2
 #: Frames of a stack that are logged, the innermost ones.
 _FRAMES_MAX: Final = 12
 _PATH_SHOWN: Final = 100
+#: Segments of a path that are logged.
+_SEGMENTS_SHOWN: Final = 2
 
 
 class Blocked(NamedTuple):
@@ -151,4 +153,7 @@ def _request_of(frame: FrameType) -> str:
     scope = frame.f_locals.get("scope")
     if not isinstance(scope, dict) or scope.get("type") != "http":
         return ""
-    return f"{scope.get('method', '')} {str(scope.get('path', ''))[:_PATH_SHOWN]!a}"
+    # Further segments may name a person.
+    _, *segments = str(scope.get("path", "")).split("/", _SEGMENTS_SHOWN + 1)
+    shown = "/".join(["", *segments[:_SEGMENTS_SHOWN], *("..." for _ in segments[_SEGMENTS_SHOWN:])])
+    return f"{scope.get('method', '')} {shown[:_PATH_SHOWN]!a}"

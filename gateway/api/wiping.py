@@ -63,6 +63,21 @@ class Wiped(msgspec.Struct, frozen=True, kw_only=True):
     still_connected: tuple[str, ...] = ()
 
 
+#: What the route does.
+_DESCRIPTION: Final = (
+    "Ends the user's connections at Terra, for which it waits some seconds: "
+    "`still_connected` names those that Terra did not confirm, so disconnect them in Terra's "
+    "dashboard, or repeat the wipe. Then it deletes what exists of the user: rows, deliveries, "
+    "dead letters, parked deliveries, files of lab reports, and workflow instances whose "
+    "params name the user in `user_id`. Duplicates of deleted deliveries are still detected. "
+    "For 30 days, other deliveries that name the user or a wiped connection are skipped "
+    "(`wiped`) and stored nowhere, until an `auth` that was signed after the wipe. Once "
+    "requested, a wipe is carried out even if processes crash. 202 means that it is not "
+    "complete yet: get the wipe by its id. Requesting it again is safe, and starts over. "
+    "Topics lose the bytes when they are compacted."
+)
+
+
 def wipe_routes(reader: PooledReader, wiping: Wiping, terra: Terra) -> list[HTTPRouteHandler]:
     """Return the routes that wipe a user and report the progress."""
 
@@ -110,16 +125,7 @@ def wipe_routes(reader: PooledReader, wiping: Wiping, terra: Terra) -> list[HTTP
         audit="users.wipe",
         status_code=200,
         summary="Delete everything about a user",
-        description="Ends the user's connections at Terra, for which it waits some seconds: "
-        "`still_connected` names those that Terra did not confirm, so disconnect them in Terra's "
-        "dashboard, or repeat the wipe. Then it deletes what exists of the user: rows, deliveries, "
-        "dead letters, parked deliveries, files of lab reports, and workflow instances whose "
-        "params name the user in `user_id`. Duplicates of deleted deliveries are still detected. "
-        "For 30 days, other deliveries that name the user or a wiped connection are skipped "
-        "(`wiped`) and stored nowhere, until an `auth` that was signed after the wipe. Once "
-        "requested, a wipe is carried out even if processes crash. 202 means that it is not "
-        "complete yet: get the wipe by its id. Requesting it again is safe, and starts over. "
-        "Topics lose the bytes when they are compacted.",
+        description=_DESCRIPTION,
         responses={
             202: ResponseSpec(Wiped, generate_examples=False, description="It is in progress."),
             **problem_responses("invalid_parameter", "broker_unavailable", "store_unavailable"),
