@@ -251,8 +251,7 @@ class LabUpload(msgspec.Struct):
     content_type: str | None = None
     #: Bytes of the file.
     size: int | None = None
-    #: pending, submitted, failed:<HTTP status>, failed:network, failed:terra_not_configured,
-    #: failed:no_report (24 hours after submitted), parsed or failed:<Terra's code>.
+    #: pending, submitted, parsed, or failed:<HTTP status, network, no_report or Terra's code>.
     terra_status: str | None = None
     #: Terra's id of the upload, which its report contains.
     terra_upload_id: str | None = None

@@ -155,5 +155,6 @@ def _request_of(frame: FrameType) -> str:
         return ""
     # Further segments may name a person.
     _, *segments = str(scope.get("path", "")).split("/", _SEGMENTS_SHOWN + 1)
-    shown = "/".join(["", *segments[:_SEGMENTS_SHOWN], *("..." for _ in segments[_SEGMENTS_SHOWN:])])
+    more = ["..."] if len(segments) > _SEGMENTS_SHOWN else []
+    shown = "/".join(["", *segments[:_SEGMENTS_SHOWN], *more])
     return f"{scope.get('method', '')} {shown[:_PATH_SHOWN]!a}"

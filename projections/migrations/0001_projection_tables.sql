@@ -266,7 +266,7 @@ comment on column lab_uploads.storage_key is 'Key of the file in blob storage.';
 comment on column lab_uploads.original_name is 'The file''s name, as it was uploaded.';
 comment on column lab_uploads.content_type is 'The MIME type of the file.';
 comment on column lab_uploads.size is 'Bytes of the file.';
-comment on column lab_uploads.terra_status is 'pending, submitted, failed:<HTTP status>, failed:network, failed:terra_not_configured, failed:no_report (24 hours after submitted), parsed or failed:<Terra''s code>.';
+comment on column lab_uploads.terra_status is 'pending, submitted, parsed, or failed:<HTTP status, network, no_report or Terra''s code>.';
 comment on column lab_uploads.terra_upload_id is 'Terra''s id of the upload, which its report contains.';
 comment on column lab_uploads.terra_response is 'Terra''s response to the submitted file.';
 comment on column lab_uploads.created_at is 'When it was uploaded.';

@@ -52,7 +52,7 @@ def test_a_block_is_reported_with_the_request_and_the_callback() -> None:
     asyncio.run(scenario())
     (result, *_) = reported
     assert result.seconds >= BLOCKED_S
-    assert result.where.startswith("POST '/admin/user\\n/.../...': ")
+    assert result.where.startswith("POST '/admin/user\\n/...': ")
     assert "block_until < " in result.where
     assert "application" in result.where
     assert max(late) >= result.seconds
