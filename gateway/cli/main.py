@@ -38,6 +38,7 @@ EXTRAS: Final = {
     "server": (
         "aiokafka",
         "cramjam",
+        "fastavro",
         "faust",
         "granian",
         "jinja2",
