@@ -42,6 +42,7 @@ EXTRAS: Final = {
     "server": (
         "aiokafka",
         "cramjam",
+        "fastavro",
         "faust",
         "granian",
         "jinja2",
