@@ -134,7 +134,7 @@ EXAMPLES: Final[dict[str, tuple[dict[str, Any], str, str, tuple[str, ...]]]] = {
     "connection error": (about("connection_error", status="warning"),
                          "skipped", "connection_error", ()),
     "activity": (about("activity", data=[RUN]), "processed", "",
-                 ("activities user_nia polar 2026-06-19T17:00:00.000Z",)),
+                 ("activities user_nia polar 2026-06-19T17:00:00.000Z 9a9a",)),
     "body": (about("body", data=[BODY]), "processed", "",
              ("biomarkers_raw user_nia polar_body 2026-06-19 weight_kg",
               "biomarkers_raw user_nia polar_body 2026-06-19 body_fat_percent")),

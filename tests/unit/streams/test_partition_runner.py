@@ -472,7 +472,9 @@ def test_memory_is_what_the_log_says_after_an_operator_wrote_in_between():
         # What is decided next merges into the row that the log has.
         third = received(
             event_id="e3", sent_at_ms=NOW + 2, reference="user_1",
-            body=DAILY.replace(b'"steps": 100', b'"floors": 3'),
+            body=DAILY.replace(b'"steps": 100', b'"floors": 3').replace(
+                b'"metadata": {"start_time": "2026-07-01T00:00:00+01:00"}', b'"date": "2026-07-01"'
+            ),
         )  # fmt: skip
         before = log.newest()[row]
         await agent.process(Batch(raw(third, 2)))
