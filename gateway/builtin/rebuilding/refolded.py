@@ -99,6 +99,8 @@ class RefoldedRows:
 
     async def begin(self) -> None:
         """Read all deliveries; wait for the pipeline and the projector to have processed them."""
+        # Those of a killed process may have rows of users who were wiped since.
+        await self._tables.drop()
         await self._progress.note_wipes()
         ends = await self._progress.ends(WEBHOOKS)
         self.webhook_ends = [ends[number] for number in sorted(ends)]
@@ -119,7 +121,6 @@ class RefoldedRows:
 
     async def fill(self) -> None:
         """Create the tables, and write all rows, including what owners have now."""
-        await self._tables.drop()
         await self._tables.make()
         self._number = 0
         self._rebuild.forget_live()
