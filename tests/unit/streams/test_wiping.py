@@ -9,7 +9,7 @@ import pytest
 from headwater.processors.providers.provider import Placement
 from headwater.processors.wipes import FORGET, SOURCE, TYPE, ForgetParams, WipeOrder, digest
 from headwater.schemas import tables
-from headwater.schemas.codec import decode
+from headwater.schemas.codec import decode, decode_row
 from headwater.schemas.history import StartRun
 from headwater.schemas.records import EffectDecided, UserForgotten, WebhookReceived
 from headwater.schemas.topics import (
@@ -269,9 +269,9 @@ def test_a_rebuild_knows_since_when_a_user_is_accepted_in_whatever_order_it_read
         rebuild.note_accepted(home, map(read_back, on(accepted, WIPES)))
         for number in order:
             rebuild.apply(rebuild.reader.chunk(log[number]))
-        differences = rebuild.differences(tables.DAILY_SUMMARY, [0] * 4)
-        (row,) = [difference.after for difference in differences]
-        assert row is not None
+        (rebuilt,) = rebuild.rows(tables.DAILY_SUMMARY, [0] * 4)
+        assert rebuilt.after is not None
+        row = decode_row(tables.DAILY_SUMMARY, rebuilt.after)
         assert row.values[tables.DAILY_SUMMARY.index["steps"]] == 200
         assert row == intake.states[home].rows.get(tables.DAILY_SUMMARY, row.key)
 
