@@ -123,7 +123,8 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
     streams = EventStreams()
     service = _workflow_service(settings, ports.workflows, limited, streams)
-    watching = ports.reader.with_own_pool()
+    # Health checks and streams do not wait for other reads, nor these for them.
+    watching, following = ports.reader.with_own_pool(), ports.reader.with_own_pool()
     watch = _loop_watch(metrics)
     receivers: dict[str, Receiver] = {}
     posted = webhook_sources(sources)
@@ -145,7 +146,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             *(_receiving(receiver, path) for path, receiver in receivers.items() if path != _ROOT),
             _at_root(Home(_VERSION, tuple(receivers)), receivers.get(_ROOT)),
             _any_other_source(", ".join(source.name for source in posted)),
-            read_routes(ports.reader, callers, streams),
+            read_routes(ports.reader, following, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
             *_operators_routes(settings, ports, providers_of(sources), limited),
             _console(settings, ports.clock, report_refusal, limited),
@@ -155,7 +156,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             *service.routers(),
             *_deployments(settings, ports.workflows, service, limited),
         ],
-        lifespan=[lambda _app: _running(ports, service, watching, watch, metrics)],
+        lifespan=[lambda _app: _running(ports, service, (watching, following), watch, metrics)],
         middleware=[whole_parameters, auditing],
         before_send=[add_headers],
         after_exception=[record_unmatched(report_refusal)],
@@ -298,7 +299,7 @@ def _loop_watch(metrics: Metrics) -> LoopWatch:
 async def _running(
     ports: Ports,
     service: WorkflowService,
-    watching: PooledReader,
+    own_pools: Sequence[PooledReader],
     watch: LoopWatch,
     metrics: Metrics,
 ) -> AsyncIterator[None]:
@@ -311,7 +312,7 @@ async def _running(
             exits.push_async_callback(log.stop)
         exits.push_async_callback(ports.replays.stop)
         exits.push_async_callback(ports.wiping.log.stop)
-        for reader in (ports.reader, watching):
+        for reader in (ports.reader, *own_pools):
             await reader.open()
             exits.push_async_callback(reader.close)
         await exits.enter_async_context(service.lifespan())

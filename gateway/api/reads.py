@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
@@ -22,8 +23,14 @@ from headwater.gateway.api.request_parameters import moment_of, with_checked_par
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.row_streams import RowChanges, RowStreams, change_of
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.deliveries.sync import SYNCED, SyncPage, changes, progress
-from headwater.projections.postgres.connections import PAGE_MAX
+from headwater.projections.deliveries.sync import (
+    SYNCED,
+    SyncPage,
+    changes,
+    progress,
+    users_changed,
+)
+from headwater.projections.postgres.connections import PAGE_MAX, PooledReader
 from headwater.projections.projector.store import SYNC_KEPT_DAYS
 from headwater.schemas.errors import HeadwaterError
 
@@ -90,9 +97,19 @@ Limit = Annotated[
 _USER_CHARS: Final = 512
 
 
-def read_routes(reader: Reader, callers: Callers, streams: EventStreams) -> Router:
-    """Return the router of the sync route."""
-    row_streams = RowStreams(RowChanges(lambda: progress(reader)), streams)
+def read_routes(
+    reader: Reader, following: PooledReader, callers: Callers, streams: EventStreams
+) -> Router:
+    """Return the router of the sync route.
+
+    Args:
+        reader: Reads Postgres.
+        following: Reads Postgres for streams.
+        callers: Guards.
+        streams: All open streams.
+    """
+    row_changes = RowChanges(lambda: progress(following), partial(users_changed, following))
+    row_streams = RowStreams(row_changes, streams)
 
     @get(
         "/sync",
@@ -119,18 +136,25 @@ def read_routes(reader: Reader, callers: Callers, streams: EventStreams) -> Rout
             )
         streams_rows = request.accept.best_match(_MEDIA_TYPES) == MEDIA_TYPE
         if streams_rows:
-            streams.require_capacity()
+            streams.require_capacity(owner)
             cursor = last_event_id or cursor
         cursor, moment = _beginning(cursor, since)
 
         async def page_after(cursor: str | None) -> SyncPage:
             return await changes(
-                reader, after=cursor, since=moment, limit=limit, user_id=owner, table=table
+                following if streams_rows else reader,
+                after=cursor,
+                since=moment,
+                limit=limit,
+                user_id=owner,
+                table=table,
             )
 
         page = await page_after(cursor)
         if streams_rows:
-            return row_streams.response(page, page_after, lambda: callers.still_admits(request))
+            return row_streams.response(
+                page, page_after, lambda: callers.still_admits(request), owner
+            )
         return _response(request, page, page_after)
 
     return Router(

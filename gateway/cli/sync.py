@@ -67,6 +67,10 @@ class SyncFailed(click.ClickException):
     """The copy could not be brought up to date; the message is one line."""
 
 
+class SyncUnavailable(SyncFailed):
+    """The server did not answer, or could not, in all attempts."""
+
+
 class CursorExpired(Exception):
     """The server no longer knows what changed since the cursor; the copy has to start over."""
 
@@ -210,7 +214,8 @@ class Mirror:
         problem = answer.problem
         if problem.get("code") == "cursor_expired":
             raise CursorExpired
-        raise SyncFailed(
+        failure = SyncUnavailable if answer.status in _TRANSIENT else SyncFailed
+        raise failure(
             f"{answer.url} answered {answer.status} {problem.get('code', '')}: "
             f"{problem.get('detail') or answer.body[:200].decode(errors='replace')}"
         )
@@ -234,7 +239,7 @@ class Mirror:
                 self._report(f"{problem}; trying again in {pause_s:g} s")
                 self._sleep(pause_s)
                 wait_s *= 2
-        raise SyncFailed(problem)
+        raise SyncUnavailable(problem)
 
     def _write(
         self, database: sqlite3.Connection, name: str, rows: Sequence[Mapping[str, Any]]
@@ -350,7 +355,7 @@ def _stored(value: object) -> object:
 )
 @click.option("--table", help="Only the rows of this table. Default: all tables.")
 @click.option(
-    "--follow", is_flag=True, help="Go on: copy what changes within a second, until interrupted."
+    "--follow", is_flag=True, help="Continue: copy changes within a second, until interrupted."
 )
 @click.option("--key", help="The readers' key. Default: HEADWATER_READ_KEY.")
 @click.option("--token", help="A user's token, instead of the key: only this user's rows.")
@@ -397,5 +402,8 @@ def _follow(mirror: Mirror, api: Api, table: str | None) -> None:
         except ClientError as error:
             say(f"{explained(error.code, error.detail)}; continuing")
         time.sleep(_REOPEN_S)
-        # It waits for the server, and starts over if the cursor has expired.
-        mirror.sync()
+        try:
+            # It starts over if the cursor has expired.
+            mirror.sync()
+        except SyncUnavailable as error:
+            say(f"{error.message}; continuing")

@@ -156,6 +156,28 @@ _CHANGES_OF_USER: Final = {
 }
 
 
+#: Users of a change that are told apart.
+_USERS_MAX: Final = 1_000
+
+
+def _users_changed_query() -> bytes:
+    """Return the query of users with changed rows; of deletions, it returns null for any user."""
+    part = sql.SQL(
+        "select user_id from {}"
+        " where changed_in >= %(since)s::xid8 and changed_in < %(before)s::xid8"
+    )
+    parts = [part.format(sql.Identifier(table.name)) for table in ALL_TABLES]
+    deleted = sql.SQL(
+        "select null from deletions"
+        " where deleted_in >= %(since)s::xid8 and deleted_in < %(before)s::xid8"
+    )
+    union = sql.SQL(" union ").join([*parts, deleted])
+    return (union + sql.SQL(" limit %(limit)s")).as_bytes(None)
+
+
+_USERS_CHANGED: Final = _users_changed_query()
+
+
 async def changes(
     reader: PooledReader,
     *,
@@ -206,6 +228,26 @@ async def progress(reader: PooledReader) -> Progress:
     async with reader.connection() as connection:
         result = await connection.execute(statement("sync_progress"), {"topics": topics})
         return msgspec.convert(await result.fetchone(), Progress)
+
+
+async def users_changed(reader: PooledReader, since: str, before: str) -> frozenset[str] | None:
+    """Return whose rows some transactions have written or deleted.
+
+    Args:
+        reader: Reads Postgres.
+        since: The first transaction.
+        before: The transaction after the last one.
+
+    Returns:
+        The users; None if they may be all users: there are many, or a user was wiped.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    parameters = {"since": since, "before": before, "limit": _USERS_MAX + 1}
+    rows = await reader.answers(_USERS_CHANGED, **parameters)
+    users = frozenset(row["user_id"] for row in rows)
+    return None if len(rows) > _USERS_MAX or None in users else users
 
 
 async def _database_state(connection: AsyncConnection[DictRow], epoch: str) -> _DatabaseState:

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import psycopg
@@ -23,6 +24,7 @@ from headwater.projections.deliveries.sync import (
     SyncPage,
     changes,
     progress,
+    users_changed,
 )
 from headwater.projections.errors import CursorExpired, InvalidCursor
 from headwater.projections.postgres.binary_rows import BinaryRows, BinaryRowsDumper, array_of
@@ -163,7 +165,10 @@ def test_a_transaction_that_ends_late_is_not_skipped(migrated: str):
 def test_a_stream_has_a_transaction_that_ends_late(migrated: str):
     async def scenario(system: System) -> None:
         streams = EventStreams()
-        rows = RowStreams(RowChanges(lambda: progress(system.reader)), streams)
+        changes_seen = RowChanges(
+            lambda: progress(system.reader), partial(users_changed, system.reader)
+        )
+        rows = RowStreams(changes_seen, streams)
 
         async def admits() -> bool:
             return True
@@ -190,6 +195,31 @@ def test_a_stream_has_a_transaction_that_ends_late(migrated: str):
         users = [json.loads(message.data)["row"]["user_id"] for message in messages]
         assert users == ["slow", "quick"]
         assert (await system.page(messages[-1].id)).tables["daily_summary"] == []
+
+    in_a_system(migrated, scenario)
+
+
+def test_a_change_names_its_users(migrated: str):
+    async def scenario(system: System) -> None:
+        async def changed(since: str) -> frozenset[str] | None:
+            return await users_changed(
+                system.reader, since, (await progress(system.reader)).horizon
+            )
+
+        start = (await progress(system.reader)).horizon
+        await apply(system.store, [day("u1", "2026-01-01"), day("u2", "2026-01-01")])
+        middle = (await progress(system.reader)).horizon
+        await apply(system.store, [day("u3", "2026-01-01")])
+        assert await changed(start) == {"u1", "u2", "u3"}
+        assert await changed(middle) == {"u3"}
+        later = (await progress(system.reader)).horizon
+        assert await changed(later) == frozenset()
+        await apply(system.store, [day("u4", "2026-01-01")])
+        removed = day("u4", "2026-01-01")
+        removed.value = None
+        await apply(system.store, [removed])
+        # A deletion may be that of a wiped user, whose name is not kept.
+        assert await changed(later) is None
 
     in_a_system(migrated, scenario)
 
