@@ -21,8 +21,8 @@ from headwater.schemas.tables import BIOMARKERS, DAILY_SUMMARY, Row, Table, Valu
 #: Columns with their stamps.
 Composed: TypeAlias = dict[str, tuple[Value, Stamp]]
 
-#: Parts of a row that are kept, those of the latest deliveries. A day has a few sleeps, each in a
-#: few versions; a cuff that measures every five minutes has 288 samples.
+#: Parts of a row that are kept: those that nothing has replaced, of the latest deliveries. A day
+#: has a few sleeps, each in a few versions; a cuff that measures every five minutes, 288 samples.
 PARTS_MAX: Final = {DAILY_SUMMARY: 32, BIOMARKERS: 288}
 #: Id of the part with a sender's own mean of the day, which counts where there are no samples.
 SENT_MEAN: Final = "mean"
@@ -75,7 +75,11 @@ def with_parts(
         merged[name] = part if current is None else _later(current, part)
     most = PARTS_MAX.get(table, 0)
     if len(merged) > most:
-        kept = sorted(merged, key=lambda name: (merged[name].stamp.order, name))[-most:]
+        # Replaced ones go first: they set nothing.
+        kept = sorted(
+            merged,
+            key=lambda name: (merged[name].replaced is None, merged[name].stamp.order, name),
+        )[-most:]
         merged = {name: merged[name] for name in kept}
     return parts if merged == parts else merged
 

@@ -123,7 +123,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
     streams = EventStreams()
     service = _workflow_service(settings, ports.workflows, limited, streams)
-    # Health checks and streams do not wait for other reads, nor these for them.
+    # For health checks and for streams, which do not wait for other reads, nor these for them.
     watching, following = ports.reader.with_own_pool(), ports.reader.with_own_pool()
     watch = _loop_watch(metrics)
     receivers: dict[str, Receiver] = {}
@@ -171,9 +171,8 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             new_request_id=ports.new_request_id,
         ),
     )
-    app.state[WRONG_KEYS] = WrongKeys(peer_of, lambda: ports.clock() / 1000)
-    app.state[_SERVICE] = service
-    app.state[LOOP_WATCH] = watch
+    wrong_keys = WrongKeys(peer_of, lambda: ports.clock() / 1000)
+    app.state.update({WRONG_KEYS: wrong_keys, _SERVICE: service, LOOP_WATCH: watch})
     return app
 
 

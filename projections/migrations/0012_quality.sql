@@ -32,16 +32,16 @@ begin atomic
             o.rejected_fields_total
         from webhook_outcomes o
         left join terra_connections c on c.terra_user_id = o.subject
-        where o.received_at >= first_week at time zone 'UTC'
+        where o.received_at >= first_week::timestamp at time zone 'UTC'
     ),
     copies as (
         select d.event_id, d.received_at as at
         from duplicates d
-        where d.received_at >= first_week at time zone 'UTC'
+        where d.received_at >= first_week::timestamp at time zone 'UTC'
         union all
         select a.event_id, a.at
         from request_answers a
-        where a.code = 'duplicate' and a.at >= first_week at time zone 'UTC'
+        where a.code = 'duplicate' and a.at >= first_week::timestamp at time zone 'UTC'
     ),
     -- A day counts once for every week in which a late delivery set a value of it.
     late as (
@@ -54,8 +54,8 @@ begin atomic
         from daily_summary d
         cross join lateral json_array_elements(d.column_sources -> 'deliveries') as s (delivery)
         left join webhook_outcomes o on o.event_id = s.delivery ->> 'event_id'
-        where d.updated_at >= first_week at time zone 'UTC'
-          and (s.delivery ->> 'sent_at')::timestamptz >= first_week at time zone 'UTC'
+        where d.updated_at >= first_week::timestamp at time zone 'UTC'
+          and (s.delivery ->> 'sent_at')::timestamptz >= first_week::timestamp at time zone 'UTC'
           and (s.delivery ->> 'sent_at')::timestamptz at time zone 'UTC' >= d.datetime + 4
     ),
     open_connections as (
@@ -176,7 +176,7 @@ begin atomic
     from webhook_outcomes o
     cross join lateral jsonb_to_recordset(o.rejected_fields) as f (path text, reason text, count bigint)
     left join terra_connections c on c.terra_user_id = o.subject
-    where o.received_at >= first_week at time zone 'UTC'
+    where o.received_at >= first_week::timestamp at time zone 'UTC'
       and o.rejected_fields_total > 0
     group by 1, 2, 3, 4, 5;
 end;

@@ -219,7 +219,10 @@ class Membership:
             await consumer.getmany(
                 timeout_ms=_JOINING_HEARTBEAT_MS if is_joining else _HEARTBEAT_MS
             )
-            if is_joining and coordinator.coordinator_id is not None:
+            # During a join, its generation is over: aiokafka stops its own heartbeats for that.
+            heartbeats = coordinator._heartbeat_task  # noqa: SLF001
+            is_member = heartbeats is not None and not heartbeats.done()
+            if is_joining and is_member and not coordinator._rejoin_needed_fut.done():  # noqa: SLF001
                 await coordinator._do_heartbeat()  # noqa: SLF001
 
 
