@@ -317,10 +317,12 @@ def _verification(settings: "Settings", gateway: _Gateway, api: Api) -> Finding:
         return Finding("rows", "unknown", "the gateway did not answer")
     answer = api.get("/admin/rebuilds", limit=_REBUILDS)
     now = datetime.fromtimestamp(now_ms() / 1000, UTC)
+    names = answer["projections"]
+    # Tables of a provider that was uninstalled cannot be compared any more.
+    rebuilds = [row for row in answer["rebuilds"] if row["projection"] in names]
     # The schedule leaves out workflows.
-    tables = [name for name in answer["projections"] if name != _WORKFLOWS]
-    scheduled = tables if settings.verify_cron else []
-    return findings.verification(answer["rebuilds"], now, scheduled)
+    scheduled = [name for name in names if name != _WORKFLOWS] if settings.verify_cron else []
+    return findings.verification(rebuilds, now, scheduled)
 
 
 def _disk(folder: Path) -> Finding:

@@ -141,13 +141,12 @@ def verification(
         return Finding(check, "ok", "not compared with Kafka yet", command)
     never = [name for name in scheduled if name not in latest]
     uncompared = [f"never compared: {', '.join(never)}"] if never else []
-    if differing := [row for row in verified if any(_differences(row))]:
-        name = differing[0]["projection"]
-        remedy = f"headwater rebuild {name}, then headwater rebuild --switch with its id"
-    elif failed:
-        remedy = f"{command} {failed[0]['projection']}"
-    if differing or failed:
+    differing = [row for row in verified if any(_differences(row))]
+    if problems := [*differing, *failed]:
+        name = problems[0]["projection"]
+        repair = f"headwater rebuild {name}, then headwater rebuild --switch with its id"
         found = [*map(_differing, differing), *map(_failed, failed), *uncompared]
+        remedy = repair if differing else f"{command} {name}"
         return Finding(check, "problem", "; ".join(found), remedy)
     times = {row["projection"]: datetime.fromisoformat(row["created_at"]) for row in verified}
     late = [n for n in scheduled if n in times and now - times[n] > VERIFICATION_AGE_MAX]
