@@ -49,8 +49,9 @@ class Wiped(msgspec.Struct, frozen=True, kw_only=True):
     It is `done` when every partition has finished. raw_events are deliveries, traces their traces,
     workflow_instances the instances about the user, and blobs the files of lab reports, which are
     counted only in the response to the wipe request. So are `disconnected`, the number of
-    connections that Terra has ended, and `still_connected`, Terra's ids of those of which it did
-    not confirm that in time.
+    connections that Terra has ended, `still_connected`, Terra's ids of those of which it did not
+    confirm that in time, and `terra_list_read`: false if Terra's list could not be read, so that
+    Terra may have connections which Headwater did not know; null without Terra's credentials.
     """
 
     ok: bool
@@ -61,13 +62,16 @@ class Wiped(msgspec.Struct, frozen=True, kw_only=True):
     deleted: dict[str, int]
     disconnected: int = 0
     still_connected: tuple[str, ...] = ()
+    terra_list_read: bool | None = None
 
 
 #: What the route does.
 _DESCRIPTION: Final = (
     "Ends the user's connections at Terra, for which it waits some seconds: "
     "`still_connected` names those that Terra did not confirm, so disconnect them in Terra's "
-    "dashboard, or repeat the wipe. Then it deletes what exists of the user: rows, deliveries, "
+    "dashboard, or repeat the wipe. If `terra_list_read` is false, look there for others, too. "
+    "While Postgres cannot name the connections, the wipe is refused (`store_unavailable`). "
+    "Then it deletes what exists of the user: rows, deliveries, "
     "dead letters, parked deliveries, files of lab reports, and workflow instances whose "
     "params name the user in `user_id`. Duplicates of deleted deliveries are still detected. "
     "For 30 days, other deliveries that name the user or a wiped connection are skipped "
@@ -101,6 +105,7 @@ def wipe_routes(reader: PooledReader, wiping: Wiping, terra: Terra) -> list[HTTP
             deleted={**wiped.deleted, _BLOBS: blobs},
             disconnected=len(ended.disconnected),
             still_connected=ended.still_connected,
+            terra_list_read=ended.terra_list_read,
         )
         return Response(answer, status_code=HTTPStatus.OK if wiped.done else HTTPStatus.ACCEPTED)
 

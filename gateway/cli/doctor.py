@@ -88,6 +88,8 @@ _TIMEOUT_S: Final = 5.0
 _ERRORS_SHOWN: Final = 20
 #: Newest rebuilds among which the latest verifications are.
 _REBUILDS: Final = 1_000
+#: The projection of workflows; all others are tables.
+_WORKFLOWS: Final = "workflows"
 
 
 @click.group(
@@ -130,7 +132,8 @@ def doctor_user(user_id: str, token: str | None, api: Api) -> Result:
 
     Has every provider an active connection; does Terra know one; do deliveries wait or are they
     dead; did any end with an error; and has every provider rows. Every step prints its finding and
-    the next command. Exit code 1 if there is one.
+    the next command. Exit code 1 if something needs a repair: a connection that has ended is only a
+    warning, because its user may have ended it.
     """
     user = api.get(path_of("admin", "user", user_id))
     me = None if token is None else _me(api.url, token)
@@ -312,9 +315,14 @@ def _migrations(settings: "Settings", gateway: _Gateway) -> Finding:
 def _verification(settings: "Settings", gateway: _Gateway, api: Api) -> Finding:
     if gateway.errors is None:
         return Finding("rows", "unknown", "the gateway did not answer")
-    rebuilds = api.get("/admin/rebuilds", limit=_REBUILDS)["rebuilds"]
+    answer = api.get("/admin/rebuilds", limit=_REBUILDS)
     now = datetime.fromtimestamp(now_ms() / 1000, UTC)
-    return findings.verification(rebuilds, now, is_scheduled=bool(settings.verify_cron))
+    names = answer["projections"]
+    # Tables of a provider that was uninstalled cannot be compared any more.
+    rebuilds = [row for row in answer["rebuilds"] if row["projection"] in names]
+    # The schedule leaves out workflows.
+    scheduled = [name for name in names if name != _WORKFLOWS] if settings.verify_cron else []
+    return findings.verification(rebuilds, now, scheduled)
 
 
 def _disk(folder: Path) -> Finding:

@@ -15,7 +15,7 @@ CLOCK_OFFSET_MAX_S: Final = 60
 CERTIFICATE_EXPIRES_SOON: Final = timedelta(days=21)
 DISK_FREE_MIN: Final = 2 * 1024**3
 DISK_FREE_SHARE: Final = 0.10
-#: Tables are compared with Kafka every night.
+#: Scheduled projections are compared with Kafka every night.
 VERIFICATION_AGE_MAX: Final = timedelta(days=3)
 #: Records that a consumer may lag behind temporarily.
 LAG_MAX: Final = 10_000
@@ -124,34 +124,59 @@ def refused_records(number: int | None) -> Finding:
 
 
 def verification(
-    rebuilds: Sequence[Mapping[str, Any]], now: datetime, *, is_scheduled: bool
+    rebuilds: Sequence[Mapping[str, Any]], now: datetime, scheduled: Sequence[str]
 ) -> Finding:
-    """Check the latest comparisons of tables with Kafka.
+    """Check the latest comparisons of projections with Kafka.
 
     Args:
         rebuilds: Rebuilds and verifications, newest first.
         now: The time.
-        is_scheduled: Whether tables are compared every night.
+        scheduled: The projections that are compared every night; only these have to be recent.
     """
     check, command = "rows", "headwater rebuild --verify"
+    latest = _latest(rebuilds)
+    verified = [row for row in latest.values() if row["state"] == "verified"]
+    failed = [row for row in latest.values() if row["state"] == "failed"]
+    if not verified and not failed:
+        return Finding(check, "ok", "not compared with Kafka yet", command)
+    never = [name for name in scheduled if name not in latest]
+    uncompared = [f"never compared: {', '.join(never)}"] if never else []
+    differing = [row for row in verified if any(_differences(row))]
+    if problems := [*differing, *failed]:
+        name = problems[0]["projection"]
+        repair = f"headwater rebuild {name}, then headwater rebuild --switch with its id"
+        found = [*map(_differing, differing), *map(_failed, failed), *uncompared]
+        remedy = repair if differing else f"{command} {name}"
+        return Finding(check, "problem", "; ".join(found), remedy)
+    times = {row["projection"]: datetime.fromisoformat(row["created_at"]) for row in verified}
+    late = [n for n in scheduled if n in times and now - times[n] > VERIFICATION_AGE_MAX]
+    equal = counted(len(verified), "projection")
+    found = [f"{equal} equal to Kafka at {min(times.values()):%Y-%m-%d %H:%M} or later"]
+    if late:
+        found.append(f"not compared for {VERIFICATION_AGE_MAX.days} days: {', '.join(late)}")
+    found += uncompared
+    behind = [*late, *never]
+    if not behind:
+        return Finding(check, "ok", "; ".join(found))
+    command += f" {behind[0]}" if len(behind) == 1 else ""
+    return Finding(check, "warning", "; ".join(found), command)
+
+
+def _latest(rebuilds: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the latest comparison or switch of each projection."""
     latest: dict[str, Mapping[str, Any]] = {}
     for row in rebuilds:
-        if row["state"] in ("verified", "switched"):
+        # A rebuild that failed has a version; it says nothing about the rows in use.
+        is_failed = row["state"] == "failed" and row["version"] is None
+        if is_failed or row["state"] in ("verified", "switched"):
             latest.setdefault(row["projection"], row)
-    verified = [row for row in latest.values() if row["state"] == "verified"]
-    if not verified:
-        return Finding(check, "ok", "not compared with Kafka yet", command)
-    differing = [row for row in verified if any(_differences(row))]
-    if differing:
-        summary = "; ".join(map(_differing, differing))
-        name = differing[0]["projection"]
-        remedy = f"headwater rebuild {name}, then headwater rebuild --switch with its id"
-        return Finding(check, "problem", summary, remedy)
-    oldest = min(datetime.fromisoformat(row["created_at"]) for row in verified)
-    summary = f"{counted(len(verified), 'projection')} equal to Kafka at {oldest:%Y-%m-%d %H:%M}"
-    if is_scheduled and now - oldest > VERIFICATION_AGE_MAX:
-        return Finding(check, "warning", f"{summary}, and not compared since", command)
-    return Finding(check, "ok", summary)
+    return latest
+
+
+def _failed(row: Mapping[str, Any]) -> str:
+    error = row["error"] or "no reason given"
+    at = row["created_at"][:16]
+    return f"{row['projection']} could not be compared with Kafka at {at}: {error}"
 
 
 def _differences(row: Mapping[str, Any]) -> tuple[int, int, int]:

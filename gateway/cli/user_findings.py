@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any, TypeAlias
 
-from headwater.gateway.cli.findings import Finding
+from headwater.gateway.cli.findings import Finding, is_well
 from headwater.gateway.cli.output import counted
 
 #: The answer of GET /admin/user/{id}.
@@ -30,35 +30,47 @@ def user_findings(
         me: Answer of /v1/me; None if it was not requested, which needs the user's token.
     """
     user = {**user, "connections": _with_providers(user["connections"])}
-    steps = [_connection(user), _reconciled(url, user, me), _deliveries(user), _errors(errors)]
+    steps = [_connection(user, me), _reconciled(url, user, me), _deliveries(user), _errors(errors)]
     return [*steps, _rows(user, steps)]
 
 
-def _connection(user: User) -> Finding:
-    """Step 1: whether every provider that the user had has an active connection."""
+def _connection(user: User, me: object) -> Finding:
+    """Step 1: whether every provider that the user had has an active connection.
+
+    One that has ended is no problem: nothing tells whether the user ended it. A reconcile opens it
+    again only if Terra still lists it.
+    """
     check = "1 active connection"
-    active = [f"{row['provider']} ({row['terra_user_id']})" for row in _active(user)]
-    closed = [f"{row['provider']} until {row['deactivated_at']}" for row in _closed(user)]
-    found = ", ".join([*active, *closed]) or "none, now or before"
-    if closed or not active:
-        return Finding(check, "problem", found, _command("reconcile", user))
-    return Finding(check, "ok", found)
+    closed = _closed(user)
+    found = [f"{row['provider']} ({row['terra_user_id']})" for row in _active(user)]
+    found += [f"{row['provider']} until {row['deactivated_at']}" for row in closed]
+    if not found:
+        return Finding(check, "problem", "none, now or before", _command("reconcile", user))
+    if closed:
+        is_listed = not _listed(me).isdisjoint(row["provider"] for row in closed)
+        advice = _command("reconcile", user) if is_listed else ""
+        return Finding(check, "warning", ", ".join(found), advice)
+    return Finding(check, "ok", ", ".join(found))
 
 
 def _reconciled(url: str, user: User, me: object) -> Finding:
     """Step 2: what Terra's own list of subscriptions contains."""
     check = "2 reconciled with Terra"
+    active, closed = ({row["provider"] for row in rows} for rows in (_active(user), _closed(user)))
     if isinstance(me, dict):
-        active = {row["provider"] for row in _with_providers(me["connections"]) if row["active"]}
-        lacking = sorted({row["provider"] for row in _closed(user)} - active)
         if me.get("reconciled") is False:
             return Finding(check, "unknown", "Terra does not answer", _command("reconcile", user))
-        if active and not lacking:
-            return Finding(check, "ok", f"Terra has {', '.join(sorted(active))}")
+        listed = _listed(me)
+        lacking = sorted((active | closed) - listed)
+        if listed and not lacking:
+            return Finding(check, "ok", f"Terra has {', '.join(sorted(listed))}")
         advice = f"the user connects again: POST {url}/v1/connect"
         lost = f"Terra has no {', '.join(lacking) or 'connection'} of this user"
-        return Finding(check, "problem", lost, advice)
-    if _active(user) and not _closed(user):
+        has_ended = bool(closed) and active <= listed
+        return Finding(check, "warning" if has_ended else "problem", lost, advice)
+    if closed:
+        return Finding(check, "warning", "not checked: needs --token of the user")
+    if active:
         return Finding(check, "ok", "not needed: a connection of every provider is active")
     return Finding(check, "unknown", "not checked", _command("reconcile", user))
 
@@ -114,8 +126,10 @@ def _rows(user: User, before: Sequence[Finding]) -> Finding:
     if rows and all(rows.values()):
         return Finding(check, "ok", found)
     found = found or "no active connection"
-    if any(finding.state != "ok" for finding in before):
+    if not is_well(before):
         return Finding(check, "unknown", f"{found}; fix the findings above first")
+    if not rows:
+        return Finding(check, "warning", found)
     return Finding(check, "problem", found, f"{_command('import', user)} --days 365")
 
 
@@ -146,6 +160,13 @@ def _closed(user: User) -> list[Mapping[str, Any]]:
     """Return closed connections of providers without an active one."""
     active = {row["provider"] for row in _active(user)}
     return [row for row in user["connections"] if row["provider"] not in active]
+
+
+def _listed(me: object) -> set[str]:
+    """Return the providers that Terra lists, according to /v1/me."""
+    if not isinstance(me, dict) or me.get("reconciled") is False:
+        return set()
+    return {row["provider"] for row in _with_providers(me["connections"]) if row["active"]}
 
 
 def _command(name: str, user: User) -> str:

@@ -161,7 +161,7 @@ class _Wipe(Order):
     def poll(self, state: Operation) -> Operation:
         # Only the response to the request has the number of files and the connections.
         following = super().poll(state)
-        names = ("disconnected", "still_connected")
+        names = ("disconnected", "still_connected", "terra_list_read")
         kept: Operation = {name: state[name] for name in names if name in state}
         deleted = state.get("deleted", {}) | following["deleted"]
         return {**following, **kept, "deleted": deleted}
@@ -179,12 +179,18 @@ class _Wipe(Order):
 
     @override
     def summary(self, state: Operation) -> str:
-        left = state.get("still_connected", ())
-        warning = (
-            f"; Terra did not confirm the end of {', '.join(left)}: disconnect them in Terra's "
-            "dashboard, or wipe the user again"
-        )
-        return super().summary(state) + (warning if left else "")
+        summary = super().summary(state)
+        if left := state.get("still_connected"):
+            summary += (
+                f"; Terra did not confirm the end of {', '.join(left)}: disconnect them in Terra's "
+                "dashboard, or wipe the user again"
+            )
+        if state.get("terra_list_read") is False:
+            summary += (
+                "; Terra's list could not be read, so connections that only Terra has may remain: "
+                "look for them in Terra's dashboard, or wipe the user again"
+            )
+        return summary
 
     @override
     def tables(self, state: Operation) -> Sequence[Table]:
@@ -206,8 +212,9 @@ def wipe_user(user_id: str, api: Api) -> Order:
     """Delete everything that came from a user's deliveries so far, and end the connections.
 
     Terra ends them first; if it does not answer within seconds, the command says so at its end, and
-    the wipe goes on. It cannot be undone. For 30 days, later deliveries that name the user are
-    skipped, until the user connects again. A wipe that was accepted is completed, even if processes
-    crash meanwhile; repeating it is safe, and shows how much was left.
+    the wipe goes on. Without Postgres, which names the connections, nothing is wiped. It cannot be
+    undone. For 30 days, later deliveries that name the user are skipped, until the user connects
+    again. A wipe that was accepted is completed, even if processes crash meanwhile; repeating it is
+    safe, and shows how much was left.
     """
     return _Wipe(api, {}, path_of("admin", "user", user_id, "wipe"))

@@ -195,7 +195,7 @@ def test_an_operator_acts_for_a_user_and_a_user_disconnects(
     assert not terra.has(USER)
     assert user.get("/v1/me").json()["connections"][0]["active"] is False
     system.wait(lambda: terra.look()["waiting"] == 0, "the deauth to be posted")
-    assert doctor(system, USER)["1 active connection"] == "problem"
+    assert doctor(system, USER)["1 active connection"] == "warning"
 
 
 def test_a_user_who_was_wiped_uploads_the_same_file_with_the_same_key_and_it_is_read(

@@ -140,6 +140,7 @@ class MemoryWipes:
 
     def __init__(self, *, away: bool = False) -> None:
         self._away = away
+        self.ordered: list[str] = []
 
     async def stop(self) -> None: ...
 
@@ -147,6 +148,7 @@ class MemoryWipes:
         del wipe_id
         if self._away:
             raise _nothing_heard()
+        self.ordered.append(user_id)
         return len(user_id) % 2
 
     async def partitions(self) -> int:

@@ -410,21 +410,24 @@ ADMIN = {"x-admin-key": "dev-admin-key"}
 def test_a_user_ends_a_connection(
     system: System, client: TestClient[Any], connections: Connect, stand_in: StandIn
 ) -> None:
-    """Also one that only Terra has, and one that is closed here; another user's is not there."""
+    """Also one that only Terra has; one that is closed has ended, another user's is not there."""
     stand_in.add("only-there", reference=USER)
     stand_in.add("of-another", reference="user_other")
     connections("mine")
     connections("closed", active=False)
-    for name in ("mine", "closed", "only-there"):
+    for name in ("mine", "only-there"):
         answer = client.delete(f"/v1/connections/{name}")
         assert answer.status_code == 202, answer.text
         sent = system.commands.sent[-1]
         instance = {"workflow": "terra-disconnect", "id": sent.instance_id}
         assert answer.json() == {"ok": True, "connections": 1, "instance": instance}
         assert json.loads(sent.command.params) == {"user_id": USER, "connections": [name]}  # type: ignore[union-attr]
+    answer = client.delete("/v1/connections/closed")
+    assert answer.status_code == 202, answer.text
+    assert answer.json() == {"ok": True, "connections": 0, "instance": None}
     for name in ("of-another", "none", "a%0Ab"):
         assert client.delete(f"/v1/connections/{name}").status_code in {400, 404}
-    assert len(system.commands.sent) == 3
+    assert len(system.commands.sent) == 2
 
 
 def test_an_operator_acts_for_a_user(
@@ -471,6 +474,7 @@ def test_a_wipe_ends_the_connections_at_terra_first(
     assert answer.is_success, answer.text
     assert answer.json()["disconnected"] >= 2
     assert answer.json()["still_connected"] == []
+    assert answer.json()["terra_list_read"] is True
     assert not stand_in.has(USER)
 
 
@@ -483,6 +487,7 @@ def test_a_wipe_is_not_held_up_by_a_terra_that_is_away(
         answer = client.post(f"/admin/user/{USER}/wipe", headers=ADMIN)
     assert answer.is_success, answer.text
     assert (answer.json()["disconnected"], answer.json()["still_connected"]) == (0, ["here"])
+    assert answer.json()["terra_list_read"] is False
 
 
 @pytest.mark.parametrize(

@@ -118,11 +118,14 @@ class Reconciling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Disconnecting(msgspec.Struct, frozen=True, kw_only=True):
-    """Connections that are being ended: their number, and the workflow instance to follow."""
+    """Connections that are being ended: their number, and the workflow instance to follow.
+
+    Without an instance, the connection was closed already.
+    """
 
     ok: bool
     connections: int
-    instance: InstanceNamed
+    instance: InstanceNamed | None
 
 
 class Uploaded(msgspec.Struct, frozen=True, kw_only=True):

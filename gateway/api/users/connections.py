@@ -100,14 +100,22 @@ _END_WITHIN_S: Final = 6.0
 
 
 class Ended(NamedTuple):
-    """Connections that Terra has ended, and those that it may still have."""
+    """Connections that Terra has ended, and those that it may still have.
+
+    `terra_list_read` tells whether Terra's list was read, which alone names connections that are
+    not in Postgres; it is None without Terra's credentials.
+    """
 
     disconnected: tuple[str, ...]
     still_connected: tuple[str, ...]
+    terra_list_read: bool | None
 
 
 async def end_connections(
-    terra: Terra, connections_of: Callable[[str], Awaitable[Sequence[Connection]]], user_id: str
+    terra: Terra,
+    connections_of: Callable[[str], Awaitable[Sequence[Connection]]],
+    user_id: str,
+    within_s: float = _END_WITHIN_S,
 ) -> Ended:
     """End all connections of a user at Terra, which needs some seconds at most.
 
@@ -117,12 +125,25 @@ async def end_connections(
         terra: Terra's API.
         connections_of: Returns the connections of a user in Postgres.
         user_id: The user.
+        within_s: Seconds for all of it.
+
+    Raises:
+        StoreUnavailable: Postgres did not answer in time, so no connection was ended.
     """
+    deadline_s = asyncio.get_running_loop().time() + within_s
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            ours = await connections_of(user_id)
+    except TimeoutError:
+        raise StoreUnavailable(
+            f"expected the user's connections from Postgres within {within_s:g} s, found none"
+        ) from None
     expected: set[str] = set()
     ended: set[str] = set()
+    list_read: bool | None = False
 
     async def end(terra_user_id: str) -> None:
-        with suppress(TerraFailed):
+        with suppress(TerraFailed, TerraNotConfigured):
             await terra.deauthenticate(terra_user_id)
             ended.add(terra_user_id)
 
@@ -130,11 +151,15 @@ async def end_connections(
         expected.update(connections)
         await asyncio.gather(*map(end, connections))
 
-    with suppress(TimeoutError, TerraNotConfigured, TerraFailed, StoreUnavailable):
-        async with asyncio.timeout(_END_WITHIN_S):
-            ours = await connections_of(user_id)
+    try:
+        async with asyncio.timeout_at(deadline_s):
             await end_all({one.terra_user_id for one in ours if one.active})
             listing = await terra.subscriptions()
+            list_read = True
             listed = listing.of(user_id, [one.terra_user_id for one in ours])
             await end_all({one.user_id for one in listed if one.active is not False} - ended)
-    return Ended(tuple(sorted(ended)), tuple(sorted(expected - ended)))
+    except TerraNotConfigured:
+        list_read = None
+    except (TimeoutError, TerraFailed) as error:
+        _LOG.warning("Terra did not end all connections: %s", str(error) or "Terra is slow")
+    return Ended(tuple(sorted(ended)), tuple(sorted(expected - ended)), list_read)

@@ -85,7 +85,8 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
         summary="Disconnect all wearables of a user",
         description="Starts a workflow that ends all active connections at Terra, so that no more "
         "data arrives, and then closes them here as a deauth does. What has arrived stays. While "
-        "Terra does not respond, the workflow retries, and the connections are active.",
+        "Terra does not respond, the workflow retries, and the connections are active. Requesting "
+        "it again returns the same instance, which is retried if it has failed.",
         responses=problem_responses("no_connections", *_PROBLEMS),
     )
     async def disconnect(request: AnyRequest, user_id: UserId) -> Disconnecting:
@@ -98,5 +99,6 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
     return [import_days, reconcile, disconnect]
 
 
-def _note_instance(request: AnyRequest, instance: InstanceNamed) -> None:
-    note(request, run_id=instance.id, workflow=instance.workflow)
+def _note_instance(request: AnyRequest, instance: InstanceNamed | None) -> None:
+    if instance is not None:
+        note(request, run_id=instance.id, workflow=instance.workflow)

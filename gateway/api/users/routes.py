@@ -145,7 +145,9 @@ def _disconnect(ports: UserPorts) -> HTTPRouteHandler:
         summary="Disconnect a wearable",
         description="Starts a workflow that ends one of your connections at Terra, so that no "
         "more data arrives, and then closes it here as a deauth does. What has arrived "
-        "stays. While Terra does not respond, the workflow retries, and the connection is active.",
+        "stays. While Terra does not respond, the workflow retries, and the connection is active. "
+        "Requesting it again returns the same instance, which is retried if it has failed; for a "
+        "connection that is closed, `connections` is 0 and `instance` null.",
         responses=problem_responses("not_found", *_STARTING_PROBLEMS),
     )
     async def disconnect(request: AnyRequest, terra_user_id: TerraUserId) -> Disconnecting:

@@ -4,12 +4,13 @@ Users and operators request them; the routes of both are thin.
 """
 
 import hashlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.users.bodies import DAYS_MAX, Disconnecting, Importing, Reconciling
-from headwater.gateway.api.users.connections import reconciled
+from headwater.gateway.api.users.connections import Connected, reconciled
 from headwater.gateway.api.users.ports import UserPorts, begin
 from headwater.gateway.builtin.instances import (
     DISCONNECT,
@@ -21,6 +22,9 @@ from headwater.gateway.builtin.instances import (
     ReconcileUserParams,
 )
 from headwater.gateway.builtin.terra.client import DATA_TYPES
+from headwater.projections.deliveries.users import Connection
+from headwater.schemas.history import RetryRun
+from headwater.streams.workflows.client import Addressed
 
 #: Error codes of these operations.
 PROBLEMS: Final = (
@@ -55,7 +59,9 @@ async def start_import(ports: UserPorts, user_id: str, days: int, request_id: st
         user_id=user_id,
         days=min(days, DAYS_MAX),
         until=datetime.fromtimestamp(ports.clock() / 1000, UTC).date().isoformat(),
-        connections=await _active(ports, user_id, request_id),
+        connections=tuple(
+            connection.terra_user_id for connection in await _active(ports, user_id, request_id)
+        ),
     )
     if not await begin(ports.commands, IMPORT, instance_id, params, _labels(user_id)):
         raise _under_way(instance_id)
@@ -116,7 +122,7 @@ async def disconnect_all(ports: UserPorts, user_id: str, request_id: str) -> Dis
 async def disconnect_one(
     ports: UserPorts, user_id: str, terra_user_id: str, request_id: str
 ) -> Disconnecting:
-    """Start to end a connection of a user; ending one that is closed changes nothing.
+    """Start to end a connection of a user; for one that is closed, nothing is started.
 
     Raises:
         Problem: The user has no such connection, or no worker has the workflow.
@@ -124,31 +130,55 @@ async def disconnect_one(
         StoreUnavailable: Postgres did not answer.
     """
     ports.terra.require()
-    ours = {connection.terra_user_id for connection in await ports.connections(user_id)}
-    if terra_user_id not in ours:
+    ours = await ports.connections(user_id)
+    connection: Connected | Connection | None = _named(terra_user_id, ours)
+    if connection is None or not connection.active:
+        # Terra may list one that is not in Postgres, or is closed there.
         listed = (await reconciled(ports, user_id, request_id)).connections
-        if terra_user_id not in {connection.terra_user_id for connection in listed}:
-            raise Problem("not_found", f"You have no connection {terra_user_id[:64]!a}.")
-    return await _disconnect(ports, user_id, (terra_user_id,))
+        connection = _named(terra_user_id, listed)
+    if connection is None:
+        raise Problem("not_found", f"You have no connection {terra_user_id[:64]!a}.")
+    if not connection.active:
+        return Disconnecting(ok=True, connections=0, instance=None)
+    return await _disconnect(ports, user_id, (connection,))
+
+
+C = TypeVar("C", Connected, Connection)
+
+
+def _named(terra_user_id: str, connections: Sequence[C]) -> C | None:
+    return next((one for one in connections if one.terra_user_id == terra_user_id), None)
 
 
 async def _disconnect(
-    ports: UserPorts, user_id: str, connections: tuple[str, ...]
+    ports: UserPorts, user_id: str, connections: Sequence[Connected | Connection]
 ) -> Disconnecting:
-    instance_id = ports.new_id()
-    params = DisconnectParams(user_id=user_id, connections=connections)
-    await begin(ports.commands, DISCONNECT, instance_id, params, _labels(user_id))
+    """Start the instance that ends these connections, or join it; retry it if it has failed.
+
+    Its id is derived from the connections and when they were opened.
+    """
+    openings = {one.terra_user_id: _opened_ms(one) for one in connections}
+    names = tuple(sorted(openings))
+    instance_id = _digest("\n".join(f"{openings[name]} {name}" for name in names))
+    params = DisconnectParams(user_id=user_id, connections=names)
+    if not await begin(ports.commands, DISCONNECT, instance_id, params, _labels(user_id)):
+        # Refused unless it has failed.
+        await ports.commands.send_many([Addressed(DISCONNECT, instance_id, RetryRun())])
     return Disconnecting(
-        ok=True, connections=len(connections), instance=InstanceNamed(DISCONNECT, instance_id)
+        ok=True, connections=len(names), instance=InstanceNamed(DISCONNECT, instance_id)
     )
 
 
-async def _active(ports: UserPorts, user_id: str, request_id: str) -> tuple[str, ...]:
-    """Return Terra's ids of a user's active connections, reconciled with Terra's list."""
+def _opened_ms(connection: Connected | Connection) -> int:
+    """Return when a connection was last opened, in Unix milliseconds; 0 if that is unknown."""
+    opened = connection.connected_at
+    return 0 if opened is None else round(opened.timestamp() * 1000)
+
+
+async def _active(ports: UserPorts, user_id: str, request_id: str) -> tuple[Connected, ...]:
+    """Return a user's active connections, reconciled with Terra's list."""
     current = await reconciled(ports, user_id, request_id)
-    active = tuple(
-        connection.terra_user_id for connection in current.connections if connection.active
-    )
+    active = tuple(connection for connection in current.connections if connection.active)
     if not active:
         raise Problem("no_connections", "There is no active connection; connect a wearable first.")
     return active

@@ -212,7 +212,7 @@ def test_who_is_wiped_is_not_named_whatever_the_name(audit: MemoryAudit, tmp_pat
 
     for user_id in ("a/b", "/", "ü ?#%2F"):
         audit.entries.clear()
-        assert asyncio.run(wipe(user_id)).json()["code"] == "broker_unavailable"
+        assert asyncio.run(wipe(user_id)).json()["code"] == "store_unavailable"
         (entry,) = audit.entries
         assert entry.resource == f"/admin/user/sha256:{sha256(user_id.encode()).hexdigest()}/wipe"
 

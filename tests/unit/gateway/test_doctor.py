@@ -26,17 +26,25 @@ JOURNEY = {
 }
 
 
-def verified(days: int = 0, **numbers: int) -> dict[str, Any]:
+def verified(days: int = 0, projection: str = "users", **numbers: int) -> dict[str, Any]:
     return {
-        "projection": "users",
+        "projection": projection,
+        "version": None,
         "state": "verified",
+        "error": "",
         "difference": {"added": 0, "removed": 0, "changed": 0, **numbers},
         "created_at": (NOW - timedelta(days=days)).isoformat(),
     }
 
 
-def verification(*rebuilds: dict[str, Any]) -> findings.Finding:
-    return findings.verification(rebuilds, NOW, is_scheduled=True)
+def failed(days: int = 0, **changes: object) -> dict[str, Any]:
+    return {**verified(days), "state": "failed", "error": "it is broken", **changes}
+
+
+def verification(
+    *rebuilds: dict[str, Any], scheduled: tuple[str, ...] = ("users",)
+) -> findings.Finding:
+    return findings.verification(rebuilds, NOW, scheduled)
 
 
 DEAD = {
@@ -106,11 +114,8 @@ def test_a_user_whose_days_arrive_is_well():
     ("known", "others", "step", "found", "command"),
     [
         (user(()), {}, 1, "none, now or before", "headwater user reconcile user_amara"),
-        (user((GONE,)), {}, 1, "WHOOP until 2026-06-01T00:00:00Z", "user reconcile user_amara"),
-        (user((GONE,)), {}, 2, "not checked", "headwater user reconcile user_amara"),
-        # Of one wearable that works beside one that does not.
-        (user((GONE, GARMIN)), {}, 1, "GARMIN (t-2), WHOOP until", "user reconcile user_amara"),
-        (user((GONE, GARMIN)), {}, 2, "not checked", "headwater user reconcile user_amara"),
+        (user(()), {}, 2, "not checked", "headwater user reconcile user_amara"),
+        # Of one wearable whose days arrive beside one without.
         (
             user((ACTIVE, GARMIN), sources=rows_of("garmin")),
             {},
@@ -144,19 +149,61 @@ def test_each_step_says_what_it_found_and_the_command_that_comes_next(
     assert "headwater token" not in str(steps)
 
 
+UNNAMED = {**GONE, "terra_user_id": "t-3", "provider": None}
+
+
 @pytest.mark.parametrize(
-    ("me", "state", "found"),
+    ("connections", "found"),
     [
-        ({"connections": [ACTIVE]}, "ok", "Terra has WHOOP"),
-        ({"connections": []}, "problem", "Terra has no WHOOP"),
-        ({"connections": [GARMIN]}, "problem", "Terra has no WHOOP"),
-        ({"connections": [], "reconciled": False}, "unknown", "Terra does not answer"),
+        ((GONE,), "WHOOP until 2026-06-01T00:00:00Z"),
+        ((GONE, GARMIN), "GARMIN (t-2), WHOOP until 2026-06-01T00:00:00Z"),
+        # Only its end was received.
+        ((UNNAMED, GARMIN), "GARMIN (t-2), unknown until 2026-06-01T00:00:00Z"),
     ],
 )
-def test_with_a_token_terra_is_asked_through_me(me: object, state: str, found: str):
-    _, steps, requested = look(user((GONE,)), "--token", "abc", me=me)
+def test_a_connection_that_has_ended_is_no_problem(connections: tuple[Any, ...], found: str):
+    result, steps, _ = look(user(connections, sources=rows_of("garmin")))
+    assert result.exit_code == 0, result.output
+    assert (steps[0]["state"], steps[0]["found"]) == ("warning", found)
+    assert steps[1]["state"] == "warning"
+    assert not any(step["next"] for step in steps)
+
+
+def test_what_lacks_beside_a_connection_that_has_ended_is_found():
+    result, steps, _ = look(user((GONE, GARMIN)))
+    assert result.exit_code == 1
+    assert (steps[4]["state"], "user import" in steps[4]["next"]) == ("problem", True)
+
+
+@pytest.mark.parametrize(
+    ("connections", "me", "state", "found"),
+    [
+        ((GONE,), {"connections": [ACTIVE]}, "ok", "Terra has WHOOP"),
+        ((GONE,), {"connections": []}, "warning", "Terra has no WHOOP"),
+        ((GONE,), {"connections": [GARMIN]}, "warning", "Terra has no WHOOP"),
+        ((GONE,), {"connections": [], "reconciled": False}, "unknown", "Terra does not answer"),
+        ((), {"connections": []}, "problem", "Terra has no connection"),
+        # What is active here, Terra has to have.
+        ((ACTIVE, GARMIN), {"connections": [GARMIN]}, "problem", "Terra has no WHOOP"),
+        ((GONE, GARMIN), {"connections": []}, "problem", "Terra has no GARMIN, WHOOP"),
+    ],
+)
+def test_with_a_token_terra_is_asked_through_me(
+    connections: object, me: object, state: str, found: str
+):
+    _, steps, requested = look(user(connections), "--token", "abc", me=me)
     assert (steps[1]["state"], found in steps[1]["found"]) == (state, True)
     assert Asked("/v1/me", "Bearer abc") in requested
+
+
+@pytest.mark.parametrize(("listed", "command"), [([ACTIVE], "user reconcile user_amara"), ([], "")])
+def test_a_reconcile_is_the_remedy_if_terra_still_lists_what_has_ended_here(
+    listed: list[Any], command: str
+):
+    _, steps, _ = look(user((GONE,)), "--token", "abc", me={"connections": listed})
+    assert steps[0]["state"] == "warning"
+    assert steps[0]["next"].endswith(command)
+    assert bool(steps[0]["next"]) == bool(command)
 
 
 def test_an_id_goes_into_commands_quoted():
@@ -195,6 +242,14 @@ def test_another_server_in_the_place_of_the_gateway_is_a_finding(answer: object)
     assert {"kafka", "migrations", "disk"} <= reported.keys()
 
 
+def test_what_failed_and_what_was_never_compared_is_named():
+    rebuilds = failed(), verified(projection="days", added=1), verified(projection="weeks")
+    finding = verification(*rebuilds, scheduled=("users", "days", "weeks", "months"))
+    assert "days differed from Kafka at 2026-07-01" in finding.found
+    assert "users could not be compared with Kafka at 2026-07-01T00:00: it is bro" in finding.found
+    assert "never compared: months" in finding.found
+
+
 @pytest.mark.parametrize(
     ("finding", "state", "next_"),
     [
@@ -220,7 +275,24 @@ def test_another_server_in_the_place_of_the_gateway_is_a_finding(answer: object)
         (verification(), "ok", "headwater rebuild --verify"),
         (verification(verified()), "ok", ""),
         (verification(verified(days=4)), "warning", "headwater rebuild --verify"),
-        (findings.verification([verified(days=4)], NOW, is_scheduled=False), "ok", ""),
+        (verification(verified(days=4), scheduled=()), "ok", ""),
+        # Only those that are compared every night have to be recent.
+        (verification(verified(), verified(days=40, projection="workflows")), "ok", ""),
+        (verification(verified(days=4), verified(projection="workflows")), "warning", "--verify"),
+        # One that fails is not hidden by one that is equal, or by an earlier comparison.
+        (verification(failed()), "problem", "headwater rebuild --verify users"),
+        (verification(failed(), verified(days=1)), "problem", "headwater rebuild --verify users"),
+        (verification(failed(), verified(projection="days")), "problem", "--verify users"),
+        (verification(verified(), failed(days=1)), "ok", ""),
+        (verification(failed(), verified(projection="days", added=1)), "problem", "rebuild days"),
+        # A rebuild that has failed compared nothing.
+        (verification(failed(version=3), verified(days=1)), "ok", ""),
+        (verification(verified(), scheduled=("users", "days")), "warning", "--verify days"),
+        (
+            verification(verified(), scheduled=("users", "days", "weeks")),
+            "warning",
+            "headwater rebuild --verify",
+        ),
         (verification(verified(removed=1)), "problem", "headwater rebuild users, then"),
         (verification(verified(), verified(removed=1)), "ok", ""),
         (verification({**verified(), "state": "switched"}, verified(changed=1)), "ok", "--verify"),

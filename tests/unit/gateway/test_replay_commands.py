@@ -193,6 +193,19 @@ def test_a_wipe_names_the_connections_that_terra_may_still_have():
     assert json.loads(result.stdout)["still_connected"] == ["t-1", "t-2"]
 
 
+@pytest.mark.parametrize(("list_read", "warns"), [(True, False), (False, True), (None, False)])
+def test_a_wipe_tells_that_the_list_of_terra_could_not_be_read(
+    list_read: bool | None,
+    warns: bool,
+):
+    running = {**WIPED, "state": "running", "done": False, "terra_list_read": list_read}
+    answers = {WIPE: running, f"{WIPE}/w1": {**WIPED, "terra_list_read": None}}
+    result, _ = run(user, answers, "wipe", "u", "--yes")
+    assert ("Terra's list could not be read" in " ".join(result.stderr.split())) is warns
+    result, _ = run(user, answers, "wipe", "u", "--yes", "--json")
+    assert json.loads(result.stdout)["terra_list_read"] is list_read
+
+
 STARTED = {"ok": True, "days": 30, "connections": 2, "requests": 8}
 
 
