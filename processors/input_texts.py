@@ -46,9 +46,18 @@ def read_moment(text: str) -> datetime | None:
     return None if match is None or match[1] is None else read_date(text)
 
 
+#: The last millisecond of the year 9999, with which the calendars of Python and RFC 3339 end.
+LATEST_MS: Final = 253_402_300_799_999
+
+
 def rfc3339(ms: int) -> str:
-    """Format Unix milliseconds as a timestamp in UTC."""
+    """Format Unix milliseconds, at most `LATEST_MS`, as a timestamp in UTC."""
     return (_EPOCH + ms * _MILLISECOND).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def time_problem(field: str, ms: int) -> str | None:
+    """Return why Unix milliseconds cannot be formatted, or are before 1970; None if valid."""
+    return None if 0 <= ms <= LATEST_MS else f"{field}: expected 0 to {LATEST_MS}, found {ms}"
 
 
 def unix_ms(moment: datetime) -> int:

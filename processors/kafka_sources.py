@@ -27,6 +27,7 @@ from headwater.processors.input_texts import (
     JsonInvalid,
     read_json,
     read_moment,
+    rfc3339,
     text_problem,
     unix_ms,
 )
@@ -52,6 +53,9 @@ VARIABLES: Final = ("value", "key", "headers", "topic", "partition", "offset", "
 _PROBLEM: Final = "headwater-problem"
 _MS_DIGITS: Final = re.compile("[0-9]{1,15}")
 _DETAIL_CHARS: Final = 500
+#: How far a clock may be ahead of the gateway's. The latest value of a column wins, so one with a
+#: time of another year would outlive all later ones.
+_AHEAD_MAX_MS: Final = 24 * 60 * 60 * 1_000
 
 
 class Location(msgspec.Struct, forbid_unknown_fields=True):
@@ -151,8 +155,9 @@ def delivery_of(
 ) -> WebhookReceived:
     """Return the delivery of a record.
 
-    It depends on the record alone, so a record that is read again is a duplicate. The position is
-    the request id, by which its trace is found.
+    It depends on the record alone, so a record that is read again is a duplicate; except that a
+    time ahead of its receipt may be usable later. The position is the request id, by which its
+    trace is found.
 
     Args:
         source: The source.
@@ -179,6 +184,9 @@ def _readable(
         raise _Unusable(MALFORMED, "id: expected a text or number, found none")
     written = fields.get("time")
     time_ms = record.timestamp_ms if written is None else _time(written)
+    if _is_ahead(time_ms, now_ms):
+        detail = f"time: expected at most a day after its receipt at {rfc3339(now_ms)}, "
+        raise _Unusable(MALFORMED, f"{detail}found {time_ms} in Unix milliseconds")
     parts = (source.name, routing.type, routing.subject, identity.encode())
     return WebhookReceived(
         event_id=event_id(*parts),
@@ -214,7 +222,7 @@ def unreadable_delivery(
         source=source.name,
         type=UNREADABLE,
         subject="",
-        sent_at_ms=record.timestamp_ms,
+        sent_at_ms=now_ms if _is_ahead(record.timestamp_ms, now_ms) else record.timestamp_ms,
         updated_at_ms=0,
         received_at_ms=now_ms,
         body=record.body,
@@ -308,6 +316,10 @@ def _time(value: str | int) -> int:
         detail = f"time: expected RFC 3339 or Unix milliseconds, found {text[:40]!a}"
         raise _Unusable(MALFORMED, detail)
     return max(0, unix_ms(moment))
+
+
+def _is_ahead(time_ms: int, now_ms: int) -> bool:
+    return time_ms > now_ms + _AHEAD_MAX_MS
 
 
 # -- the file of sources

@@ -17,7 +17,7 @@ from msgspec import Raw, json
 from msgspec.structs import replace
 
 from headwater.processors.columns import update_problem
-from headwater.processors.input_texts import check_numbers
+from headwater.processors.input_texts import check_numbers, time_problem
 from headwater.processors.providers.envelope import (
     MALFORMED,
     UNDECODABLE,
@@ -288,7 +288,8 @@ class Provider:
         owner = event.user_id if kind.of_user else event.subject
         if not owner:
             return Failed(NO_USER, "expected a delivery whose user or subject is known, found none")
-        result = kind.normalize(event, owner, payload)
+        unfit = time_problem("sent_at_ms", event.sent_at_ms)
+        result = Failed(UNFIT_VALUE, unfit) if unfit else kind.normalize(event, owner, payload)
         for update in updates_of(result):
             if update.table not in kind.tables:
                 return Failed(UNDECLARED_TABLE, _undeclared(self.name, event, update.table))

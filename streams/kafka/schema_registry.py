@@ -5,8 +5,8 @@ Such a value begins with a zero byte and the id of its schema; the rest is Avro.
 
 import io
 import logging
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
 
 import fastavro
 import httpx
@@ -14,6 +14,7 @@ import msgspec
 from fastavro.schema import parse_schema
 
 from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.streams.clock import monotonic as seconds
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +22,9 @@ _MAGIC: Final = 0
 _ID_BYTES: Final = 4
 _PREFIX_BYTES: Final = 1 + _ID_BYTES
 _TIMEOUT_S: Final = 10.0
+#: How long a schema counts as unusable: a replica of the registry may receive it seconds later, and
+#: an operator may correct the registry, or a proxy in front of it.
+_UNUSABLE_S: Final = 30.0
 #: References of a schema to others, and theirs.
 _REFERENCES_MAX: Final = 100
 _NOT_FOUND: Final = 404
@@ -48,13 +52,26 @@ class _Schema(msgspec.Struct):
     references: tuple[_Reference, ...] = ()
 
 
-class SchemaRegistry:
-    """Schemas by id, read once each: an id never changes its meaning."""
+class _Unusable(NamedTuple):
+    """Why values of a schema cannot be read, and until when it is not read again."""
 
-    def __init__(self, url: str, client: httpx.AsyncClient | None = None) -> None:
+    reason: str
+    until_s: float
+
+
+class SchemaRegistry:
+    """Schemas by id; a usable one is read once, because an id never changes its meaning."""
+
+    def __init__(
+        self,
+        url: str,
+        client: httpx.AsyncClient | None = None,
+        monotonic: Callable[[], float] = seconds,
+    ) -> None:
         """Prepare a client for the registry at a URL, which may contain user and password."""
         self._client = client or httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_S)
-        #: Parsed schemas by id, or why values of the schema cannot be read.
+        self._monotonic = monotonic
+        #: Parsed schemas by id, or instances of `_Unusable`.
         self._schemas: dict[int, Any] = {}
 
     async def stop(self) -> None:
@@ -62,13 +79,15 @@ class SchemaRegistry:
         await self._client.aclose()
 
     async def load(self, values: Iterable[bytes]) -> None:
-        """Read the schemas of values that are not known yet.
+        """Read the schemas of values that are not known yet, or have been unusable for 30 s.
 
         Raises:
             RegistryUnavailable: A schema could not be read.
         """
         for number in {schema_id for value in values if (schema_id := _id_of(value)) is not None}:
-            if number not in self._schemas:
+            schema = self._schemas.get(number)
+            is_unusable = isinstance(schema, _Unusable) and self._monotonic() >= schema.until_s
+            if schema is None or is_unusable:
                 self._schemas[number] = await self._read(number)
 
     def decode(self, value: bytes) -> bytes:
@@ -85,8 +104,8 @@ class SchemaRegistry:
                 f"expected a zero byte, the id of a schema, and Avro; found {value[:8]!r}"
             )
         schema = self._schemas[number]
-        if isinstance(schema, str):
-            raise AvroUnreadable(schema)
+        if isinstance(schema, _Unusable):
+            raise AvroUnreadable(schema.reason)
         stream = io.BytesIO(value[_PREFIX_BYTES:])
         try:
             decoded = fastavro.schemaless_reader(stream, schema, None)
@@ -100,11 +119,21 @@ class SchemaRegistry:
 
     async def _read(self, number: int) -> Any:  # noqa: ANN401 (as fastavro parses it)
         """Return a parsed schema, or why there is none."""
+        try:
+            return await self._parsed(number)
+        except AvroUnreadable as error:
+            return _Unusable(str(error), self._monotonic() + _UNUSABLE_S)
+
+    async def _parsed(self, number: int) -> Any:  # noqa: ANN401 (as fastavro parses it)
         schema = await self._get(f"/schemas/ids/{number}")
         if schema is None:
-            return f"expected a schema of the registry, found none with the id {number}"
+            raise AvroUnreadable(
+                f"expected a schema of the registry, found none with the id {number}"
+            )
         if schema.schemaType != "AVRO":
-            return f"expected an Avro schema, found {schema.schemaType} with the id {number}"
+            raise AvroUnreadable(
+                f"expected an Avro schema, found {schema.schemaType} with the id {number}"
+            )
         named: dict[str, Any] = {}
         try:
             await self._add_references(schema, named)
@@ -113,8 +142,10 @@ class SchemaRegistry:
             return parse_schema(parsed, named, expand=bool(named))
         except RegistryUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 (fastavro raises whatever parsing meets)
-            return f"expected an Avro schema with the id {number}, found: {error!r:.200}"
+        except Exception as error:  # fastavro raises whatever parsing meets
+            raise AvroUnreadable(
+                f"expected an Avro schema with the id {number}, found: {error!r:.200}"
+            ) from error
 
     async def _add_references(self, schema: _Schema, named: dict[str, Any], seen: int = 0) -> None:
         for reference in schema.references:

@@ -1,7 +1,8 @@
 """Consume topics of other programs: their records become deliveries (ADR 0073).
 
 A gateway is a member of a consumer group for each source. It appends a batch of records to
-`webhooks`, as if they had been posted, and commits their offsets when all of them are durable. A
+`webhooks`, as if they had been posted, and commits their offsets when all of them are durable. The
+time of a batch is bounded, because Kafka excludes a member that does not fetch for five minutes. A
 batch that is read again, after a crash or a rebalance, becomes duplicates: the delivery of a record
 depends on the record alone.
 
@@ -36,6 +37,7 @@ from headwater.schemas.errors import (
     excerpt,
 )
 from headwater.schemas.records import RequestAnswered, WebhookReceived
+from headwater.streams.clock import monotonic
 from headwater.streams.kafka.cluster import Cluster, start_consumer
 from headwater.streams.kafka.records import text_of
 from headwater.streams.kafka.retrying import Retrying
@@ -51,6 +53,8 @@ log = logging.getLogger(__name__)
 #: Records of one batch: enough to spread the cost of an append, few enough that they are read again
 #: within a second after a crash.
 _BATCH_RECORDS: Final = 500
+#: Seconds for reading a batch; its last record may take 20 s more, 5 s for each expression.
+_BATCH_S: Final = 30.0
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 _POLL_MS: Final = 500
 _METADATA_AGE_MS: Final = 3_000
@@ -131,23 +135,38 @@ class TopicConsumer:
         try:
             while True:
                 fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
-                for tp, records in fetched.items():
-                    await self._process(records)
-                    await _commit(consumer, tp, records[-1].offset + 1)
+                await self._take_batch(consumer, fetched)
                 self._retrying.succeeded()
         finally:
             await consumer.stop()
 
-    async def _process(self, records: Sequence[Any]) -> None:
-        """Append the deliveries of a batch; when it returns, all of them are durable."""
+    async def _take_batch(
+        self, consumer: AIOKafkaConsumer, fetched: Mapping[TopicPartition, Sequence[Any]]
+    ) -> None:
+        """Process and commit fetched records until the batch's time is over; fetch the rest again.
+
+        Partitions share the time. None is always last: aiokafka fetches them in a random order.
+        """
+        until_s, late = monotonic() + _BATCH_S, False
+        for tp, records in fetched.items():
+            done = 0 if late else await self._process(records, until_s)
+            if done:
+                await _commit(consumer, tp, records[done - 1].offset + 1)
+            if done < len(records):
+                _seek(consumer, tp, records[done].offset)
+            late = monotonic() >= until_s
+
+    async def _process(self, records: Sequence[Any], until_s: float) -> int:
+        """Append the deliveries of records, at least of one; return how many are durable."""
         if self._registry is not None:
             await self._registry.load(record.value for record in records if record.value)
         # In a thread: records may be large, and expressions may take long.
-        read = await asyncio.to_thread(lambda: [self._read(record) for record in records])
+        read = await asyncio.to_thread(self._read_until, until_s, records)
         results = await asyncio.gather(*starmap(self._take, read), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+        return len(read)
 
     async def _take(self, record: TopicRecord, delivery: WebhookReceived) -> None:
         if len(delivery.body) > BODY_MAX:
@@ -190,6 +209,16 @@ class TopicConsumer:
                 at_ms=self._clock(),
             )
         )
+
+    def _read_until(
+        self, until_s: float, records: Sequence[Any]
+    ) -> list[tuple[TopicRecord, WebhookReceived]]:
+        read = []
+        for record in records:
+            read.append(self._read(record))
+            if monotonic() >= until_s:
+                break
+        return read
 
     def _read(self, record: Any) -> tuple[TopicRecord, WebhookReceived]:  # noqa: ANN401 (aiokafka's)
         """Return a record and its delivery; an unexpected error concerns this record alone."""
@@ -244,3 +273,11 @@ async def _commit(consumer: AIOKafkaConsumer, tp: TopicPartition, offset: int) -
         await consumer.commit({tp: offset})
     except (CommitFailedError, IllegalStateError) as error:
         log.info("%s/%d@%d is not committed: %s", *tp, offset, error)
+
+
+def _seek(consumer: AIOKafkaConsumer, tp: TopicPartition, offset: int) -> None:
+    """Continue a partition at an offset; after a rebalance, its new owner does so."""
+    try:
+        consumer.seek(tp, offset)
+    except IllegalStateError as error:
+        log.info("%s/%d@%d is not fetched again: %s", *tp, offset, error)

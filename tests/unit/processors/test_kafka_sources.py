@@ -17,6 +17,7 @@ from headwater.processors.sources import (
 
 PROVIDERS = installed_providers()
 AT_MS = 1_782_900_000_000
+DAY_MS = 24 * 60 * 60 * 1_000
 ORDERS = """
 [[source]]
 name = "orders"
@@ -81,8 +82,37 @@ def test_a_record_with_the_same_id_at_another_offset_is_the_same_delivery():
 )
 def test_a_time_is_rfc_3339_or_milliseconds_and_else_the_records_own(time: bytes, sent_at_ms: int):
     orders = source(ORDERS + 'time = { cel = "value.at" }')
-    assert delivery_of(orders, record(b'{"at":%b}' % time), now_ms=1).sent_at_ms == sent_at_ms
-    assert delivery_of(orders, record(b"{}"), now_ms=1).sent_at_ms == AT_MS
+    delivery = delivery_of(orders, record(b'{"at":%b}' % time), now_ms=AT_MS)
+    assert delivery.sent_at_ms == sent_at_ms
+    assert delivery_of(orders, record(b"{}"), now_ms=AT_MS).sent_at_ms == AT_MS
+
+
+def test_a_time_may_be_a_day_ahead_of_its_receipt():
+    delivery = delivery_of(source(ORDERS), record(), now_ms=AT_MS - DAY_MS)
+    assert (delivery.type, delivery.sent_at_ms) == ("unknown", AT_MS)
+
+
+@pytest.mark.parametrize("locations", ["", 'time = { cel = "value.at" }'])
+@pytest.mark.parametrize("time_ms", [AT_MS + DAY_MS + 1, 999_999_999_999_999])
+def test_a_time_further_ahead_is_a_reason_and_not_the_time_of_its_delivery(
+    locations: str, time_ms: int
+):
+    orders = source(ORDERS + locations)
+    ahead = record(b'{"at":%d}' % time_ms)._replace(timestamp_ms=time_ms)
+    delivery = delivery_of(orders, ahead, now_ms=AT_MS)
+    assert (delivery.type, delivery.sent_at_ms) == ("unreadable", AT_MS)
+    name, reason = delivery.headers
+    assert name == "headwater-problem"
+    assert reason == (
+        "malformed_payload: time: expected at most a day after its receipt at "
+        f"2026-07-01T10:00:00.000Z, found {time_ms} in Unix milliseconds"
+    )
+
+
+def test_the_records_own_time_does_not_matter_if_the_source_has_another():
+    orders = source(ORDERS + 'time = { cel = "value.at" }')
+    ahead = record(b'{"at":%d}' % AT_MS)._replace(timestamp_ms=999_999_999_999_999)
+    assert delivery_of(orders, ahead, now_ms=AT_MS).sent_at_ms == AT_MS
 
 
 @pytest.mark.parametrize(

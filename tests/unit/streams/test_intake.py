@@ -44,6 +44,7 @@ from headwater.streams.kafka.dead_letters import (
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.partition_state import PartitionCheckpoint, PartitionState
+from headwater.streams.pipeline.processing import admitted
 from headwater.streams.pipeline.record_batch import phases
 from tests.commit_units import emitted_by
 from tests.fakes.memory_store import MemoryStore
@@ -677,3 +678,25 @@ def test_what_a_replay_does_is_marked_and_a_replay_may_leave_workflows_alone():
     assert (released.status, released.replay) == ("processed", "replay-1")
     assert on(step(intake_of(), raw(received(**AUTH_OF_1), 2, headers=headers)), EFFECTS) == []
     assert len(on(step(intake_of(), raw(received(**AUTH_OF_1), 2)), EFFECTS)) == 1
+
+
+@pytest.mark.parametrize("sent_at_ms", [-1, 253_402_300_800_000, 999_999_999_999_999])
+@pytest.mark.parametrize("topic", [WEBHOOKS, EVENTS, UNRESOLVED])
+def test_a_delivery_with_a_time_that_no_calendar_has_is_a_dead_letter(topic: str, sent_at_ms: int):
+    owner = intake_of()
+    delivery = received(
+        reference="user_1",
+        sent_at_ms=sent_at_ms,
+        body=DAILY.replace(b'"GARMIN"', b'"GARMIN", "reference_id": "user_1"'),
+    )
+    record = raw(delivery)
+    if topic != WEBHOOKS:
+        event = admitted(delivery, record, "user_1", 0, NOW)
+        key = b'["t1","e1"]' if topic == UNRESOLVED else b"e1"
+        record = incoming(topic, key, encode(event))
+    emitted = emitted_by(owner.intake, owner.states[0], [record], NOW, topic)
+    (letter,) = on(emitted, DEAD_LETTERS)
+    assert f"sent_at_ms: expected 0 to 253402300799999, found {sent_at_ms}" in str(letter.headers)
+    (outcome,) = [decode(one.value, OutcomeRecorded) for one in on(emitted, OUTCOMES)]
+    assert (outcome.status, outcome.reason) == ("dead", "unfit_value")
+    assert not [one for one in emitted if one.topic in {"users", "daily_summary"}]

@@ -41,6 +41,7 @@ SCHEMAS = {
     "/subjects/customer/versions/3": {"schema": json.dumps(CUSTOMER)},
     "/schemas/ids/3": {"schema": "syntax = 'proto3'", "schemaType": "PROTOBUF"},
     "/schemas/ids/4": {"schema": '{"type": "what"}'},
+    "/schemas/ids/5": {"schema": '"string"'},
 }
 
 
@@ -54,12 +55,14 @@ class Registry:
     def __init__(self) -> None:
         self.requested: list[str] = []
         self.status = 200
+        self.missing: list[str] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.requested.append(request.url.path)
         if self.status != 200:
             return httpx.Response(self.status)
-        found = SCHEMAS.get(request.url.path)
+        path = request.url.path
+        found = None if path in self.missing else SCHEMAS.get(path)
         return httpx.Response(404 if found is None else 200, json=found or {"error_code": 40403})
 
 
@@ -113,3 +116,42 @@ def test_a_registry_that_does_not_answer_is_asked_again():
     registry.status = 503
     with pytest.raises(RegistryUnavailable):
         decoded(encoded(1, ORDER, VALUE), registry)
+
+
+@pytest.mark.parametrize(
+    "late", [["/schemas/ids/2"], ["/subjects/customer/versions/3"]], ids=["schema", "reference"]
+)
+def test_a_schema_that_the_registry_did_not_have_is_requested_again_after_30_s(late: list[str]):
+    registry, now_s = Registry(), 100.0
+    registry.missing = late
+    transport = httpx.MockTransport(registry)
+    client = SchemaRegistry(
+        "",
+        httpx.AsyncClient(base_url="http://registry", transport=transport),
+        monotonic=lambda: now_s,
+    )
+    value = encoded(2, {"type": "array", "items": CUSTOMER}, [{"name": "Amara"}])
+
+    async def read() -> None:
+        nonlocal now_s
+        await client.load([value])
+        registry.missing, requests = [], len(registry.requested)
+        now_s += 29.9
+        await client.load([value])
+        assert len(registry.requested) == requests
+        with pytest.raises(AvroUnreadable, match=r"found none|expected an Avro schema"):
+            client.decode(value)
+        now_s += 0.1
+        await client.load([value])
+        assert json.loads(client.decode(value)) == [{"name": "Amara"}]
+        requests = len(registry.requested)
+        now_s += 1_000
+        await client.load([value])
+        assert len(registry.requested) == requests, "a schema never changes"
+        await client.stop()
+
+    asyncio.run(read())
+
+
+def test_a_schema_may_be_a_primitive_type():
+    assert decoded(encoded(5, "string", "Amara")) == "Amara"
