@@ -101,7 +101,7 @@ class RowChanges:
         subscription = Subscription(owner)
         self._subscriptions.add(subscription)
         if self._poller is None or self._poller.done():
-            # Nothing was noticed while nobody waited.
+            # Changes before this were not noticed.
             self._noticed = ""
             self._poller = asyncio.create_task(self._poll(), name="poll rows")
         try:

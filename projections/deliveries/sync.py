@@ -156,7 +156,7 @@ _CHANGES_OF_USER: Final = {
 }
 
 
-#: Users of a change that are told apart.
+#: Users of a change that are distinguished.
 _USERS_MAX: Final = 1_000
 
 
