@@ -181,6 +181,18 @@ def test_a_replay_of_an_unreadable_delivery_of_a_wiped_user_brings_nothing_back(
     assert not [one for one in emitted if b"user_1" in (one.value or b"")]
 
 
+@pytest.mark.parametrize("table", [None, tables.DAILY_SUMMARY])
+def test_a_rebuild_brings_back_nothing_of_an_unreadable_delivery_that_was_wiped(
+    table: tables.Table | None,
+):
+    replayed = raw(unreadable("u"), 2, headers=((REPLAY_OF, b"webhooks/0@0"),))
+    others = raw(unreadable("v", b"user_2"), 3)
+    rebuild = Rebuild(Placement(PROVIDERS, "user_"), [MemoryStore()], 1_000, table)
+    rebuild.apply(rebuild.reader.chunk([raw(unreadable("u")), ordered(1), replayed, others]))
+    rows = rebuild.rows(tables.DAILY_SUMMARY, [0])
+    assert [row.key for row in rows if row.after] == [b'["user_2","garmin","2026-07-01"]']
+
+
 def test_unreadable_deliveries_with_the_name_of_a_wiped_user_are_removed_with_their_dead_letters():
     broken = intake_of(without_routing())
     users = [b"user_1", b"user_12", b"user_1", b"", b"user_1"]
