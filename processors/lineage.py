@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from headwater.processors.columns import Update, replaces
 from headwater.processors.providers import results
-from headwater.processors.providers.provider import Providers
+from headwater.processors.providers.provider import Providers, reroute
 from headwater.processors.providers.results import first_seen
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.records import Stamp, WebhookAdmitted, WebhookReceived
@@ -26,9 +26,14 @@ class ColumnValue(NamedTuple):
 
 
 def admitted(
-    delivery: WebhookReceived, user_id: str | None, partition: int, offset: int
+    delivery: WebhookReceived,
+    providers: Providers,
+    user_id: str | None,
+    partition: int,
+    offset: int,
 ) -> WebhookAdmitted:
     """Return a delivery as it is normalized: with its user and its position."""
+    delivery = reroute(delivery, providers)
     fields = {name: getattr(delivery, name) for name in WebhookReceived.__struct_fields__}
     return WebhookAdmitted(
         **fields,

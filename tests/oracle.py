@@ -14,9 +14,9 @@ import msgspec
 
 from headwater.processors.columns import RowUpdate, Update
 from headwater.processors.input_texts import rfc3339
-from headwater.processors.providers.envelope import UNREADABLE, event_id, occurrence_of
+from headwater.processors.providers.envelope import event_id, occurrence_of
 from headwater.processors.providers.headwater import HEADWATER
-from headwater.processors.providers.provider import NO_USER, DeliveryType, Provider
+from headwater.processors.providers.provider import NO_USER, DeliveryType, Provider, reroute
 from headwater.processors.providers.results import Failed, Normalized, Skipped
 from headwater.processors.providers.terra.auth import CLOSING_TYPES, OPENING_TYPES
 from headwater.processors.providers.terra.provider import TERRA
@@ -281,8 +281,7 @@ def _opens(received: WebhookReceived) -> bool | None:
 
 def _admit(delivery: Delivery) -> WebhookAdmitted:
     partition, offset, received = delivery
-    if received.type == UNREADABLE:
-        received = _PROVIDERS[received.source].reroute(received)
+    received = reroute(received, _PROVIDERS)
     return WebhookAdmitted(
         **msgspec.structs.asdict(received),
         partition=partition,

@@ -234,7 +234,8 @@ async def _normalized(
         delivery_ = received.get((entry.partition, entry.offset))
         # An outcome that is being rewritten may name the position of another delivery.
         if delivery_ is not None and delivery_.event_id == entry.event_id:
-            event = admitted(delivery_, entry.user_id, entry.partition, entry.offset)
+            at = (entry.partition, entry.offset)
+            event = admitted(delivery_, providers, entry.user_id, *at)
             updates += updates_of(await _with_our_id(reader, providers, event), providers)
     return updates
 

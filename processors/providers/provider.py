@@ -311,40 +311,41 @@ class Provider:
             return Malformed(*(_not_text(body) or (MALFORMED, detail)))
         return routing
 
-    def reroute(self, delivery: WebhookReceived) -> WebhookReceived:
-        """Route an unreadable delivery again: its provider may have been fixed since."""
-        routing = self._route_again(delivery)
-        if isinstance(routing, Malformed):
-            return delivery
-        return replace(
-            delivery,
-            type=routing.type,
-            subject=routing.subject,
-            reference=routing.reference,
-            updated_at_ms=routing.updated_at_ms,
-            sent_at_ms=sent_at_ms(delivery.sent_at_ms, routing.ordered_ms),
-        )
-
-    def _route_again(self, delivery: Delivery) -> Routing | Malformed:
+    def route_again(self, delivery: Delivery) -> Routing | Malformed:
+        """Return the routing of an unreadable delivery today, or why it has none."""
         names, values = delivery.headers[::2], delivery.headers[1::2]
         return self.route(delivery.body, dict(zip(names, values, strict=True)))
 
     def _without_type(self, event: WebhookAdmitted) -> Failed | Skipped:
         """Return why a delivery of unknown type is skipped, or why its body is unreadable."""
         if event.type == UNREADABLE:
-            routing = self._route_again(event)
+            routing = self.route_again(event)
             if isinstance(routing, Malformed):
                 return Failed(routing.code, routing.detail)
-        return Skipped(self._skip_reason(event.type))
-
-    def _skip_reason(self, type_: str) -> str:
         if not self.types:
-            return NO_NORMALIZER
-        return type_ if type_ in self.skipped else f"unknown_type:{type_}"
+            return Skipped(NO_NORMALIZER)
+        return Skipped(event.type if event.type in self.skipped else f"unknown_type:{event.type}")
 
 
 #: Providers by name, which is the source of their deliveries.
 Providers: TypeAlias = Mapping[str, Provider]
+
+
+def reroute(delivery: WebhookReceived, providers: Providers) -> WebhookReceived:
+    """Route an unreadable delivery again: its provider may have been fixed since."""
+    if delivery.type != UNREADABLE or delivery.source not in providers:
+        return delivery
+    routing = providers[delivery.source].route_again(delivery)
+    if isinstance(routing, Malformed):
+        return delivery
+    return replace(
+        delivery,
+        type=routing.type,
+        subject=routing.subject,
+        reference=routing.reference,
+        updated_at_ms=routing.updated_at_ms,
+        sent_at_ms=sent_at_ms(delivery.sent_at_ms, routing.ordered_ms),
+    )
 
 
 def catalogue_of(providers: Iterable[Provider]) -> Providers:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from headwater.processors.evaluations import Evaluator
-from headwater.processors.providers.provider import Placement
+from headwater.processors.providers.provider import Placement, reroute
 from headwater.processors.triggers.rules import Rule
 from headwater.processors.wipes import user_in, wipe_order_of
 from headwater.schemas.codec import decode, decode_row, encode, record_name
@@ -127,6 +127,8 @@ class Intake:
                 f"expected the event id as key, {delivery.event_id!r}, found {record.key!r}"
             )
         original = original_of(state, self._placement, delivery, record)
+        # A wipe finds the names that an unreadable delivery turns out to have.
+        delivery = reroute(delivery, self._placement.providers)
         if was_wiped(state, self._placement, delivery, original.offset):
             state.claims.claim(original.claims, record.offset)
             unit.output.add(_removed(record))

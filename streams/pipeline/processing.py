@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from headwater.processors.evaluations import Evaluator
-from headwater.processors.providers.envelope import UNREADABLE
 from headwater.processors.providers.provider import (
     NO_USER,
     DeliveryType,
@@ -126,8 +125,6 @@ class Processing:
             record: Its record.
             first: Its first offset, under which a replay counts as the same delivery.
         """
-        if delivery.type == UNREADABLE and delivery.source in self._providers:
-            delivery = self._providers[delivery.source].reroute(delivery)
         user = self._placement.user_of(delivery)
         event = self._event = admitted(delivery, record, user, first, self.output.now_ms)
         kind = self._provider_of(event).types.get(event.type)

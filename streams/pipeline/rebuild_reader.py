@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 import msgspec
 
 from headwater.processors.columns import RowDeleted, RowUpdate, Update
-from headwater.processors.providers.provider import AfterWipe, DeliveryType, Placement
+from headwater.processors.providers.provider import AfterWipe, DeliveryType, Placement, reroute
 from headwater.processors.providers.results import updates_of
 from headwater.processors.wipes import wipe_order_of
 from headwater.schemas.codec import decode
@@ -160,6 +160,7 @@ class RebuildReader:
             delivery = decode(record.value, WebhookReceived)
             if wipe_order_of(delivery) is not None:
                 return RawDelivery.of(record)
+            delivery = reroute(delivery, self.placement.providers)
             kind = self.placement.kind_of(delivery)
             if kind is None or record.key != delivery.event_id.encode():
                 return None  # It has no relevant rows, or was a dead letter.

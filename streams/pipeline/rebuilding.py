@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 from typing_extensions import override
 
 from headwater.processors.columns import adopt
-from headwater.processors.providers.provider import Placement
+from headwater.processors.providers.provider import Placement, reroute
 from headwater.processors.providers.results import Effect, NormalizeResult
 from headwater.processors.runs.claims import Claims
 from headwater.processors.triggers.decide import RejectedEffect
@@ -243,16 +243,17 @@ class Rebuild:
             self._hop(hops, record)
 
     def _admit(self, processing: Processing, record: Incoming) -> None:
-        delivery = decode(record.value, WebhookReceived)
+        received = decode(record.value, WebhookReceived)
         state = self._states[record.partition]
-        order = wipe_order_of(delivery)
+        order = wipe_order_of(received)
         if order is not None:
             self._write_users_seen(processing)
-            forget(state, order, delivery, record)
+            forget(state, order, received, record)
             return
+        delivery = reroute(received, self._placement.providers)
         if self._placement.kind_of(delivery) is None:
             return  # It has no relevant rows.
-        original = original_of(state, self._placement, delivery, record)
+        original = original_of(state, self._placement, received, record)
         user = self._placement.user_of(delivery)
         if (
             was_wiped(state, self._placement, delivery, original.offset)

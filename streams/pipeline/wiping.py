@@ -7,6 +7,8 @@ after a crash it starts over (ADR 0029).
 """
 
 import contextlib
+import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -15,6 +17,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from headwater.processors.providers.envelope import UNREADABLE
 from headwater.processors.providers.provider import AfterWipe, Placement
 from headwater.processors.wipes import (
     SOURCE,
@@ -42,7 +45,7 @@ from headwater.schemas.records import (
 from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, EVENTS, OUTCOMES, UNRESOLVED, WEBHOOKS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.dead_letters import EVENT_ID
+from headwater.streams.kafka.dead_letters import CONNECT_PREFIX, EVENT_ID, text_header
 from headwater.streams.kafka.readers import Offsets
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.pipeline.partition_state import PartitionState
@@ -59,8 +62,10 @@ _COUNTED: Final = {
     DEAD_LETTERS: "dead_letters",
 }
 _WAITING: Final = "waiting"
+_TOPIC: Final = CONNECT_PREFIX + "topic"
+_OFFSET: Final = CONNECT_PREFIX + "offset"
 Names: TypeAlias = tuple[str | None, str]
-_UNREADABLE: Final = (UndecodableRecord, UnknownSchema, ValueError, msgspec.MsgspecError)
+_UNDECODABLE: Final = (UndecodableRecord, UnknownSchema, ValueError, msgspec.MsgspecError)
 
 
 def forget(
@@ -171,6 +176,7 @@ class WipeSearch:
         self._partition = partition
         self._names = set(wipe.names)
         self._bytes = [name.encode() for name in wipe.names]
+        self._pattern = _pattern_of(wipe.names)
         self._events: set[str] = set()
         #: Deliveries that name one of the subjects, but belong to another user.
         self._others: set[str] = set()
@@ -196,7 +202,7 @@ class WipeSearch:
                 self._note_removal(topic, record, counted=keys.pop(key, False))
                 continue
             # A record that cannot be decoded is not ours, and is a dead letter.
-            with contextlib.suppress(*_UNREADABLE):
+            with contextlib.suppress(*_UNDECODABLE):
                 if matches(record):
                     keys[key] = True
                 elif topic == WEBHOOKS and self._is_order(record):
@@ -230,10 +236,17 @@ class WipeSearch:
 
     def _is_delivery(self, record: Incoming) -> bool:
         delivery = decode(record.value, WebhookReceived)
-        named = {delivery.reference, delivery.subject}
         if delivery.source == SOURCE and delivery.type == TYPE:
             return False
+        named = self._named_by(delivery)
         return self._is_theirs(delivery.event_id, named, self._partition, record.offset)
+
+    def _named_by(self, delivery: WebhookReceived) -> AbstractSet[str | None]:
+        """Return whom a delivery names: an unreadable one may do so anywhere."""
+        if delivery.type != UNREADABLE:
+            return {delivery.reference, delivery.subject}
+        texts = (delivery.body, *(text.encode() for text in delivery.headers))
+        return self._names if any(map(self._pattern.search, texts)) else frozenset()
 
     def _is_outcome(self, record: Incoming) -> bool:
         outcome = decode(record.value, OutcomeRecorded)
@@ -273,9 +286,21 @@ class WipeSearch:
 
     def _is_letter(self, record: Incoming) -> bool:
         event_id = next((v.decode() for name, v in record.headers if name == EVENT_ID and v), "")
-        if event_id:
+        if not event_id:
+            return any(name in (record.value or b"") for name in self._bytes)
+        if event_id in self._events or text_header(record, _TOPIC) != WEBHOOKS:
             return event_id in self._events
-        return any(name in (record.value or b"") for name in self._bytes)
+        delivery, offset = decode(record.value, WebhookReceived), text_header(record, _OFFSET)
+        return self._is_theirs(
+            event_id, self._named_by(delivery), self._partition, int(offset or 0)
+        )
+
+
+def _pattern_of(names: Iterable[str]) -> re.Pattern[bytes]:
+    """Return a pattern of names in a body, as text or escaped in JSON, but not of longer names."""
+    spellings = {text for name in names for text in (name, json.dumps(name)[1:-1])}
+    either = b"|".join(re.escape(text.encode()) for text in sorted(spellings))
+    return re.compile(rb"(?<![\w-])(?:%s)(?![\w-])" % either)
 
 
 # -- order wipes: append a delivery `user_wiped` to every partition of `webhooks`, after its fence

@@ -56,7 +56,8 @@ def rows_of(deliveries: Sequence[WebhookReceived], our_id: str | None = None) ->
     """The outcomes of deliveries, and the rows that the pipeline makes of them."""
     rows: dict[tuple[Table, tuple[str, ...]], Row] = {}
     for offset, entry in enumerate(deliveries):
-        event = msgspec.structs.replace(admitted(entry, "user_amara", 3, offset), our_id=our_id)
+        event = admitted(entry, PROVIDERS, "user_amara", 3, offset)
+        event = msgspec.structs.replace(event, our_id=our_id)
         for update in updates_of(event, PROVIDERS):
             at = (update.table, update.key)
             rows[at] = merge(rows.get(at), update)

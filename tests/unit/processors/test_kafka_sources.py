@@ -7,6 +7,7 @@ import pytest
 from headwater.gateway.settings.providers import installed_providers
 from headwater.processors.kafka_sources import KafkaSource, TopicRecord, delivery_of
 from headwater.processors.providers.envelope import Malformed
+from headwater.processors.providers.provider import reroute
 from headwater.processors.sources import (
     SourcesInvalid,
     kafka_sources,
@@ -135,7 +136,7 @@ def test_a_record_that_cannot_be_used_is_kept_with_the_reason(
     delivery = delivery_of(orders, unusual, now_ms=AT_MS)
     assert (delivery.type, delivery.body) == ("unreadable", unusual.body)
     providers = providers_of([orders])
-    again = providers["orders"].reroute(delivery)
+    again = reroute(delivery, providers)
     assert again is delivery
     routing = providers["orders"].route(
         delivery.body, dict(zip(delivery.headers[::2], delivery.headers[1::2], strict=True))

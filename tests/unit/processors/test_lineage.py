@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import msgspec
 
+from headwater.processors import lineage
 from headwater.processors.lineage import ColumnValue, same_key, updates_of, values_of_row
 from headwater.processors.providers.terra.provider import TERRA
+from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, USERS
 from tests.unit.processors.deliveries import USER, admitted
 
@@ -35,6 +37,14 @@ def test_what_comes_to_no_rows_says_nothing() -> None:
     assert updates_of(DAILY, {}) == ()
     assert updates_of(replaced(DAILY, body=b"not json"), {"terra": TERRA}) == ()
     assert updates_of(replaced(DAILY, type="nutrition"), {"terra": TERRA}) == ()
+
+
+def test_an_unreadable_delivery_sets_what_its_provider_reads_today() -> None:
+    fields = {name: getattr(DAILY, name) for name in WebhookReceived.__struct_fields__}
+    kept = WebhookReceived(**fields | {"type": "unreadable", "subject": "", "reference": None})
+    event = lineage.admitted(kept, {"terra": TERRA}, DAILY.user_id, DAILY.partition, DAILY.offset)
+    update, user = updates_of(event, {"terra": TERRA})
+    assert (update.table, user.table) == (DAILY_SUMMARY, USERS)
 
 
 def test_of_a_row_the_winner_of_each_column_comes_first() -> None:

@@ -8,13 +8,14 @@ import msgspec
 import pytest
 
 from headwater.processors.columns import RowUpdate, adopt, merge
-from headwater.processors.providers.envelope import Malformed, event_id
+from headwater.processors.providers.envelope import UNREADABLE, Malformed, Routing, event_id
 from headwater.processors.providers.provider import Placement
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
 from headwater.schemas.records import RowRebuilt, Stamp, WebhookReceived
-from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, TABLES, Row, Table
+from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, TABLES, USERS, Row, Table
 from headwater.schemas.topics import EVENTS, WEBHOOKS
+from headwater.streams.kafka.dead_letters import REPLAY_OF
 from headwater.streams.kafka.records import Incoming, partition_of
 from headwater.streams.pipeline.rebuild_reader import (
     Chunk,
@@ -26,7 +27,7 @@ from headwater.streams.pipeline.rebuilding import Rebuild, combined_row
 from tests.e2e.deliveries import mixed
 from tests.fakes.memory_store import MemoryStore
 from tests.oracle import fold
-from tests.unit.streams.test_intake import incoming, intake_of, on, step
+from tests.unit.streams.test_intake import DAILY, incoming, intake_of, on, raw, received, step
 
 PARTITIONS = 3
 PLACEMENT = Placement({"terra": TERRA}, "user_")
@@ -40,6 +41,8 @@ def log_of(bodies: Sequence[bytes]) -> list[list[Incoming]]:
     for number, body in enumerate(bodies):
         routing = TERRA.read(body, {})
         assert not isinstance(routing, Malformed)
+        if number % 10 == 7:  # By an earlier release, which could not route it.
+            routing = Routing(UNREADABLE, "")
         at_ms = 1_782_950_400_000 + number * 1_000
         delivery = WebhookReceived(
             event_id=event_id("terra", routing.type, routing.subject, body),
@@ -121,6 +124,22 @@ def test_a_record_that_is_a_dead_letter_at_intake_for_its_key_makes_no_row(
     for records in log:
         take(rebuild, [replace(record, key=key) for record in records])
     assert rows_of(rebuild, DAILY_SUMMARY) == {}
+
+
+@pytest.mark.parametrize("table", [None, DAILY_SUMMARY, USERS])
+@pytest.mark.parametrize("at", range(PARTITIONS))
+def test_rows_of_an_unreadable_delivery_whose_provider_was_fixed_are_made_again(
+    at: int, table: Table | None
+) -> None:
+    body = DAILY.replace(b'"user_id": "t1"', b'"user_id": "t1", "reference_id": "user_1"')
+    kept = received(type=UNREADABLE, subject="", body=body)
+    replayed = raw(kept, 1, partition=at, headers=((REPLAY_OF, b"webhooks/0@0"),))
+    rebuild = Rebuild(PLACEMENT, [MemoryStore() for _ in range(PARTITIONS)], DAY_MS, table)
+    take(rebuild, [raw(kept, 0, partition=at), replayed])
+    filled = USERS if table is USERS else DAILY_SUMMARY
+    (made_again,) = rows_of(rebuild, filled).values()
+    assert made_again.key[0] == "user_1"
+    assert {item.offset for item in made_again.stamps if item is not None} == {0}
 
 
 def test_days_of_users_are_normalized_by_whoever_reads_them_and_connections_are_not() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from headwater.processors.providers.provider import Placement
+from headwater.processors.providers.envelope import UNREADABLE, Malformed
+from headwater.processors.providers.provider import Placement, Providers
 from headwater.processors.wipes import FORGET, SOURCE, TYPE, ForgetParams, WipeOrder, digest
 from headwater.schemas import tables
 from headwater.schemas.codec import decode, decode_row
@@ -34,6 +35,7 @@ from tests.unit.streams.test_intake import (
     DAILY,
     NOW,
     PROVIDERS,
+    RULE_FOR_ALL,
     Owner,
     intake_of,
     on,
@@ -144,6 +146,86 @@ def test_a_copy_or_a_replay_of_what_was_wiped_brings_nothing_back_and_is_removed
     step(intake, ordered(3))
     (removed,) = step(intake, raw(received(event_id="day"), 4, headers=headers))
     assert (removed.topic, removed.key, removed.value) == (WEBHOOKS, b"day", None)
+
+
+def unreadable(event_id: str, user: bytes = b"user_1") -> WebhookReceived:
+    """A delivery about a user that the gateway could not route."""
+    body = DAILY.replace(b'"user_id": "t1"', b'"user_id": "t1", "reference_id": "%s"' % user)
+    return received(event_id=event_id, type=UNREADABLE, subject="", body=body)
+
+
+def without_routing() -> Providers:
+    """Providers of which Terra's cannot route any delivery."""
+
+    def read(body: bytes, headers: object) -> Malformed:
+        return Malformed("malformed_payload", f"expected another body than {body!r}")
+
+    return {**PROVIDERS, "terra": dataclasses.replace(PROVIDERS["terra"], read=read)}
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_replay_of_an_unreadable_delivery_of_a_wiped_user_brings_nothing_back(
+    partitions: int, is_known: bool
+):
+    broken, fixed = intake_of(without_routing(), partitions), intake_of(partitions=partitions)
+    fixed.states = broken.states
+    fixed.intake = intake_of(partitions=partitions, rules=RULE_FOR_ALL).intake
+    if is_known:
+        dead = step(broken, raw(unreadable("u")))
+        assert outcomes(dead)["u"].status == "dead"
+    step(fixed, ordered(1))
+    emitted = step(fixed, raw(unreadable("u"), 2, headers=((REPLAY_OF, b"webhooks/0@0"),)))
+    assert [one.key for one in on(emitted, WEBHOOKS) if one.value is None] == [b"u"]
+    assert {one.topic for one in emitted} == ({WEBHOOKS} if is_known else {WEBHOOKS, OUTCOMES})
+    assert not [one for one in emitted if b"user_1" in (one.value or b"")]
+
+
+@pytest.mark.parametrize("table", [None, tables.DAILY_SUMMARY])
+def test_a_rebuild_brings_back_nothing_of_an_unreadable_delivery_that_was_wiped(
+    table: tables.Table | None,
+):
+    replayed = raw(unreadable("u"), 2, headers=((REPLAY_OF, b"webhooks/0@0"),))
+    others = raw(unreadable("v", b"user_2"), 3)
+    rebuild = Rebuild(Placement(PROVIDERS, "user_"), [MemoryStore()], 1_000, table)
+    rebuild.apply(rebuild.reader.chunk([raw(unreadable("u")), ordered(1), replayed, others]))
+    rows = rebuild.rows(tables.DAILY_SUMMARY, [0])
+    assert [row.key for row in rows if row.after] == [b'["user_2","garmin","2026-07-01"]']
+
+
+def test_unreadable_deliveries_with_the_name_of_a_wiped_user_are_removed_with_their_dead_letters():
+    broken = intake_of(without_routing())
+    users = [b"user_1", b"user_12", b"user_1", b"", b"user_1"]
+    records = [raw(unreadable(f"u{at}", user), at) for at, user in enumerate(users)]
+    records[3] = raw(received(event_id="u3", type=UNREADABLE, subject="", body=b"{'user_1"), 3)
+    letters = on(step(broken, *records), DEAD_LETTERS)
+    search = WipeSearch(forgotten(step(broken, ordered(5, fence=4))), 0)
+    search.examine(WEBHOOKS, [records[0], records[1], *records[3:]])
+    # The log may no longer have the delivery of a dead letter.
+    search.examine(DEAD_LETTERS, map(read_back, letters))
+    assert [one.key for one in search.removals(WEBHOOKS, [])] == [b"u0", b"u3"]
+    removed = [letters[at].key for at in (0, 2, 3)]
+    assert [one.key for one in search.removals(DEAD_LETTERS, [])] == removed
+
+
+@pytest.mark.parametrize(
+    ("body", "is_theirs"),
+    [
+        ('{"id": "zoë/1"', True),
+        (r'{"id": "zo\u00eb/1"', True),
+        ("id=zoë/1", True),
+        ('{"id": "zoë/12"', False),
+        ('{"id": "a-zoë/1"', False),
+    ],
+)
+def test_a_name_in_an_unreadable_body_may_be_escaped_and_is_no_part_of_another(
+    body: str, is_theirs: bool
+):
+    wipe = msgspec.structs.replace(forgotten(step(at_work(), ordered(3))), names=["zoë/1"])
+    search = WipeSearch(wipe, 0)
+    kept = received(type=UNREADABLE, subject="", body=body.encode())
+    search.examine(WEBHOOKS, [raw(kept)])
+    assert bool(search.removals(WEBHOOKS, [])) == is_theirs
 
 
 def back(after_ms: int, **more: object) -> WebhookReceived:
