@@ -17,7 +17,7 @@ import msgspec
 
 from headwater.gateway.api.listening import reserve
 from headwater.gateway.local.processes import ProcessSpec, RestartPolicy
-from headwater.gateway.local.supervisor import FirstStartFailed, Supervisor
+from headwater.gateway.local.supervisor import ProcessFailed, Supervisor
 from headwater.gateway.settings.environment import environment
 from headwater.gateway.settings.privacy import close_environment
 from headwater.gateway.settings.process import GroupProcess, log_to_stderr
@@ -146,7 +146,7 @@ def _run(settings: Settings, spec: ProcessSpec, shared: GroupProcess = _NOTHING)
         with supervisor:
             supervisor.start(*several(spec, settings, shared, one_log=True))
             supervisor.watch()
-    except FirstStartFailed as error:
+    except ProcessFailed as error:
         log.critical("%s", error.message)
         raise click.exceptions.Exit(error.exit_code) from error
     if not supervisor.stopped_in_order:
