@@ -34,7 +34,7 @@ from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.answers import Instance, Step
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError, Overloaded
 from headwater.schemas.failures import is_refused
-from headwater.schemas.history import Command, ReplySent, SendEvent, StartRun
+from headwater.schemas.history import Command, SendEvent, StartRun
 from headwater.schemas.statuses import EntryKind, RunStatus
 from headwater.schemas.tables import DAILY_SUMMARY
 from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
@@ -264,16 +264,21 @@ class WorkflowShow:
 
     async def _send(self, command: Command) -> None:
         """Send a command until a worker executes it: one may still be starting."""
-        reply: ReplySent | None = None
         unknown: HeadwaterError | None = None
         try:
             async with self._client() as client, asyncio.timeout(_WORKFLOW_TIMEOUT_S):
-                while reply is None:
+                while True:
                     try:
                         reply = await client.send(DEMO_WORKFLOW, self._instance_id, command)
                     except (OutcomeUnknown, BrokerUnavailable, Overloaded) as error:
                         unknown = error
                         await asyncio.sleep(_SENT_AGAIN_AFTER_S)
+                        continue
+                    # After an unknown outcome, an earlier attempt may be why it was refused.
+                    if is_refused(reply.code) and unknown is None:
+                        why = f"{reply.code}: {reply.message}"
+                        raise DayFailed(f"The demo's workflow did not work: {why}")
+                    return
         except TimeoutError:
             if unknown is None:
                 raise
@@ -281,9 +286,6 @@ class WorkflowShow:
                 f"The demo's workflow did not work: no answer within {_WORKFLOW_TIMEOUT_S:.0f} s: "
                 f"{unknown.message}. The logs are in {self._settings.data_dir / 'logs'}"
             ) from unknown
-        # After an unknown outcome, the reason may be that the earlier attempt was executed.
-        if reply is not None and is_refused(reply.code) and unknown is None:
-            raise DayFailed(f"The demo's workflow did not work: {reply.code}: {reply.message}")
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[WorkflowClient]:
