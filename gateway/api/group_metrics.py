@@ -1,16 +1,19 @@
 """Metrics of a gateway of several processes: each publishes its own, and answers for all of them.
 
 A monitor reaches one of the processes by their shared port, and keeps its connection. Without this,
-it would see the counts of that process only. Files of processes that ended stay as long as the
-parent runs, so a total never decreases.
+it would see the counts of that process only. Counts of processes that ended are kept together in
+one file, so a total never decreases, and the number of files does not grow with restarts.
 """
 
 import asyncio
 import contextlib
+import fcntl
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
@@ -20,34 +23,57 @@ from typing_extensions import override
 #: Seconds between publications: the greatest age of the counts of the other processes.
 PUBLISHED_EVERY_S: Final = 5.0
 _SUFFIX: Final = ".metrics"
+#: The first line of the file of ended processes: names of the files that were added last.
+_ADDED: Final = "# Counts of ended processes. Added last: "
 #: Types that are added up; a gauge is the value of the process that answers.
 _COUNTED: Final = frozenset({"counter", "histogram"})
 
-_Labels: TypeAlias = frozenset[tuple[str, str]]
-#: Samples of one family, by name and labels.
-_Samples: TypeAlias = dict[tuple[str, _Labels], Sample]
 #: Counts of other processes, by family.
-Counts: TypeAlias = Mapping[str, _Samples]
+Counts: TypeAlias = Mapping[str, Metric]
 
 
 class MetricsFolder:
-    """The folder that the processes of a gateway share; this process has one file there."""
+    """The folder that the processes of a gateway share; this process has one file there.
 
-    def __init__(self, folder: Path, process_id: int) -> None:
+    The files of ended processes are added to one file before they are deleted. It names them, so
+    that they are not counted twice: by a reader meanwhile, or if that process is killed.
+    """
+
+    def __init__(self, folder: Path, process_id: int, started_ns: int) -> None:
         self._folder = folder
-        self._own = folder / f"{process_id}{_SUFFIX}"
+        self._process_id = process_id
+        # Process ids are used again.
+        self._own = folder / f"{process_id}-{started_ns}{_SUFFIX}"
+        self._ended = folder / f"ended{_SUFFIX}"
 
     def publish(self, text: bytes) -> None:
         """Replace the published metrics of this process. A full disk makes them old."""
-        new = self._own.with_suffix(".new")
-        with contextlib.suppress(OSError):
-            new.write_bytes(text)
-            new.replace(self._own)
+        _replace(self._own, text)
 
     def others(self) -> Counts:
         """Return the counts of all other processes together, also of those that ended."""
-        files = sorted(self._folder.glob(f"*{_SUFFIX}"))
-        return total(file.read_text("utf-8") for file in files if file != self._own)
+        while True:
+            before = self._ended_text()
+            with contextlib.suppress(FileNotFoundError):  # It was added to the ended ones just now.
+                texts = [before, *(file.read_text("utf-8") for file in self._files(before))]
+                if self._ended_text() == before:
+                    return total(texts)
+
+    def add_up_ended(self) -> None:
+        """Move the counts of ended processes to their common file, unless another process does."""
+        with contextlib.suppress(OSError), (self._folder / "lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            before = self._ended_text()
+            for name in _added(before):
+                (self._folder / name).unlink(missing_ok=True)
+            files = [file for file in self._files(before) if self._has_ended(file)]
+            if files:
+                counts = total([before, *(file.read_text("utf-8") for file in files)])
+                names = " ".join(file.name for file in files)
+                text = f"{_ADDED}{names}\n".encode() + generate_latest(_Known(counts))
+                if _replace(self._ended, text):
+                    for file in files:
+                        file.unlink()
 
     @contextlib.asynccontextmanager
     async def publishing(self, render: Callable[[], bytes]) -> AsyncIterator[None]:
@@ -58,6 +84,7 @@ class MetricsFolder:
                 self.publish(render())
                 await asyncio.sleep(PUBLISHED_EVERY_S)
 
+        self.add_up_ended()
         task = asyncio.create_task(repeat(), name="publish metrics")
         try:
             yield
@@ -66,14 +93,37 @@ class MetricsFolder:
             await asyncio.wait([task])
             self.publish(render())
 
+    def _ended_text(self) -> str:
+        try:
+            return self._ended.read_text("utf-8")
+        except FileNotFoundError:
+            return ""
+
+    def _files(self, ended_text: str) -> list[Path]:
+        """Return the files of other processes that are not in the file of the ended ones."""
+        known = {self._own.name, self._ended.name, *_added(ended_text)}
+        return sorted(file for file in self._folder.glob(f"*{_SUFFIX}") if file.name not in known)
+
+    def _has_ended(self, file: Path) -> bool:
+        process_id = int(file.name.partition("-")[0])
+        if process_id == self._process_id:
+            return True
+        try:
+            os.kill(process_id, 0)
+        except (ProcessLookupError, PermissionError):  # None, or one of another user.
+            return True
+        return False
+
 
 def total(texts: Iterable[str]) -> Counts:
     """Add up counters and histograms in Prometheus' text format."""
-    counts: dict[str, _Samples] = {}
+    counts: dict[str, Metric] = {}
     for text in texts:
         for family in text_string_to_metric_families(text):
             if family.type in _COUNTED:
-                _add(counts.setdefault(family.name, {}), family.samples)
+                known = counts.setdefault(family.name, family)
+                if known is not family:
+                    known.samples = _sum(known.samples, family.samples)
     return counts
 
 
@@ -88,16 +138,43 @@ class WithOthers(Collector):
     def collect(self) -> Iterator[Metric]:
         for family in self._own.collect():
             if others := self._others.get(family.name):
-                samples: _Samples = {}
-                _add(samples, family.samples)
-                _add(samples, others.values())
-                family.samples = list(samples.values())
+                family.samples = _sum(family.samples, others.samples)
             yield family
 
 
-def _add(totals: _Samples, samples: Iterable[Sample]) -> None:
-    for sample in samples:
+class _Known(Collector):
+    """Counts, as metrics to render."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        yield from self._counts.values()
+
+
+def _sum(*parts: Iterable[Sample]) -> list[Sample]:
+    """Add up samples of one family by name and labels."""
+    totals: dict[tuple[str, frozenset[tuple[str, str]]], Sample] = {}
+    for sample in (sample for part in parts for sample in part):
         key = sample.name, frozenset(sample.labels.items())
         known = totals.get(key)
         value = sample.value + (known.value if known else 0)
         totals[key] = sample._replace(value=value)
+    return list(totals.values())
+
+
+def _added(ended_text: str) -> list[str]:
+    first, _, _ = ended_text.partition("\n")
+    return first.removeprefix(_ADDED).split() if first.startswith(_ADDED) else []
+
+
+def _replace(file: Path, text: bytes) -> bool:
+    """Replace the content of a file at once; return whether that was possible."""
+    new = file.with_suffix(".new")
+    try:
+        new.write_bytes(text)
+        new.replace(file)
+    except OSError:
+        return False
+    return True

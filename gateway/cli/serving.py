@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -139,7 +140,9 @@ async def consuming(
 
 
 def _metrics_folder(group: GroupProcess) -> MetricsFolder | None:
-    return MetricsFolder(Path(group.metrics), os.getpid()) if group.metrics else None
+    return (
+        MetricsFolder(Path(group.metrics), os.getpid(), time.time_ns()) if group.metrics else None
+    )
 
 
 def _workflow_ports(

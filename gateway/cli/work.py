@@ -338,14 +338,19 @@ def declared_by(apps: Sequence[str], passed: Sequence[str]) -> Declarations:
 
 
 async def _until_signalled(work: Awaitable[None]) -> None:
-    """Work until a signal, which cancels the work and lets it end in order."""
+    """Work until a signal, which cancels the work and lets it end in order.
+
+    Further signals change nothing, because they may not mean more than the first: systemd signals
+    all processes of a unit, and the parent of several signals them, too.
+    """
     task = asyncio.ensure_future(work)
     signalled = False
 
     def end() -> None:
         nonlocal signalled
-        signalled = True
-        task.cancel()
+        if not signalled:
+            signalled = True
+            task.cancel()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

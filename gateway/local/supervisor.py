@@ -4,10 +4,12 @@ Rules:
 1. One thread. Processes are started, watched and stopped by the same loop, so their state is
    consistent.
 2. A signal never interrupts bookkeeping. Its handler raises only where a wait allows it
-   (`_interruptible`), and otherwise records the signal for the next such wait.
+   (`_interruptible`), and otherwise records the signal for the next such wait. The start of a
+   server is a wait; one that is interrupted may leave the server, which its next start finds.
 3. A process that fails its first start ends everything with one message: it is misconfigured. A
    process that crashes later is restarted indefinitely: the cause was temporary. Without a sign
    of readiness, a first start fails by an exit with an error within `RestartPolicy.first_start_s`.
+   Code 78 ends everything at any time: another process has the name, and a restart would end it.
 4. Every process has a session of its own. Only the supervisor receives Ctrl-C, and stops the
    processes in reverse order: processes that were started together stop together, and the servers,
    which are independent, last.
@@ -28,7 +30,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Self, TextIO
+from typing import Final, Self, TextIO
 
 from headwater.gateway.local import reaper
 from headwater.gateway.local.processes import (
@@ -56,8 +58,14 @@ _STILL_WAITING_EVERY_S = 5.0
 _ORPHANS_TIMEOUT_S = 30.0
 
 
-class FirstStartFailed(ProcessUnavailable):
-    """A process exited with an error soon after its first start: it is misconfigured."""
+#: EX_CONFIG of sysexits.h: another process has the name of a worker.
+_FENCED: Final = os.EX_CONFIG
+#: Group of the servers.
+_SERVERS: Final = 0
+
+
+class ProcessFailed(ProcessUnavailable):
+    """A process exited with an error that a restart does not solve."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -76,7 +84,7 @@ class _Watched:
     ready: Callable[[], bool] | None
     deaths: CrashHistory
     started_at: float
-    #: Processes of a group stop together; servers are group 0.
+    #: Processes of a group stop together.
     group: int
     #: Size of its log when it was last started.
     log_from: int
@@ -117,7 +125,7 @@ class Supervisor:
         self._warn = warn or report
         self._restarts = restarts or RestartPolicy()
         self._watched: list[_Watched] = []
-        self._groups = 0
+        self._groups = _SERVERS
         self._screens: list[LogFollower] = []
         self._exit = contextlib.ExitStack()
         self._may_interrupt = False
@@ -146,7 +154,7 @@ class Supervisor:
 
     def start_embedded(self, process: ServerProcess) -> str:
         """Start a server and watch it; return its address."""
-        watched = self._watch(process, ready=lambda: True, group=0)
+        watched = self._watch(process, ready=lambda: True, group=_SERVERS)
         self._report(f"Starting {process.name}")
         with self._interruptible():
             address = process.start()
@@ -219,6 +227,7 @@ class Supervisor:
         process, say_at = watched.process, time.monotonic() + _STILL_WAITING_EVERY_S
         while not ready():
             if (code := process.poll()) is not None:
+                self._check_restart_helps(watched, code)
                 raise ProcessUnavailable(
                     f"{process.name} ended while starting ({exit_text(code)}). "
                     + log_tail(process, watched.log_from, code)
@@ -239,7 +248,7 @@ class Supervisor:
             if time.monotonic() >= watched.restart_at:
                 self._restart(watched)
         elif (code := watched.process.poll()) is not None:
-            self._check_first_start(watched, code)
+            self._check_restart_helps(watched, code)
             ending = log_tail(watched.process, watched.log_from, code)
             verb = "died" if code else "ended"
             self._report_exit(watched, f"{verb} ({exit_text(code)}). {ending}".rstrip())
@@ -247,16 +256,22 @@ class Supervisor:
             watched.returning = False
             self._report(f"{watched.process.name} is back")
 
-    def _check_first_start(self, watched: _Watched, code: int) -> None:
-        """Raise `FirstStartFailed` if this is the failure of a first start."""
+    def _check_restart_helps(self, watched: _Watched, code: int) -> None:
+        """Raise `ProcessFailed` if it does not: after a failed first start, or without the name."""
         within_s = self._restarts.first_start_s
-        if code > 0 and not watched.restarted and time.monotonic() - watched.started_at < within_s:
-            ending = log_tail(watched.process, watched.log_from, code)
-            raise FirstStartFailed(
-                f"{watched.process.name} ended within {within_s:g} s of its first start "
-                f"({exit_text(code)}); usual cause: its settings or arguments. {ending}".rstrip(),
-                code,
-            )
+        since_s = time.monotonic() - watched.started_at
+        if code == _FENCED:
+            when, cause = "", "another process has its name (HEADWATER_MEMBER)"
+        elif code > 0 and not watched.restarted and since_s < within_s:
+            when, cause = f"within {within_s:g} s of its first start ", "its settings or arguments"
+        else:
+            return
+        ending = log_tail(watched.process, watched.log_from, code)
+        raise ProcessFailed(
+            f"{watched.process.name} ended {when}({exit_text(code)}); usual cause: {cause}. "
+            f"{ending}".rstrip(),
+            code,
+        )
 
     def _report_exit(self, watched: _Watched, what: str) -> None:
         """Report a crash, and when the process will be restarted."""
@@ -279,8 +294,10 @@ class Supervisor:
     def _restart(self, watched: _Watched) -> None:
         watched.started_at, watched.log_from = time.monotonic(), log_size(watched.process)
         watched.restarted = True
+        # Others do not wait; a signal between their fork and our knowledge of it would leave them.
+        is_server = watched.group == _SERVERS
         try:
-            with self._interruptible():
+            with self._interruptible() if is_server else contextlib.nullcontext():
                 watched.process.start()
         except ProcessUnavailable as error:
             self._report_exit(watched, f"could not be started: {error.message}")

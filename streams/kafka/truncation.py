@@ -234,6 +234,11 @@ class _Doubt(NamedTuple):
 
 async def _proc_fetch_request(self: Fetcher, assignment: Any, node_id: Any, request: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
     has_data = await _FETCH(self, assignment, node_id, request)  # type: ignore[no-untyped-call]
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        # aiokafka's fetch swallows that. A question would wait for as long as the broker holds
+        # back the answer to that fetch, and the consumer's end for the question.
+        return False
     # Held back until it is known whether they follow what was read.
     doubts = _take_doubtful(self, assignment, request) if assignment.active else {}
     if not doubts:

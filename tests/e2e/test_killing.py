@@ -159,8 +159,12 @@ def owners(system: System) -> set[int]:
 
 def answering(system: System) -> set[int]:
     """The gateways that have accepted deliveries."""
-    pages = system.directory.glob("headwater-metrics-*/*.metrics")
-    return {int(page.stem) for page in pages if 'outcome="accepted"' in page.read_text()}
+    pages = system.directory.glob("headwater-metrics-*/*-*.metrics")
+    return {
+        int(page.stem.partition("-")[0])
+        for page in pages
+        if 'outcome="accepted"' in page.read_text()
+    }
 
 
 def stop_together(system: System) -> None:

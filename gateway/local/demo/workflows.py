@@ -150,7 +150,7 @@ async def day_report(event: WorkflowEvent[DayRequest], step: Step) -> str:
     day: Day = await step.do(
         "read the day",
         lambda: read_day(request),
-        retries=Retry(limit=60, delay="1 second", backoff="constant"),
+        retries=Retry(limit=600, delay="1 second", backoff="constant"),
         timeout="10 seconds",
     )
     await step.log.info("the day is there", day)  # noqa: PLE1205 (no logger of the library)

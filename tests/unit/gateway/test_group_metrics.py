@@ -1,6 +1,9 @@
 """Metrics of a gateway of several processes."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,7 +31,7 @@ def counted(accepted: int, duplicates: int, seconds: float) -> Metrics:
 
 
 def test_counts_of_all_processes_are_added_and_gauges_are_of_the_one_that_answers(tmp_path: Path):
-    answering, ended = MetricsFolder(tmp_path, 1), MetricsFolder(tmp_path, 2)
+    answering, ended = MetricsFolder(tmp_path, 1, 0), MetricsFolder(tmp_path, 2, 0)
     own, other = counted(3, 0, 0.002), counted(4, 5, 0.3)
     other.render(False, {})
     ended.publish(other.render_own())
@@ -52,7 +55,7 @@ def test_without_others_the_page_is_that_of_one_process():
 
 
 def test_a_process_publishes_at_once_and_at_its_end(tmp_path: Path):
-    folder, reader = MetricsFolder(tmp_path, 1), MetricsFolder(tmp_path, 2)
+    folder, reader = MetricsFolder(tmp_path, 1, 0), MetricsFolder(tmp_path, 2, 0)
     metrics = counted(1, 0, 0.1)
 
     async def run() -> None:
@@ -63,3 +66,60 @@ def test_a_process_publishes_at_once_and_at_its_end(tmp_path: Path):
     asyncio.run(run())
     page = samples(counted(0, 0, 0.1).render(True, {}, reader.others()))
     assert page["headwater_webhook_received_total", ("accepted", "terra")] == 2
+
+
+RECEIVED = "headwater_webhook_received_total"
+
+
+def ended_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def received(folder: MetricsFolder) -> float:
+    page = samples(counted(0, 0, 0.1).render(True, {}, folder.others()))
+    return page.get((RECEIVED, ("accepted", "terra")), 0)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.stem.partition("-")[0] for file in folder.glob("*.metrics"))
+
+
+def test_counts_of_ended_processes_are_kept_in_one_file(tmp_path: Path):
+    pid, running = ended_process(), os.getppid()
+    MetricsFolder(tmp_path, running, 0).publish(counted(1, 0, 0.1).render_own())
+    reader = MetricsFolder(tmp_path, 0, 0)
+    for number in range(1, 4):
+        restarted = MetricsFolder(tmp_path, pid, number)  # With the same process id every time.
+        restarted.add_up_ended()
+        restarted.publish(counted(10, 0, 0.3).render_own())
+        assert received(reader) == 10 * number + 1
+        assert names(tmp_path) == sorted([str(running), str(pid), *["ended"][: number - 1]])
+    reader.add_up_ended()
+    assert names(tmp_path) == sorted([str(running), "ended"])
+    assert received(reader) == 31
+    page = samples(counted(0, 0, 0.1).render(True, {}, reader.others()))
+    assert page["headwater_webhook_append_seconds_count", ()] == 5
+    assert page["headwater_webhook_append_seconds_bucket", ("0.5",)] == 5
+
+
+def test_a_kill_while_ended_processes_are_added_up_counts_none_twice(tmp_path: Path):
+    ended = MetricsFolder(tmp_path, ended_process(), 0)
+    ended.publish(counted(3, 0, 0.1).render_own())
+    (published,) = tmp_path.glob("*.metrics")
+    content = published.read_bytes()
+    reader = MetricsFolder(tmp_path, 0, 0)
+    reader.add_up_ended()
+    published.write_bytes(content)  # As if it had not been deleted yet.
+    assert received(reader) == 3
+    reader.add_up_ended()
+    assert received(reader) == 3
+    assert names(tmp_path) == ["ended"]
+
+
+def test_a_folder_that_is_gone_has_no_counts(tmp_path: Path):
+    folder = MetricsFolder(tmp_path / "gone", 1, 0)
+    folder.add_up_ended()
+    folder.publish(b"")
+    assert folder.others() == {}

@@ -6,11 +6,14 @@ import sys
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from headwater.gateway.api.listening import listen, reserve
 from headwater.gateway.cli import process_group
+from headwater.gateway.cli.main import cli
 from headwater.gateway.cli.up import _with_processes, process_specs
 from headwater.gateway.local.processes import ProcessSpec
+from headwater.gateway.local.supervisor import ProcessFailed
 from headwater.gateway.settings.process import GroupProcess, group_process
 from headwater.gateway.settings.settings import Settings
 from headwater.schemas.errors import ProcessUnavailable
@@ -141,6 +144,18 @@ def test_up_starts_several_gateways_and_workers_and_one_projector():
         "up-workflows-1",
         "up-workflows-2",
     ]
+
+
+def test_up_ends_with_the_code_of_a_worker_whose_name_another_has_taken(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def run_up(*_args: object, **_options: object) -> None:
+        raise ProcessFailed("workflows ended (exit code 78)", os.EX_CONFIG)
+
+    monkeypatch.setattr("headwater.gateway.cli.up.run_up", run_up)
+    result = CliRunner().invoke(cli, ["up", "--no-demo"])
+    assert result.exit_code == os.EX_CONFIG
+    assert result.stderr == "headwater: workflows ended (exit code 78)\n"
 
 
 def test_up_with_one_of_each_is_as_it_was():

@@ -1,6 +1,8 @@
 """What starts workflows beside a worker: which rules are read, and who ends whom."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from headwater.gateway.cli.starting import (
     run_until_first_exit,
 )
 from headwater.gateway.cli.up import process_specs
+from headwater.gateway.cli.work import _until_signalled
 from headwater.gateway.settings.settings import Settings
 from headwater.streams.code_host.apps import Declarations
 
@@ -121,3 +124,24 @@ def test_what_has_nothing_to_do_ends_nobody():
         assert done.is_set()
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_further_signals_do_not_interrupt_an_orderly_stop(number: signal.Signals):
+    """systemd signals all processes of a unit, and the parent of several signals them again."""
+    stopped: list[str] = []
+
+    async def works() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(600)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
+            # The handlers of both run before the loop comes back.
+            for _ in range(100):
+                await asyncio.sleep(0.001)
+            stopped.append("in order")
+
+    asyncio.run(_until_signalled(works()))
+    assert stopped == ["in order"]

@@ -12,12 +12,14 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from headwater.gateway.local import reaper
+from headwater.gateway.local import processes, reaper
 from headwater.gateway.local.processes import ProcessSpec, RestartPolicy
-from headwater.gateway.local.supervisor import FirstStartFailed, Supervisor
+from headwater.gateway.local.supervisor import ProcessFailed, Supervisor
 from headwater.schemas.errors import ProcessUnavailable
 from tests.waiting import wait_until
 
@@ -438,15 +440,69 @@ def test_an_error_soon_after_the_first_start_ends_everything(first_start_s: floa
             os.kill(os.getpid(), signal.SIGTERM)
 
     system = Supervisor(report=report, restarts=RestartPolicy(first_start_s=first_start_s))
-    with pytest.raises(FirstStartFailed) if ends else contextlib.nullcontext() as failed, system:
-        system.start(unknown("fine", "import signal; signal.pause()"), unknown("bad", "exit(78)"))
+    with pytest.raises(ProcessFailed) if ends else contextlib.nullcontext() as failed, system:
+        system.start(unknown("fine", "import signal; signal.pause()"), unknown("bad", "exit(70)"))
         system.watch()
     assert [line for line in said if line.startswith("fine stopped")]
     if failed is None:
-        assert "bad died (exit code 78)." in said
+        assert "bad died (exit code 70)." in said
     else:
-        assert failed.value.exit_code == 78
+        assert failed.value.exit_code == 70
         assert failed.value.message.startswith("bad ended within 600 s of its first start")
+
+
+@pytest.mark.parametrize("ready", [None, lambda: True], ids=["unknown", "known"])
+def test_a_process_whose_name_another_has_taken_ends_everything_also_after_a_restart(
+    tmp_path: Path, ready: Callable[[], bool] | None
+):
+    restarted = tmp_path / "restarted"
+    program = (
+        f"import os, pathlib, signal; mark = pathlib.Path({str(restarted)!r})\n"
+        "if mark.exists(): exit(78)\n"
+        "mark.touch(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    bad = ProcessSpec(name="bad", argv=(sys.executable, "-c", program), env={}, ready=ready)
+    said: list[str] = []
+    system = Supervisor(report=said.append, restarts=RestartPolicy(first_s=0.05))
+    match = r"bad ended \(exit code 78\); usual cause: another process has its name"
+    with pytest.raises(ProcessFailed, match=match) as failed, system:  # noqa: PT012
+        system.start(unknown("fine", "import signal; signal.pause()"), bad)
+        system.watch()
+    assert failed.value.exit_code == 78
+    assert restarted.exists()
+    assert [line for line in said if line.startswith("fine stopped")]
+
+
+def test_a_name_that_is_taken_while_a_process_starts_ends_everything_with_the_same_code():
+    bad = ProcessSpec(
+        name="bad", argv=(sys.executable, "-c", "exit(78)"), env={}, ready=lambda: False
+    )
+    with pytest.raises(ProcessFailed) as failed, Supervisor(report=print) as system:
+        system.start(bad)
+    assert failed.value.exit_code == 78
+
+
+def test_a_signal_while_a_process_is_restarted_leaves_none_behind(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    pids: list[int] = []
+
+    def popen(argv: tuple[str, ...], **options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
+        process = subprocess.Popen(argv, **options)
+        pids.append(process.pid)
+        # The second one exists, and nobody knows it yet.
+        os.kill(*((process.pid, signal.SIGKILL) if len(pids) == 1 else (os.getpid(), 15)))
+        return process
+
+    patched = SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(processes, "subprocess", patched)
+    said: list[str] = []
+    with Supervisor(report=said.append, restarts=RestartPolicy(first_s=0.05)) as system:
+        system.start(unknown("part", "import signal; signal.pause()"))
+        system.watch()
+    assert len(pids) == 2
+    assert all(map(is_gone, pids))
+    assert said[-1].startswith("part stopped")
 
 
 def test_processes_that_do_not_stop_are_killed_together_and_that_is_known(
