@@ -80,7 +80,8 @@ class LogCursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 #: Workflows of authors, without built-in ones.
 OF_AUTHORS: Final = sql.SQL(
     "not starts_with(name, 'headwater-') "
-    "and name not in ('terra-backfill', 'terra-import', 'terra-lab', 'terra-reconcile')"
+    "and name not in ('terra-backfill', 'terra-disconnect', 'terra-import', 'terra-lab', "
+    "'terra-reconcile', 'terra-reconcile-user')"
 )
 #: The workflows that owners and the active deployment declare.
 DECLARED: Final = template("declared_workflows")

@@ -60,7 +60,8 @@ def mixed(seed: int, count: int, *, users: int = 12) -> list[bytes]:
                     daily(number, day, draw.randint(1, 20_000), known=known),
                     sleep(number, day, draw.randint(200, 500), known=known),
                     body("nutrition", user=terra_user(number), day=day, n=draw.random()),
-                    daily(number, day, -draw.randint(1, 1_000), known=known),
+                    # June has no such day.
+                    daily(number, 31, draw.randint(1, 1_000), known=known),
                 ]
             )
         )

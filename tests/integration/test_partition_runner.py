@@ -8,9 +8,11 @@ from typing import cast
 import pytest
 from typing_extensions import override
 
+from headwater.processors.columns import RowUpdate, merge
 from headwater.processors.providers.provider import Placement
-from headwater.schemas.codec import NEWEST_VERSIONS, set_write_versions
+from headwater.schemas.codec import NEWEST_VERSIONS, encode_row, set_write_versions
 from headwater.schemas.errors import NotYetReadable
+from headwater.schemas.records import Stamp
 from headwater.schemas.tables import DAILY_SUMMARY
 from headwater.schemas.topics import EVENTS, TRACES, UNRESOLVED
 from headwater.streams.clock import monotonic, now_ms
@@ -37,6 +39,19 @@ OWNED = {TP(EVENTS, PARTITION), TP(UNRESOLVED, PARTITION)}
 
 ROWS = DAILY_SUMMARY.topic
 KEY = b'["user_1", "garmin", "2026-07-01"]'
+
+
+def row_with(steps: int) -> bytes:
+    update = RowUpdate(
+        DAILY_SUMMARY,
+        ("user_1", "garmin", "2026-07-01"),
+        {"steps": steps},
+        Stamp(0, steps, 0, f"e{steps}", 0, steps),
+    )
+    return encode_row(DAILY_SUMMARY, merge(None, update))
+
+
+MEMORY, FIRST, SECOND, AFTER_ALL = map(row_with, range(1, 5))
 
 
 def nothing() -> None:
@@ -136,7 +151,7 @@ def play(bootstrap: str, act: Callable[[Watched, PartitionRunner, Batch], object
 
     async def whole() -> None:
         appender = Appender(cluster=Cluster(bootstrap), client_id="watched")
-        await appender.append([Outgoing(ROWS, PARTITION, KEY, b"memory")])
+        await appender.append([Outgoing(ROWS, PARTITION, KEY, MEMORY)])
         intake = Watched()
         offsets = Offsets(Cluster(bootstrap), "watched")
         agent = agent_of(intake, bootstrap, appender, offsets)
@@ -162,7 +177,7 @@ def test_what_was_read_before_a_rebalance_is_no_memory_after_it(topics: str):
         await agent.process(batch)
         assert intake.stepped_with == []
         await agent.process(batch)
-        assert intake.stepped_with == [b"memory"]
+        assert intake.stepped_with == [MEMORY]
 
     assert play(topics, act).batches == 1
 
@@ -207,7 +222,7 @@ def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again
         offsets = Offsets(Cluster(topics), "watched")
         other = Watched()
         another = agent_of(other, topics, appender, offsets)
-        intake.emits, other.emits = [b"first"], [b"second"]
+        intake.emits, other.emits = [FIRST], [SECOND]
         try:
             await agent.process(batch)
             await another.process(batch)
@@ -216,7 +231,7 @@ def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again
             with pytest.raises(PartitionLost, match="another process has claimed the partition"):
                 await agent.process(batch)
             await another.tick()
-            again = [Outgoing(ROWS, PARTITION, KEY, b"after all", other.headers)]
+            again = [Outgoing(ROWS, PARTITION, KEY, AFTER_ALL, other.headers)]
             await appender.append(again)
         finally:
             await offsets.stop()
@@ -226,7 +241,7 @@ def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again
             counted.extend(r.value for r in records if fold.admit(r) and r.key == KEY)
 
     play(topics, act)
-    assert counted[-5:] == [b"memory", b"first", b"second", b"second", b"after all"]
+    assert counted[-5:] == [MEMORY, FIRST, SECOND, SECOND, AFTER_ALL]
 
 
 def test_what_an_operator_deletes_is_deleted_in_memory_too(topics: str):
@@ -237,7 +252,7 @@ def test_what_an_operator_deletes_is_deleted_in_memory_too(topics: str):
         await appender.stop()
         await agent.tick()
         await agent.process(batch)
-        assert intake.stepped_with == [b"memory", None]
+        assert intake.stepped_with == [MEMORY, None]
 
     play(topics, act)
 
@@ -251,7 +266,7 @@ def test_what_stays_is_kept_by_a_rebalance_and_what_went_is_forgotten(topics: st
         assert agent.assigned(OWNED) == {PARTITION}
         assert await agent.prepare(PARTITION)
         await agent.process(batch)
-        assert intake.stepped_with == [b"memory"]
+        assert intake.stepped_with == [MEMORY]
         agent.revoked()
         assert agent.assigned(set()) == set()
         assert intake.store.is_closed

@@ -223,11 +223,12 @@ def test_journeys_are_found_by_index_among_many(migrated: str):
             ({"user_id": "user_5"}, ["webhook_outcomes_user"]),
             ({"user_id": "user_5", "level": "info"}, ["webhook_outcomes_user"]),
         ):
-            names = {"request_id": None, "user_id": None, "level": None, **named}
+            names = {"request_id": None, "user_id": None, "level": None, "event_ids": (), **named}
             query = _traces_query(**names)
             assert query is not None
             explained = connection.execute(
-                b"explain (analyze, timing off) " + query, {**names, "limit": 20}
+                b"explain (analyze, timing off) " + query,
+                {**names, "event_ids": [], "limit": 20},
             )
             plan = "\n".join(row["QUERY PLAN"] for row in explained.fetchall())
             assert "Seq Scan" not in plan, plan
@@ -242,8 +243,8 @@ def _fill(connection: "psycopg.Connection[dict[str, str]]") -> None:
     outcomes = """
         insert into webhook_outcomes
         select 'e' || n, 'r' || n, 'terra', 'daily', 's', 'user_' || n %% 100,
-               case when n %% 50 = 0 then 'dead' else 'processed' end, '', 1, 0, 0, n,
-               moment, moment, null, null, moment, 'normalize', ''
+               case when n %% 50 = 0 then 'dead' else 'processed' end, '', 1, 0, null, 0,
+               0, n, moment, moment, null, null, moment, 'normalize', ''
         from generate_series(1, %(rows)s) n, to_timestamp(1767225600 + n / 10) moment
     """
     duplicates = """
