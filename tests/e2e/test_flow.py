@@ -250,7 +250,7 @@ def test_an_operator_sees_and_replays_dead_letters_by_hand(system: System):
         headers=ADMIN,
         timeout=ANSWERED_WITHIN_S,
     ).json()
-    assert "steps" in shown["message"]
+    assert "2026-06-31" in shown["message"]
     assert httpx.get(f"{system.url()}/admin/dlq", timeout=ANSWERED_WITHIN_S).status_code == 401
 
     replay = [sys.executable, "-m", "headwater", "dlq", "replay", "--all", "--url", system.url()]
