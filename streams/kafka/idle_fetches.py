@@ -27,7 +27,7 @@ from aiokafka.protocol.fetch import FetchRequest
 
 #: How long a broker may hold the fetches of an idle consumer that lives as long as its process. A
 #: log that was cut and has grown to the same length is detected after a fetch (`truncation`).
-IDLE_FETCH_MS: Final = 5_000
+IDLE_FETCH_MS: Final = 1_000
 #: How long a broker may hold a fetch that omits a partition of its consumer.
 _PARTIAL_WAIT_MS: Final = 50
 #: Consumers that let a broker hold fetches for this long have a connection for them.
