@@ -128,12 +128,7 @@ def read_routes(
     ) -> ASGIApp:
         check_texts(_USER_CHARS, user_id=user_id)
         owner = _owner(user_or_reader(request.scope), user_id)
-        if table is not None and table not in SYNCED:
-            raise Problem(
-                "invalid_parameter",
-                f"table: expected one of {', '.join(SYNCED)}, found {table[:60]!r}",
-                field="table",
-            )
+        _check_table(table)
         streams_rows = request.accept.best_match(_MEDIA_TYPES) == MEDIA_TYPE
         if streams_rows:
             streams.require_capacity(owner)
@@ -164,6 +159,20 @@ def read_routes(
         security=[{READ_KEY: []}, {USER_TOKEN: []}],
         tags=["read"],
     )
+
+
+def _check_table(table: str | None) -> None:
+    """Refuse the name of a table that is not synced.
+
+    Raises:
+        Problem: There is no such table.
+    """
+    if table is not None and table not in SYNCED:
+        raise Problem(
+            "invalid_parameter",
+            f"table: expected one of {', '.join(SYNCED)}, found {table[:60]!r}",
+            field="table",
+        )
 
 
 def _beginning(cursor: str | None, since: str | None) -> tuple[str | None, datetime | None]:
