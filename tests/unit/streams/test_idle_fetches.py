@@ -240,3 +240,30 @@ def test_records_do_not_wait_for_the_answer_whether_another_log_was_cut(
         await holding.fetcher.close()
 
     asyncio.run(scene())
+
+
+def test_a_fetch_that_ends_as_a_partition_is_drained_is_followed_by_another(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    # aiokafka's loop then sees that the fetch has ended, and its broker still as occupied.
+    patch_aiokafka()
+    responses: list[asyncio.Future[Any]] = []
+
+    async def answer(*_: object, **__: object) -> Any:  # noqa: ANN401
+        responses.append(asyncio.get_running_loop().create_future())
+        return await responses[-1]
+
+    monkeypatch.setattr(idle_fetches, "_SEND_REQUEST", answer)
+
+    async def scene() -> None:
+        holding = Holding()
+        holding.fetcher._fetch_max_wait_ms = 600_000
+        holding.assign(ONE, OTHER)
+        await until(lambda: responses)
+        empty = SimpleNamespace(API_VERSION=4, topics=[])
+        asyncio.get_running_loop().call_soon(responses[0].set_result, empty)
+        holding.fetcher._notify(holding.fetcher._wait_consume_future)
+        await until(lambda: len(responses) > 1)
+        await holding.fetcher.close()
+
+    asyncio.run(scene())
