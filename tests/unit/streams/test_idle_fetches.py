@@ -10,6 +10,7 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.subscription_state import SubscriptionState
+from aiokafka.errors import StaleMetadata
 from aiokafka.structs import PartitionMetadata, TopicPartition
 
 from headwater.streams.kafka import aiokafka_patches, idle_fetches, truncation
@@ -199,6 +200,26 @@ def test_metadata_that_lacks_a_topic_or_a_leader_is_soon_refreshed(
         client.cluster = a_cluster(*led)
         assert await client._metadata_update(client.cluster, topics)
         assert client._metadata_max_age_ms == age_ms
+
+    asyncio.run(scene())
+
+
+def test_the_metadata_of_all_topics_is_requested_before_their_offsets():
+    patch_aiokafka()
+
+    async def scene() -> None:
+        topics: list[str] = []
+        client = SimpleNamespace(cluster=a_cluster(), add_topic=topics.append)
+
+        async def requested() -> None:
+            topics.append("waited")
+
+        client._maybe_wait_metadata = requested
+        fetcher = SimpleNamespace(_client=client)
+        unknown = {TopicPartition(topic, 0): -1 for topic in ("a", "b", "c")}
+        with pytest.raises(StaleMetadata):
+            await Fetcher._proc_offset_requests(fetcher, unknown)
+        assert topics[:4] == ["a", "b", "c", "waited"]
 
     asyncio.run(scene())
 
