@@ -15,17 +15,22 @@ from typing_extensions import override
 
 CHILD_WORKFLOW: Final = "ChildWorkflowError"
 DATA: Final = "DataError"
+DEAD_END: Final = "DeadEndError"
+DEPTH_LIMIT: Final = "DepthLimitError"
 EVENT_TIMEOUT: Final = "EventTimeoutError"
 HOST_LOST: Final = "HostLostError"
 JOIN: Final = "JoinError"
 LEASE_EXPIRED: Final = "LeaseExpiredError"
 MAX_STEPS_EXCEEDED: Final = "MAX_STEPS_EXCEEDED"
 RACE: Final = "RaceError"
+ROUND_LIMIT: Final = "RoundLimitError"
+RUN_TIMEOUT: Final = "RunTimeoutError"
 SLOT_QUEUE_FULL: Final = "SLOT_QUEUE_FULL"
 RUN_TOO_LARGE: Final = "RUN_TOO_LARGE"
 ROLLBACK: Final = "RollbackError"
 STATEMENT_REFUSED: Final = "StatementRefusedError"
 STEP_TIMEOUT: Final = "StepTimeoutError"
+TOKEN_LIMIT: Final = "TokenLimitError"  # noqa: S105, not a secret
 UNIQUE_CONSTRAINT: Final = "UniqueConstraintError"
 UNSERIALISABLE: Final = "UnserialisableError"
 

@@ -67,9 +67,10 @@ class WaitsFor(Answer, frozen=True, kw_only=True):
     """What a token waits for, and until when, if the wait has a limit.
 
     Attributes:
-        what: dispatch (of its task), task (its result), worker (that takes a job), retry, siblings
-            or subworkflow.
+        what: dispatch (of its task), task (its result), worker (that takes a job), retry, siblings,
+            subworkflow, time, event, or resume (of its paused run: it has its result).
         worker: The worker that has the job until then.
+        event_type: Type of the event that it waits for.
     """
 
     what: str
@@ -77,6 +78,7 @@ class WaitsFor(Answer, frozen=True, kw_only=True):
     worker: str | None = None
     child_workflow_name: str | None = None
     child_instance_id: str | None = None
+    event_type: str | None = None
 
 
 class LiveToken(Answer, frozen=True, kw_only=True):

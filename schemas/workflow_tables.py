@@ -221,14 +221,16 @@ class WorkflowToken(msgspec.Struct):
     task: str | None
     #: The workflow that the node starts, if it has no task.
     subworkflow: str | None
-    #: pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow, completed,
-    #: failed, timed_out or cancelled.
+    #: pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow,
+    #: waiting_for_time, waiting_for_event, completed, failed, timed_out or cancelled.
     status: Literal[
         "pending",
         "dispatched",
         "executing",
         "waiting_for_siblings",
         "waiting_for_subworkflow",
+        "waiting_for_time",
+        "waiting_for_event",
         "completed",
         "failed",
         "timed_out",
@@ -260,7 +262,7 @@ class WorkflowToken(msgspec.Struct):
     error_detail: Annotated[JsonText | None, CLEARED]
     #: When the next attempt begins, while it is scheduled.
     next_retry_at: Annotated[Moment | None, CLEARED]
-    #: When its wait for siblings or a workflow times out; kept after its end.
+    #: When its wait ends or times out; kept after its end.
     wake_at: Moment | None
     #: Why it was cancelled.
     reason: Annotated[str | None, CLEARED]

@@ -37,6 +37,8 @@ _TOKEN_STATES: Final = {
     "executing": ("● executing", "cyan"),
     "waiting_for_siblings": ("… waiting", "yellow"),
     "waiting_for_subworkflow": ("… waiting", "yellow"),
+    "waiting_for_time": ("… waiting", "yellow"),
+    "waiting_for_event": ("… waiting", "yellow"),
     "completed": ("✓ completed", "green"),
     "failed": ("✗ failed", "bold red"),
     "timed_out": ("✗ timed out", "bold red"),
@@ -103,6 +105,10 @@ def _token_result(  # noqa: PLR0911 (a return per status)
             return f"waiting for its siblings{until}"
         case "waiting_for_subworkflow":
             return f"waiting for {token.child_workflow_name}/{token.child_instance_id}{until}"
+        case "waiting_for_time":
+            return f"waiting{until}"
+        case "waiting_for_event":
+            return f"waiting for an event{until}"
         case "executing" if token.worker and token.lease_until:
             expires = absolute_and_relative(token.lease_until, now)
             return f"a job that {token.worker} holds until {expires}"

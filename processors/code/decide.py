@@ -73,7 +73,7 @@ from headwater.processors.runs.limits import (
     SYSTEM,
     too_many_entries,
 )
-from headwater.processors.runs.outbox import queue
+from headwater.processors.runs.outbox import queue, start_child
 from headwater.processors.runs.slots import no_slots
 from headwater.schemas import failures
 from headwater.schemas.history import (
@@ -98,9 +98,7 @@ from headwater.schemas.history import (
     LogWritten,
     LoopAdvanced,
     NoteRefusal,
-    Parent,
     PauseRun,
-    Post,
     RestartRun,
     ResumeRun,
     RetryRun,
@@ -336,10 +334,10 @@ def _immediate_events(
             return [EntryCompleted(opened.key, "null")]
         case EntryKind.WAIT if run.status is not RunStatus.PAUSED:
             return list[RunEvent](complete_waits(run, opened))
-        case EntryKind.CHILD:
-            parent = Parent(run.workflow, run.instance_id, run.run_number, opened.key)
-            command = StartRun(request.value or "null", parent, deployment=run.deployment)
-            post = Post(0, request.child_workflow, request.child_id, command)
+        case EntryKind.CHILD if opened.child is not None:
+            post = start_child(run, opened.child, request.value or "null", opened.key)
+            if isinstance(post, Failure):
+                return [EntryErrored(opened.key, post)]
             return queue(run, [post])
         case _:
             return []

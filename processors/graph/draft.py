@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn, TypeVar
 
 from typing_extensions import override
@@ -72,6 +73,9 @@ class Overlay(MutableMapping[K, V]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def __bool__(self) -> bool:
+        return next(iter(self), self) is not self
+
 
 class Draft:
     """A decision about a graph run, with the events so far applied.
@@ -92,17 +96,26 @@ class Draft:
         self.events: list[RunEvent] = []
         #: Results of planners, with the number of events that were emitted before.
         self.plans: list[tuple[int, Planned]] = []
+        #: Characters of inputs and results that it has dispatched, and nodes that it has ended
+        #: while it dispatched: see `dispatching`.
+        self.dispatched_size = self.ended_nodes = 0
         self._of = run
-        self.reset()
+        self._begin()
 
-    def reset(self) -> None:
-        """Discard the events and start again from the run. Planner results are kept."""
-        run = self._of
+    def take_back(self, count: int) -> None:
+        """Discard all events but the first `count`. Planner results are kept."""
+        kept = self.events[:count]
         self.events.clear()
-        self.plans[:] = [(0, planned) for _, planned in self.plans]
+        self.plans[:] = [(min(before, count), planned) for before, planned in self.plans]
+        self._begin()
+        self.emit(*kept)
+
+    def _begin(self) -> None:
+        """Start from the run, without events."""
+        run = self._of
         self._context = context_of(run)
         draft: Any = copy.copy(run)
-        for name in ("tokens", "forks", "branches", "meetings", "times"):
+        for name in ("tokens", "forks", "branches", "meetings", "times", "waits", "held"):
             setattr(draft, name, Overlay(getattr(run, name)))
         # Appliers change these in place.
         draft.mailbox, draft.unsent = list(run.mailbox), list(run.unsent)
@@ -115,6 +128,16 @@ class Draft:
             apply(self.run, event, self.now_ms)
             self.events.append(event)
 
+    @contextmanager
+    def at(self, at_ms: int | None) -> Iterator[None]:
+        """Decide as of an earlier time, when something happened that is handled only now."""
+        now_ms = self.now_ms
+        self.now_ms = now_ms if at_ms is None else min(at_ms, now_ms)
+        try:
+            yield
+        finally:
+            self.now_ms = now_ms
+
     def execute(self, planned: Planned) -> tuple[Decision, ...]:
         """Record a planner's result for inspection. Return its decisions."""
         self.plans.append((len(self.events), planned))
@@ -122,9 +145,10 @@ class Draft:
 
     # -- scopes of expressions
 
-    def scope(self, token: LiveToken) -> Scope:
-        """Return the scope for a token's expressions."""
-        return Scope(self.context(), self._branch(token), self._items(token), self.evaluations)
+    def scope(self, token: LiveToken, error: Failure | None = None) -> Scope:
+        """Return the scope for a token's expressions: with this error, or that which led to it."""
+        branch, items = self._branch(token), self._items(token)
+        return Scope(self.context(), branch, items, self.evaluations, error or token.failure)
 
     def context(self) -> Context:
         """Return the shared context."""

@@ -1,14 +1,15 @@
 """A compiled definition: checked, with parsed expressions and sorted transitions."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from headwater.processors.expressions import Expression, ExpressionInvalid, ResultKind
-from headwater.processors.graph.context import BRANCH, RESULT, SHARED
+from headwater.processors.graph.context import BRANCH, ERROR, RESULT, SHARED
 from headwater.processors.graph.definition import (
     INVALID_DEFINITION,
     INVALID_EXPRESSION,
+    ON_ERROR,
     Definition,
     DefinitionInvalid,
     Node,
@@ -33,10 +34,11 @@ class Route(NamedTuple):
 
 
 class NodeMappings(NamedTuple):
-    """The mappings of a node with their compiled expressions."""
+    """The mappings of a node with their compiled expressions, and the end of its wait."""
 
     inputs: Mapped
     outputs: Mapped
+    until: Expression | None = None
 
 
 #: Transitions out of a node, in tiers, in the order in which the tiers are tried.
@@ -61,8 +63,9 @@ class Graph:
         self.definition = definition
         problems = problems_of(definition, whole=whole)
         compiler = _Compiler(definition.transitions)
+        after_error = {way.to_node_ref for way in definition.transitions if way.on == ON_ERROR}
         self._mappings = {
-            node.ref: compiler.of_node(f"nodes[{index}]", node)
+            node.ref: compiler.of_node(f"nodes[{index}]", node, after_error)
             for index, node in enumerate(definition.nodes)
         }
         routes = [
@@ -80,7 +83,11 @@ class Graph:
         self.digest = digest(definition)
         self._nodes = {node.ref: node for node in definition.nodes}
         self._transitions = {transition.ref: transition for transition in definition.transitions}
-        self._tiers = _tiers(routes)
+        self._tiers = _tiers([route for route in routes if route.transition.on != ON_ERROR])
+        self._error_tiers = _tiers([route for route in routes if route.transition.on == ON_ERROR])
+        self._ways_to: dict[str, list[str]] = {}
+        for transition in definition.transitions:
+            self._ways_to.setdefault(transition.to_node_ref, []).append(transition.ref)
         self._meetings = _meetings(definition.transitions)
 
     def node(self, ref: str) -> Node:
@@ -92,8 +99,16 @@ class Graph:
         return self._transitions[ref]
 
     def tiers(self, node_ref: str) -> Tiers:
-        """Return the transitions out of a node, in tiers."""
+        """Return the transitions that follow the success of a node, in tiers."""
         return self._tiers.get(node_ref, _NO_TIERS)
+
+    def error_tiers(self, node_ref: str) -> Tiers:
+        """Return the transitions that follow an error of a node, in tiers."""
+        return self._error_tiers.get(node_ref, _NO_TIERS)
+
+    def ways_to(self, node_ref: str) -> Sequence[str]:
+        """Return the refs of the transitions that lead to a node."""
+        return self._ways_to.get(node_ref, ())
 
     def mappings(self, node_ref: str) -> NodeMappings:
         """Return the mappings of a node."""
@@ -140,13 +155,20 @@ class _Compiler:
         items = {way.foreach.item_var for way in transitions if way.foreach}
         # An invalid name is reported where it is declared.
         self._items = sorted(name for name in items if may_be_item(name))
-        self._compiled: dict[tuple[str, ResultKind, bool], Expression | ExpressionInvalid] = {}
+        self._compiled: dict[
+            tuple[str, ResultKind, tuple[str, ...]], Expression | ExpressionInvalid
+        ] = {}
         self._left = EXPRESSIONS_MAX
 
     def expression(
-        self, path: str, source: str, gives: ResultKind = ResultKind.VALUE, *, result: bool = False
+        self,
+        path: str,
+        source: str,
+        gives: ResultKind = ResultKind.VALUE,
+        more: tuple[str, ...] = (),
     ) -> Expression | None:
-        key = (source, gives, result)
+        """Compile an expression, with the names `more` in addition to the usual ones."""
+        key = (source, gives, more)
         compiled = self._compiled.get(key)
         if compiled is None:
             compiled = self._compiled[key] = self._compile(*key)
@@ -157,7 +179,7 @@ class _Compiler:
         return None
 
     def _compile(
-        self, source: str, gives: ResultKind, result: bool
+        self, source: str, gives: ResultKind, more: tuple[str, ...]
     ) -> Expression | ExpressionInvalid:
         self._left -= max(len(source), _SHORT)
         if self._left < 0:
@@ -165,20 +187,20 @@ class _Compiler:
                 f"expected at most {EXPRESSIONS_MAX} characters in all expressions of a graph, "
                 "found more: over the limit"
             )
-        local = [*self._items, BRANCH, *([RESULT] if result else [])]
+        local = [*self._items, BRANCH, *more]
         try:
             return Expression(source, gives, SHARED, local)
         except ExpressionInvalid as error:
             return error
 
-    def mapped(self, path: str, mapping: Mapping[str, str], *, result: bool = False) -> Mapped:
-        return tuple(self._pairs(path, mapping, result=result))
+    def mapped(self, path: str, mapping: Mapping[str, str], more: tuple[str, ...] = ()) -> Mapped:
+        return tuple(self._pairs(path, mapping, more))
 
     def _pairs(
-        self, path: str, mapping: Mapping[str, str], *, result: bool
+        self, path: str, mapping: Mapping[str, str], more: tuple[str, ...]
     ) -> Iterator[tuple[str, Expression]]:
         for target, source in mapping.items():
-            compiled = self.expression(f"{path}.{target}", source, result=result)
+            compiled = self.expression(f"{path}.{target}", source, more=more)
             if compiled is not None:
                 yield target, compiled
 
@@ -191,21 +213,27 @@ class _Compiler:
             self.problems.append(Problem(INVALID_DEFINITION, path, str(error)))
             return None
 
-    def of_node(self, path: str, node: Node) -> NodeMappings:
+    def of_node(self, path: str, node: Node, after_error: Collection[str]) -> NodeMappings:
+        more = (ERROR,) if node.ref in after_error else ()
+        until = None
+        if node.wait is not None and node.wait.until is not None:
+            until = self.expression(f"{path}.wait.until", node.wait.until, more=more)
         return NodeMappings(
-            inputs=self.mapped(f"{path}.inputMapping", node.input_mapping),
-            outputs=self.mapped(f"{path}.outputMapping", node.output_mapping, result=True),
+            inputs=self.mapped(f"{path}.inputMapping", node.input_mapping, more),
+            outputs=self.mapped(f"{path}.outputMapping", node.output_mapping, (RESULT, *more)),
+            until=until,
         )
 
     def of_transition(self, path: str, transition: Transition) -> Route:
         condition = collection = None
+        more = (ERROR,) if transition.on == ON_ERROR else ()
         if transition.condition is not None:
             condition = self.expression(
-                f"{path}.condition", transition.condition, ResultKind.CONDITION
+                f"{path}.condition", transition.condition, ResultKind.CONDITION, more
             )
         if transition.foreach is not None:
             collection_path = f"{path}.foreach.collection"
-            collection = self.expression(collection_path, transition.foreach.collection)
+            collection = self.expression(collection_path, transition.foreach.collection, more=more)
         return Route(transition, condition, collection)
 
 

@@ -35,6 +35,8 @@ class TokenStatus(StrEnum):
     CANCELLED = "cancelled"
     WAITING_FOR_SIBLINGS = "waiting_for_siblings"
     WAITING_FOR_SUBWORKFLOW = "waiting_for_subworkflow"
+    WAITING_FOR_TIME = "waiting_for_time"
+    WAITING_FOR_EVENT = "waiting_for_event"
 
 
 #: Statuses of tokens that have ended.

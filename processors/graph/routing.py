@@ -34,6 +34,7 @@ from headwater.processors.graph.planning import (
     failed,
 )
 from headwater.processors.graph.validation import BRANCHES_MAX, FAN_IN
+from headwater.schemas.failures import DEAD_END
 
 
 def decide_start(graph: Graph, input: Any) -> Planned:  # noqa: A002, ANN401
@@ -61,14 +62,23 @@ class _Spawn(NamedTuple):
     items: list[Any] | None
 
 
-def decide_routing(graph: Graph, token: Token, scope: Scope, fork_of: ForkOf) -> Planned:
-    """Decide which tokens follow a completed one. Linear in transitions and branches.
+def decide_routing(
+    graph: Graph, token: Token, scope: Scope, fork_of: ForkOf, *, failed_node: bool = False
+) -> Planned:
+    """Decide which tokens follow one that has ended. Linear in transitions and branches.
+
+    Args:
+        graph: The compiled graph.
+        token: The token.
+        scope: Its scope; after a failure, with the error.
+        fork_of: Looks up forks.
+        failed_node: Whether its node has failed, so that its error transitions are tried.
 
     Returns:
         Creations, plus a join activation for an empty `foreach` with `onEmpty`; nothing where the
             token leads nowhere. A single failure if an expression fails.
     """
-    tiers = graph.tiers(token.node_ref)
+    tiers = graph.error_tiers(token.node_ref) if failed_node else graph.tiers(token.node_ref)
     events = [_trace("start", token, {"tiers": len(tiers)})]
     try:
         matches = _matches(tiers, token, scope, events)
@@ -76,6 +86,12 @@ def decide_routing(graph: Graph, token: Token, scope: Scope, fork_of: ForkOf) ->
         decisions = tuple(_creations(graph, token, spawns, fork_of))
     except _ExpressionFailed as error:
         return failed(str(error), events=tuple(events))
+    if not matches and tiers and not failed_node and graph.definition.on_dead_end == "fail":
+        message = (
+            f"expected a transition out of {token.node_ref!r} to match, as onDeadEnd is 'fail', "
+            "found none"
+        )
+        return failed(message, DEAD_END, tuple(events))
     events.append(_trace("complete", token, {"decisions": len(decisions)}))
     return Planned(decisions, tuple(events))
 

@@ -22,16 +22,21 @@ from headwater.processors.graph.definition import (
     INVALID_STRATEGY,
     MISSING_OWNER,
     MULTIPLE_OWNERS,
+    ON_ERROR,
+    ON_SUCCESS,
     Definition,
     Node,
     NodeRetries,
     Problem,
     Synchronization,
     Transition,
+    Wait,
 )
 from headwater.processors.runs.durations import LONGEST_MS, milliseconds_of
 from headwater.processors.runs.limits import (
+    EVENT_TYPE_TOP,
     RETRIES_MAX,
+    WAIT_MAX_MS,
     WORKFLOW_NAME_MAX,
     control_character,
     name_problem,
@@ -45,6 +50,9 @@ STRATEGIES: Final = ("any", "all", "m_of_n:N")
 MERGES: Final = ("append", "collect", "keyed_by_branch", "last_wins", "merge_object")
 TIMEOUTS: Final = ("fail", "proceed_with_available")
 BACKOFFS: Final = ("constant", "exponential", "linear")
+#: Kinds of nodes; a node is of exactly one.
+KINDS: Final = ("task", "subworkflow", "wait", "event")
+DEAD_ENDS: Final = ("complete", "fail")
 FAN_IN: Final = "fan_in"
 
 #: Maximum of counts without another limit: a signed 64-bit number.
@@ -102,6 +110,11 @@ def _of_the_whole(definition: Definition) -> Iterator[Problem]:
             yield Problem(INVALID_EXPRESSION, f"outputMapping.{target[:NAME_MAX]}", target_problem)
     if not any(node.ref == definition.initial_node_ref for node in definition.nodes):
         yield _unknown_node("initialNodeRef", definition.initial_node_ref)
+    for code, path, message in (
+        *_not_within("timeoutMs", definition.timeout_ms, 1, LONGEST_MS),
+        *_not_among(INVALID_DEFINITION, "onDeadEnd", definition.on_dead_end, DEAD_ENDS),
+    ):
+        yield Problem(code, path, message)
 
 
 def _repeated(code: str, path: str, refs: list[str]) -> Iterator[Problem]:
@@ -145,14 +158,12 @@ def _check_parts(
 
 
 def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
-    if node.task is None and node.subworkflow is None:
-        yield MISSING_OWNER, "", f"expected {node.ref!r} to name a task or a subworkflow"
-    if node.task is not None and node.subworkflow is not None:
-        yield (
-            MULTIPLE_OWNERS,
-            "",
-            f"expected {node.ref!r} to name a task or a subworkflow, found both",
-        )
+    kinds = [kind for kind in KINDS if getattr(node, kind) is not None]
+    if len(kinds) != 1:
+        code = MULTIPLE_OWNERS if kinds else MISSING_OWNER
+        found = " and ".join(kinds) or "none"
+        yield code, "", f"expected one of {', '.join(KINDS)} in {node.ref!r}, found {found}"
+    yield from _of_waiting_node(node)
     if node.external and node.task is None:
         yield INVALID_DEFINITION, "external", "expected it only on a node with a task"
     if node.external and node.task is not None:
@@ -174,13 +185,33 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
         yield from _of_retries(node, node.retries)
 
 
+def _of_waiting_node(node: Node) -> Iterator[tuple[str, str, str]]:
+    """Check a node that waits for a time or an event: it has neither an input nor attempts."""
+    if node.wait is None and node.event is None:
+        return
+    for field, value in (("inputMapping", node.input_mapping), ("timeoutMs", node.timeout_ms)):
+        if value:
+            message = "expected it only on a node with a task or a subworkflow"
+            yield INVALID_DEFINITION, field, message
+    if node.wait is not None:
+        yield from _of_wait(node.wait)
+    if node.event is not None:
+        problem = name_problem("the type of an event", node.event.type, EVENT_TYPE_TOP)
+        if problem:
+            yield INVALID_DEFINITION, "event.type", problem
+        yield from _not_within("event.timeoutMs", node.event.timeout_ms, 1, WAIT_MAX_MS)
+
+
+def _of_wait(wait: Wait) -> Iterator[tuple[str, str, str]]:
+    if (wait.duration_ms is None) == (wait.until is None):
+        found = "neither" if wait.until is None else "both"
+        yield INVALID_DEFINITION, "wait", f"expected durationMs or until, found {found}"
+    yield from _not_within("wait.durationMs", wait.duration_ms, 0, LONGEST_MS)
+
+
 def _of_retries(node: Node, retries: NodeRetries) -> Iterator[tuple[str, str, str]]:
-    if node.subworkflow is not None:
-        yield (
-            INVALID_DEFINITION,
-            "retries",
-            "expected them on a node with a task; a subworkflow has its own",
-        )
+    if node.task is None:
+        yield INVALID_DEFINITION, "retries", "expected them only on a node with a task"
     yield from _not_within("retries.limit", retries.limit, 0, RETRIES_MAX)
     yield from _not_among(INVALID_DEFINITION, "retries.backoff", retries.backoff, BACKOFFS)
     try:
@@ -200,6 +231,7 @@ def _of_endpoints(definition: Definition) -> Iterator[Problem]:
 
 
 def _of_transition(transition: Transition) -> Iterator[tuple[str, str, str]]:
+    yield from _not_among(INVALID_DEFINITION, "on", transition.on, (ON_SUCCESS, ON_ERROR))
     spawned, foreach = transition.spawn_count, transition.foreach
     if spawned is not None and foreach is not None:
         yield INVALID_DEFINITION, "spawnCount", "expected it or foreach, found both"

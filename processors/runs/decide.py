@@ -155,7 +155,8 @@ def begin(
         case StartRun():
             return _start(run, command, facts, kind, limits)
         case RestartRun() if run is not None:
-            provenance = (run.definition, run.deployment, run.once, run.labels, recorded(limits))
+            made_from = (run.definition, run.deployment, run.once, run.labels)
+            provenance = (*made_from, recorded(limits), run.depth)
             return [RunStarted(run.params, facts.seed, run.parent, None, (), run.kind, *provenance)]
         case SendEvent(start=str(params)):
             # Creates the instance that receives the event, with the event in its mailbox.
@@ -191,7 +192,7 @@ def _start(run: Run | None, command: StartRun, facts: Facts, kind: str, limits: 
             f"{run.status}; restart runs it again",
         )
     made_from = (command.definition, command.deployment)
-    provenance = (*made_from, command.once, command.labels, recorded(limits))
+    provenance = (*made_from, command.once, command.labels, recorded(limits), command.depth)
     return [RunStarted(command.params, facts.seed, command.parent, None, (), kind, *provenance)]
 
 

@@ -256,7 +256,7 @@ comment on column workflow_token.id is 'Number within the run, in the order of c
 comment on column workflow_token.node_ref is 'The node.';
 comment on column workflow_token.task is 'The task of that node.';
 comment on column workflow_token.subworkflow is 'The workflow that the node starts, if it has no task.';
-comment on column workflow_token.status is 'pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow, completed, failed, timed_out or cancelled.';
+comment on column workflow_token.status is 'pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow, waiting_for_time, waiting_for_event, completed, failed, timed_out or cancelled.';
 comment on column workflow_token.path_id is 'Its path, extended by .node.branch at each fork.';
 comment on column workflow_token.parent_token_id is 'The token that it follows.';
 comment on column workflow_token.sibling_group is 'The group of its innermost fork.';
@@ -270,7 +270,7 @@ comment on column workflow_token.error_name is 'Name of the error of its latest 
 comment on column workflow_token.error_message is 'Message of the error; NUL is replaced by U+FFFD.';
 comment on column workflow_token.error_detail is 'Additional data of the error.';
 comment on column workflow_token.next_retry_at is 'When the next attempt begins, while it is scheduled.';
-comment on column workflow_token.wake_at is 'When its wait for siblings or a workflow times out; kept after its end.';
+comment on column workflow_token.wake_at is 'When its wait ends or times out; kept after its end.';
 comment on column workflow_token.reason is 'Why it was cancelled.';
 comment on column workflow_token.retry_status is 'Its status after a retry of its run; null if it had ended before.';
 comment on column workflow_token.child_workflow_name is 'Workflow of the child that it started.';

@@ -37,6 +37,8 @@ class StartRun(Tagged, frozen=True):
     once: Once | None = None
     #: Its labels.
     labels: tuple[Label, ...] = ()
+    #: Instances around it: 0 unless a parent waits for its end.
+    depth: int = 0
 
 
 class SendEvent(Tagged, frozen=True):

@@ -47,6 +47,7 @@ from headwater.schemas.history import (
     StepStarted,
     TasksDispatched,
     TokenCompleted,
+    TokenFailed,
 )
 from headwater.schemas.statuses import EntryKind
 from tests.unit.projections import token_fold
@@ -423,15 +424,16 @@ class Telling:
                 }
             case EntryCompleted():
                 for event_id in event.consumed:
-                    row = events.get((*self.run_key, event_id))
-                    if row is not None:
-                        row.update(
-                            delivered_at=self.at,
-                            consumed_by_step_key=event.key,
-                            offset=self.offset,
-                        )
+                    self.delivered(event_id, event.key)
+            case TokenCompleted() | TokenFailed() if event.consumed is not None:
+                self.delivered(event.consumed, str(event.token))
             case LogWritten():
                 self.line(event)
+
+    def delivered(self, event_id: str, key: str) -> None:
+        row = self.tables["workflow_event"].get((*self.run_key, event_id))
+        if row is not None:
+            row.update(delivered_at=self.at, consumed_by_step_key=key, offset=self.offset)
 
     def line(self, event: LogWritten) -> None:
         number = f"{self.partition:05}-{self.offset:015}-{self.index:06}"
