@@ -201,15 +201,21 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
             for line in page.logs or ():
                 yield line
 
-    async def follow(self, last_id: str = "") -> AsyncGenerator[StreamItem[Any]]:
+    async def follow(
+        self, last_id: str = "", *, names: Iterable[str] = ()
+    ) -> AsyncGenerator[StreamItem[Any]]:
         """Yield what happens to the instance until it has ended, reconnecting as needed.
 
         After a lost connection the last few items may be repeated.
 
         Args:
             last_id: `.id` of the item after which to continue.
+            names: Only items of these events, and `end`; also workflow events of a graph, such as
+                `fan_in.completed`. By default status, step, token, event and log.
         """
-        stream = self._session.follow_instance(f"{self._path}/events-stream", self._key, last_id)
+        stream = self._session.follow_instance(
+            f"{self._path}/events-stream", self._key, last_id, names
+        )
         async with aclosing(stream) as items:
             async for item in items:
                 yield item

@@ -121,6 +121,8 @@ class Patches:
         #: Runs of each instance in order; only the last still changes.
         self.instances: dict[_Instance, list[Row]] = {}
         self.logs: list[Values] = []
+        #: Workflow events of graphs, see `graph_events.row_of`.
+        self.graph_events: list[Values] = []
         #: The latest claim of each partition.
         self.owners: dict[int, Values] = {}
         #: Entries without rows, so that their ends change no rows.
@@ -158,6 +160,7 @@ class Patches:
         for stage in self.stages:
             stage.drop(key)
         self.logs = [row for row in self.logs if _instance_of(row) != key]
+        self.graph_events = [row for row in self.graph_events if _instance_of(row) != key]
         self._hidden = {hidden for hidden in self._hidden if hidden[0][:2] != key}
 
     # --- instances ----------------------------------------------------------------------------
@@ -246,6 +249,10 @@ class Patches:
     def log(self, values: Values) -> None:
         """Add a log line."""
         self.logs.append(values)
+
+    def add_graph_event(self, values: Values) -> None:
+        """Add a workflow event of a graph."""
+        self.graph_events.append(values)
 
 
 def _change(rows: Rows, context: EventContext, name: str, key: str | int, values: Values) -> None:
