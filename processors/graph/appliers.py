@@ -22,15 +22,18 @@ from headwater.processors.graph.state import (
     branch_key,
     digest_of_end,
     meeting_key,
+    rename_joins,
 )
 from headwater.processors.runs import appliers as runs
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
+    Artifact,
     BranchChanged,
     ContextChanged,
     FanInActivated,
     ForkEnded,
     ForkOpened,
+    GraphMigrated,
     GraphStarted,
     HistoryAppended,
     JobActivated,
@@ -439,6 +442,16 @@ def _tokens_cancelled(run: GraphRun, event: TokensCancelled) -> None:
             _end(run, number)
 
 
+def _graph_migrated(run: GraphRun, event: GraphMigrated) -> None:
+    """Continue on another definition, where tokens and joins may be at nodes of other names."""
+    run.document = event.document
+    run.definition = Artifact(run.workflow, "", event.digest)
+    for moved in event.nodes:
+        for number in moved.tokens:
+            run.tokens[number] = _changed(_token(run, number), node=moved.to)
+    rename_joins(run, {moved.node: moved.to for moved in event.nodes})
+
+
 def _nothing(run: GraphRun, event: RunEvent) -> None:
     """Ignore an event that only readers use."""
 
@@ -463,4 +476,5 @@ _APPLIERS: Final[dict[type, Callable[[GraphRun, Any], None]]] = {
     TokensTimedOut: _nothing,
     ForkEnded: _fork_ended,
     SubworkflowStarted: _subworkflow_started,
+    GraphMigrated: _graph_migrated,
 }

@@ -21,6 +21,7 @@ from headwater.processors.graph.state import GraphRun, meeting_key
 from headwater.schemas.graph_answers import TracedDecision, TracePage
 from headwater.schemas.history import (
     FanInActivated,
+    GraphMigrated,
     GraphStarted,
     HistoryAppended,
     InstanceDeleted,
@@ -45,6 +46,7 @@ _TRIGGERS: Final = (
     TokenFailed,
     TokensTimedOut,
     FanInActivated,
+    GraphMigrated,
     RunResumed,
     PostsSent,
 )

@@ -250,6 +250,13 @@ class Patches:
         """Add a log line."""
         self.logs.append(values)
 
+    def leave_node(self, context: EventContext, node: str, tokens: Iterable[int]) -> None:
+        """Keep the node at which workflow events of this batch happened, before tokens leave it."""
+        leaving = set(tokens)
+        for row in self.graph_events:
+            if row["token_id"] in leaving and _run_of(row) == context.run:
+                row["node_ref"] = row["node_ref"] or node
+
     def add_graph_event(self, values: Values) -> None:
         """Add a workflow event of a graph."""
         self.graph_events.append(values)
@@ -262,6 +269,10 @@ def _change(rows: Rows, context: EventContext, name: str, key: str | int, values
         of_run[key] = row = Row(context.values(**{name: key}), is_whole=False)
     row.values.update(values)
     row.values["offset"] = context.offset
+
+
+def _run_of(row: Values) -> Run:
+    return row["workflow_name"], row["instance_id"], row["run_number"]
 
 
 def _instance_of(row: Values) -> _Instance:
