@@ -15,9 +15,11 @@ from tests.workflows.graphing import Definition, edge, fan, graph, node, outcome
 SLOW = {"n": 5, "takes": "10 seconds"}
 
 
-async def refusal_of(instance: Instance, to: Definition, map: dict[str, str] | None = None) -> str:
+async def refusal_of(
+    instance: Instance, to: Definition, renames: dict[str, str] | None = None
+) -> str:
     with pytest.raises(CommandRefusedError) as caught:
-        await instance.migrate(to, map=map)
+        await instance.migrate(to, map=renames)
     assert caught.value.code == "MIGRATION_REFUSED"
     return str(caught.value)
 
@@ -169,9 +171,9 @@ def test_a_token_in_a_fork_cannot_be_outside_of_it():
 
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
-        refused = await refusal_of(instance, after, map={"work": "aside"})
+        refused = await refusal_of(instance, after, renames={"work": "aside"})
         assert "it is in 'group', where no path leads to 'aside'" in refused
-        unknown = await refusal_of(instance, after, map={"nothing": "aside", "work": "missing"})
+        unknown = await refusal_of(instance, after, renames={"nothing": "aside", "work": "missing"})
         assert "the run's definition has no node 'nothing'" in unknown
         assert "the new definition has no node 'missing'" in unknown
 
