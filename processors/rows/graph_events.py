@@ -6,7 +6,7 @@ has the name for a node with a task and the one for a node with a child workflow
 token's row choose: Postgres in `insert_graph_events`, the harness in `HistoryRows`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -56,38 +56,38 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     payload: Mapping[str, Any] = {}
 
 
-def derive(event: LogEvent, *, in_graph: bool) -> Iterator[Derived]:
-    """Yield the workflow events of an event.
+def derive(event: LogEvent, *, in_graph: bool) -> Iterable[Derived]:
+    """Return the workflow events of an event.
 
     Args:
         event: An event of any run.
         in_graph: Whether the run is that of a graph. Only the end of a run needs it; events of
             graphs are recognized.
     """
-    if isinstance(event, RunStarted):
-        if event.kind == KIND:
-            yield Derived(name="workflow.started", payload=_beginning(event))
-        return
-    if isinstance(event, RunCompleted | RunErrored | RunTerminated):
-        if in_graph:
-            yield _ending(event)
-        return
-    yield from _of_tasks(event)
-    yield from _of_forks(event)
-    yield from _of_tokens(event)
+    deriver = _DERIVERS.get(type(event))
+    if deriver is None or (type(event) in _ENDS and not in_graph):
+        return ()
+    return deriver(event)
 
 
-def _beginning(event: RunStarted) -> Values:
-    digest = event.definition.digest if event.definition else ""
-    return {"definition_digest": digest, "is_retry": event.kept is not None}
+# -- the run
 
 
-def _ending(event: RunCompleted | RunErrored | RunTerminated) -> Derived:
-    if isinstance(event, RunCompleted):
-        return Derived(name="workflow.completed")
+def _started(event: RunStarted) -> Iterator[Derived]:
+    if event.kind == KIND:
+        digest = event.definition.digest if event.definition else ""
+        payload = {"definition_digest": digest, "is_retry": event.kept is not None}
+        yield Derived(name="workflow.started", payload=payload)
+
+
+def _completed(event: RunCompleted) -> Iterator[Derived]:
+    yield Derived(name="workflow.completed")
+
+
+def _failed(event: RunErrored | RunTerminated) -> Iterator[Derived]:
     status = "errored" if isinstance(event, RunErrored) else "terminated"
     payload = {"status": status, "error": _error(event.failure)}
-    return Derived(name="workflow.failed", payload=payload)
+    yield Derived(name="workflow.failed", payload=payload)
 
 
 def _error(failure: Failure | None) -> Values | None:
@@ -96,90 +96,54 @@ def _error(failure: Failure | None) -> Values | None:
     return {"name": failure.name, "message": failure.message[:_MESSAGE_MAX]}
 
 
-def _of_tasks(event: LogEvent) -> Iterator[Derived]:
-    """Yield the events of tasks and children."""
-    match event:
-        case TasksDispatched(tasks=tasks):
-            for task in tasks:
-                payload: Values = {"attempt": task.attempt}
-                yield Derived(name="task.dispatched", token_id=task.token, payload=payload)
-        case SubworkflowStarted(token=token, child=child):
-            payload = {"workflow_name": child.workflow, "instance_id": child.instance_id}
-            yield Derived(name="subworkflow.dispatched", token_id=token, payload=payload)
-        case TokenCompleted(token=token, attempt=attempt):
-            yield _task_ended("task.completed", token, {"status": "completed", "attempt": attempt})
-        case TokenFailed(token=token, attempt=attempt, retry_at_ms=retry_ms):
-            payload = {
-                "status": "timed_out" if event.timed_out else "failed",
-                "attempt": attempt,
-                "error": _error(event.failure),
-                "retry_at": _moment(retry_ms),
-            }
-            yield _task_ended("task.failed", token, payload)
-        case LeaseExpired(token=token, attempt=attempt):
-            error = _error(event.failure)
-            payload = {"status": "timed_out", "attempt": attempt, "error": error, "retry_at": None}
-            yield _task_ended("task.failed", token, payload)
-        case _:
-            pass
+# -- tasks and children
 
 
-def _task_ended(name: str, token: int, payload: Values) -> Derived:
+def _dispatched(event: TasksDispatched) -> Iterator[Derived]:
+    for task in event.tasks:
+        payload = {"attempt": task.attempt}
+        yield Derived(name="task.dispatched", token_id=task.token, payload=payload)
+
+
+def _child_started(event: SubworkflowStarted) -> Iterator[Derived]:
+    payload = {"workflow_name": event.child.workflow, "instance_id": event.child.instance_id}
+    yield Derived(name="subworkflow.dispatched", token_id=event.token, payload=payload)
+    yield Derived(name="token.waiting", token_id=event.token)
+
+
+def _task_completed(event: TokenCompleted) -> Iterator[Derived]:
+    payload = {"status": "completed", "attempt": event.attempt}
+    yield _ended("task.completed", event.token, payload)
+    yield Derived(name="token.completed", token_id=event.token)
+
+
+def _task_failed(event: TokenFailed) -> Iterator[Derived]:
+    retry_ms = event.retry_at_ms
+    payload = {
+        "status": "timed_out" if event.timed_out else "failed",
+        "attempt": event.attempt,
+        "error": _error(event.failure),
+        "retry_at": None if retry_ms is None else _EPOCH + timedelta(milliseconds=retry_ms),
+    }
+    yield _ended("task.failed", event.token, payload)
+
+
+def _lease_expired(event: LeaseExpired) -> Iterator[Derived]:
+    ended = {"status": "timed_out", "attempt": event.attempt, "error": _error(event.failure)}
+    yield _ended("task.failed", event.token, {**ended, "retry_at": None})
+
+
+def _ended(name: str, token: int, payload: Values) -> Derived:
     return Derived(name=name, token_id=token, child_name="subworkflow.completed", payload=payload)
 
 
-def _moment(ms: int | None) -> datetime | None:
-    return None if ms is None else _EPOCH + timedelta(milliseconds=ms)
-
-
-def _of_forks(event: LogEvent) -> Iterator[Derived]:
-    """Yield the events of forks and joins."""
-    match event:
-        case ForkOpened():
-            payload: Values = {
-                "fork": event.fork,
-                "sibling_group": event.group,
-                "branch_total": event.total,
-            }
-            yield Derived(name="fan_out.started", token_id=event.origin, payload=payload)
-        case FanInActivated():
-            payload = {
-                "fork": event.fork,
-                "tokens": len(event.tokens),
-                "token_ids": [str(token) for token in event.tokens[:_NAMED_MAX]],
-            }
-            yield Derived(name="fan_in.completed", node_ref=event.node, payload=payload)
-            if event.merges:
-                merges = [
-                    {"source": merge.source, "target": merge.target, "strategy": merge.strategy}
-                    for merge in event.merges[:_NAMED_MAX]
-                ]
-                payload = {"fork": event.fork, "merges": merges}
-                yield Derived(name="branches.merged", node_ref=event.node, payload=payload)
-        case _:
-            pass
-
-
-def _of_tokens(event: LogEvent) -> Iterator[Derived]:
-    """Yield the events of tokens."""
-    match event:
-        case TokensCreated():
-            yield from _created(event)
-        case TokenCompleted(token=number):
-            yield Derived(name="token.completed", token_id=number)
-        case FanInActivated(tokens=tokens):
-            for number in tokens:
-                yield Derived(name="token.completed", token_id=number)
-        case TokenArrived(token=number) | SubworkflowStarted(token=number):
-            yield Derived(name="token.waiting", token_id=number)
-        case _:
-            pass
+# -- tokens, forks and joins
 
 
 def _created(event: TokensCreated) -> Iterator[Derived]:
     for index in range(event.count):
         branch = event.branch + index
-        payload: Values = {
+        payload = {
             "transition_ref": event.transition,
             "path_id": event.path if event.count == 1 else f"{event.path}{branch}",
             "sibling_group": event.group,
@@ -188,6 +152,54 @@ def _created(event: TokensCreated) -> Iterator[Derived]:
         }
         number = event.first + index
         yield Derived(name="token.created", token_id=number, node_ref=event.node, payload=payload)
+
+
+def _arrived(event: TokenArrived) -> Iterator[Derived]:
+    yield Derived(name="token.waiting", token_id=event.token)
+
+
+def _forked(event: ForkOpened) -> Iterator[Derived]:
+    payload = {"fork": event.fork, "sibling_group": event.group, "branch_total": event.total}
+    yield Derived(name="fan_out.started", token_id=event.origin, payload=payload)
+
+
+def _joined(event: FanInActivated) -> Iterator[Derived]:
+    payload: Values = {
+        "fork": event.fork,
+        "tokens": len(event.tokens),
+        "token_ids": [str(token) for token in event.tokens[:_NAMED_MAX]],
+    }
+    yield Derived(name="fan_in.completed", node_ref=event.node, payload=payload)
+    if event.merges:
+        merges = [
+            {"source": merge.source, "target": merge.target, "strategy": merge.strategy}
+            for merge in event.merges[:_NAMED_MAX]
+        ]
+        payload = {"fork": event.fork, "merges": merges}
+        yield Derived(name="branches.merged", node_ref=event.node, payload=payload)
+    for number in event.tokens:
+        yield Derived(name="token.completed", token_id=number)
+
+
+_ENDS: Final = frozenset({RunCompleted, RunErrored, RunTerminated})
+_DERIVERS: Final[Mapping[type, Callable[[Any], Iterable[Derived]]]] = {
+    RunStarted: _started,
+    RunCompleted: _completed,
+    RunErrored: _failed,
+    RunTerminated: _failed,
+    TasksDispatched: _dispatched,
+    SubworkflowStarted: _child_started,
+    TokenCompleted: _task_completed,
+    TokenFailed: _task_failed,
+    LeaseExpired: _lease_expired,
+    TokensCreated: _created,
+    TokenArrived: _arrived,
+    ForkOpened: _forked,
+    FanInActivated: _joined,
+}
+
+
+# -- rows
 
 
 def row_of(context: EventContext, position: int, derived: Derived) -> Values:

@@ -127,9 +127,8 @@ def plan_record(
             PLANNERS[kind](patches, context, event)
         # The record that ends the run of a graph has events of its last tokens.
         in_graph = in_graph or isinstance(event, OfGraph)
-        if in_graph or kind is RunStarted:
-            for position, derived in enumerate(derive(event, in_graph=in_graph)):
-                patches.add_graph_event(row_of(context, position, derived))
+        for position, derived in enumerate(derive(event, in_graph=in_graph)):
+            patches.add_graph_event(row_of(context, position, derived))
         if kind not in _UNNUMBERED:
             context.sequence += 1
 
