@@ -265,3 +265,35 @@ class TracePage(AsOf, frozen=True, kw_only=True):
 
     decided: list[TracedDecision]
     next_from: int | None = None
+
+
+# -- migration
+
+
+class MovedToken(Answer, frozen=True, kw_only=True):
+    """A live token, and its node in another definition."""
+
+    id: str
+    node_ref: str
+    to_node_ref: Annotated[str | None, means("Its node there; absent if there is none.")] = None
+    status: str
+    problem: Annotated[str | None, means("Why it cannot be there; absent if it can.")] = None
+
+
+class MigrationPlan(AsOf, frozen=True, kw_only=True):
+    """Where the tokens of a run would be in another definition.
+
+    Attributes:
+        version: Version of the other definition; null if it has none.
+        digest: Its digest.
+        possible: Whether the run can continue on it.
+        tokens: The first live tokens, those with a problem first; `tokens_left_out` counts others.
+        problems: Why it cannot, besides problems of tokens.
+    """
+
+    version: int | None
+    digest: str
+    possible: bool
+    tokens: list[MovedToken]
+    problems: list[str]
+    tokens_left_out: int = 0

@@ -348,6 +348,35 @@ class WorkflowLog(msgspec.Struct):
     created_at: Moment
 
 
+class WorkflowGraphEvent(msgspec.Struct):
+    """Workflow events of graphs: what happened in a run, by name. Topic workflow-history."""
+
+    #: The workflow.
+    workflow_name: Key
+    #: The instance.
+    instance_id: Key
+    #: The run.
+    run_number: Integer
+    #: Number, within the run, of the event of the history that it is derived from.
+    sequence: int
+    #: Its position among those that are derived from the same event; the first is 0.
+    position: Integer
+    #: workflow.started, workflow.completed, workflow.failed, task.dispatched, task.completed,
+    #: task.failed, token.created, token.completed, token.waiting, fan_out.started,
+    #: fan_in.completed, branches.merged, subworkflow.dispatched or subworkflow.completed.
+    name: Key
+    #: Its node; null for an event of the whole run.
+    node_ref: str | None
+    #: Its token; null for an event of the whole run, or of several tokens.
+    token_id: int | None
+    #: Details, an object; values of authors are not among them.
+    payload: JsonText
+    #: When it happened.
+    created_at: Moment
+    #: Offset of its record, in the instance's partition of workflow-history.
+    offset: int
+
+
 class WorkflowSlot(msgspec.Struct):
     """Runs that hold a slot of their workflow's concurrency limit, or wait for one.
 
@@ -474,6 +503,16 @@ TOKEN: Final = table_of(WorkflowToken, "workflow_name", "instance_id", "run_numb
 AS_STORED: Final = "as_stored"
 EVENT: Final = table_of(WorkflowEvent, "workflow_name", "instance_id", "run_number", "id")
 LOG: Final = table_of(WorkflowLog, "workflow_name", "instance_id", "run_number", "id")
+GRAPH_EVENT: Final = table_of(
+    WorkflowGraphEvent,
+    "workflow_name",
+    "instance_id",
+    "run_number",
+    "sequence",
+    "position",
+    # Name of the event if its node starts a child workflow.
+    hints={"child_name": "text"},
+)
 SLOT: Final = table_of(WorkflowSlot, "workflow_name", "instance_id", "number")
 
-WORKFLOW_TABLES: Final = (INSTANCE, RUN, STEP, TOKEN, EVENT, LOG, SLOT)
+WORKFLOW_TABLES: Final = (INSTANCE, RUN, STEP, TOKEN, EVENT, LOG, GRAPH_EVENT, SLOT)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         CurrentStep,
         Event,
         Failure,
+        GraphEvent,
         Instance,
         InstanceFound,
         InstanceStatus,
@@ -374,6 +375,19 @@ def log_row(line: "LogLine") -> dict[str, Any]:
         "step": f"{line.step_key}{attempt}" if line.step_key else "-",
         "message": f"(replay) {line.message}" if line.is_replay else line.message,
         "data": None if line.data is None else json_text(line.data),
+    }
+
+
+def graph_event_row(event: "GraphEvent") -> dict[str, Any]:
+    """Return a workflow event of a graph as a row of its log."""
+    token = "" if event.token_id is None else f" #{event.token_id}"
+    return {
+        "at": _time_of_day(event.created_at),
+        "level": "event",
+        "category": "graph",
+        "step": f"{event.node_ref}{token}" if event.node_ref else "-",
+        "message": event.name,
+        "data": json_text(event.payload) if event.payload else None,
     }
 
 

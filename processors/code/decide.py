@@ -97,6 +97,7 @@ from headwater.schemas.history import (
     Limits,
     LogWritten,
     LoopAdvanced,
+    MigrateRun,
     NoteRefusal,
     PauseRun,
     RestartRun,
@@ -152,6 +153,7 @@ def _decide_by_type(  # noqa: PLR0911, PLR0912, C901, one per command
     | ResumeRun
     | TerminateRun
     | RetryRun
+    | MigrateRun
     | FinishChild
     | NoteRefusal
     | JobCommand
@@ -180,6 +182,8 @@ def _decide_by_type(  # noqa: PLR0911, PLR0912, C901, one per command
             ]
         case RetryRun():
             return retry(run, command, limits)
+        case MigrateRun():
+            return runs.no_graph(run)
         case FinishChild():
             return _child_finished(run, command, facts)
         case NoteRefusal():

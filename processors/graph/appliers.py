@@ -27,15 +27,18 @@ from headwater.processors.graph.state import (
     Meeting,
     branch_key,
     meeting_key,
+    rename_joins,
 )
 from headwater.processors.runs import appliers as runs
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
+    Artifact,
     BranchChanged,
     ContextChanged,
     FanInActivated,
     ForkEnded,
     ForkOpened,
+    GraphMigrated,
     GraphStarted,
     HistoryAppended,
     LogEvent,
@@ -274,6 +277,19 @@ def _tokens_cancelled(run: GraphRun, event: TokensCancelled) -> None:
             end_token(run, number)
 
 
+def _graph_migrated(run: GraphRun, event: GraphMigrated) -> None:
+    """Continue on another definition, where tokens and joins may be at nodes of other names."""
+    run.document = event.document
+    run.definition = Artifact(run.workflow, "", event.digest)
+    for moved in event.nodes:
+        for number in moved.tokens:
+            token = live_token(run, number)
+            run.tokens[number] = _changed(token, node=moved.to, external=moved.external)
+    run.undispatched = run.undispatched_job = min(run.tokens, default=run.created)
+    skip_dispatched(run)
+    rename_joins(run, {moved.node: moved.to for moved in event.nodes})
+
+
 def _nothing(run: GraphRun, event: RunEvent) -> None:
     """Ignore an event that only readers use."""
 
@@ -291,4 +307,5 @@ _APPLIERS: Final[dict[type, Callable[[GraphRun, Any], None]]] = {
     TokensCancelled: _tokens_cancelled,
     TokensTimedOut: _nothing,
     ForkEnded: _fork_ended,
+    GraphMigrated: _graph_migrated,
 }

@@ -12,6 +12,7 @@ from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.graph.appliers import apply
 from headwater.processors.graph.context import Branch, Context, Scope
 from headwater.processors.graph.graph import Graph
+from headwater.processors.graph.outcomes import decide_cancel
 from headwater.processors.graph.planning import Decision, Fork, Planned, Token
 from headwater.processors.graph.state import GraphRun, LiveBranch, LiveToken, branch_key
 from headwater.processors.runs.outbox import ended_by, posts_to_end
@@ -261,8 +262,8 @@ def end(
     cancelled = isinstance(ended, RunTerminated) and ended.cancelled
     children = run.tokens if with_children else ()
     posts = end_children(run, children, "its parent has ended", cancelled=cancelled)
-    if tokens:
-        kept = isinstance(ended, RunErrored)
+    kept = isinstance(ended, RunErrored)
+    for _ in draft.execute(decide_cancel(map(str, tokens), reason)):
         draft.emit(TokensCancelled(tokens, reason, kept))
     draft.emit(*ended_by(run, ended, posts))
 

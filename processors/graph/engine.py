@@ -19,6 +19,7 @@ from headwater.processors.graph.dispatching import idempotency_token
 from headwater.processors.graph.draft import Draft, end_children, text_of
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.jobs import decide_job
+from headwater.processors.graph.migrating import decide_migration
 from headwater.processors.graph.state import KIND, GraphRun, LiveToken, location_of
 from headwater.processors.graph.state import decode as decode_state
 from headwater.processors.graph.state import encode as encode_state
@@ -49,6 +50,7 @@ from headwater.schemas.history import (
     GrantSlot,
     Json,
     Limits,
+    MigrateRun,
     NoteRefusal,
     PauseRun,
     RestartRun,
@@ -191,6 +193,8 @@ class GraphEngine:
                 return end_events(self._draft(run, now_ms), ending, reason)
             case RetryRun():
                 return self._retry(run, command, now_ms)
+            case MigrateRun():
+                return self._migrate(run, command)
             case FinishChild():
                 if run.ended:
                     return STALE
@@ -226,6 +230,15 @@ class GraphEngine:
         instance = (run.workflow, run.instance_id)
         graph = self._graph(run)
         return start_events(run, graph, run.document, [first], instance, now_ms, self._evaluator)
+
+    def _migrate(self, run: GraphRun, command: MigrateRun) -> Decision:
+        """Continue on another definition."""
+        try:
+            after = self._graph_of_document(command.document)
+        except DefinitionInvalid as error:
+            return Rejection(GRAPH_INVALID, bounded(str(error)))
+        evaluations = Evaluations(self._evaluator)
+        return decide_migration(run, self._graph(run), after, command, evaluations)
 
     def decide(self, run: GraphRun, request: Request, now_ms: int) -> Decision:
         """Decide about task results and due times."""

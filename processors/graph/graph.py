@@ -1,6 +1,6 @@
 """A compiled definition: checked, with parsed expressions and sorted transitions."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -50,19 +50,22 @@ _NO_TIERS: Final[Tiers] = ()
 class Graph:
     """A compiled definition."""
 
-    def __init__(self, definition: Definition, *, whole: bool = True) -> None:
+    def __init__(
+        self, definition: Definition, *, whole: bool = True, items: Iterable[str] = ()
+    ) -> None:
         """Check and compile a definition.
 
         Args:
             definition: The definition.
             whole: False for a part of a definition; its groups may be forked elsewhere.
+            items: Item variables of forks that are not in this part.
 
         Raises:
             DefinitionInvalid: Contains all problems.
         """
         self.definition = definition
         problems = problems_of(definition, whole=whole)
-        compiler = _Compiler(definition.transitions)
+        compiler = _Compiler(definition.transitions, items)
         after_error = {way.to_node_ref for way in definition.transitions if way.on == ON_ERROR}
         self._mappings = {
             node.ref: compiler.of_node(f"nodes[{index}]", node, after_error)
@@ -128,19 +131,6 @@ def graph_of(data: Mapping[str, Any] | bytes | str) -> Graph:
     return Graph(read_definition(data))
 
 
-def compile_mapping(path: str, mapping: Mapping[str, str]) -> Mapped:
-    """Compile a mapping by itself.
-
-    Raises:
-        DefinitionInvalid: Contains all problems.
-    """
-    compiler = _Compiler()
-    compiled = compiler.mapped(path, mapping)
-    if compiler.problems:
-        raise DefinitionInvalid(compiler.problems)
-    return compiled
-
-
 #: Characters of all distinct expressions, counted as at least `_SHORT` characters. They take about
 #: half a second to compile, which blocks the owner.
 EXPRESSIONS_MAX: Final = 200_000
@@ -150,9 +140,11 @@ _SHORT: Final = 50
 class _Compiler:
     """Compiles the expressions of a definition, every distinct one once, and collects problems."""
 
-    def __init__(self, transitions: tuple[Transition, ...] = ()) -> None:
+    def __init__(
+        self, transitions: tuple[Transition, ...] = (), more_items: Iterable[str] = ()
+    ) -> None:
         self.problems: list[Problem] = []
-        items = {way.foreach.item_var for way in transitions if way.foreach}
+        items = {way.foreach.item_var for way in transitions if way.foreach} | {*more_items}
         # An invalid name is reported where it is declared.
         self._items = sorted(name for name in items if may_be_item(name))
         self._compiled: dict[

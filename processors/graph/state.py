@@ -5,7 +5,7 @@ number of branches of a fork that can still arrive is counted, so an arrival cos
 number of siblings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -274,6 +274,27 @@ def parse_meeting_key(key: str) -> tuple[str, str]:
     """Return the fork and the node of a join's key."""
     fork, _, node = key.rpartition("/")
     return fork, node.replace("~1", "/").replace("~0", "~")
+
+
+def rename_joins(run: GraphRun, renamed: Mapping[str, str]) -> None:
+    """Give the joins of a run the new names of their nodes."""
+
+    def rename(nodes: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(renamed.get(node, node) for node in nodes)
+
+    for name, fork in list(run.forks.items()):
+        meetings, met = rename(fork.meetings), rename(fork.met)
+        run.forks[name] = msgspec.structs.replace(fork, meetings=meetings, met=met)
+    for key, branch in list(run.branches.items()):
+        if branch.arrived:
+            arrived = rename(branch.arrived)
+            run.branches[key] = msgspec.structs.replace(branch, arrived=arrived)
+    moved = [(key, *parse_meeting_key(key)) for key in run.meetings]
+    keys = {key: meeting_key(fork, renamed.get(node, node)) for key, fork, node in moved}
+    meetings = {new: run.meetings.pop(key) for key, new in keys.items()}
+    times = {new: run.times.pop(key) for key, new in keys.items() if key in run.times}
+    run.meetings.update(meetings)
+    run.times.update(times)
 
 
 # -- encoding

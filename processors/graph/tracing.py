@@ -28,6 +28,7 @@ from headwater.processors.graph.timing import apply_held, deadline_passed
 from headwater.schemas.graph_answers import TracedDecision, TracePage
 from headwater.schemas.history import (
     FanInActivated,
+    GraphMigrated,
     GraphStarted,
     HistoryAppended,
     InstanceDeleted,
@@ -52,6 +53,7 @@ _TRIGGERS: Final = (
     TokenFailed,
     TokensTimedOut,
     FanInActivated,
+    GraphMigrated,
     PostsSent,
 )
 

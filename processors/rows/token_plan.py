@@ -13,6 +13,7 @@ from headwater.processors.graph.planning import TERMINAL, TokenStatus
 from headwater.processors.rows.patches import EventContext, Patches, error_of
 from headwater.schemas.history import (
     FanInActivated,
+    GraphMigrated,
     JobActivated,
     JobExtended,
     LeaseExpired,
@@ -162,6 +163,14 @@ def _timed_out(patches: Patches, context: EventContext, event: TokensTimedOut) -
         _set(patches, context, number, TokenStatus.TIMED_OUT, retry_status=_WAITING)
 
 
+def _migrated(patches: Patches, context: EventContext, event: GraphMigrated) -> None:
+    for moved in event.nodes:
+        node = {"node_ref": moved.to, "task": moved.task, "subworkflow": moved.subworkflow}
+        patches.leave_node(context, moved.node, moved.tokens)
+        for number in moved.tokens:
+            patches.change_token(context, number, dict(node))
+
+
 #: Planners by event.
 TOKEN_PLANNERS: Final[Mapping[type, Callable[[Patches, EventContext, Any], None]]] = {
     TokensCreated: _created,
@@ -178,4 +187,5 @@ TOKEN_PLANNERS: Final[Mapping[type, Callable[[Patches, EventContext, Any], None]
     FanInActivated: _joined,
     TokensCancelled: _cancelled,
     TokensTimedOut: _timed_out,
+    GraphMigrated: _migrated,
 }

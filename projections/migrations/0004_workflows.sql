@@ -351,6 +351,38 @@ comment on column workflow_log.data is 'Additional data, unchanged JSON text.';
 comment on column workflow_log.is_replay is 'Whether it was written during a replay.';
 comment on column workflow_log.created_at is 'When it was written.';
 
+create table workflow_graph_event (
+    workflow_name text collate "C",
+    instance_id text collate "C",
+    run_number integer,
+    sequence bigint,
+    position integer,
+    name text collate "C" not null,
+    node_ref text,
+    token_id bigint,
+    payload json not null,
+    created_at timestamptz not null,
+    "offset" bigint not null,
+    primary key (workflow_name, instance_id, run_number, sequence, position)
+);
+
+create index workflow_graph_event_changed
+    on workflow_graph_event (workflow_name, instance_id, run_number, "offset");
+create index workflow_graph_event_name on workflow_graph_event (name, created_at);
+
+comment on table workflow_graph_event is 'Workflow events of graphs: what happened in a run, by name. Topic workflow-history.';
+comment on column workflow_graph_event.workflow_name is 'The workflow.';
+comment on column workflow_graph_event.instance_id is 'The instance.';
+comment on column workflow_graph_event.run_number is 'The run.';
+comment on column workflow_graph_event.sequence is 'Number, within the run, of the event of the history that it is derived from.';
+comment on column workflow_graph_event.position is 'Its position among those that are derived from the same event; the first is 0.';
+comment on column workflow_graph_event.name is 'workflow.started, workflow.completed, workflow.failed, task.dispatched, task.completed, task.failed, token.created, token.completed, token.waiting, fan_out.started, fan_in.completed, branches.merged, subworkflow.dispatched or subworkflow.completed.';
+comment on column workflow_graph_event.node_ref is 'Its node; null for an event of the whole run.';
+comment on column workflow_graph_event.token_id is 'Its token; null for an event of the whole run, or of several tokens.';
+comment on column workflow_graph_event.payload is 'Details, an object; values of authors are not among them.';
+comment on column workflow_graph_event.created_at is 'When it happened.';
+comment on column workflow_graph_event."offset" is 'Offset of its record, in the instance''s partition of workflow-history.';
+
 create table workflow_slot (
     workflow_name text collate "C",
     instance_id text collate "C",

@@ -316,6 +316,36 @@ class SubworkflowStarted(OfGraph, frozen=True):
     until_ms: int | None = None
 
 
+class NodeMoved(Part, frozen=True):
+    """A node whose tokens are at a node of another definition now."""
+
+    #: The node.
+    node: str
+    #: The node of the new definition.
+    to: str
+    #: The live tokens that moved.
+    tokens: tuple[int, ...]
+    #: The task of the new node.
+    task: str | None = None
+    #: The workflow that the new node starts, if it has no task.
+    subworkflow: str | None = None
+    #: Whether external workers execute the task.
+    external: bool = False
+
+
+class GraphMigrated(OfGraph, frozen=True):
+    """The run continues on another definition, and stays on it."""
+
+    #: The definition, JSON text.
+    document: Json
+    #: Its digest.
+    digest: str
+    #: Its version; null if it has none.
+    version: int | None
+    #: The nodes whose tokens moved, or that the run knows by another name now.
+    nodes: tuple[NodeMoved, ...] = ()
+
+
 GraphEvent: TypeAlias = (
     GraphStarted
     | ForkOpened
@@ -337,4 +367,5 @@ GraphEvent: TypeAlias = (
     | TokensTimedOut
     | ForkEnded
     | SubworkflowStarted
+    | GraphMigrated
 )

@@ -90,6 +90,13 @@ TABLES = {
     "workflow_token": ("workflow_name", "instance_id", "run_number", "id"),
     "workflow_event": ("workflow_name", "instance_id", "run_number", "id"),
     "workflow_log": ("workflow_name", "instance_id", "run_number", "id"),
+    "workflow_graph_event": (
+        "workflow_name",
+        "instance_id",
+        "run_number",
+        "sequence",
+        "position",
+    ),
     "workflow_slot": ("workflow_name", "instance_id", "number"),
     "workflow_owner": ("partition",),
 }

@@ -86,7 +86,7 @@ class Graphs:
         catalogue = await self._definitions.catch_up()
         versions = catalogue.versions.get(name)
         if versions is None:
-            raise _not_found(catalogue, name)
+            raise graph_not_found(catalogue, name)
         rows = [_graph_version(version) for version in reversed(versions)]
         return _response(GraphVersions(versions=rows))
 
@@ -95,7 +95,7 @@ class Graphs:
         catalogue = await self._definitions.catch_up()
         version = catalogue.newest(name) if number is None else catalogue.version(name, number)
         if version is None:
-            raise _not_found(catalogue, name, number)
+            raise graph_not_found(catalogue, name, number)
         definition = msgspec.Raw(version.document.encode())
         row = GraphDefinition(**_fields(version), definition=definition)
         return _response(row, HTTPStatus.OK, version)
@@ -137,7 +137,8 @@ def _invalid(errors: tuple[DefinitionError, ...]) -> Problem:
     )
 
 
-def _not_found(catalogue: Catalogue, name: str, number: int | None = None) -> Problem:
+def graph_not_found(catalogue: Catalogue, name: str, number: int | None = None) -> Problem:
+    """Return the problem of a graph, or a version of one, that does not exist."""
     versions = catalogue.versions.get(name)
     if versions:
         return Problem(
