@@ -28,6 +28,7 @@ from headwater.processors.graph.joins import (
     timeout_at_ms,
 )
 from headwater.processors.graph.planning import (
+    INTEGER_ERROR,
     ActivateFanIn,
     ApplyBranchOutput,
     CancelTokens,
@@ -45,6 +46,7 @@ from headwater.processors.graph.planning import (
 )
 from headwater.processors.graph.routing import decide_routing, decide_start, onward
 from headwater.processors.graph.state import LiveToken, meeting_key
+from headwater.processors.input_texts import wide_integer_problem
 from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
     BranchChanged,
@@ -86,6 +88,7 @@ def complete(draft: Draft, token: LiveToken, result: Json) -> None:
     """
     attempt = token.attempts + 1
     try:
+        _check_result(result)
         draft.emit(TokenCompleted(token.number, attempt, result))
         outputs = map_output(draft.graph, planned(token), draft.scope(token), json.loads(result))
         _apply_decisions(draft, token, draft.execute(outputs))
@@ -94,6 +97,12 @@ def complete(draft: Draft, token: LiveToken, result: Json) -> None:
         draft.reset()
         draft.emit(TokenFailed(token.number, attempt, error.failure, result=result))
         fail(draft, error.failure, (token.number,))
+
+
+def _check_result(result: Json) -> None:
+    problem = wide_integer_problem(result, "result")
+    if problem:
+        raise CannotContinue(Failure(INTEGER_ERROR, problem))
 
 
 def route(draft: Draft, token: LiveToken) -> None:
@@ -148,6 +157,9 @@ def advance(draft: Draft) -> None:
 
 
 def _finish(draft: Draft) -> None:
+    problem = draft.graph.final_state_problem(draft.run.shared, draft.evaluations)
+    if problem:
+        fail(draft, Failure("ContextInvalidError", problem))
     scope = Scope(draft.context(), evaluations=draft.evaluations)
     for decision in draft.execute(decide_completion(draft.graph, scope)):
         match decision:
@@ -197,7 +209,7 @@ def _apply_decisions(
 
 
 def _check_context(draft: Draft) -> None:
-    schema = draft.graph.context_schema
+    schema = draft.graph.written_schema
     problem = schema and schema.problem(draft.run.shared, "state", draft.evaluations)
     if problem:
         raise CannotContinue(Failure("ContextInvalidError", problem))
