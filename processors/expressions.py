@@ -127,7 +127,8 @@ def _local_value(name: str) -> object:
 
 #: Messages of the library that state nothing about the expression.
 _OBSCURE: Final = {
-    "Applying SELECT to non-message type": "expected an object to read a field of, found none",
+    "Applying SELECT to non-message type": "expected an object to read a field of, found another "
+    "value: Applying SELECT to non-message type",
     "returned a result with an exception": "expected a JSON value, found an optional value in it; "
     "add orValue, or write the key or the item with a question mark, as {?'key': value}",
 }
