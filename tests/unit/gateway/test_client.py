@@ -1,6 +1,7 @@
 """The client of workflows: what it asks, what it repeats, and what it makes of answers."""
 
 import asyncio
+import json
 import pickle
 import subprocess
 import sys
