@@ -8,6 +8,8 @@ and traces are plain objects, as planners return them to tools: a decision has i
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
+import msgspec
+
 from headwater.schemas.answers import Answer, Failure, means
 from headwater.schemas.statuses import RunStatus
 
@@ -23,6 +25,21 @@ class GraphVersion(Answer, frozen=True, kw_only=True):
         str | None,
         means("The app that declares it; absent if it was deployed over HTTP."),
     ] = None
+
+
+class DefinitionWarning(Answer, frozen=True, kw_only=True):
+    """A part of a definition that will not do what its author expects."""
+
+    code: str
+    path: str
+    message: str
+
+
+class GraphDeployment(GraphVersion, frozen=True, kw_only=True):
+    """A version of a graph that was deployed, and warnings about it."""
+
+    # A factory other than `list`, so that an empty list is not omitted from the JSON.
+    warnings: list[DefinitionWarning] = msgspec.field(default_factory=lambda: [])  # noqa: PIE807
 
 
 class GraphDefinition(GraphVersion, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """`headwater workflows` and `graph`: list workflows; check, deploy and draw graphs."""
 
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -19,10 +20,10 @@ from headwater.gateway.cli.workflow_service import (
 
 if TYPE_CHECKING:
     from headwater.gateway.client.sync_client import SyncClient
-    from headwater.processors.graph.definition import DefinitionInvalid
+    from headwater.processors.graph.definition import Problem
     from headwater.processors.graph.graph import Graph
     from headwater.schemas.answers import WorkflowListed
-    from headwater.schemas.graph_answers import GraphVersion
+    from headwater.schemas.graph_answers import DefinitionWarning, GraphVersion
 
 
 @click.group(
@@ -116,17 +117,19 @@ def graph() -> None:
 def validate(files: tuple[Path, ...]) -> Result:
     """Check definitions, without a server: lists every problem with its code and path.
 
-    Exits 1 if there is a problem.
+    Exits 1 if there is an error. Warnings are about parts that will not do what their author
+    expects, such as nodes that no token reaches.
     """
     from headwater.processors.graph.definition import DefinitionInvalid  # noqa: PLC0415 (loads CEL)
 
-    problems: list[dict[str, str]] = []
+    errors: list[dict[str, str]] = []
+    warnings: list[dict[str, str]] = []
     for file in files:
         try:
-            _read(file)
+            warnings += _problem_rows(_read(file).warnings, file)
         except DefinitionInvalid as error:
-            problems += _problem_rows(file, error)
-    return _problems(problems, ok=f"{', '.join(map(str, files))}: nothing is wrong.")
+            errors += _problem_rows(error.problems, file)
+    return _problems(errors, warnings, ok=f"{', '.join(map(str, files))}: nothing is wrong.")
 
 
 @graph.command(
@@ -150,8 +153,10 @@ def deploy(client: "SyncClient", file: Path, after: str) -> Result:
     try:
         document = to_dict(_read(file).definition)
     except DefinitionInvalid as error:
-        return _problems(_problem_rows(file, error))
-    return _versions([client.run(client.deploy(document, after=after))])
+        return _problems(_problem_rows(error.problems, file))
+    deployed = client.run(client.deploy(document, after=after))
+    warnings = _problem_rows(deployed.warnings)
+    return _versions([deployed], warnings)
 
 
 @graph.command(
@@ -299,20 +304,40 @@ def _read(file: Path) -> "Graph":
     return graph_of(file.read_bytes())
 
 
-def _problem_rows(file: Path, error: "DefinitionInvalid") -> list[dict[str, str]]:
+def _problem_rows(
+    problems: "Iterable[Problem | DefinitionWarning]", file: Path | None = None
+) -> list[dict[str, str]]:
     return [
-        {"file": str(file), "code": problem.code, "path": problem.path, "message": problem.message}
-        for problem in error.problems
+        ({} if file is None else {"file": str(file)})
+        | {"code": problem.code, "path": problem.path, "message": problem.message}
+        for problem in problems
     ]
 
 
-def _problems(rows: list[dict[str, str]], ok: str = "") -> Result:
-    tables = [_PROBLEMS.table(rows)] if rows else []
-    return Result(answer=rows, tables=tables, hints=[] if rows else [ok], failed=bool(rows))
+def _problems(
+    errors: list[dict[str, str]], warnings: Sequence[dict[str, str]] = (), ok: str = ""
+) -> Result:
+    return Result(
+        answer={"errors": errors, "warnings": warnings},
+        tables=[_PROBLEMS.table(errors)] if errors else [],
+        hints=[*([] if errors else [ok]), *_hints(warnings)],
+        failed=bool(errors),
+    )
 
 
-def _versions(versions: "list[GraphVersion]") -> Result:
-    answer = [
+def _hints(warnings: Iterable[Mapping[str, str]]) -> list[str]:
+    return [
+        f"Warning: {row['code']} at {row['path']}: {row['message']}"
+        + (f" ({row['file']})" if "file" in row else "")
+        for row in warnings
+    ]
+
+
+def _versions(
+    versions: "Sequence[GraphVersion]", warnings: Sequence[dict[str, str]] | None = None
+) -> Result:
+    """Return the result for versions; for a deployment with its warnings."""
+    answer: list[dict[str, Any]] = [
         {
             "name": version.name,
             "version": version.version,
@@ -326,5 +351,8 @@ def _versions(versions: "list[GraphVersion]") -> Result:
         {**row, "deployed": moment(version.deployed_at)}
         for row, version in zip(answer, versions, strict=True)
     ]
+    if warnings is not None:
+        deployed = [row | {"warnings": warnings} for row in answer]
+        return Result(answer=deployed, tables=[_GRAPHS.table(rows)], hints=_hints(warnings))
     none = "No graph is deployed: `headwater graph deploy FILE` deploys one."
     return listing(answer, _GRAPHS.table(rows), none=none)

@@ -26,6 +26,7 @@ from headwater.processors.graph.joining import (
     evaluate_joins,
 )
 from headwater.processors.graph.planning import (
+    INTEGER_ERROR,
     ActivateFanIn,
     CompleteWorkflow,
     FailWorkflow,
@@ -34,6 +35,7 @@ from headwater.processors.graph.planning import (
 )
 from headwater.processors.graph.routing import decide_routing, decide_start, onward
 from headwater.processors.graph.state import LiveToken
+from headwater.processors.input_texts import wide_integer_problem
 from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
     Failure,
@@ -86,9 +88,10 @@ def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None 
         RunOver: The run fails.
     """
     attempt, before = token.attempts + 1, len(draft.events)
-    draft.emit(TokenCompleted(token.number, attempt, result, consumed))
-    outputs = map_output(draft.graph, planned(token), draft.scope(token), json.loads(result))
     try:
+        _check_result(result)
+        draft.emit(TokenCompleted(token.number, attempt, result, consumed))
+        outputs = map_output(draft.graph, planned(token), draft.scope(token), json.loads(result))
         apply_decisions(draft, token, draft.execute(outputs))
     except CannotContinue as error:
         draft.take_back(before)
@@ -100,6 +103,12 @@ def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None 
         draft.take_back(before)
         draft.emit(TokenFailed(token.number, attempt, error.failure, result=result))
         fail(draft, error.failure, (token.number,))
+
+
+def _check_result(result: Json) -> None:
+    problem = wide_integer_problem(result, "result")
+    if problem:
+        raise CannotContinue(Failure(INTEGER_ERROR, problem))
 
 
 def fail_attempt(
@@ -254,6 +263,9 @@ def _end_node(draft: Draft, ended: Ended) -> None:
 
 
 def _finish(draft: Draft) -> None:
+    problem = draft.graph.final_state_problem(draft.run.shared, draft.evaluations)
+    if problem:
+        fail(draft, Failure("ContextInvalidError", problem))
     scope = Scope(draft.context(), evaluations=draft.evaluations)
     for decision in draft.execute(decide_completion(draft.graph, scope)):
         match decision:

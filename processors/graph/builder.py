@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from headwater.processors.graph.definition import Problem
 from headwater.processors.graph.diagrams import to_mermaid, to_svg
 from headwater.processors.graph.graph import Graph, graph_of
 
@@ -58,6 +59,14 @@ class GraphWorkflow:
             DefinitionInvalid: Contains all problems.
         """
         return graph_of(self._document)
+
+    def warnings(self) -> tuple[Problem, ...]:
+        """Return the parts that will not do what their author expects.
+
+        Raises:
+            DefinitionInvalid: Contains all problems.
+        """
+        return self.graph().warnings
 
     def to_mermaid(self) -> str:
         """Return the graph as a Mermaid flowchart.

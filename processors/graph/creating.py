@@ -62,7 +62,7 @@ def check_context(draft: Draft) -> None:
     Raises:
         CannotContinue: It violates the schema.
     """
-    schema = draft.graph.context_schema
+    schema = draft.graph.written_schema
     problem = schema and schema.problem(draft.run.shared, "state", draft.evaluations)
     if problem:
         raise CannotContinue(Failure("ContextInvalidError", problem))

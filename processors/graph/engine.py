@@ -24,7 +24,7 @@ from headwater.processors.graph.state import KIND, GraphRun, LiveToken, location
 from headwater.processors.graph.state import decode as decode_state
 from headwater.processors.graph.state import encode as encode_state
 from headwater.processors.graph.timing import decide_event, others_can_end, policy_of
-from headwater.processors.input_texts import JsonInvalid, read_json
+from headwater.processors.input_texts import JsonInvalid, read_json, wide_integer_problem
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import STALE, Decision, Facts, Reached, Rejection, Request
 from headwater.processors.runs.host_messages import CallTasks, DropTasks, HostMessage, TaskCall
@@ -168,6 +168,9 @@ class GraphEngine:
     ) -> Decision:
         match command:
             case SendEvent():
+                problem = wide_integer_problem(command.payload, "payload")
+                if problem:
+                    return Rejection(INVALID_PARAMS, bounded(problem))
                 event = runs.send_event(run, command, sent_at_ms, self._limits)
                 if isinstance(event, Rejection):
                     return event
@@ -382,7 +385,10 @@ def _input_problem(graph: Graph, params: Json, evaluations: Evaluations) -> str 
     except JsonInvalid as error:
         # JSON allows numbers of any length; this parser has a limit.
         return f"input: expected JSON that can be read, found: {error}"
+    problem = wide_integer_problem(params, "input")
     schema = graph.input_schema
+    if problem:
+        return problem
     return None if schema is None else schema.problem(value, "input", evaluations)
 
 

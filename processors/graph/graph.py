@@ -1,11 +1,14 @@
 """A compiled definition: checked, with parsed expressions and sorted transitions."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from headwater.processors.evaluations import Evaluations
 from headwater.processors.expressions import Expression, ExpressionInvalid, ResultKind
-from headwater.processors.graph.context import BRANCH, ERROR, RESULT, SHARED
+from headwater.processors.graph.context import BRANCH, ERROR, RESULT, SHARED, path_problem
+from headwater.processors.graph.context_schemas import defaults_of, without_required
 from headwater.processors.graph.definition import (
     INVALID_DEFINITION,
     INVALID_EXPRESSION,
@@ -19,6 +22,7 @@ from headwater.processors.graph.definition import (
     read_definition,
 )
 from headwater.processors.graph.validation import may_be_item, problems_of
+from headwater.processors.graph.warnings import warnings_of
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 
 #: Targets and the expressions for their values.
@@ -76,13 +80,16 @@ class Graph:
             for index, transition in enumerate(definition.transitions)
         ]
         self.output = compiler.mapped("outputMapping", definition.output_mapping)
-        #: Schemas of input, context and output, where the definition has them.
+        #: Schemas of input and output, where the definition has them.
         self.input_schema = compiler.schema("inputSchema", definition.input_schema)
-        self.context_schema = compiler.schema("contextSchema", definition.context_schema)
         self.output_schema = compiler.schema("outputSchema", definition.output_schema)
+        #: Schemas of the state while the run lasts, and at its end.
+        self.written_schema, self._final_schema = compiler.state_schemas(definition)
         problems += compiler.problems
         if problems:
             raise DefinitionInvalid(problems)
+        #: Values with which the state begins.
+        self.defaults = defaults_of(definition.context_schema or {})
         self.digest = digest(definition)
         self._nodes = {node.ref: node for node in definition.nodes}
         self._transitions = {transition.ref: transition for transition in definition.transitions}
@@ -92,6 +99,19 @@ class Graph:
         for transition in definition.transitions:
             self._ways_to.setdefault(transition.to_node_ref, []).append(transition.ref)
         self._meetings = _meetings(definition.transitions)
+
+    @cached_property
+    def warnings(self) -> tuple[Problem, ...]:
+        """Parts that will not do what their author expects."""
+        return tuple(warnings_of(self.definition))
+
+    def final_state_problem(
+        self, state: Mapping[str, Any], evaluations: Evaluations | None
+    ) -> str | None:
+        """Return what is wrong with the state at the end of a run, or None."""
+        if self._final_schema is None:
+            return None
+        return self._final_schema.problem(state, "state", evaluations)
 
     def node(self, ref: str) -> Node:
         """Return a node."""
@@ -204,6 +224,24 @@ class _Compiler:
         except SchemaInvalid as error:
             self.problems.append(Problem(INVALID_DEFINITION, path, str(error)))
             return None
+
+    def state_schemas(self, definition: Definition) -> tuple[JsonSchema | None, JsonSchema | None]:
+        """Return the schemas of the state for every change, and for the end if that is another."""
+        path, schema = "contextSchema", definition.context_schema or {}
+        final = self.schema(path, schema)
+        if final is None:
+            return None, None
+        for name in defaults_of(schema):
+            if path_problem(name, shared=False) or "." in name:
+                message = f"expected a default of a field without dots in its name, found {name!r}"
+                self.problems.append(Problem(INVALID_DEFINITION, path, message))
+        without = without_required(schema)
+        written = final if without == schema else self.schema(path, without)
+        problem = written and written.problem(defaults_of(schema), "state")
+        if problem:
+            message = f"expected defaults that meet the schema, found {problem}"
+            self.problems.append(Problem(INVALID_DEFINITION, path, message))
+        return written, None if written is final else final
 
     def of_node(self, path: str, node: Node, after_error: Collection[str]) -> NodeMappings:
         more = (ERROR,) if node.ref in after_error else ()

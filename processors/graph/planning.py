@@ -315,6 +315,7 @@ Decision: TypeAlias = (
 #: Error names of failed runs.
 EXPRESSION_ERROR: Final = "ExpressionError"
 TIMEOUT_ERROR: Final = "SynchronizationTimeoutError"
+INTEGER_ERROR: Final = "IntegerRangeError"
 UNREACHABLE_ERROR: Final = "SynchronizationUnreachableError"
 
 

@@ -26,6 +26,7 @@ from headwater.processors.graph.planning import (
     ForkOf,
     InitializeWorkflow,
     Planned,
+    SetContext,
     Token,
     TokenParams,
     Trace,
@@ -38,11 +39,14 @@ from headwater.schemas.failures import DEAD_END
 
 
 def decide_start(graph: Graph, input: Any) -> Planned:  # noqa: A002, ANN401
-    """Decide how a run begins."""
+    """Decide how a run begins: the defaults of its state, and its first token."""
     first = graph.definition.initial_node_ref
     params = TokenParams(node_ref=first, parent_token_id=None, path_id=ROOT)
+    defaults = (
+        SetContext(path=f"state.{name}", value=value) for name, value in graph.defaults.items()
+    )
     return Planned(
-        (InitializeWorkflow(input=input), CreateToken(params=params)),
+        (InitializeWorkflow(input=input), *defaults, CreateToken(params=params)),
         (Trace("decision.lifecycle.start", node_ref=first),),
     )
 

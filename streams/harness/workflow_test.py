@@ -101,6 +101,10 @@ class WorkflowTest:
         definitions = Definitions.collect(workflows, tasks)
         replay = ReplayEngine(max_steps, milliseconds(cleanup), limits)
         self._evaluator = EvaluatorProcess()
+        #: Warnings about graphs, by the name of the graph; only graphs that have any.
+        self.warnings = {
+            name: graph.warnings for name, graph in definitions.graphs.items() if graph.warnings
+        }
         graphs = GraphEngine(definitions.graphs.values(), limits, self._evaluator)
         self._concurrency = concurrency_limits(definitions.workflows.values())
         slots = SlotsEngine({name: self._concurrency.get(name) for name in definitions.workflows})
