@@ -9,13 +9,13 @@ of one tier with the same group belong to one fork: their branches are numbered 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.context import Scope
-from headwater.processors.graph.definition import Transition
+from headwater.processors.graph.definition import ON_ERROR, ON_SUCCESS, Transition
 from headwater.processors.graph.graph import Graph, Route, Tiers
 from headwater.processors.graph.joins import fan_in_path
 from headwater.processors.graph.planning import (
@@ -36,6 +36,10 @@ from headwater.processors.graph.planning import (
 )
 from headwater.processors.graph.validation import BRANCHES_MAX, FAN_IN
 from headwater.schemas.failures import DEAD_END
+
+
+#: Names of the ends of a node, by whether it has failed.
+_END_OF: Final = (ON_SUCCESS, ON_ERROR)
 
 
 def decide_start(graph: Graph, input: Any) -> Planned:  # noqa: A002, ANN401
@@ -83,7 +87,7 @@ def decide_routing(
             token leads nowhere. A single failure if an expression fails.
     """
     tiers = graph.error_tiers(token.node_ref) if failed_node else graph.tiers(token.node_ref)
-    events = [_trace("start", token, {"tiers": len(tiers)})]
+    events = [_trace("start", token, {"tiers": len(tiers), "on": _END_OF[failed_node]})]
     try:
         matches = _matches(tiers, token, scope, events)
         spawns = [_spawn(match, scope) for match in matches]
