@@ -263,9 +263,9 @@ def _end_node(draft: Draft, ended: Ended) -> None:
 
 
 def _finish(draft: Draft) -> None:
-    problem = draft.graph.final_state_problem(draft.run.shared, draft.evaluations)
-    if problem:
-        fail(draft, Failure("ContextInvalidError", problem))
+    state_problem = draft.graph.final_state_problem(draft.run.shared, draft.evaluations)
+    if state_problem:
+        fail(draft, Failure("ContextInvalidError", state_problem))
     scope = Scope(draft.context(), evaluations=draft.evaluations)
     for decision in draft.execute(decide_completion(draft.graph, scope)):
         match decision:
