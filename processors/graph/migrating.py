@@ -263,7 +263,7 @@ def _code_of(definition: Definition) -> set[str]:
 def _value_problems(run: GraphRun, after: Graph, evaluations: Evaluations) -> Iterator[str]:
     for schema, value, name in (
         (after.input_schema, run.input, "input"),
-        (after.context_schema, run.shared, "state"),
+        (after.written_schema, run.shared, "state"),
     ):
         problem = None if schema is None else schema.problem(value, name, evaluations)
         if problem:
