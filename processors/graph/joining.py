@@ -65,7 +65,7 @@ def arrive_at_join(draft: Draft, token: LiveToken) -> None:
     until_ms = timeout_at_ms(transition, draft.now_ms) if meeting is None else meeting.until_ms
     draft.emit(TokenArrived(token.number, until_ms))
     counts = _counts(draft, token.fork, token.node)
-    decision_plan = decide_synchronization(transition, planned(token), counts)
+    decision_plan = decide_synchronization(transition, planned(token), counts, arrived_at=draft.now)
     _apply_join_decisions(draft, token.fork, token.node, draft.execute(decision_plan))
 
 

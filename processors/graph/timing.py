@@ -274,7 +274,7 @@ def _proceed_without_missing(draft: Draft, fork: str, node: str) -> None:
 
     The tokens then still wait at the join in the failed run, so a retry finds them there.
     """
-    before = len(draft.events)
+    before = draft.mark()
     try:
         activate(draft, fork, node)
     except CannotContinue as error:
