@@ -320,4 +320,4 @@ def _finish(draft: Draft) -> None:
                     fail(draft, Failure("OutputInvalidError", problem))
                 end(draft, RunCompleted(text_of(decision.output)), "the run is complete")
             case _:
-                pass
+                raise AssertionError(decision)
