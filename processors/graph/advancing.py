@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from headwater.processors.graph.context import Scope
 from headwater.processors.graph.creating import apply_decisions, create_tokens
@@ -25,12 +26,20 @@ from headwater.processors.graph.joining import (
     arrive_at_join,
     evaluate_joins,
 )
+from headwater.processors.graph.outcomes import (
+    decide_failure,
+    decide_result,
+    decide_subworkflow_result,
+    decide_subworkflow_timeout,
+)
 from headwater.processors.graph.planning import (
     INTEGER_ERROR,
     ActivateFanIn,
     CompleteWorkflow,
     FailWorkflow,
+    InitializeWorkflow,
     Planned,
+    Token,
     TokenStatus,
 )
 from headwater.processors.graph.routing import decide_routing, decide_start, onward
@@ -39,6 +48,7 @@ from headwater.processors.input_texts import wide_integer_problem
 from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
     Failure,
+    GraphStarted,
     Json,
     RunCompleted,
     RunEvent,
@@ -63,10 +73,12 @@ def act_and_advance(draft: Draft, action: Callable[[Draft], None]) -> list[RunEv
     return draft.events
 
 
-def begin(draft: Draft) -> None:
-    """Create the first token of a run."""
-    start = draft.execute(decide_start(draft.graph, draft.run.input))
-    create_tokens(draft, apply_decisions(draft, None, start))
+def begin(draft: Draft, started: GraphStarted) -> None:
+    """Start a run: initialize it and create its first token."""
+    initialized, *others = draft.execute(decide_start(draft.graph, draft.run.input))
+    assert isinstance(initialized, InitializeWorkflow)  # noqa: S101, the first decision of a run
+    draft.emit(started)
+    create_tokens(draft, apply_decisions(draft, None, others))
 
 
 # -- the end of a node
@@ -87,11 +99,13 @@ def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None 
     Raises:
         RunOver: The run fails.
     """
-    attempt, before = token.attempts + 1, len(draft.events)
+    attempt, before = token.attempts + 1, draft.mark()
     try:
         _check_result(result)
-        draft.emit(TokenCompleted(token.number, attempt, result, consumed))
-        outputs = map_output(draft.graph, planned(token), draft.scope(token), json.loads(result))
+        at_node, value = planned(token), json.loads(result)
+        for _ in draft.execute(_decide_result(token, at_node, value)):
+            draft.emit(TokenCompleted(token.number, attempt, result, consumed))
+        outputs = map_output(draft.graph, at_node, draft.scope(token), value)
         apply_decisions(draft, token, draft.execute(outputs))
     except CannotContinue as error:
         draft.take_back(before)
@@ -101,8 +115,15 @@ def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None 
         route(draft, token)
     except CannotContinue as error:
         draft.take_back(before)
-        draft.emit(TokenFailed(token.number, attempt, error.failure, result=result))
+        for _ in draft.execute(decide_failure(planned(token), error.failure.name)):
+            draft.emit(TokenFailed(token.number, attempt, error.failure, result=result))
         fail(draft, error.failure, (token.number,))
+
+
+def _decide_result(token: LiveToken, at_node: Token, result: Any) -> Planned:  # noqa: ANN401, any JSON
+    if token.child is None:
+        return decide_result(at_node)
+    return decide_subworkflow_result(at_node, result, None)
 
 
 def _check_result(result: Json) -> None:
@@ -155,22 +176,43 @@ def fail_node(
         routing = decide_routing(
             draft.graph, planned(token), scope, draft.fork_of, failed_node=True
         )
-        before = len(draft.events)
+        before = draft.mark()
         try:
             if routing.decisions:
                 # A child that took too long still runs.
                 late = (token.number,) if timed_out else ()
                 posts = end_children(draft.run, late, "it took too long")
                 parts = (token.number, attempt, failure, None, timed_out, result, True, consumed)
-                draft.emit(TokenFailed(*parts), *queue(draft.run, posts))
+                for _ in draft.execute(_decide_failure(draft, token, failure, timed_out)):
+                    draft.emit(TokenFailed(*parts), *queue(draft.run, posts))
                 follow(draft, token, routing, failure)
                 return
             draft.execute(routing)
         except CannotContinue as error:
             draft.take_back(before)
             of_run = error.failure
-    draft.emit(TokenFailed(token.number, attempt, failure, None, timed_out, result))
+    for _ in draft.execute(_decide_failure(draft, token, failure, timed_out)):
+        draft.emit(TokenFailed(token.number, attempt, failure, None, timed_out, result))
     fail(draft, of_run, (token.number,))
+
+
+def _decide_failure(
+    draft: Draft,
+    token: LiveToken,
+    failure: Failure,
+    timed_out: bool,
+) -> Planned:
+    """Decide the end of a token whose node has failed for good."""
+    at_node, child = planned(token), token.child
+    if child is None:
+        return decide_failure(at_node, failure.name, timed_out=timed_out)
+    timeout_ms = draft.graph.node(token.node).timeout_ms
+    if not timed_out or timeout_ms is None or token.at_ms is None:
+        return decide_subworkflow_result(at_node, None, failure.message)
+    elapsed_ms = timeout_ms + draft.now_ms - token.at_ms
+    return decide_subworkflow_timeout(
+        at_node, child.instance_id, timeout_ms=timeout_ms, elapsed_ms=elapsed_ms
+    )
 
 
 # -- where tokens continue
@@ -278,4 +320,4 @@ def _finish(draft: Draft) -> None:
                     fail(draft, Failure("OutputInvalidError", problem))
                 end(draft, RunCompleted(text_of(decision.output)), "the run is complete")
             case _:
-                pass
+                raise AssertionError(decision)

@@ -5,6 +5,7 @@ from typing import Any
 
 from headwater.processors.graph.draft import CannotContinue, Draft, text_of
 from headwater.processors.graph.planning import (
+    ActivateFanIn,
     ApplyBranchOutput,
     CreateToken,
     Decision,
@@ -48,8 +49,10 @@ def apply_decisions(
                 to_create.append(decision.params)
             case FailWorkflow():
                 raise CannotContinue(Failure(decision.name, decision.error))
+            case ActivateFanIn():
+                pass  # The caller activates the join after the tokens are there.
             case _:
-                pass
+                raise AssertionError(decision)
     if changes:
         draft.emit(ContextChanged(tuple(changes)))
         check_context(draft)

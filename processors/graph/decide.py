@@ -96,8 +96,7 @@ def start_events(  # noqa: PLR0913, PLR0917, everything that a run starts with
     def start(draft: Draft) -> None:
         draft.emit(*others)
         if opening.kept is None:
-            draft.emit(GraphStarted(document, graph.definition.timeout_ms))
-            begin(draft)
+            begin(draft, GraphStarted(document, graph.definition.timeout_ms))
 
     return [opening, *act_and_advance(draft, start)]
 

@@ -8,13 +8,19 @@ record; what it leaves is dispatched by the next decision, which follows at once
 import json
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from headwater.processors.evaluations import EvaluationProblem
-from headwater.processors.graph.data_flow import map_input
 from headwater.processors.graph.definition import AwaitedEvent, Node, Wait
-from headwater.processors.graph.draft import Draft, text_of
-from headwater.processors.graph.planning import EXPRESSION_ERROR
+from headwater.processors.graph.draft import Draft, planned, text_of
+from headwater.processors.graph.outcomes import decide_dispatch, decide_next_attempt
+from headwater.processors.graph.planning import (
+    EXPRESSION_ERROR,
+    DispatchToken,
+    FailWorkflow,
+    MarkWaiting,
+    MarkWaitingForSubworkflow,
+)
 from headwater.processors.graph.state import IN_FLIGHT_MAX, JOBS_MAX, GraphRun, LiveToken
 from headwater.processors.input_texts import LATEST_MS, read_moment, rfc3339
 from headwater.processors.runs.outbox import queue, start_child
@@ -66,6 +72,7 @@ def dispatch(draft: Draft) -> Ended | None:
         return None
     tasks: list[TaskDispatch] = []
     ended: Ended | None = None
+    mark = draft.mark()
     if run.may_dispatch_tasks:
         ended = _begin_nodes(draft, tasks)
     if ended is None and run.may_dispatch_jobs:
@@ -74,6 +81,7 @@ def dispatch(draft: Draft) -> Ended | None:
     if fails and ended and not draft.graph.error_tiers(ended.token.node):
         # The run fails: its other tasks must not begin.
         tasks.clear()
+        draft.drop_decisions(mark, DispatchToken)
     if tasks:
         draft.emit(TasksDispatched(tuple(tasks)))
     draft.ended_nodes += ended is not None
@@ -90,11 +98,7 @@ def _begin_nodes(draft: Draft, tasks: list[TaskDispatch]) -> Ended | None:
         token = run.tokens.get(number)
         if token is None or token.external or not token.is_undispatched:
             continue
-        node = draft.graph.node(token.node)
-        if node.task is None:
-            ended = _begin_wait(draft, token, node)
-        else:
-            ended = _begin_task(draft, token, tasks)
+        ended = _begin_node(draft, token, tasks)
         if ended is not None:
             return ended
     return None
@@ -110,24 +114,36 @@ def _begin_jobs(draft: Draft, tasks: list[TaskDispatch]) -> Ended | None:
         token = run.tokens.get(number)
         if token is None or not token.external or not token.is_undispatched:
             continue
-        ended = _begin_task(draft, token, tasks)
+        ended = _begin_node(draft, token, tasks)
         if ended is not None:
             return ended
     return None
 
 
-def _begin_task(draft: Draft, token: LiveToken, tasks: list[TaskDispatch]) -> Ended | None:
-    text = _input(draft, token)
-    if isinstance(text, Failure):
-        return Ended(token, failure=text)
-    tasks.append(TaskDispatch(token.number, token.attempts + 1, text, _job(draft, token)))
-    return None
+def _begin_node(draft: Draft, token: LiveToken, tasks: list[TaskDispatch]) -> Ended | None:
+    """Begin the node of a token: add its task to `tasks`, or let it wait."""
+    node, mark, ended = draft.graph.node(token.node), draft.mark(), None
+    child = child_id(draft.run, token.number) if node.subworkflow else ""
+    plan = decide_dispatch(draft.graph, planned(token), draft.scope(token), child)
+    for decision in draft.execute(plan):
+        match decision:
+            case DispatchToken():
+                text, attempt = _input(draft, decision.input), token.attempts + 1
+                tasks.append(TaskDispatch(token.number, attempt, text, _job(draft, token)))
+            case MarkWaitingForSubworkflow():
+                ended = _begin_child(draft, token, decision)
+            case MarkWaiting():
+                ended = _begin_wait(draft, token, node)
+            case FailWorkflow():
+                ended = Ended(token, failure=Failure(decision.name, decision.error))
+            case _:
+                raise AssertionError(decision)
+    if ended is not None and ended.failure is not None:
+        draft.drop_decisions(mark)
+    return ended
 
 
-def _input(draft: Draft, token: LiveToken) -> Json | Failure:
-    mapped = map_input(draft.graph, token.node, draft.scope(token))
-    if isinstance(mapped, EvaluationProblem):
-        return Failure(EXPRESSION_ERROR, mapped.message)
+def _input(draft: Draft, mapped: Any) -> Json:  # noqa: ANN401, any JSON value
     text = text_of(mapped)
     draft.dispatched_size += len(text)
     return text
@@ -137,9 +153,7 @@ def _input(draft: Draft, token: LiveToken) -> Json | Failure:
 
 
 def _begin_wait(draft: Draft, token: LiveToken, node: Node) -> Ended | None:
-    """Let a token wait for a child, a time or an event."""
-    if node.subworkflow is not None:
-        return _begin_child(draft, token, node, node.subworkflow)
+    """Let a token wait for a time or an event."""
     if node.event is not None:
         return _await_event(draft, token, node.event)
     until_ms = draft.now_ms if node.wait is None else _end_of_wait_ms(draft, token, node.wait)
@@ -198,16 +212,13 @@ def event_json(received: Received) -> Json:
     )
 
 
-def _begin_child(draft: Draft, token: LiveToken, node: Node, workflow: str) -> Ended | None:
-    run = draft.run
-    params = _input(draft, token)
-    if isinstance(params, Failure):
-        return Ended(token, failure=params)
-    child = Child(workflow, child_id(run, token.number))
+def _begin_child(draft: Draft, token: LiveToken, waits: MarkWaitingForSubworkflow) -> Ended | None:
+    run, params = draft.run, _input(draft, waits.input)
+    child = Child(waits.workflow, waits.subworkflow_run_id)
     post = start_child(run, child, params, str(token.number))
     if isinstance(post, Failure):
         return Ended(token, failure=post)
-    until_ms = draft.now_ms + node.timeout_ms if node.timeout_ms else None
+    until_ms = draft.now_ms + waits.timeout_ms if waits.timeout_ms else None
     draft.emit(*queue(run, [post]), SubworkflowStarted(token.number, child, until_ms))
     return None
 
@@ -229,11 +240,19 @@ def child_id(run: GraphRun, token: int) -> str:
 
 def dispatch_retries(draft: Draft, numbers: list[int]) -> None:
     """Dispatch the next attempts of tokens with a due retry."""
-    tokens = (draft.run.tokens[number] for number in numbers)
-    attempts = (
-        TaskDispatch(token.number, token.attempts + 1, job=_job(draft, token)) for token in tokens
+    tokens = [draft.run.tokens[number] for number in numbers]
+    plans = [
+        decide_next_attempt(planned(token), node.task or "", token.attempts + 1)
+        for token in tokens
+        if (node := draft.graph.node(token.node))
+    ]
+    attempts = tuple(
+        TaskDispatch(token.number, decision.attempt, job=_job(draft, token))
+        for token, plan in zip(tokens, plans, strict=True)
+        for decision in draft.execute(plan)
+        if isinstance(decision, DispatchToken)
     )
-    draft.emit(TasksDispatched(tuple(attempts)))
+    draft.emit(TasksDispatched(attempts))
 
 
 def _job(draft: Draft, token: LiveToken) -> str | None:

@@ -4,7 +4,8 @@ import copy
 import json
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from typing_extensions import override
 
@@ -12,8 +13,8 @@ from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.graph.appliers import apply
 from headwater.processors.graph.context import Branch, Context, Scope
 from headwater.processors.graph.graph import Graph
-from headwater.processors.graph.outcomes import decide_cancel
-from headwater.processors.graph.planning import Decision, Fork, Planned, Token
+from headwater.processors.graph.outcomes import decide_cancel, decide_run_failure
+from headwater.processors.graph.planning import Decision, FailWorkflow, Fork, Planned, Token
 from headwater.processors.graph.state import GraphRun, LiveBranch, LiveToken, branch_key
 from headwater.processors.runs.outbox import ended_by, posts_to_end
 from headwater.schemas.history import (
@@ -30,6 +31,7 @@ from headwater.schemas.history import (
 K = TypeVar("K")
 V = TypeVar("V")
 _DELETED: Final[Any] = object()
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -78,6 +80,13 @@ class Overlay(MutableMapping[K, V]):
         return next(iter(self), self) is not self
 
 
+class Mark(NamedTuple):
+    """A position in a draft: events and planner results so far."""
+
+    events: int
+    plans: int
+
+
 class Draft:
     """A decision about a graph run, with the events so far applied.
 
@@ -103,13 +112,33 @@ class Draft:
         self._of = run
         self._begin()
 
-    def take_back(self, count: int) -> None:
-        """Discard all events but the first `count`. Planner results are kept."""
-        kept = self.events[:count]
+    def mark(self) -> Mark:
+        """Return the position to which `take_back` returns."""
+        return Mark(len(self.events), len(self.plans))
+
+    def take_back(self, mark: Mark) -> None:
+        """Discard the events after a mark, and the decisions; how they were reached is kept."""
+        kept = self.events[: mark.events]
         self.events.clear()
-        self.plans[:] = [(min(before, count), planned) for before, planned in self.plans]
+        self.drop_decisions(mark)
+        self.plans[:] = [(min(before, mark.events), planned) for before, planned in self.plans]
         self._begin()
         self.emit(*kept)
+
+    def drop_decisions(self, mark: Mark, kind: type[Decision] | None = None) -> None:
+        """Drop decisions after a mark that are not carried out; how they were reached is kept.
+
+        Args:
+            mark: The mark.
+            kind: Only decisions of this kind.
+        """
+        for index, (before, planned) in enumerate(self.plans[mark.plans :], mark.plans):
+            kept = tuple(
+                decision
+                for decision in planned.decisions
+                if kind is not None and not isinstance(decision, kind)
+            )
+            self.plans[index] = (before, Planned(kept, planned.events))
 
     def _begin(self) -> None:
         """Start from the run, without events."""
@@ -139,10 +168,21 @@ class Draft:
         finally:
             self.now_ms = now_ms
 
+    @property
+    def now(self) -> datetime:
+        """Time of the decision."""
+        return _EPOCH + timedelta(milliseconds=self.now_ms)
+
     def execute(self, planned: Planned) -> tuple[Decision, ...]:
-        """Record a planner's result for inspection. Return its decisions."""
-        self.plans.append((len(self.events), planned))
-        return planned.decisions
+        """Record a planner's result for inspection. Return its decisions, to carry them out.
+
+        A failure of the run is recorded when the run fails: an error transition may handle it.
+        """
+        decisions, recorded = planned.decisions, planned
+        if decisions and isinstance(decisions[-1], FailWorkflow):
+            recorded = Planned(decisions[:-1], planned.events)
+        self.plans.append((len(self.events), recorded))
+        return decisions
 
     # -- scopes of expressions
 
@@ -243,6 +283,7 @@ def fail(draft: Draft, failure: Failure, settled: Iterable[int] = ()) -> NoRetur
     Raises:
         RunOver: Always.
     """
+    draft.plans.append((len(draft.events), decide_run_failure(failure.message, failure.name)))
     end(draft, RunErrored(failure), "the run has failed", settled)
     raise RunOver
 

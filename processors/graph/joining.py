@@ -18,6 +18,7 @@ from headwater.processors.graph.joins import (
 )
 from headwater.processors.graph.planning import (
     ActivateFanIn,
+    ApplyBranchOutput,
     CancelTokens,
     CompleteTokens,
     Counts,
@@ -25,6 +26,8 @@ from headwater.processors.graph.planning import (
     Decision,
     FailWorkflow,
     Fork,
+    MarkWaiting,
+    SetContext,
     Token,
     TokenParams,
     TokenStatus,
@@ -65,7 +68,7 @@ def arrive_at_join(draft: Draft, token: LiveToken) -> None:
     until_ms = timeout_at_ms(transition, draft.now_ms) if meeting is None else meeting.until_ms
     draft.emit(TokenArrived(token.number, until_ms))
     counts = _counts(draft, token.fork, token.node)
-    decision_plan = decide_synchronization(transition, planned(token), counts)
+    decision_plan = decide_synchronization(transition, planned(token), counts, arrived_at=draft.now)
     _apply_join_decisions(draft, token.fork, token.node, draft.execute(decision_plan))
 
 
@@ -85,8 +88,10 @@ def _apply_join_decisions(
                 activate(draft, fork, node)
             case FailWorkflow():
                 raise CannotContinue(Failure(decision.name, decision.error))
+            case MarkWaiting():
+                pass  # It waits since its arrival, which the counts include.
             case _:
-                pass
+                raise AssertionError(decision)
 
 
 def _counts(draft: Draft, fork: str, node: str) -> Counts:
@@ -116,8 +121,6 @@ def activate(draft: Draft, name: str, node: str) -> None:
     for decision in decisions:
         match decision:
             case CompleteTokens():
-                # The applier of FanInActivated merges the outputs, with the same result as the
-                # SetContext decisions.
                 numbers = tuple(map(int, decision.token_ids))
                 draft.emit(FanInActivated(name, node, numbers, _merges(draft, waiting)))
             case CancelTokens():
@@ -126,8 +129,10 @@ def activate(draft: Draft, name: str, node: str) -> None:
                 created.append(decision.params)
             case FailWorkflow():
                 raise CannotContinue(Failure(decision.name, decision.error))
+            case SetContext() | ApplyBranchOutput():
+                pass  # The applier of FanInActivated merges, with the same result.
             case _:
-                pass
+                raise AssertionError(decision)
     check_context(draft)
     errors = (token.failure for token in sorted(waiting, key=_branch) if token.failure)
     create_tokens(draft, created, error=next(errors, None))

@@ -17,6 +17,7 @@ from headwater.processors.graph.planning import (
     DispatchToken,
     FailFromSubworkflow,
     FailWorkflow,
+    MarkWaiting,
     MarkWaitingForSubworkflow,
     Planned,
     ResumeFromSubworkflow,
@@ -39,9 +40,12 @@ def decide_dispatch(graph: Graph, token: Token, scope: Scope, child: str) -> Pla
         child: Id of the child, if the node starts a workflow.
 
     Returns:
-        One decision: the dispatch of a task, a wait for a child, or a failure of the mapping.
+        One decision: the dispatch of a task; a wait for a child, a time or an event; or a failure
+            of the mapping.
     """
     node = graph.node(token.node_ref)
+    if node.wait is not None or node.event is not None:
+        return Planned((MarkWaiting(token_id=token.id),), (_trace("dispatch.wait", token),))
     traces = (Trace("decision.dispatch.map_input", token.id, token.node_ref),)
     mapped = map_input(graph, token.node_ref, scope)
     if isinstance(mapped, EvaluationProblem):
@@ -71,14 +75,17 @@ def decide_result(token: Token) -> Planned:
     return Planned((CompleteToken(token_id=token.id),), (_trace("task.result", token),))
 
 
-def decide_failure(token: Token, error: str, name: str, *, timed_out: bool = False) -> Planned:
-    """Decide the end of a token whose node has failed for good, and of its run."""
+def decide_failure(token: Token, name: str, *, timed_out: bool = False) -> Planned:
+    """Decide the end of a token whose node has failed for good, with an error of this name."""
     status = TokenStatus.TIMED_OUT if timed_out else TokenStatus.FAILED
-    decisions = (
-        UpdateTokenStatus(token_id=token.id, status=status),
-        FailWorkflow(error=error, name=name),
-    )
-    return Planned(decisions, (_trace("task.failed", token, error=name),))
+    decision = UpdateTokenStatus(token_id=token.id, status=status)
+    return Planned((decision,), (_trace("task.failed", token, error=name),))
+
+
+def decide_run_failure(error: str, name: str) -> Planned:
+    """Decide the end of a run with an error that nothing in it handles."""
+    trace = Trace("decision.lifecycle.fail", payload={"error": name})
+    return Planned((FailWorkflow(error=error, name=name),), (trace,))
 
 
 def decide_subworkflow_result(token: Token, output: Any, error: str | None) -> Planned:  # noqa: ANN401, any JSON value
@@ -92,12 +99,13 @@ def decide_subworkflow_result(token: Token, output: Any, error: str | None) -> P
 def decide_subworkflow_timeout(
     token: Token, child: str, *, timeout_ms: int, elapsed_ms: int
 ) -> Planned:
-    """Decide about a token whose child has taken longer than its node allows.
+    """Decide about a token whose child has run for some time.
 
-    Nothing is decided while it may still take longer: an end in that very millisecond is in time.
+    Returns:
+        One decision once its time is over; nothing before.
     """
     traces = (_trace("subworkflow.timeout", token, timeout_ms=timeout_ms, elapsed_ms=elapsed_ms),)
-    if elapsed_ms <= timeout_ms:
+    if elapsed_ms < timeout_ms:
         return Planned((), traces)
     decision = TimeoutSubworkflow(
         token_id=token.id, subworkflow_run_id=child, timeout_ms=timeout_ms, elapsed_ms=elapsed_ms

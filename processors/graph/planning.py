@@ -160,7 +160,7 @@ class UpdateTokenStatus(_Decided, frozen=True, kw_only=True):
 
 
 class MarkWaiting(_Decided, frozen=True, kw_only=True, omit_defaults=True):
-    """Let a token wait for others at its join.
+    """Let a token wait: for others at its join, for a time or for an event.
 
     Attributes:
         arrived_at: When it arrived; None if that is unknown.

@@ -37,7 +37,6 @@ from headwater.processors.graph.planning import (
 from headwater.processors.graph.validation import BRANCHES_MAX, FAN_IN
 from headwater.schemas.failures import DEAD_END
 
-
 #: Names of the ends of a node, by whether it has failed.
 _END_OF: Final = (ON_SUCCESS, ON_ERROR)
 

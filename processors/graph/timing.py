@@ -24,7 +24,12 @@ from headwater.processors.graph.draft import CannotContinue, Draft, fail, planne
 from headwater.processors.graph.graph import Graph
 from headwater.processors.graph.joining import activate, waiting_at
 from headwater.processors.graph.joins import decide_timeout
-from headwater.processors.graph.planning import ActivateFanIn, FailWorkflow, TokenStatus
+from headwater.processors.graph.planning import (
+    ActivateFanIn,
+    FailWorkflow,
+    TokenStatus,
+    UpdateTokenStatus,
+)
 from headwater.processors.graph.state import (
     RUN_TIMEOUT_KEY,
     GraphRun,
@@ -265,8 +270,10 @@ def _meeting_timed_out(draft: Draft, key: str) -> None:
                 numbers = tuple(token.number for token in waiting)
                 draft.emit(TokensTimedOut(numbers))
                 fail(draft, Failure(decision.name, decision.error), numbers)
+            case UpdateTokenStatus():
+                pass  # One event is about all of them, just before the run fails.
             case _:
-                pass
+                raise AssertionError(decision)
 
 
 def _proceed_without_missing(draft: Draft, fork: str, node: str) -> None:
@@ -274,7 +281,7 @@ def _proceed_without_missing(draft: Draft, fork: str, node: str) -> None:
 
     The tokens then still wait at the join in the failed run, so a retry finds them there.
     """
-    before = len(draft.events)
+    before = draft.mark()
     try:
         activate(draft, fork, node)
     except CannotContinue as error:

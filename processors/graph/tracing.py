@@ -8,7 +8,7 @@ events say.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from headwater.processors.graph.advancing import (
     act_and_advance,
@@ -17,8 +17,8 @@ from headwater.processors.graph.advancing import (
     end_wait,
     fail_node,
 )
-from headwater.processors.graph.dispatching import ENDED_MAX
-from headwater.processors.graph.draft import Draft
+from headwater.processors.graph.dispatching import ENDED_MAX, dispatch_retries
+from headwater.processors.graph.draft import Draft, end
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.introspection import SHOWN_MAX
 from headwater.processors.graph.past import Past, moment, status_change
@@ -27,17 +27,24 @@ from headwater.processors.graph.state import GraphRun, LiveToken, meeting_key
 from headwater.processors.graph.timing import apply_held, deadline_passed
 from headwater.schemas.graph_answers import TracedDecision, TracePage
 from headwater.schemas.history import (
+    CommandRejected,
     FanInActivated,
     GraphMigrated,
     GraphStarted,
     HistoryAppended,
     InstanceDeleted,
+    LeaderEpochNoted,
     LogEvent,
+    PartitionClaimed,
     PostsSent,
+    RunEvent,
     RunStarted,
     RunSuspended,
+    RunTerminated,
+    TasksDispatched,
     TokenCompleted,
     TokenFailed,
+    TokensCancelled,
     TokensTimedOut,
 )
 
@@ -56,6 +63,10 @@ _TRIGGERS: Final = (
     GraphMigrated,
     PostsSent,
 )
+
+
+#: Events that nothing follows.
+_UNPLANNED: Final = (CommandRejected, GraphMigrated, LeaderEpochNoted, PartitionClaimed)
 
 
 class Tracing:
@@ -163,7 +174,7 @@ def _recompute(past: Past, events: Sequence[LogEvent], at_ms: int) -> tuple[Draf
         graph = graph_of(json.loads(first.document))
     assert graph is not None  # noqa: S101, GraphStarted comes first
     draft = Draft(run, graph, at_ms, past.evaluator)
-    action = _trigger(run, first)
+    action = _trigger(run, events)
     if action is None:
         return draft, _count_until(events, _TRIGGERS), True
     before = plans = 0
@@ -200,16 +211,14 @@ def _begins_with(events: Sequence[LogEvent], prefix: Sequence[LogEvent]) -> bool
     return 0 < count <= len(events) and list(events[:count]) == list(prefix)
 
 
-def _trigger(run: GraphRun, first: LogEvent) -> Callable[[Draft], None] | None:
-    """Return the action that a planner decided about, from its first event; None if none did."""
+def _trigger(  # noqa: PLR0911, one for each kind of event
+    run: GraphRun, events: Sequence[LogEvent]
+) -> Callable[[Draft], None] | None:
+    """Return the action that was decided, from its events; None if it cannot be repeated."""
+    first = events[0]
     match first:
         case GraphStarted():
-
-            def starting(draft: Draft) -> None:
-                draft.emit(first)
-                begin(draft)
-
-            return starting
+            return lambda draft: begin(draft, first)
         case TokenCompleted(token=number) | TokenFailed(token=number, retry_at_ms=None) if (
             number in run.tokens
         ):
@@ -220,8 +229,21 @@ def _trigger(run: GraphRun, first: LogEvent) -> Callable[[Draft], None] | None:
                 return None
             key = meeting_key(waiting.fork, waiting.node)
             return lambda draft: deadline_passed(draft, key)
-        case _:
+        case TasksDispatched(tasks=tasks):
+            retried = [task.token for task in tasks if task.input is None]
+            return (lambda draft: dispatch_retries(draft, retried)) if retried else _nothing
+        case TokensCancelled(reason=reason):
+            ended = next((event for event in events if isinstance(event, RunTerminated)), None)
+            return None if ended is None else lambda draft: end(draft, ended, reason)
+        case _ if run.ended or isinstance(first, _UNPLANNED):
             return None
+        case _:
+            # No planner decides it, but what follows.
+            return lambda draft: draft.emit(cast("RunEvent", first))
+
+
+def _nothing(draft: Draft) -> None:
+    """Do nothing: what follows was left by an earlier decision."""
 
 
 def _trigger_of_end(
