@@ -57,7 +57,9 @@ def slot_scope(
                 f"{concurrency.key}, found that it gives none: {problem}"
             ),
         )
-    key = json.dumps(value, ensure_ascii=False)
+    # A sender may write the number 7 as 7.0.
+    whole = isinstance(value, float) and value.is_integer()
+    key = json.dumps(int(value) if whole else value, ensure_ascii=False)
     digest = hashlib.sha256(key.encode()).hexdigest()
     return SlotScope(f"{SLOTS_ID}{digest[:32]}", key)
 
