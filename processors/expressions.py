@@ -219,9 +219,7 @@ class Expression:
         actual = self._compiled.return_type()
         if result_kind in _PLAIN_KINDS and actual.name().startswith(_OPTIONAL):
             # An empty optional value is null, as a missing field is.
-            self._compiled = self._compile(
-                f"{prefix}(", readable, f"\n).orValue(dyn(null)){suffix}"
-            )
+            self._compiled = self._compile(f"{prefix}(", source, f"\n).orValue(dyn(null)){suffix}")
             actual = cel.Type.DYN
         expected = _TYPES.get(result_kind, actual)
         if actual not in (expected, cel.Type.DYN):
@@ -257,9 +255,9 @@ class Expression:
             Text, a boolean, a JSON value, or JSON text, by `result_kind`.
         """
         if self._field or self._literal is not None:
-            value = self._read(facts, local)
-            if value is not _ABSENT:
-                return value
+            read = self._read(facts, local)
+            if read is not _ABSENT:
+                return read
         shared = facts.converted
         if isinstance(shared, EvaluationProblem):
             return shared
@@ -268,8 +266,8 @@ class Expression:
             return own
         if evaluations is not None and not evaluations.admits(self._cost(shared, own)):
             return evaluations.run(self._task(own), facts.shared)
-        value: Any = self._paths and self._too_long_to_copy(facts.values, local)
-        value = value or self._evaluate(self._program, facts, own)
+        too_long = self._too_long_to_copy(facts.values, local) if self._paths else None
+        value = too_long or self._evaluate(self._program, facts, own)
         if isinstance(value, EvaluationProblem) and value.missing and has_parts(self._tree):
             cost = self._cost(shared, own, in_parts=True)
             if evaluations is not None and not evaluations.admits(cost):

@@ -58,8 +58,9 @@ def slot_scope(
             ),
         )
     # A sender may write the number 7 as 7.0.
-    whole = isinstance(value, float) and value.is_integer()
-    key = json.dumps(int(value) if whole else value, ensure_ascii=False)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    key = json.dumps(value, ensure_ascii=False)
     digest = hashlib.sha256(key.encode()).hexdigest()
     return SlotScope(f"{SLOTS_ID}{digest[:32]}", key)
 
