@@ -221,14 +221,16 @@ class WorkflowToken(msgspec.Struct):
     task: str | None
     #: The workflow that the node starts, if it has no task.
     subworkflow: str | None
-    #: pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow, completed,
-    #: failed, timed_out or cancelled.
+    #: pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow,
+    #: waiting_for_time, waiting_for_event, completed, failed, timed_out or cancelled.
     status: Literal[
         "pending",
         "dispatched",
         "executing",
         "waiting_for_siblings",
         "waiting_for_subworkflow",
+        "waiting_for_time",
+        "waiting_for_event",
         "completed",
         "failed",
         "timed_out",
@@ -260,7 +262,7 @@ class WorkflowToken(msgspec.Struct):
     error_detail: Annotated[JsonText | None, CLEARED]
     #: When the next attempt begins, while it is scheduled.
     next_retry_at: Annotated[Moment | None, CLEARED]
-    #: When its wait for siblings or a workflow times out; kept after its end.
+    #: When its wait ends or times out; kept after its end.
     wake_at: Moment | None
     #: Why it was cancelled.
     reason: Annotated[str | None, CLEARED]
@@ -344,6 +346,35 @@ class WorkflowLog(msgspec.Struct):
     is_replay: bool
     #: When it was written.
     created_at: Moment
+
+
+class WorkflowGraphEvent(msgspec.Struct):
+    """Workflow events of graphs: what happened in a run, by name. Topic workflow-history."""
+
+    #: The workflow.
+    workflow_name: Key
+    #: The instance.
+    instance_id: Key
+    #: The run.
+    run_number: Integer
+    #: Number, within the run, of the event of the history that it is derived from.
+    sequence: int
+    #: Its position among those that are derived from the same event; the first is 0.
+    position: Integer
+    #: workflow.started, workflow.completed, workflow.failed, task.dispatched, task.completed,
+    #: task.failed, token.created, token.completed, token.waiting, fan_out.started,
+    #: fan_in.completed, branches.merged, subworkflow.dispatched or subworkflow.completed.
+    name: Key
+    #: Its node; null for an event of the whole run.
+    node_ref: str | None
+    #: Its token; null for an event of the whole run, or of several tokens.
+    token_id: int | None
+    #: Details, an object; values of authors are not among them.
+    payload: JsonText
+    #: When it happened.
+    created_at: Moment
+    #: Offset of its record, in the instance's partition of workflow-history.
+    offset: int
 
 
 class WorkflowSlot(msgspec.Struct):
@@ -472,6 +503,16 @@ TOKEN: Final = table_of(WorkflowToken, "workflow_name", "instance_id", "run_numb
 AS_STORED: Final = "as_stored"
 EVENT: Final = table_of(WorkflowEvent, "workflow_name", "instance_id", "run_number", "id")
 LOG: Final = table_of(WorkflowLog, "workflow_name", "instance_id", "run_number", "id")
+GRAPH_EVENT: Final = table_of(
+    WorkflowGraphEvent,
+    "workflow_name",
+    "instance_id",
+    "run_number",
+    "sequence",
+    "position",
+    # Name of the event if its node starts a child workflow.
+    hints={"child_name": "text"},
+)
 SLOT: Final = table_of(WorkflowSlot, "workflow_name", "instance_id", "number")
 
-WORKFLOW_TABLES: Final = (INSTANCE, RUN, STEP, TOKEN, EVENT, LOG, SLOT)
+WORKFLOW_TABLES: Final = (INSTANCE, RUN, STEP, TOKEN, EVENT, LOG, GRAPH_EVENT, SLOT)

@@ -11,6 +11,7 @@ m_of_n:N    continues when N branches have arrived; fails when that becomes impo
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -56,7 +57,11 @@ def fan_in_path(transition: Transition) -> str:
 
 
 def decide_synchronization(
-    transition: Transition, token: Token, counts: Counts, waiting: Iterable[str] = ()
+    transition: Transition,
+    token: Token,
+    counts: Counts,
+    waiting: Iterable[str] = (),
+    arrived_at: datetime | None = None,
 ) -> Planned:
     """Decide about a token that arrives by a transition.
 
@@ -65,6 +70,7 @@ def decide_synchronization(
         token: The token that arrives.
         counts: Branches of the fork, including this arrival.
         waiting: Ids of tokens that wait at the join already.
+        arrived_at: When the token arrives.
 
     Returns:
         One decision: dispatch, wait, activate, or fail the run. A token outside the group is
@@ -80,7 +86,7 @@ def decide_synchronization(
     failure = _unreachable(synchronization, counts)
     if failure:
         return Planned((failure,), (trace,))
-    return Planned((MarkWaiting(token_id=token.id),), (trace,))
+    return Planned((MarkWaiting(token_id=token.id, arrived_at=arrived_at),), (trace,))
 
 
 def decide_late_arrival(transition: Transition, token: Token) -> Planned:

@@ -13,6 +13,7 @@ from headwater.schemas.answers import (
     Answer,
     Event,
     Failure,
+    GraphEvent,
     InstanceStatus,
     LogLine,
     StatusOfRun,
@@ -77,6 +78,17 @@ def event_of(row: Row) -> Event:
 def log_line_of(row: Row) -> LogLine:
     """Return a log line of a history."""
     return made(LogLine, row, data=raw(row["data"]))
+
+
+def graph_event_of(row: Row) -> GraphEvent:
+    """Return a workflow event of a graph."""
+    number = row["token_id"]
+    return made(
+        GraphEvent,
+        row,
+        token_id=None if number is None else str(number),
+        payload=msgspec.json.decode(row["payload"]),
+    )
 
 
 def run_status(kind: type[S], row: Row) -> S:

@@ -32,8 +32,8 @@ _SEEN: Final = {
     "completed": {DONE},
     "waiting_for_siblings": {WAITING},
     "cancelled": {CANCELLED, READY, WAITING},
-    "failed": {READY},
-    "timed_out": {READY, WAITING},
+    "failed": {READY, DONE},
+    "timed_out": {READY, WAITING, DONE},
 }
 
 
@@ -60,7 +60,7 @@ class Followed:
             if not isinstance(record.events[-1], RunErrored | RunTerminated):
                 self._compare(record.run_number)
 
-    def _take(self, event: LogEvent) -> None:  # noqa: C901, PLR0912, one for each event
+    def _take(self, event: LogEvent) -> None:  # noqa: C901, PLR0912, PLR0915, one for each event
         match event:
             case RunStarted(kept=None):
                 self._given, self._model = json.loads(event.params), None
@@ -71,9 +71,12 @@ class Followed:
             case TokenCompleted():
                 self.model.complete(self._token(event.token), json.loads(event.result))
                 assert self.model.error is None, self.model.error
-            case TokenFailed(result=str(result)):
+            case TokenFailed(result=str(result), handled=False):
                 self.model.complete(self._token(event.token), json.loads(result))
                 assert self.model.error == event.failure.message
+            case TokenFailed(handled=True):
+                self.model.fail_over(self._token(event.token), event.failure)
+                assert self.model.error is None, self.model.error
             case TokenFailed(retry_at_ms=None):
                 self.model.error = event.failure.message
             case FanInActivated() if not self.model.activated[event.fork, event.node]:

@@ -40,6 +40,7 @@ from headwater.processors.graph.planning import (
     TokenParams,
 )
 from headwater.processors.graph.routing import decide_routing, decide_start
+from headwater.schemas.history import Failure
 
 READY, WAITING, DONE, CANCELLED = "ready", "waiting", "done", "cancelled"
 #: What a result changes, and takes back if the run cannot go on with it.
@@ -61,6 +62,7 @@ class Model:
         self.activated: Counter[tuple[str, str]] = Counter()
         self.merged: dict[tuple[str, str], set[int]] = {}
         self.output: dict[str, Any] | None = None
+        self.errors: dict[str, Failure] = {}
         self.error: str | None = None
         self.apply(decide_start(graph, given).decisions, None)
 
@@ -113,7 +115,22 @@ class Model:
         self.apply(planned.decisions, token)
         self.settle()
 
-    def scope(self, token: Token) -> Scope:
+    def fail_over(self, token: Token, failure: Failure) -> None:
+        """The node of a token has failed, and its error transitions are followed."""
+        self.status[token.id] = DONE
+        before = set(self.tokens)
+        routed = decide_routing(
+            self.graph,
+            token,
+            self.scope(token, failure),
+            self.forks.__getitem__,
+            failed_node=True,
+        )
+        self.apply(routed.decisions, token)
+        self.errors |= dict.fromkeys(self.tokens.keys() - before, failure)
+        self.settle()
+
+    def scope(self, token: Token, error: Failure | None = None) -> Scope:
         items: dict[str, Any] = {}
         at, branch = token, None
         while at.fork is not None:
@@ -122,7 +139,8 @@ class Model:
             if key in self.items:
                 items.setdefault(*self.items[key])
             at = self.forks[at.fork].origin
-        return Scope(self.context, branch, items)
+        error = error or self.errors.get(token.id)
+        return Scope(self.context, branch, items, error=error)
 
     # -- decisions
 

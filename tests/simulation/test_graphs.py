@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from headwater.processors.graph import advancing, decide, draft, jobs
+from headwater.processors.graph import advancing, draft, jobs, joining, timing
 from headwater.processors.graph.planning import Counts
 from headwater.processors.graph.state import Lease, LiveToken
 from headwater.processors.runs.decisions import Rejection
@@ -109,14 +109,14 @@ def _leaves_children(*_: object, **__: object) -> list[object]:
 @pytest.mark.parametrize(
     ("module", "name", "fault"),
     [
-        (advancing, "_counts", _meets_early(advancing._counts)),
-        (advancing, "_close", _for_ever),
+        (joining, "_counts", _meets_early(joining._counts)),
+        (joining, "_close", _for_ever),
         (advancing, "evaluate_joins", _for_ever),
         (draft, "end_children", _leaves_children),
         (jobs, "_lost", _hears_late_ones),
         (jobs, "_ended", _repeated),
         (jobs, "_extend", _shortens),
-        (decide, "LEASES_LOST_MAX", 3),
+        (timing, "LEASES_LOST_MAX", 3),
     ],
 )
 def test_an_engine_of_graphs_with_a_fault_is_found_out(

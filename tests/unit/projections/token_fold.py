@@ -19,6 +19,7 @@ from headwater.schemas.history import (
     TokensCancelled,
     TokensCreated,
     TokensTimedOut,
+    WaitStarted,
 )
 
 Row = dict[str, Any]
@@ -111,6 +112,10 @@ def _changes(event: object, table: Table, run: tuple[object, ...]) -> Iterable[t
             ]
         case TokenFailed():
             return [(event.token, _failed(event))]
+        case WaitStarted():
+            for_time = event.event_type is None
+            status = "waiting_for_time" if for_time else "waiting_for_event"
+            return [(event.token, {"status": status, "wake_at": event.until_ms})]
         case TokenArrived():
             waits = {"status": "waiting_for_siblings"}
             return [(event.token, waits | _until(event.until_ms))]
@@ -145,7 +150,8 @@ def _failed(event: TokenFailed) -> Row:
         return {"status": "pending", "next_retry_at": event.retry_at_ms, **error}
     status = "timed_out" if event.timed_out else "failed"
     gave = {} if event.result is None else {"result": event.result}
-    return {"status": status, "retry_status": "pending", **gave, **error}
+    again = None if event.handled else "pending"
+    return {"status": status, "retry_status": again, **gave, **error}
 
 
 def _until(until_ms: int | None) -> Row:
