@@ -111,6 +111,7 @@ from headwater.schemas.history import (
     RunSuspended,
     RunTerminated,
     SendEvent,
+    SetBranchOutput,
     SlotCommand,
     StartRun,
     StepCompleted,
@@ -154,6 +155,7 @@ def _decide_by_type(  # noqa: PLR0911, PLR0912, C901, one per command
     | ResumeRun
     | TerminateRun
     | RetryRun
+    | SetBranchOutput
     | FinishChild
     | NoteRefusal
     | JobCommand
@@ -182,6 +184,8 @@ def _decide_by_type(  # noqa: PLR0911, PLR0912, C901, one per command
             ]
         case RetryRun():
             return retry(run, command, limits)
+        case SetBranchOutput():
+            return runs.no_branch(run)
         case FinishChild():
             return _child_finished(run, command, facts)
         case NoteRefusal():

@@ -7,15 +7,16 @@ token or run that has ended, or an attempt that has timed out) is rejected as ST
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from headwater.processors.evaluations import Evaluator
-from headwater.processors.graph.advancing import activate, advance, begin, complete, waiting_at
+from headwater.processors.graph.advancing import advance, begin, complete, fail_node
 from headwater.processors.graph.appliers import begin as begin_run
 from headwater.processors.graph.definition import NodeRetries
 from headwater.processors.graph.dispatching import dispatch_retries
-from headwater.processors.graph.draft import CannotContinue, Draft, RunOver, end, fail, planned
+from headwater.processors.graph.draft import CannotContinue, Draft, RunOver, end, fail
 from headwater.processors.graph.graph import Graph
+from headwater.processors.graph.joining import activate, evaluate_joins, restart_waits, waiting_at
 from headwater.processors.graph.joins import decide_timeout
 from headwater.processors.graph.planning import ActivateFanIn, FailWorkflow, TokenStatus
 from headwater.processors.graph.state import GraphRun, Lease, LiveToken, parse_meeting_key
@@ -72,9 +73,10 @@ def expire_lease(draft: Draft, token: LiveToken, lease: Lease, policy: RetryPoli
     if lease.ends_at_ms == lease.until_ms:
         failure = _timeout_failure(draft, token, lease)
         retry_ms = retry_at_ms(policy, attempt - token.lost, draft.now_ms)
-        draft.emit(TokenFailed(token.number, attempt, failure, retry_ms, timed_out=True))
         if retry_ms is None:
-            fail(draft, failure, (token.number,))
+            fail_node(draft, token, failure, timed_out=True)
+        else:
+            draft.emit(TokenFailed(token.number, attempt, failure, retry_ms, timed_out=True))
         return
     lost = token.lost + 1
     failure = Failure(
@@ -86,8 +88,7 @@ def expire_lease(draft: Draft, token: LiveToken, lease: Lease, policy: RetryPoli
     if lost < LEASES_LOST_MAX:
         draft.emit(LeaseExpired(token.number, attempt, failure))
         return
-    draft.emit(TokenFailed(token.number, attempt, failure, timed_out=True))
-    fail(draft, failure, (token.number,))
+    fail_node(draft, token, failure, timed_out=True)
 
 
 def _timeout_failure(draft: Draft, token: LiveToken, lease: Lease) -> Failure:
@@ -158,8 +159,20 @@ def start_events(  # noqa: PLR0913, PLR0917, everything that a run starts with
         if opening.kept is None:
             draft.emit(GraphStarted(document))
             begin(draft)
+        else:
+            continue_failed(draft)
 
     return [opening, *act_and_advance(draft, start)]
+
+
+def continue_failed(draft: Draft) -> None:
+    """Continue a failed run: its joins have their full time again, and are evaluated again.
+
+    Some can be met, since the outputs of branches were changed, or can no longer be.
+    """
+    restart_waits(draft)
+    for name in list(draft.run.forks):
+        evaluate_joins(draft, name)
 
 
 # -- task results
@@ -199,9 +212,10 @@ def _decide_raised(draft: Draft, request: StepRaised) -> Decision:
     retry_ms = retry_at_ms(policy, request.attempt, draft.now_ms) if request.retryable else None
 
     def record_failure(draft: Draft) -> None:
-        draft.emit(TokenFailed(token.number, request.attempt, request.failure, retry_ms))
         if retry_ms is None:
-            fail(draft, request.failure, (token.number,))
+            fail_node(draft, token, request.failure)
+        else:
+            draft.emit(TokenFailed(token.number, request.attempt, request.failure, retry_ms))
 
     return act_and_advance(draft, record_failure)
 
@@ -268,11 +282,11 @@ def meeting_timed_out(draft: Draft, key: str) -> None:
     waiting = waiting_at(draft, fork, node)
     transition = draft.graph.transition(draft.run.meetings[key].transition)
     for decision in draft.execute(
-        decide_timeout(transition, [planned(token) for token in waiting])
+        decide_timeout(transition, [draft.planned(token) for token in waiting])
     ):
         match decision:
             case ActivateFanIn():
-                _proceed_without_missing(draft, fork, node)
+                activate(draft, fork, node)
             case FailWorkflow():
                 numbers = tuple(token.number for token in waiting)
                 draft.emit(TokensTimedOut(numbers))
@@ -281,24 +295,11 @@ def meeting_timed_out(draft: Draft, key: str) -> None:
                 pass
 
 
-def _proceed_without_missing(draft: Draft, fork: str, node: str) -> None:
-    """Activate the join with the tokens that arrived; if that is impossible, fail the run.
-
-    The tokens then still wait at the join in the failed run, so a retry finds them there.
-    """
-    try:
-        activate(draft, fork, node)
-    except CannotContinue as error:
-        draft.reset()
-        fail(draft, error.failure)
-
-
-def _child_timed_out(draft: Draft, token: LiveToken) -> NoReturn:
+def _child_timed_out(draft: Draft, token: LiveToken) -> None:
     node = draft.graph.node(token.node)
     message = f"Subworkflow failed: {node.subworkflow} took longer than {node.timeout_ms} ms"
     failure = Failure(failures.CHILD_WORKFLOW, message)
-    draft.emit(TokenFailed(token.number, 1, failure, timed_out=True))
-    fail(draft, failure, (token.number,))
+    fail_node(draft, token, failure, timed_out=True)
 
 
 # -- children
@@ -321,10 +322,9 @@ def decide_child_finished(draft: Draft, command: FinishChild, sent_at_ms: int) -
     def record_failure(draft: Draft) -> None:
         if is_late or failure is None:
             _child_timed_out(draft, token)
+            return
         message = f"Subworkflow failed: {failure.message}"
-        of_child = Failure(failures.CHILD_WORKFLOW, message, failure.detail)
-        draft.emit(TokenFailed(token.number, 1, of_child))
-        fail(draft, of_child, (token.number,))
+        fail_node(draft, token, Failure(failures.CHILD_WORKFLOW, message, failure.detail))
 
     return act_and_advance(draft, record_failure)
 

@@ -102,6 +102,7 @@ class Node(_Part, frozen=True, kw_only=True):
     output_mapping: dict[str, str] = {}
     retries: NodeRetries | None = None
     timeout_ms: int | None = None
+    join: str = "each"
 
 
 class Foreach(_Part, frozen=True, kw_only=True):
@@ -127,6 +128,7 @@ class Synchronization(_Part, frozen=True, kw_only=True):
     sibling_group: str
     timeout_ms: int | None = None
     on_timeout: str = "fail"
+    on_branch_failure: str = "fail"
     merge: Merge | None = None
 
 

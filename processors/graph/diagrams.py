@@ -5,11 +5,14 @@ from html import escape
 from typing import Final, NamedTuple, TypeAlias
 
 from headwater.processors.graph.definition import Definition, Node, Transition
+from headwater.processors.graph.validation import JOIN_ALL
 
 #: Number of tokens by node and status, for drawing a run.
 TokensAt: TypeAlias = Mapping[str, Mapping[str, int]]
 
 NO_TOKENS: Final[TokensAt] = {}
+#: Label of a node that waits for one token by each of its transitions.
+_JOINS_ALL: Final = "joins all"
 _DRAWN: Final = {
     "failed": {"failed", "timed_out"},
     "live": {
@@ -139,6 +142,8 @@ def _shape(node: Node, tokens: TokensAt) -> str:
     owner = node.task or node.subworkflow
     if owner != node.ref:
         lines.append(owner or "")
+    if node.join == JOIN_ALL:
+        lines.append(_JOINS_ALL)
     token_counts = counts(tokens, node.ref)
     if token_counts:
         lines.append(token_counts)
@@ -248,6 +253,8 @@ def _node(node: Node, point: _Point, tokens: TokensAt) -> str:
     classes = ["subworkflow"] if node.subworkflow else []
     classes += [drawn for drawn in [drawn_state(tokens, node.ref)] if drawn]
     owner = node.task or node.subworkflow or ""
+    if node.join == JOIN_ALL:
+        owner = f"{owner}, {_JOINS_ALL}"
     parts = [
         f'<g class="{" ".join(classes)}">',
         f'<rect x="{point.x - _WIDTH // 2}" y="{point.y}" width="{_WIDTH}" height="{_HEIGHT}" '

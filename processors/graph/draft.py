@@ -9,10 +9,16 @@ from typing_extensions import override
 
 from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.graph.appliers import apply
-from headwater.processors.graph.context import Branch, Context, Scope
+from headwater.processors.graph.context import BRANCH, Branch, Context, Scope
 from headwater.processors.graph.graph import Graph
 from headwater.processors.graph.planning import Decision, Fork, Planned, Token
-from headwater.processors.graph.state import GraphRun, LiveBranch, LiveToken, branch_key
+from headwater.processors.graph.state import (
+    GraphRun,
+    LiveBranch,
+    LiveToken,
+    branch_key,
+    taken_of,
+)
 from headwater.processors.runs.outbox import ended_by, posts_to_end
 from headwater.schemas.history import (
     Failure,
@@ -102,7 +108,7 @@ class Draft:
         self.plans[:] = [(0, planned) for _, planned in self.plans]
         self._context = context_of(run)
         draft: Any = copy.copy(run)
-        for name in ("tokens", "forks", "branches", "meetings", "times"):
+        for name in ("tokens", "forks", "branches", "meetings", "gatherings", "times"):
             setattr(draft, name, Overlay(getattr(run, name)))
         # Appliers change these in place.
         draft.mailbox, draft.unsent = list(run.mailbox), list(run.unsent)
@@ -124,7 +130,10 @@ class Draft:
 
     def scope(self, token: LiveToken) -> Scope:
         """Return the scope for a token's expressions."""
-        return Scope(self.context(), self._branch(token), self._items(token), self.evaluations)
+        scope = Scope(self.context(), self._branch(token), self._items(token), self.evaluations)
+        if token.failed is not None:
+            scope.local[BRANCH] = {**scope.local[BRANCH], "failed": token.failed}
+        return scope
 
     def context(self) -> Context:
         """Return the shared context."""
@@ -135,13 +144,13 @@ class Draft:
         return self._context
 
     def _branch(self, token: LiveToken) -> Branch | None:
-        if token.branch_key is None:
+        if token.fork is None:
             return None
         return Branch(token.branch, token.total, self.branch_of(token).output)
 
     def branch_of(self, token: LiveToken) -> LiveBranch:
         """Return the branch of a token that is in a fork."""
-        return self.run.branches[token.branch_key or ""]
+        return self.run.branches[token.branch_key]
 
     def _items(self, token: LiveToken) -> dict[str, Any]:
         """Return the items of the forks around a token; the innermost wins."""
@@ -160,7 +169,22 @@ class Draft:
     def fork_of(self, name: str) -> Fork:
         """Return the planners' view of a fork."""
         fork = self.run.forks[name]
-        return Fork(id=name, group=fork.group, total=fork.total, origin=planned(fork.origin))
+        origin = self.planned(fork.origin)
+        return Fork(id=name, group=fork.group, total=fork.total, origin=origin)
+
+    def planned(self, token: LiveToken) -> Token:
+        """Return the planners' view of a token."""
+        return Token(
+            id=str(token.number),
+            node_ref=token.node,
+            path_id=token.path,
+            parent_token_id=None if token.parent is None else str(token.parent),
+            sibling_group=token.group,
+            branch_index=token.branch,
+            branch_total=token.total,
+            iteration_counts=taken_of(self.run, token),
+            fork=token.fork,
+        )
 
 
 def context_of(run: GraphRun) -> Context:
@@ -170,21 +194,6 @@ def context_of(run: GraphRun) -> Context:
         context = Context(input=run.input, state=run.shared, output=run.results)
         run.__dict__["context"] = context
     return context
-
-
-def planned(token: LiveToken) -> Token:
-    """Return the planners' view of a token."""
-    return Token(
-        id=str(token.number),
-        node_ref=token.node,
-        path_id=token.path,
-        parent_token_id=None if token.parent is None else str(token.parent),
-        sibling_group=token.group,
-        branch_index=token.branch,
-        branch_total=token.total,
-        iteration_counts=token.taken,
-        fork=token.fork,
-    )
 
 
 def text_of(value: Any) -> Json:  # noqa: ANN401, any JSON value

@@ -8,6 +8,7 @@ import msgspec
 
 from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.graph import appliers
+from headwater.processors.graph.branch_outputs import set_branch_output
 from headwater.processors.graph.decide import (
     DECIDERS,
     decide_child_finished,
@@ -63,6 +64,7 @@ from headwater.schemas.history import (
     RunStarted,
     RunTerminated,
     SendEvent,
+    SetBranchOutput,
     StartRun,
     TasksDispatched,
     TerminateRun,
@@ -187,6 +189,8 @@ class GraphEngine:
                 return end_events(self._draft(run, now_ms), ending, reason)
             case RetryRun():
                 return self._retry(run, command, now_ms)
+            case SetBranchOutput():
+                return set_branch_output(run, command)
             case FinishChild():
                 if run.ended:
                     return STALE
@@ -309,7 +313,8 @@ class GraphEngine:
         """Drop state of an ended run. A retry needs all of it, a restart only the definition."""
         run.mailbox.clear()
         if run.status is not RunStatus.ERRORED:
-            for collection in (run.tokens, run.forks, run.branches, run.meetings, run.times):
+            collections = (run.tokens, run.forks, run.branches, run.meetings, run.gatherings)
+            for collection in (*collections, run.times):
                 collection.clear()
             run.latest = None
             run.shared, run.results = {}, {}

@@ -227,7 +227,8 @@ def _doing(past: Past, token: LiveToken) -> str:
             why = f" with {failure.name}: {failure.message}" if failure else ""
             return f"waits{until} to try {node} again: attempt {token.attempts} failed{why}"
         case "siblings":
-            return f"waits for siblings at {node}{until}"
+            others = "siblings" if token.times is None else "tokens by its other transitions"
+            return f"waits for {others} at {node}{until}"
         case "subworkflow":
             child = f"{waits.child_workflow_name}/{waits.child_instance_id}"
             return f"waits for {child}, which {node} has started{until}"

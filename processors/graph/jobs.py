@@ -7,9 +7,9 @@ The end of an attempt is remembered for a while, because a worker that got no re
 request.
 """
 
-from headwater.processors.graph.advancing import complete
+from headwater.processors.graph.advancing import complete, fail_node
 from headwater.processors.graph.decide import act_and_advance, policy_of
-from headwater.processors.graph.draft import Draft, fail
+from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import Lease, LiveToken, digest_of_end
 from headwater.processors.input_texts import JsonInvalid, read_json
@@ -161,9 +161,10 @@ def _fail(draft: Draft, token: LiveToken, command: FailJob) -> Decision:
         retry_ms = draft.now_ms + min(command.retry_after_ms, SLEEP_MAX_MS)
 
     def record_failure(draft: Draft) -> None:
-        draft.emit(TokenFailed(token.number, attempt, failure, retry_ms))
         if retry_ms is None:
-            fail(draft, failure, (token.number,))
+            fail_node(draft, token, failure)
+        else:
+            draft.emit(TokenFailed(token.number, attempt, failure, retry_ms))
 
     return act_and_advance(draft, record_failure)
 

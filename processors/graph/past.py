@@ -44,6 +44,7 @@ from headwater.schemas.history import (
     TokensCancelled,
     TokensCreated,
     TokensTimedOut,
+    TransitionsJoined,
 )
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -278,7 +279,7 @@ def _retry_status(token: PastToken, event: LogEvent) -> str | None:
     match event:
         case TokensCancelled(kept=True) if token.status == _WAITING:
             return _WAITING
-        case TokensCancelled(kept=True) | TokenFailed(retry_at_ms=None):
+        case TokensCancelled(kept=True) | TokenFailed(retry_at_ms=None, handled=False):
             return TokenStatus.PENDING.value
         case TokensTimedOut():
             return _WAITING
@@ -313,7 +314,9 @@ def status_change(event: LogEvent) -> tuple[str, Sequence[int]] | None:  # noqa:
             return "waiting_for_siblings", [token]
         case SubworkflowStarted(token=token):
             return "waiting_for_subworkflow", [token]
-        case FanInActivated(tokens=tokens):
+        case FanInActivated(tokens=tokens, elsewhere=elsewhere):
+            return "completed", (*tokens, *elsewhere)
+        case TransitionsJoined(tokens=tokens):
             return "completed", tokens
         case TokensCancelled(tokens=tokens):
             return "cancelled", tokens

@@ -29,6 +29,7 @@ from headwater.processors.graph.planning import Planned as Decided
 Plain: TypeAlias = Mapping[str, Any]
 
 _FORK: Final = "fork"
+_COUNTS: Final = ("total", "completed", "failed", "terminal")
 #: Decisions that contain the run's id; others name a token, or concern the whole run.
 _WITH_RUN_ID: Final = frozenset({"CREATE_TOKEN", "ACTIVATE_FAN_IN"})
 
@@ -72,7 +73,7 @@ def decide_synchronization(
     `sibling_counts` count branches and include the current arrival.
     """
     read = read_part(transition, Transition, "transition")
-    counts = {key: sibling_counts.get(key, 0) for key in Counts.__struct_fields__}
+    counts = {key: sibling_counts.get(key, 0) for key in _COUNTS}
     arrived = _token(token, read.to_node_ref)
     return _plain(joins.decide_synchronization(read, arrived, Counts(**counts)), run_id)
 

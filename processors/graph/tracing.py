@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from headwater.processors.graph.advancing import begin, complete
-from headwater.processors.graph.decide import act_and_advance, meeting_timed_out
+from headwater.processors.graph.advancing import begin, complete, fail_node
+from headwater.processors.graph.decide import act_and_advance, continue_failed, meeting_timed_out
 from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.introspection import SHOWN_MAX
@@ -187,9 +187,12 @@ def _begins_with(events: Sequence[LogEvent], prefix: Sequence[LogEvent]) -> bool
     return 0 < count <= len(events) and list(events[:count]) == list(prefix)
 
 
-def _trigger(run: GraphRun, first: LogEvent) -> Callable[[Draft], None] | None:
+def _trigger(run: GraphRun, first: LogEvent) -> Callable[[Draft], None] | None:  # noqa: PLR0911, one case per trigger
     """Return the action that a planner decided about, from its first event; None if none did."""
     match first:
+        case _ if run.sequence == 1 and not isinstance(first, GraphStarted):
+            # Only its RunStarted precedes: it retries another run.
+            return continue_failed
         case GraphStarted():
 
             def starting(draft: Draft) -> None:
@@ -204,6 +207,9 @@ def _trigger(run: GraphRun, first: LogEvent) -> Callable[[Draft], None] | None:
         ) if number in run.tokens:
             token = run.tokens[number]
             return lambda draft: complete(draft, token, result)
+        case TokenFailed(token=number, handled=True) if number in run.tokens:
+            failed, failure, timed_out = run.tokens[number], first.failure, first.timed_out
+            return lambda draft: fail_node(draft, failed, failure, timed_out=timed_out)
         case TokensTimedOut(tokens=(number, *_)) | FanInActivated(tokens=(number, *_)):
             waiting = run.tokens.get(number)
             if waiting is None or waiting.fork is None:

@@ -29,6 +29,7 @@ from headwater.processors.graph.definition import (
     Synchronization,
     Transition,
 )
+from headwater.processors.graph.nesting import problems_of_merges
 from headwater.processors.runs.durations import LONGEST_MS, milliseconds_of
 from headwater.processors.runs.limits import (
     RETRIES_MAX,
@@ -44,6 +45,10 @@ BRANCHES_MAX: Final = 100_000
 STRATEGIES: Final = ("any", "all", "m_of_n:N")
 MERGES: Final = ("append", "collect", "keyed_by_branch", "last_wins", "merge_object")
 TIMEOUTS: Final = ("fail", "proceed_with_available")
+TOLERATE: Final = "tolerate"
+JOIN_ALL: Final = "all"
+NODE_JOINS: Final = ("each", JOIN_ALL)
+BRANCH_FAILURES: Final = ("fail", TOLERATE)
 BACKOFFS: Final = ("constant", "exponential", "linear")
 FAN_IN: Final = "fan_in"
 
@@ -89,6 +94,8 @@ def problems_of(definition: Definition, *, whole: bool = True) -> list[Problem]:
         *_check_parts("transitions", definition.transitions, _of_transition),
         *(_of_groups(definition) if whole else ()),
         *_of_joins(definition),
+        *_of_joined_transitions(definition),
+        *problems_of_merges(definition),
     ]
 
 
@@ -161,6 +168,7 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
         if task_problem:
             yield INVALID_DEFINITION, "task", task_problem
     yield from _named(task=node.task, subworkflow=node.subworkflow)
+    yield from _not_among(INVALID_STRATEGY, "join", node.join, NODE_JOINS)
     for mapping, targets, shared in (
         ("inputMapping", node.input_mapping, False),
         ("outputMapping", node.output_mapping, True),
@@ -238,6 +246,12 @@ def _of_synchronization(synchronization: Synchronization) -> Iterator[tuple[str,
     yield from _not_among(
         INVALID_STRATEGY, f"{prefix}.onTimeout", synchronization.on_timeout, TIMEOUTS
     )
+    yield from _not_among(
+        INVALID_STRATEGY,
+        f"{prefix}.onBranchFailure",
+        synchronization.on_branch_failure,
+        BRANCH_FAILURES,
+    )
     # 0 means no timeout.
     yield from _not_within(f"{prefix}.timeoutMs", synchronization.timeout_ms, 0, LONGEST_MS)
     if synchronization.merge is None:
@@ -285,6 +299,24 @@ def _of_groups(definition: Definition) -> Iterator[Problem]:
                 )
 
 
+def _of_joined_transitions(definition: Definition) -> Iterator[Problem]:
+    """A node that joins its transitions must not be a join of branches, or the first of one."""
+    joining = {node.ref for node in definition.nodes if node.join == JOIN_ALL}
+    for index, transition in enumerate(definition.transitions):
+        if transition.to_node_ref in joining:
+            for field, is_set in (
+                ("synchronization", transition.synchronization is not None),
+                ("siblingGroup", transition.forks),
+            ):
+                if is_set:
+                    yield Problem(
+                        INVALID_STRATEGY,
+                        f"transitions[{index}].{field}",
+                        f"expected it only on transitions to nodes that do not join all, found it "
+                        f"on one to {transition.to_node_ref!r}",
+                    )
+
+
 def _of_joins(definition: Definition) -> Iterator[Problem]:
     """Transitions to the same join must have the same settings."""
     first: dict[tuple[str, str], tuple[int, Synchronization]] = {}
@@ -299,6 +331,7 @@ def _of_joins(definition: Definition) -> Iterator[Problem]:
             ("strategy", "strategy"),
             ("timeout_ms", "timeoutMs"),
             ("on_timeout", "onTimeout"),
+            ("on_branch_failure", "onBranchFailure"),
         ):
             mine, theirs = getattr(synchronization, field), getattr(other, field)
             if mine != theirs:

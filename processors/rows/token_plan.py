@@ -25,6 +25,8 @@ from headwater.schemas.history import (
     TokensCancelled,
     TokensCreated,
     TokensTimedOut,
+    TransitionsJoined,
+    WaitRestarted,
 )
 from headwater.schemas.workflow_tables import AS_STORED
 
@@ -47,6 +49,9 @@ def _set(
 
 def _created(patches: Patches, context: EventContext, event: TokensCreated) -> None:
     counts = {transition.ref: transition.times for transition in event.taken}
+    if not counts and event.transition is not None:
+        counts = {event.transition: 1}
+    # Only what was taken since the parent: a reader adds its ancestors'.
     iteration_counts = msgspec.json.encode(counts).decode()
     for index in range(event.count):
         number, branch = event.first + index, event.branch + index
@@ -102,7 +107,7 @@ def _failed(patches: Patches, context: EventContext, event: TokenFailed) -> None
         status, values["next_retry_at"] = TokenStatus.PENDING, event.retry_at_ms
     else:
         status = TokenStatus.TIMED_OUT if event.timed_out else TokenStatus.FAILED
-        values["retry_status"] = TokenStatus.PENDING
+        values["retry_status"] = None if event.handled else TokenStatus.PENDING
         if event.result is not None:
             values["result"] = event.result
     _set(patches, context, event.token, status, **values)
@@ -124,6 +129,11 @@ def _waits_for_child(patches: Patches, context: EventContext, event: Subworkflow
 
 
 def _joined(patches: Patches, context: EventContext, event: FanInActivated) -> None:
+    for number in (*event.tokens, *event.elsewhere):
+        _set(patches, context, number, TokenStatus.COMPLETED)
+
+
+def _transitions_joined(patches: Patches, context: EventContext, event: TransitionsJoined) -> None:
     for number in event.tokens:
         _set(patches, context, number, TokenStatus.COMPLETED)
 
@@ -140,6 +150,11 @@ def _retry_status(before: str | None) -> str:
     if before is None:
         return AS_STORED
     return _WAITING if before == _WAITING else TokenStatus.PENDING
+
+
+def _wait_restarted(patches: Patches, context: EventContext, event: WaitRestarted) -> None:
+    for number in event.tokens:
+        _set(patches, context, number, _WAITING, wake_at=event.until_ms)
 
 
 def _timed_out(patches: Patches, context: EventContext, event: TokensTimedOut) -> None:
@@ -160,6 +175,8 @@ TOKEN_PLANNERS: Final[Mapping[type, Callable[[Patches, EventContext, Any], None]
     TokenArrived: _arrived,
     SubworkflowStarted: _waits_for_child,
     FanInActivated: _joined,
+    TransitionsJoined: _transitions_joined,
     TokensCancelled: _cancelled,
+    WaitRestarted: _wait_restarted,
     TokensTimedOut: _timed_out,
 }

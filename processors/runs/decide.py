@@ -40,6 +40,7 @@ from headwater.schemas.failures import (
     INVALID_PARAMS,
     JOB_NOT_FOUND,
     MAILBOX_FULL,
+    NOT_A_GRAPH,
     NOT_PAUSED,
     NOT_THE_PARENT,
     STALE,
@@ -287,6 +288,13 @@ def no_job(run: Run) -> Rejection:
     """Return the rejection of a job command for a workflow without jobs."""
     return Rejection(
         JOB_NOT_FOUND, f"expected a job of a graph, found {run.workflow}, a workflow of code"
+    )
+
+
+def no_branch(run: Run) -> Rejection:
+    """Return the rejection of a command about a branch for a workflow without forks."""
+    return Rejection(
+        NOT_A_GRAPH, f"expected an instance of a graph, found {run.workflow}, a workflow of code"
     )
 
 

@@ -50,6 +50,7 @@ from headwater.gateway.api.workflows.runs.world import BASE as WORLD_BASE
 from headwater.gateway.api.workflows.runs.world import WorldApi, world_routes
 from headwater.gateway.api.workflows.ticks import Ticks
 from headwater.gateway.api.workflows.write_routes import (
+    branch_output_route,
     bulk_route,
     creation_routes,
     event_route,
@@ -249,6 +250,7 @@ class WorkflowService:
             *instance_routes(self._query_service),
             *graph_inspection_routes(self._inspection),
             *[lifecycle_route(self._command_service, action) for action in ACTIONS],
+            branch_output_route(self._command_service),
             event_route(self.request_guard, self._command_service, self._ports.new_id),
             tail_route(self._query_service, self._tails),
         ]
