@@ -66,11 +66,11 @@ class Blocks:
         self.ways.append({"ref": ref, "fromNodeRef": start, "toNodeRef": end, **more})
 
     def block(self, deep: int) -> tuple[str, str]:
-        kinds = (
-            ["node", "row", "fork", "apart", "choice", "loop", "straight", "both"]
-            if deep
-            else ["node"]
-        )
+        kinds = ["node"]
+        if deep:
+            kinds += ["row", "fork", "apart", "choice", "loop", "straight"]
+            # The order of two ways at once may decide what the output is.
+            kinds += ["both"] if len(self.strategies) > 1 else []
         kind = self.draw.choice(kinds)
         if kind == "node":
             only = self.node()
@@ -171,7 +171,7 @@ class Blocks:
         self.way(start, left[0])
         self.way(start, right[0])
         self.way(left[1], end)
-        some = len(self.strategies) > 1 and self.draw.random() < 0.1
+        some = self.draw.random() < 0.1
         self.way(right[1], end, **({"condition": "_branch.index != 1"} if some else {}))
         return start, end
 
