@@ -291,9 +291,9 @@ def rename_joins(run: GraphRun, renamed: Mapping[str, str]) -> None:
             run.branches[key] = msgspec.structs.replace(branch, arrived=arrived)
     moved = [(key, *parse_meeting_key(key)) for key in run.meetings]
     keys = {key: meeting_key(fork, renamed.get(node, node)) for key, fork, node in moved}
-    meetings = {new: run.meetings.pop(key) for key, new in keys.items()}
+    joins = {new: run.meetings.pop(key) for key, new in keys.items()}
     times = {new: run.times.pop(key) for key, new in keys.items() if key in run.times}
-    run.meetings.update(meetings)
+    run.meetings.update(joins)
     run.times.update(times)
 
 

@@ -21,7 +21,7 @@ from headwater.schemas.answers import (
     Token,
 )
 from headwater.schemas.history import Json
-from headwater.schemas.workflow_tables import WorkflowTable
+from headwater.schemas.workflow_columns import WorkflowTable
 
 A = TypeVar("A", bound=Answer)
 S = TypeVar("S", bound=InstanceStatus)

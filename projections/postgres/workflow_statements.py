@@ -11,6 +11,7 @@ from typing import Final, LiteralString
 from psycopg import sql
 
 from headwater.projections.postgres.statements import filled, listed, statement
+from headwater.schemas.workflow_columns import WorkflowColumn, WorkflowTable
 from headwater.schemas.workflow_tables import (
     AS_STORED,
     EVENT,
@@ -21,8 +22,6 @@ from headwater.schemas.workflow_tables import (
     SLOT,
     STEP,
     TOKEN,
-    WorkflowColumn,
-    WorkflowTable,
 )
 
 Expressions = Mapping[str, LiteralString]
