@@ -264,8 +264,8 @@ def with_children(node: Node, nodes: Sequence["Node"]) -> Node:
         case Items():
             return node._replace(items=tuple(nodes))
         case Loop():
-            names = ("iter_range", "accu_init", "condition", "step", "result")
-            return node._replace(**dict(zip(names, nodes, strict=True)))
+            iter_range, accu_init, *others = nodes
+            return Loop(node.iter_var, iter_range, node.accu_var, accu_init, *others)
         case _:
             return node
 
@@ -304,8 +304,10 @@ def _written(node: Node) -> bytes:  # noqa: PLR0911, one per kind
 def _entries(node: Items) -> Iterator[bytes]:
     pairs = zip(node.items[::2], node.items[1::2], strict=True)
     for index, (key, value) in enumerate(pairs):
-        named = isinstance(key, Const) and node.message
-        left = _text(2, str(key.text)) if named else _field(3, _written(key))
+        if isinstance(key, Const) and node.message:
+            left = _text(2, str(key.text))
+        else:
+            left = _field(3, _written(key))
         optional = b"\x28\x01" if index in node.optional else b""
         yield _field(2, left + _field(4, _written(value)) + optional)
 

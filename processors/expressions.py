@@ -36,6 +36,7 @@ from headwater.processors.cel_parts import (
     with_local,
     without_local,
 )
+from headwater.processors.cel_sources import clear_message, error_at_position, with_quoted_fields
 from headwater.processors.cel_values import (
     CelValue,
     NeedsLibrary,
@@ -56,7 +57,6 @@ from headwater.processors.evaluations import (
     SharedValues,
 )
 
-_POSITION: Final = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
 #: How the library reports that a field or an element does not exist.
 _MISSING: Final = re.compile(r"NOT_FOUND: Key not found in map|UNKNOWN: Index error: index=")
 
@@ -125,19 +125,9 @@ def _local_value(name: str) -> object:
     return current.values[name].value
 
 
-#: Messages of the library that state nothing about the expression.
-_OBSCURE: Final = {
-    "Applying SELECT to non-message type": "expected an object to read a field of, found another "
-    "value: Applying SELECT to non-message type",
-    "returned a result with an exception": "expected a JSON value, found an optional value in it; "
-    "add orValue, or write the key or the item with a question mark, as {?'key': value}",
-}
-
-
 def _with_name(message: str, local: _LocalValues) -> str:
     """Return a message of the library with the name of a value instead of the function's name."""
-    obscure = next((_OBSCURE[text] for text in _OBSCURE if text in message), None)
-    return obscure or message.replace(f"Python function '{_local_value}'", local.last_read)
+    return clear_message(message).replace(f"Python function '{_local_value}'", local.last_read)
 
 
 class Names:
@@ -225,14 +215,11 @@ class Expression:
         prefix = "".join(bindings)
         # The closing parentheses are on a line of their own if the expression may end in a comment.
         suffix = ("\n" if bindings and "//" in source else "") + ")" * len(bindings)
-        readable = _with_quoted_fields(source)
-        self._compiled = self._compile(prefix, readable, suffix)
+        self._compiled = self._compile(prefix, source, suffix)
         actual = self._compiled.return_type()
         if result_kind in _PLAIN_KINDS and actual.name().startswith(_OPTIONAL):
             # An empty optional value is null, as a missing field is.
-            self._compiled = self._compile(
-                f"{prefix}(", readable, f"\n).orValue(dyn(null)){suffix}"
-            )
+            self._compiled = self._compile(f"{prefix}(", source, f"\n).orValue(dyn(null)){suffix}")
             actual = cel.Type.DYN
         expected = _TYPES.get(result_kind, actual)
         if actual not in (expected, cel.Type.DYN):
@@ -245,7 +232,11 @@ class Expression:
         try:
             return self.names.env.compile(f"{prefix}{source}{suffix}")
         except RuntimeError as error:
-            raise ExpressionInvalid(_with_position(str(error), len(prefix))) from None
+            problem = error_at_position(str(error), len(prefix))
+        quoted = with_quoted_fields(source)
+        if quoted == source:
+            raise ExpressionInvalid(problem)
+        return self._compile(prefix, quoted, suffix)
 
     def evaluate(
         self,
@@ -264,9 +255,9 @@ class Expression:
             Text, a boolean, a JSON value, or JSON text, by `result_kind`.
         """
         if self._field or self._literal is not None:
-            value = self._read(facts, local)
-            if value is not _ABSENT:
-                return value
+            read = self._read(facts, local)
+            if read is not _ABSENT:
+                return read
         shared = facts.converted
         if isinstance(shared, EvaluationProblem):
             return shared
@@ -275,8 +266,8 @@ class Expression:
             return own
         if evaluations is not None and not evaluations.admits(self._cost(shared, own)):
             return evaluations.run(self._task(own), facts.shared)
-        value: Any = self._paths and self._too_long_to_copy(facts.values, local)
-        value = value or self._evaluate(self._program, facts, own)
+        too_long = self._too_long_to_copy(facts.values, local) if self._paths else None
+        value = too_long or self._evaluate(self._program, facts, own)
         if isinstance(value, EvaluationProblem) and value.missing and has_parts(self._tree):
             cost = self._cost(shared, own, in_parts=True)
             if evaluations is not None and not evaluations.admits(cost):
@@ -452,24 +443,6 @@ def _field(source: str, known: Collection[str]) -> tuple[str, ...]:
     return names if names[0] in known else ()
 
 
-#: Texts, and fields with names that the grammar does not accept after a dot.
-_TEXT_OR_FIELD: Final = re.compile(
-    r"""("{3}(?:\\.|[^\\])*?"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|//.*)"""
-    r"""|(?<=\.)(in|true|false|null)\b""",
-    re.DOTALL,
-)
-
-
-def _with_quoted_fields(source: str) -> str:
-    """Return an expression in which `input.in` is spelled as the library accepts it."""
-    if _QUOTED.search(source) is None:
-        return source
-    return _TEXT_OR_FIELD.sub(lambda match: match[1] or f"`{match[2]}`", source)
-
-
-_QUOTED: Final = re.compile(r"\.(?:in|true|false|null)\b")
-
-
 def _longest_list(value: object) -> int:
     longest, pending = 0, [value]
     while pending:
@@ -492,13 +465,3 @@ def _copied(
     macros = len(_COPIES.findall(source))
     over = [path for path in paths if path[-1] in ("map", "filter") and path[0] in known]
     return set(over if len(over) == macros else paths)
-
-
-def _with_position(message: str, prefix_chars: int) -> str:
-    match = _POSITION.search(message)
-    if match is None:
-        return message.splitlines()[0]
-    line, column, reason = int(match[1]), int(match[2]), match[3]
-    if line == 1:
-        column -= prefix_chars
-    return f"line {line}, column {column}: {reason}" if line > 0 else reason

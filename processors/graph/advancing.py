@@ -305,9 +305,9 @@ def _end_node(draft: Draft, ended: Ended) -> None:
 
 
 def _finish(draft: Draft) -> None:
-    problem = draft.graph.final_state_problem(draft.run.shared, draft.evaluations)
-    if problem:
-        fail(draft, Failure("ContextInvalidError", problem))
+    unfinished = draft.graph.final_state_problem(draft.run.shared, draft.evaluations)
+    if unfinished:
+        fail(draft, Failure("ContextInvalidError", unfinished))
     scope = Scope(draft.context(), evaluations=draft.evaluations)
     for decision in draft.execute(decide_completion(draft.graph, scope)):
         match decision:

@@ -283,8 +283,9 @@ def rename_joins(run: GraphRun, renamed: Mapping[str, str]) -> None:
         return tuple(renamed.get(node, node) for node in nodes)
 
     for name, fork in list(run.forks.items()):
-        meetings, met = rename(fork.meetings), rename(fork.met)
-        run.forks[name] = msgspec.structs.replace(fork, meetings=meetings, met=met)
+        run.forks[name] = msgspec.structs.replace(
+            fork, meetings=rename(fork.meetings), met=rename(fork.met)
+        )
     for key, branch in list(run.branches.items()):
         if branch.arrived:
             arrived = rename(branch.arrived)

@@ -336,14 +336,23 @@ def _of_groups(definition: Definition) -> Iterator[Problem]:
 def _of_joins(definition: Definition) -> Iterator[Problem]:
     """Transitions to the same join must have the same settings, and merges that agree."""
     joins: dict[tuple[str, str], list[tuple[int, Synchronization]]] = {}
+    together: dict[tuple[str, str, str, int], list[tuple[int, Synchronization]]] = {}
     for index, transition in enumerate(definition.transitions):
         synchronization = transition.synchronization
-        if synchronization is not None:
-            key = (synchronization.sibling_group, transition.to_node_ref)
-            joins.setdefault(key, []).append((index, synchronization))
+        if synchronization is None:
+            continue
+        key = (synchronization.sibling_group, transition.to_node_ref)
+        joins.setdefault(key, []).append((index, synchronization))
+        if transition.condition is None:
+            taken = (*key, transition.from_node_ref, transition.priority)
+            together.setdefault(taken, []).append((index, synchronization))
     for ways in joins.values():
         yield from _of_settings(ways)
-        yield from _of_merges(ways)
+        yield from _of_merges(ways, "strategy")
+        yield from _of_targets_of_merges(ways)
+    # A branch that takes two ways at once counts once, and has one value for a target.
+    for ways in together.values():
+        yield from _of_merges(ways, "source")
 
 
 def _of_settings(ways: list[tuple[int, Synchronization]]) -> Iterator[Problem]:
@@ -362,24 +371,32 @@ def _of_settings(ways: list[tuple[int, Synchronization]]) -> Iterator[Problem]:
                 yield Problem(INVALID_STRATEGY, path, message)
 
 
-def _of_merges(ways: list[tuple[int, Synchronization]]) -> Iterator[Problem]:
+def _of_merges(ways: list[tuple[int, Synchronization]], field: str) -> Iterator[Problem]:
+    """Merges into one target must have the same value of a field."""
     first: dict[str, tuple[int, Merge]] = {}
     for index, synchronization in ways:
         merge = synchronization.merge
         if merge is None:
             continue
         other_index, other = first.setdefault(merge.target, (index, merge))
-        for name in ("strategy", "source"):
-            mine, theirs = getattr(merge, name), getattr(other, name)
-            if mine != theirs:
-                message = (
-                    f"expected {theirs!r}, as the merge of transitions[{other_index}] into this "
-                    f"target has, found {mine!r}"
-                )
-                path = f"transitions[{index}].synchronization.merge.{name}"
-                yield Problem(INVALID_STRATEGY, path, message)
-    for target, outer in overlapping(first):
-        path = f"transitions[{first[target][0]}].synchronization.merge.target"
+        mine, theirs = getattr(merge, field), getattr(other, field)
+        if mine != theirs:
+            message = (
+                f"expected {theirs!r}, as the merge of transitions[{other_index}] into this "
+                f"target has, found {mine!r}"
+            )
+            path = f"transitions[{index}].synchronization.merge.{field}"
+            yield Problem(INVALID_STRATEGY, path, message)
+
+
+def _of_targets_of_merges(ways: list[tuple[int, Synchronization]]) -> Iterator[Problem]:
+    indexes = {
+        synchronization.merge.target: index
+        for index, synchronization in ways
+        if synchronization.merge is not None
+    }
+    for target, outer in overlapping(indexes):
+        path = f"transitions[{indexes[target]}].synchronization.merge.target"
         yield Problem(INVALID_TARGET, path, _overlap(target, outer))
 
 

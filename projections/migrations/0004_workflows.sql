@@ -203,7 +203,7 @@ create table workflow_token (
     node_ref text not null,
     task text,
     subworkflow text,
-    status text not null check (status in ('pending', 'dispatched', 'executing', 'waiting_for_siblings', 'waiting_for_subworkflow', 'completed', 'failed', 'timed_out', 'cancelled')),
+    status text not null check (status in ('pending', 'dispatched', 'executing', 'waiting_for_siblings', 'waiting_for_subworkflow', 'waiting_for_time', 'waiting_for_event', 'completed', 'failed', 'timed_out', 'cancelled')),
     path_id text not null,
     parent_token_id bigint,
     sibling_group text,

@@ -203,7 +203,8 @@ def test_a_trace_repeats_iterations_over_objects():
         await test.run_until_idle()
         assert (await outcome(instance))[1] == {"k": sorted(params)}
         for _ in range(3):
-            decisions = (await instance.trace()).decisions
+            decisions = [decision async for decision in instance.trace()]
+            assert decisions
             assert all(decision.same for decision in decisions)
 
     play(order, scenario, params)
