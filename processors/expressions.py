@@ -23,10 +23,20 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cel_expr_python import cel
-from cel_expr_python.ext import ext_bindings, ext_strings
 
-from headwater.processors.cel_ast import Node, read_tree
-from headwater.processors.cel_cost import LOCAL, Cost, cost_of
+from headwater.processors.cel_ast import Node, read_tree, write_tree
+from headwater.processors.cel_cost import LOCAL, Cost, cost_of, cost_of_parts
+from headwater.processors.cel_functions import new_environment
+from headwater.processors.cel_parts import (
+    PartEvaluator,
+    evaluations_of,
+    has_parts,
+    names_in,
+    rewritten,
+    with_local,
+    without_local,
+)
+from headwater.processors.cel_sources import clear_message, error_at_position, with_quoted_fields
 from headwater.processors.cel_values import (
     CelValue,
     NeedsLibrary,
@@ -47,7 +57,6 @@ from headwater.processors.evaluations import (
     SharedValues,
 )
 
-_POSITION: Final = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
 #: How the library reports that a field or an element does not exist.
 _MISSING: Final = re.compile(r"NOT_FOUND: Key not found in map|UNKNOWN: Index error: index=")
 
@@ -61,6 +70,8 @@ _COPIES: Final = re.compile(r"\.\s*(?:map|filter)\s*\(")
 _PATH: Final = re.compile(r"(?<![\w.])\.?([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 #: An expression that is only a name, or fields of it.
 _FIELD: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+#: Macros that are changed in the tree of an expression: see `cel_parts`.
+_REWRITTEN: Final = re.compile(r"\b(?:has|all|exists|exists_one|map|filter)\s*\(")
 #: Doubles a text with every use, and is not needed in conditions.
 _BINDS: Final = re.compile(r"\bcel\s*\.\s*bind\b")
 
@@ -85,6 +96,9 @@ class ResultKind(Enum):
     VALUE = "a value of JSON"
 
 
+_PLAIN_KINDS: Final = (ResultKind.VALUE, ResultKind.JSON)
+#: Beginning of the name of the type of `input.?a`.
+_OPTIONAL: Final = "optional_type"
 _TYPES: Final = {ResultKind.TEXT: cel.Type.STRING, ResultKind.CONDITION: cel.Type.BOOL}
 
 
@@ -113,7 +127,7 @@ def _local_value(name: str) -> object:
 
 def _with_name(message: str, local: _LocalValues) -> str:
     """Return a message of the library with the name of a value instead of the function's name."""
-    return message.replace(f"Python function '{_local_value}'", local.last_read)
+    return clear_message(message).replace(f"Python function '{_local_value}'", local.last_read)
 
 
 class Names:
@@ -124,11 +138,7 @@ class Names:
         overload = cel.Overload(
             id=LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=_local_value
         )
-        self.env = cel.NewEnv(
-            variables=dict.fromkeys(shared, cel.Type.DYN),
-            extensions=[ext_strings.ExtStrings(), ext_bindings.ExtBindings()],
-            functions=[cel.FunctionDecl(LOCAL, [overload])],
-        )
+        self.env = new_environment(shared, [cel.FunctionDecl(LOCAL, [overload])])
 
 
 #: The names in rules for deliveries.
@@ -197,24 +207,36 @@ class Expression:
         self.names, self.local = names, tuple(local)
         self._local_names = [name for name in local if name in self.roots]
         self._field = _field(source, names.shared.union(local))
-        self._costs: dict[tuple[int, int], Cost] = {}
+        self._costs: dict[tuple[int, int, bool], Cost] = {}
+        self._parts: dict[tuple[Node, tuple[str, ...]], tuple[cel.Expression, set[str]]] = {}
         self._spells_nul = spells_nul(source)
         self._paths = _copied(source, paths, names.shared.union(local))
         bindings = [f'cel.bind({name},{LOCAL}("{name}"),' for name in self._local_names]
         prefix = "".join(bindings)
         # The closing parentheses are on a line of their own if the expression may end in a comment.
         suffix = ("\n" if bindings and "//" in source else "") + ")" * len(bindings)
-        try:
-            self._compiled = names.env.compile(f"{prefix}{source}{suffix}")
-        except RuntimeError as error:
-            raise ExpressionInvalid(_with_position(str(error), len(prefix))) from None
+        self._compiled = self._compile(prefix, source, suffix)
         actual = self._compiled.return_type()
+        if result_kind in _PLAIN_KINDS and actual.name().startswith(_OPTIONAL):
+            # An empty optional value is null, as a missing field is.
+            self._compiled = self._compile(f"{prefix}(", source, f"\n).orValue(dyn(null)){suffix}")
+            actual = cel.Type.DYN
         expected = _TYPES.get(result_kind, actual)
         if actual not in (expected, cel.Type.DYN):
             raise ExpressionInvalid(
                 f"expected an expression that gives {result_kind.value}, "
                 f"found {actual.name().lower()}"
             )
+
+    def _compile(self, prefix: str, source: str, suffix: str) -> cel.Expression:
+        try:
+            return self.names.env.compile(f"{prefix}{source}{suffix}")
+        except RuntimeError as error:
+            problem = error_at_position(str(error), len(prefix))
+        quoted = with_quoted_fields(source)
+        if quoted == source:
+            raise ExpressionInvalid(problem)
+        return self._compile(prefix, quoted, suffix)
 
     def evaluate(
         self,
@@ -233,23 +255,49 @@ class Expression:
             Text, a boolean, a JSON value, or JSON text, by `result_kind`.
         """
         if self._field or self._literal is not None:
-            value = self._read(facts, local)
-            if value is not _ABSENT:
-                return value
+            read = self._read(facts, local)
+            if read is not _ABSENT:
+                return read
         shared = facts.converted
         if isinstance(shared, EvaluationProblem):
             return shared
-        own: dict[str, CelValue] = {}
-        for name in self._local_names:
-            if name in local:
-                converted = _converted(local[name])
-                if isinstance(converted, EvaluationProblem):
-                    return converted
-                own[name] = converted
+        own = _all_converted({name: local[name] for name in self._local_names if name in local})
+        if isinstance(own, EvaluationProblem):
+            return own
         if evaluations is not None and not evaluations.admits(self._cost(shared, own)):
             return evaluations.run(self._task(own), facts.shared)
-        problem = self._paths and self._too_long_to_copy(facts.values, local)
-        return problem or self._evaluate(facts, own, shared.had_nul)
+        too_long = self._too_long_to_copy(facts.values, local) if self._paths else None
+        value = too_long or self._evaluate(self._program, facts, own)
+        if isinstance(value, EvaluationProblem) and value.missing and has_parts(self._tree):
+            cost = self._cost(shared, own, in_parts=True)
+            if evaluations is not None and not evaluations.admits(cost):
+                return evaluations.run(self._task(own), facts.shared)
+            value = self._evaluate_parts(facts, local)
+        return value if isinstance(value, EvaluationProblem) else self._result(value)
+
+    def _evaluate_parts(
+        self, facts: ExpressionValues, local: Mapping[str, Any]
+    ) -> Any | EvaluationProblem:  # noqa: ANN401
+        """Evaluate an expression in which a field is missing, so that its other parts are kept."""
+
+        def evaluate(node: Node, values: Mapping[str, Any]) -> Any | EvaluationProblem:  # noqa: ANN401
+            program, used = self._part(node, tuple(values))
+            own = _all_converted({name: values[name] for name in used if name in values})
+            if isinstance(own, EvaluationProblem):
+                return own
+            return self._evaluate(program, facts, own)
+
+        own = {name: local[name] for name in self._local_names if name in local}
+        return PartEvaluator(evaluate).evaluate(without_local(self._tree), own)
+
+    def _part(self, node: Node, names: tuple[str, ...]) -> tuple[cel.Expression, set[str]]:
+        """Return a part of the expression, compiled once, and the local names that it uses."""
+        part = self._parts.get((node, names))
+        if part is None:
+            used = names_in(node).intersection([*names, *self._local_names])
+            program = self.names.env.deserialize(write_tree(with_local(node, sorted(used))))
+            part = self._parts[node, names] = program, used
+        return part
 
     def _task(self, own: Mapping[str, CelValue]) -> ExpressionTask:
         values = b",".join(b'"%b":%b' % (name.encode(), own[name].text) for name in own)
@@ -283,44 +331,58 @@ class Expression:
             value = value[field]
         return value
 
-    def _cost(self, shared: CelValue, own: Mapping[str, CelValue]) -> Cost:
+    def _cost(
+        self, shared: CelValue, own: Mapping[str, CelValue], *, in_parts: bool = False
+    ) -> Cost:
         """Return the bound of an evaluation, computed once for all data of about the same size."""
         size, items = len(shared.text), shared.items
         for value in own.values():
             size += len(value.text)
             items += value.items
-        key = (size.bit_length(), items.bit_length())
+        key = (size.bit_length(), items.bit_length(), in_parts)
         cost = self._costs.get(key)
         if cost is None:
-            plain = self.result_kind in (ResultKind.VALUE, ResultKind.JSON)
+            plain = self.result_kind in _PLAIN_KINDS
             cost = cost_of(self._tree, 1 << key[0], 1 << key[1], plain=plain)
+            if in_parts:
+                times = evaluations_of(without_local(self._tree), 1 << key[1])
+                cost = cost_of_parts(cost, 1 << key[0], times)
             self._costs[key] = cost
         return cost
 
     @cached_property
     def _tree(self) -> Node:
-        return read_tree(self._compiled.serialize())
+        tree = read_tree(self._compiled.serialize())
+        return rewritten(tree) if _REWRITTEN.search(self.source) else tree
+
+    @cached_property
+    def _program(self) -> cel.Expression:
+        if not _REWRITTEN.search(self.source):
+            return self._compiled
+        return self.names.env.deserialize(write_tree(self._tree))
 
     def _evaluate(
-        self, facts: ExpressionValues, values: Mapping[str, CelValue], had_nul: bool
+        self, program: cel.Expression, facts: ExpressionValues, values: Mapping[str, CelValue]
     ) -> Any | EvaluationProblem:  # noqa: ANN401
+        """Return the library's result."""
         local = _LocalValues(values)
         token = _local_values.set(local)
         try:
-            result = self._compiled.eval(facts.activation)
+            result = program.eval(facts.activation)
             if result.type() == cel.Type.ERROR:
                 message = _with_name(str(result.value()), local)
                 return EvaluationProblem(message, missing=_MISSING.match(message) is not None)
             value = result.plain_value()
+            had_nul = isinstance(facts.converted, CelValue) and facts.converted.had_nul
             if not (had_nul or any(converted.had_nul for converted in values.values())):
-                return self._result(value)
+                return value
             if self._spells_nul:
                 return EvaluationProblem(
                     "expected an expression that names no NUL, or values without that"
                 )
-            return self._result(restore_nul(value))
+            return restore_nul(value)
         # The library has no error classes of its own.
-        except (RuntimeError, ValueError, TypeError, OverflowError) as error:
+        except (RuntimeError, ValueError, TypeError, OverflowError, SystemError) as error:
             return EvaluationProblem(_with_name(str(error), local))
         except MemoryError:
             return EvaluationProblem(NO_MEMORY)
@@ -362,6 +424,16 @@ def _converted(value: Any) -> CelValue | EvaluationProblem:  # noqa: ANN401, any
         return EvaluationProblem(f"expected {error}")
 
 
+def _all_converted(values: Mapping[str, Any]) -> dict[str, CelValue] | EvaluationProblem:
+    converted: dict[str, CelValue] = {}
+    for name, value in values.items():
+        result = _converted(value)
+        if isinstance(result, EvaluationProblem):
+            return result
+        converted[name] = result
+    return converted
+
+
 def _field(source: str, known: Collection[str]) -> tuple[str, ...]:
     """Return the path of an expression that only reads a known field, else an empty path."""
     path = source.strip()
@@ -393,13 +465,3 @@ def _copied(
     macros = len(_COPIES.findall(source))
     over = [path for path in paths if path[-1] in ("map", "filter") and path[0] in known]
     return set(over if len(over) == macros else paths)
-
-
-def _with_position(message: str, prefix_chars: int) -> str:
-    match = _POSITION.search(message)
-    if match is None:
-        return message.splitlines()[0]
-    line, column, reason = int(match[1]), int(match[2]), match[3]
-    if line == 1:
-        column -= prefix_chars
-    return f"line {line}, column {column}: {reason}" if line > 0 else reason

@@ -1,16 +1,21 @@
-"""Advance a run after a token has its result: create tokens, wait, join."""
+"""End the nodes of tokens with a result or an error, and advance the run after that."""
 
 import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 from headwater.processors.graph.context import Scope
 from headwater.processors.graph.creating import apply_decisions, create_tokens
 from headwater.processors.graph.data_flow import decide_completion, map_output
 from headwater.processors.graph.definition import Transition
-from headwater.processors.graph.dispatching import dispatch
+from headwater.processors.graph.dispatching import WAIT_RESULT, Ended, dispatch
 from headwater.processors.graph.draft import (
     CannotContinue,
     Draft,
+    RunOver,
     end,
+    end_children,
     fail,
     text_of,
 )
@@ -21,18 +26,34 @@ from headwater.processors.graph.joining import (
     evaluate,
     evaluate_joins,
     fail_branch,
+    may_fail,
+)
+from headwater.processors.graph.outcomes import (
+    decide_failure,
+    decide_result,
+    decide_subworkflow_result,
+    decide_subworkflow_timeout,
 )
 from headwater.processors.graph.planning import (
+    INTEGER_ERROR,
     ActivateFanIn,
     CompleteWorkflow,
     FailWorkflow,
+    InitializeWorkflow,
+    Planned,
+    Token,
+    TokenStatus,
 )
 from headwater.processors.graph.routing import decide_routing, decide_start, onward
 from headwater.processors.graph.state import LiveToken
+from headwater.processors.input_texts import wide_integer_problem
+from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
     Failure,
+    GraphStarted,
     Json,
     RunCompleted,
+    RunEvent,
     RunSuspended,
     TokenCompleted,
     TokenFailed,
@@ -40,50 +61,177 @@ from headwater.schemas.history import (
 from headwater.schemas.statuses import RunStatus
 
 
-def begin(draft: Draft) -> None:
-    """Create the first token of a run."""
-    start = draft.execute(decide_start(draft.graph, draft.run.input))
-    create_tokens(draft, apply_decisions(draft, None, start))
+def act_and_advance(draft: Draft, action: Callable[[Draft], None]) -> list[RunEvent]:
+    """Run an action in a draft, then everything that follows from it. Return the events."""
+    try:
+        action(draft)
+        if not draft.run.ended:
+            advance(draft)
+    except RunOver:
+        pass
+    except CannotContinue as error:
+        with suppress(RunOver):
+            fail(draft, error.failure)
+    return draft.events
 
 
-def complete(draft: Draft, token: LiveToken, result: Json) -> None:
+def begin(draft: Draft, started: GraphStarted) -> None:
+    """Start a run: initialize it and create its first token."""
+    initialized, *others = draft.execute(decide_start(draft.graph, draft.run.input))
+    assert isinstance(initialized, InitializeWorkflow)  # noqa: S101, the first decision of a run
+    draft.emit(started)
+    create_tokens(draft, apply_decisions(draft, None, others))
+
+
+# -- the end of a node
+
+
+def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None = None) -> None:
     """Record the result of a token and create the tokens that follow.
 
-    If the run cannot continue with the result, only a failure of the token is recorded: a retry of
-    the run runs its task again.
-    """
-    attempt = token.attempts + 1
-    try:
-        draft.emit(TokenCompleted(token.number, attempt, result))
-        outputs = map_output(
-            draft.graph, draft.planned(token), draft.scope(token), json.loads(result)
-        )
-        apply_decisions(draft, token, draft.execute(outputs))
-        route(draft, token)
-    except CannotContinue as error:
-        draft.reset()
-        draft.emit(TokenFailed(token.number, attempt, error.failure, result=result))
-        fail(draft, error.failure, (token.number,))
+    If the result cannot be mapped, its node has failed. If the run cannot continue with it for
+    another reason, only a failure of the token is recorded: a retry of the run runs its task again.
 
-
-def fail_node(draft: Draft, token: LiveToken, failure: Failure, *, timed_out: bool = False) -> None:
-    """Record that a node has failed for good. The run fails unless its branch may fail.
-
-    If the run fails, a retry of it runs the node again.
+    Args:
+        draft: Draft of the run.
+        token: The token.
+        result: Result of its node.
+        consumed: Event that the node waited for.
 
     Raises:
         RunOver: The run fails.
     """
-    attempt, error = token.attempts + 1, failure
+    attempt, before = token.attempts + 1, draft.mark()
     try:
-        draft.emit(TokenFailed(token.number, attempt, failure, timed_out=timed_out, handled=True))
-        if fail_branch(draft, token, failure):
+        _check_result(result)
+        at_node, value = draft.planned(token), json.loads(result)
+        for _ in draft.execute(_decide_result(token, at_node, value)):
+            draft.emit(TokenCompleted(token.number, attempt, result, consumed))
+        outputs = map_output(draft.graph, at_node, draft.scope(token), value)
+        apply_decisions(draft, token, draft.execute(outputs))
+    except CannotContinue as error:
+        draft.take_back(before)
+        fail_node(draft, token, error.failure, result=result, consumed=consumed)
+        return
+    try:
+        route(draft, token)
+    except CannotContinue as error:
+        draft.take_back(before)
+        for _ in draft.execute(decide_failure(draft.planned(token), error.failure.name)):
+            draft.emit(TokenFailed(token.number, attempt, error.failure, result=result))
+        fail(draft, error.failure, (token.number,))
+
+
+def _decide_result(token: LiveToken, at_node: Token, result: Any) -> Planned:  # noqa: ANN401, any JSON
+    if token.child is None:
+        return decide_result(at_node)
+    return decide_subworkflow_result(at_node, result, None)
+
+
+def _check_result(result: Json) -> None:
+    problem = wide_integer_problem(result, "result")
+    if problem:
+        raise CannotContinue(Failure(INTEGER_ERROR, problem))
+
+
+def fail_attempt(
+    draft: Draft,
+    token: LiveToken,
+    failure: Failure,
+    retry_at_ms: int | None,
+    *,
+    timed_out: bool = False,
+) -> None:
+    """Record a failed attempt of a task; without a retry its node has failed."""
+    if retry_at_ms is None:
+        fail_node(draft, token, failure, timed_out=timed_out)
+    else:
+        attempt = token.attempts + 1
+        draft.emit(TokenFailed(token.number, attempt, failure, retry_at_ms, timed_out))
+
+
+def fail_node(
+    draft: Draft,
+    token: LiveToken,
+    failure: Failure,
+    *,
+    timed_out: bool = False,
+    result: Json | None = None,
+    consumed: str | None = None,
+) -> None:
+    """Record that a node has failed for good: its error transitions are followed.
+
+    Without any that matches, its branch fails if a join tolerates that, else the run.
+
+    Args:
+        draft: Draft of the run.
+        token: The token.
+        failure: The error.
+        timed_out: Whether a timeout ended the node.
+        result: Its result, if that could not be mapped.
+        consumed: Event that the node waited for.
+
+    Raises:
+        RunOver: The run fails.
+    """
+    attempt, of_run = token.attempts + 1, failure
+    before = draft.mark()
+    parts = (token.number, attempt, failure, None, timed_out, result)
+
+    def end_handled() -> None:
+        # A child that took too long still runs.
+        late = (token.number,) if timed_out else ()
+        posts = end_children(draft.run, late, "it took too long")
+        for _ in draft.execute(_decide_failure(draft, token, failure, timed_out)):
+            draft.emit(TokenFailed(*parts, True, consumed), *queue(draft.run, posts))
+
+    try:
+        routing = _error_routing(draft, token, failure)
+        if routing.decisions:
+            end_handled()
+            follow(draft, token, routing, failure)
             return
-    except CannotContinue as cannot_continue:
-        error = cannot_continue.failure
-    draft.reset()
-    draft.emit(TokenFailed(token.number, attempt, failure, timed_out=timed_out))
-    fail(draft, error, (token.number,))
+        draft.execute(routing)
+        if may_fail(draft, token):
+            end_handled()
+            fail_branch(draft, token, failure)
+            return
+    except CannotContinue as error:
+        draft.take_back(before)
+        of_run = error.failure
+    for _ in draft.execute(_decide_failure(draft, token, failure, timed_out)):
+        draft.emit(TokenFailed(*parts))
+    fail(draft, of_run, (token.number,))
+
+
+def _error_routing(draft: Draft, token: LiveToken, failure: Failure) -> Planned:
+    """Decide which error transitions a token takes whose node has failed."""
+    if not draft.graph.error_tiers(token.node):
+        return Planned()
+    at_node, scope = draft.planned(token), draft.scope(token, failure)
+    return decide_routing(draft.graph, at_node, scope, draft.fork_of, failed_node=True)
+
+
+def _decide_failure(
+    draft: Draft,
+    token: LiveToken,
+    failure: Failure,
+    timed_out: bool,
+) -> Planned:
+    """Decide the end of a token whose node has failed for good."""
+    at_node, child = draft.planned(token), token.child
+    if child is None:
+        return decide_failure(at_node, failure.name, timed_out=timed_out)
+    timeout_ms = draft.graph.node(token.node).timeout_ms
+    if not timed_out or timeout_ms is None or token.at_ms is None:
+        return decide_subworkflow_result(at_node, None, failure.message)
+    elapsed_ms = timeout_ms + draft.now_ms - token.at_ms
+    return decide_subworkflow_timeout(
+        at_node, child.instance_id, timeout_ms=timeout_ms, elapsed_ms=elapsed_ms
+    )
+
+
+# -- where tokens continue
 
 
 def route(draft: Draft, token: LiveToken) -> None:
@@ -92,10 +240,25 @@ def route(draft: Draft, token: LiveToken) -> None:
     Raises:
         CannotContinue: An expression failed, or branches can no longer join.
     """
-    routed = draft.execute(
-        decide_routing(draft.graph, draft.planned(token), draft.scope(token), draft.fork_of)
-    )
-    created = create_tokens(draft, apply_decisions(draft, token, routed), token)
+    scope = draft.scope(token)
+    follow(draft, token, decide_routing(draft.graph, draft.planned(token), scope, draft.fork_of))
+
+
+def follow(draft: Draft, token: LiveToken, routing: Planned, error: Failure | None = None) -> None:
+    """Create the tokens of a routing.
+
+    Args:
+        draft: Draft of the run, in which the token has ended.
+        token: The token.
+        routing: Where it continues.
+        error: Why its node failed, if error transitions are followed.
+
+    Raises:
+        CannotContinue: An expression failed, branches can no longer join, or there are too many
+            tokens.
+    """
+    routed = draft.execute(routing)
+    created = create_tokens(draft, apply_decisions(draft, token, routed), token, error)
     for decision in routed:
         if isinstance(decision, ActivateFanIn):
             activate_empty_join(draft, token, decision)
@@ -122,10 +285,14 @@ def traverse(draft: Draft, token: LiveToken, transition: Transition) -> None:
         evaluate_joins(draft, name)
 
 
+# -- what follows
+
+
 def advance(draft: Draft) -> None:
     """Dispatch pending tokens, finish a run without tokens, suspend a run that no host works on."""
+    while (ended := dispatch(draft)) is not None:
+        _end_node(draft, ended)
     run = draft.run
-    dispatch(draft)
     if run.in_flight > run.jobs:
         return
     if next(iter(run.tokens), None) is None:
@@ -134,7 +301,28 @@ def advance(draft: Draft) -> None:
         draft.emit(RunSuspended())
 
 
+def end_wait(draft: Draft, token: LiveToken) -> None:
+    """Complete a node that waited for a time, as of that time."""
+    with draft.at(token.at_ms):
+        complete(draft, token, WAIT_RESULT)
+
+
+def _end_node(draft: Draft, ended: Ended) -> None:
+    """End a node that ended when it began."""
+    token = draft.run.tokens[ended.token.number]
+    if token.status is TokenStatus.WAITING_FOR_TIME:
+        end_wait(draft, token)
+    elif ended.failure is not None:
+        fail_node(draft, token, ended.failure)
+    else:
+        consumed = ended.event.event_id if ended.event else None
+        complete(draft, token, ended.result or "null", consumed)
+
+
 def _finish(draft: Draft) -> None:
+    unfinished = draft.graph.final_state_problem(draft.run.shared, draft.evaluations)
+    if unfinished:
+        fail(draft, Failure("ContextInvalidError", unfinished))
     scope = Scope(draft.context(), evaluations=draft.evaluations)
     for decision in draft.execute(decide_completion(draft.graph, scope)):
         match decision:
@@ -147,4 +335,4 @@ def _finish(draft: Draft) -> None:
                     fail(draft, Failure("OutputInvalidError", problem))
                 end(draft, RunCompleted(text_of(decision.output)), "the run is complete")
             case _:
-                pass
+                raise AssertionError(decision)

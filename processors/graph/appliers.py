@@ -29,6 +29,7 @@ from headwater.processors.graph.planning import (
     frames_with,
 )
 from headwater.processors.graph.state import (
+    RUN_TIMEOUT_KEY,
     GraphRun,
     LiveBranch,
     LiveFork,
@@ -37,10 +38,12 @@ from headwater.processors.graph.state import (
     branch_key,
     gathering_key,
     meeting_key,
+    rename_joins,
 )
 from headwater.processors.runs import appliers as runs
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
+    Artifact,
     BranchChanged,
     BranchFailed,
     BranchOutputSet,
@@ -48,6 +51,7 @@ from headwater.schemas.history import (
     FanInActivated,
     ForkEnded,
     ForkOpened,
+    GraphMigrated,
     GraphStarted,
     HistoryAppended,
     LogEvent,
@@ -78,7 +82,11 @@ def _resume_from(run: GraphRun, before: GraphRun) -> None:
     """Continue from a failed run; what was in flight then starts again."""
     run.document = before.document
     run.shared, run.results, run.latest = before.shared, before.results, before.latest
-    run.created, run.undispatched = before.created, min(before.tokens, default=before.created)
+    run.created = before.created
+    run.undispatched = run.undispatched_job = min(before.tokens, default=before.created)
+    held_events = [held.event for held in before.held.values() if held.event is not None]
+    run.mailbox = [*held_events, *before.mailbox]
+    _limit_time(run, before.timeout_ms)
     run.forks, run.branches = dict(before.forks), dict(before.branches)
     run.gatherings = dict(before.gatherings)
     run.tokens = {number: _restarted(token) for number, token in before.tokens.items()}
@@ -101,6 +109,13 @@ def _restarted(token: LiveToken) -> LiveToken:
         lease=None,
         lost=0,
     )
+
+
+def _limit_time(run: GraphRun, timeout_ms: int | None) -> None:
+    """Set the timeout of a run that begins now."""
+    run.timeout_ms = timeout_ms
+    if timeout_ms is not None:
+        run.times[RUN_TIMEOUT_KEY] = run.updated_at_ms + timeout_ms
 
 
 def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
@@ -131,6 +146,7 @@ def _remove_meetings(run: GraphRun, name: str, fork: LiveFork) -> None:
 
 def _graph_started(run: GraphRun, event: GraphStarted) -> None:
     run.document = event.document
+    _limit_time(run, event.timeout_ms)
 
 
 def _fork_opened(run: GraphRun, event: ForkOpened) -> None:
@@ -177,6 +193,8 @@ def _tokens_created(run: GraphRun, event: TokensCreated) -> None:
             branch,
             event.total,
             taken,
+            external=event.external,
+            failure=event.failure,
             failed=event.failed,
             inner=inner,
             output=output,
@@ -382,6 +400,19 @@ def _tokens_cancelled(run: GraphRun, event: TokensCancelled) -> None:
             end_token(run, number)
 
 
+def _graph_migrated(run: GraphRun, event: GraphMigrated) -> None:
+    """Continue on another definition, where tokens and joins may be at nodes of other names."""
+    run.document = event.document
+    run.definition = Artifact(run.workflow, "", event.digest)
+    for moved in event.nodes:
+        for number in moved.tokens:
+            token = live_token(run, number)
+            run.tokens[number] = _changed(token, node=moved.to, external=moved.external)
+    run.undispatched = run.undispatched_job = min(run.tokens, default=run.created)
+    skip_dispatched(run)
+    rename_joins(run, {moved.node: moved.to for moved in event.nodes})
+
+
 def _nothing(run: GraphRun, event: RunEvent) -> None:
     """Ignore an event that only readers use."""
 
@@ -402,4 +433,5 @@ _APPLIERS: Final[dict[type, Callable[[GraphRun, Any], None]]] = {
     TokensCancelled: _tokens_cancelled,
     TokensTimedOut: _nothing,
     ForkEnded: _fork_ended,
+    GraphMigrated: _graph_migrated,
 }

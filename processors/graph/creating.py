@@ -6,6 +6,7 @@ from typing import Any
 from headwater.processors.graph.context import section_of, set_path
 from headwater.processors.graph.draft import CannotContinue, Draft, text_of
 from headwater.processors.graph.planning import (
+    ActivateFanIn,
     ApplyBranchOutput,
     Continuation,
     CreateToken,
@@ -15,6 +16,8 @@ from headwater.processors.graph.planning import (
     TokenParams,
 )
 from headwater.processors.graph.state import LiveToken
+from headwater.processors.runs.limits import DEFAULT_LIMITS
+from headwater.schemas.failures import ROUND_LIMIT, TOKEN_LIMIT
 from headwater.schemas.history import (
     BranchChanged,
     ContextChange,
@@ -52,8 +55,10 @@ def apply_decisions(
                 to_create.append(decision.params)
             case FailWorkflow():
                 raise CannotContinue(Failure(decision.name, decision.error))
+            case ActivateFanIn():
+                pass  # The caller activates the join after the tokens are there.
             case _:
-                pass
+                raise AssertionError(decision)
     if changes:
         draft.emit(ContextChanged(tuple(changes)))
         failure = context_failure(draft, draft.run.shared)
@@ -64,7 +69,7 @@ def apply_decisions(
 
 def context_failure(draft: Draft, shared: Mapping[str, Any]) -> Failure | None:
     """Return how a shared context violates its schema, or None."""
-    schema = draft.graph.context_schema
+    schema = draft.graph.written_schema
     problem = schema and schema.problem(shared, "state", draft.evaluations)
     return Failure("ContextInvalidError", problem) if problem else None
 
@@ -81,24 +86,59 @@ def context_after(draft: Draft, decisions: Iterable[Decision]) -> Mapping[str, A
 
 
 def create_tokens(
-    draft: Draft, to_create: Sequence[TokenParams], origin: LiveToken | None = None
+    draft: Draft,
+    to_create: Sequence[TokenParams],
+    origin: LiveToken | None = None,
+    error: Failure | None = None,
 ) -> list[LiveToken]:
-    """Create tokens. Consecutive tokens of one fork become one event."""
+    """Create tokens. Consecutive tokens of one fork become one event.
+
+    Raises:
+        CannotContinue: The run has too many tokens, or visits a node too often.
+    """
     run = draft.run
+    most = (run.limits or DEFAULT_LIMITS).max_tokens
+    if run.created + len(to_create) > most:
+        node = to_create[-1].node_ref
+        raise CannotContinue(
+            Failure(
+                TOKEN_LIMIT,
+                f"expected at most {most} tokens in a run (max_tokens), found more with those at "
+                f"{node!r}; use child workflows, or does a cycle have no end?",
+            )
+        )
     first = run.created
     start = 0
     for stop in range(1, len(to_create) + 1):
         if stop < len(to_create) and _follows(to_create[stop - 1], to_create[stop]):
             continue
         head = to_create[start]
+        _check_rounds(draft, head)
         if head.fork is not None and head.fork not in run.forks and origin is not None:
             fork_opened = ForkOpened(
                 head.fork, head.sibling_group, head.branch_total, origin.number
             )
             draft.emit(fork_opened)
-        draft.emit(_tokens_created_event(draft, to_create[start:stop]))
+        draft.emit(_tokens_created_event(draft, to_create[start:stop], error))
         start = stop
     return [run.tokens[number] for number in range(first, run.created)]
+
+
+def _check_rounds(draft: Draft, params: TokenParams) -> None:
+    """Check how often a token and its ancestors have visited its node."""
+    graph, ref = draft.graph, params.node_ref
+    counts = params.iteration_counts
+    visits = sum(counts.get(way, 0) for way in graph.ways_to(ref))
+    visits += ref == graph.definition.initial_node_ref
+    most = (draft.run.limits or DEFAULT_LIMITS).max_rounds
+    if visits > most:
+        raise CannotContinue(
+            Failure(
+                ROUND_LIMIT,
+                f"expected a token to come to a node at most {most} times (max_rounds), found "
+                f"that it comes to {ref!r} once more; does a cycle have no end?",
+            )
+        )
 
 
 def _follows(first: TokenParams, second: TokenParams) -> bool:
@@ -117,7 +157,9 @@ def _prefix(params: TokenParams) -> str | None:
     return params.path_id[: -len(number)] if params.path_id.endswith(f".{number}") else None
 
 
-def _tokens_created_event(draft: Draft, to_create: Sequence[TokenParams]) -> TokensCreated:
+def _tokens_created_event(
+    draft: Draft, to_create: Sequence[TokenParams], error: Failure | None
+) -> TokensCreated:
     head = to_create[0]
     node = draft.graph.node(head.node_ref)
     with_items = head.item_var is not None
@@ -141,5 +183,7 @@ def _tokens_created_event(draft: Draft, to_create: Sequence[TokenParams]) -> Tok
         None if items is None else text_of(items),
         node.task,
         node.subworkflow,
+        node.external,
+        error,
         continued.failed if continued else None,
     )

@@ -3,7 +3,9 @@
 import copy
 import json
 from collections.abc import Iterable, Iterator, MutableMapping
-from typing import Any, Final, NoReturn, TypeVar
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from typing_extensions import override
 
@@ -11,7 +13,8 @@ from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.graph.appliers import apply
 from headwater.processors.graph.context import BRANCH, Branch, Context, Scope
 from headwater.processors.graph.graph import Graph
-from headwater.processors.graph.planning import Decision, Fork, Planned, Token
+from headwater.processors.graph.outcomes import decide_cancel, decide_run_failure
+from headwater.processors.graph.planning import Decision, FailWorkflow, Fork, Planned, Token
 from headwater.processors.graph.state import (
     GraphRun,
     LiveBranch,
@@ -34,6 +37,7 @@ from headwater.schemas.history import (
 K = TypeVar("K")
 V = TypeVar("V")
 _DELETED: Final[Any] = object()
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -78,6 +82,16 @@ class Overlay(MutableMapping[K, V]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def __bool__(self) -> bool:
+        return next(iter(self), self) is not self
+
+
+class Mark(NamedTuple):
+    """A position in a draft: events and planner results so far."""
+
+    events: int
+    plans: int
+
 
 class Draft:
     """A decision about a graph run, with the events so far applied.
@@ -98,17 +112,49 @@ class Draft:
         self.events: list[RunEvent] = []
         #: Results of planners, with the number of events that were emitted before.
         self.plans: list[tuple[int, Planned]] = []
+        #: Characters of inputs and results that it has dispatched, and nodes that it has ended
+        #: while it dispatched: see `dispatching`.
+        self.dispatched_size = self.ended_nodes = 0
         self._of = run
-        self.reset()
+        self._begin()
 
-    def reset(self) -> None:
-        """Discard the events and start again from the run. Planner results are kept."""
-        run = self._of
+    def mark(self) -> Mark:
+        """Return the position to which `take_back` returns."""
+        return Mark(len(self.events), len(self.plans))
+
+    def take_back(self, mark: Mark) -> None:
+        """Discard the events after a mark, and the decisions; how they were reached is kept."""
+        kept = self.events[: mark.events]
         self.events.clear()
-        self.plans[:] = [(0, planned) for _, planned in self.plans]
+        self.drop_decisions(mark)
+        self.plans[:] = [(min(before, mark.events), planned) for before, planned in self.plans]
+        self._begin()
+        self.emit(*kept)
+
+    def drop_decisions(self, mark: Mark, kind: type[Decision] | None = None) -> None:
+        """Drop decisions after a mark that are not carried out; how they were reached is kept.
+
+        Args:
+            mark: The mark.
+            kind: Only decisions of this kind.
+        """
+        for index, (before, planned) in enumerate(self.plans[mark.plans :], mark.plans):
+            kept = tuple(
+                decision
+                for decision in planned.decisions
+                if kind is not None and not isinstance(decision, kind)
+            )
+            self.plans[index] = (before, Planned(kept, planned.events))
+
+    def _begin(self) -> None:
+        """Start from the run, without events."""
+        run = self._of
         self._context = context_of(run)
         draft: Any = copy.copy(run)
-        for name in ("tokens", "forks", "branches", "meetings", "gatherings", "times"):
+        for name in (
+            *("tokens", "forks", "branches", "meetings", "gatherings"),
+            *("times", "waits", "held"),
+        ):
             setattr(draft, name, Overlay(getattr(run, name)))
         # Appliers change these in place.
         draft.mailbox, draft.unsent = list(run.mailbox), list(run.unsent)
@@ -121,16 +167,38 @@ class Draft:
             apply(self.run, event, self.now_ms)
             self.events.append(event)
 
+    @contextmanager
+    def at(self, at_ms: int | None) -> Iterator[None]:
+        """Decide as of an earlier time, when something happened that is handled only now."""
+        now_ms = self.now_ms
+        self.now_ms = now_ms if at_ms is None else min(at_ms, now_ms)
+        try:
+            yield
+        finally:
+            self.now_ms = now_ms
+
+    @property
+    def now(self) -> datetime:
+        """Time of the decision."""
+        return _EPOCH + timedelta(milliseconds=self.now_ms)
+
     def execute(self, planned: Planned) -> tuple[Decision, ...]:
-        """Record a planner's result for inspection. Return its decisions."""
-        self.plans.append((len(self.events), planned))
-        return planned.decisions
+        """Record a planner's result for inspection. Return its decisions, to carry them out.
+
+        A failure of the run is recorded when the run fails: an error transition may handle it.
+        """
+        decisions, recorded = planned.decisions, planned
+        if decisions and isinstance(decisions[-1], FailWorkflow):
+            recorded = Planned(decisions[:-1], planned.events)
+        self.plans.append((len(self.events), recorded))
+        return decisions
 
     # -- scopes of expressions
 
-    def scope(self, token: LiveToken) -> Scope:
-        """Return the scope for a token's expressions."""
-        scope = Scope(self.context(), self._branch(token), self._items(token), self.evaluations)
+    def scope(self, token: LiveToken, error: Failure | None = None) -> Scope:
+        """Return the scope for a token's expressions: with this error, or that which led to it."""
+        branch, items = self._branch(token), self._items(token)
+        scope = Scope(self.context(), branch, items, self.evaluations, error or token.failure)
         if token.failed is not None:
             scope.local[BRANCH] = {**scope.local[BRANCH], "failed": token.failed}
         return scope
@@ -227,6 +295,7 @@ def fail(draft: Draft, failure: Failure, settled: Iterable[int] = ()) -> NoRetur
     Raises:
         RunOver: Always.
     """
+    draft.plans.append((len(draft.events), decide_run_failure(failure.message, failure.name)))
     end(draft, RunErrored(failure), "the run has failed", settled)
     raise RunOver
 
@@ -246,8 +315,8 @@ def end(
     cancelled = isinstance(ended, RunTerminated) and ended.cancelled
     children = run.tokens if with_children else ()
     posts = end_children(run, children, "its parent has ended", cancelled=cancelled)
-    if tokens:
-        kept = isinstance(ended, RunErrored)
+    kept = isinstance(ended, RunErrored)
+    for _ in draft.execute(decide_cancel(map(str, tokens), reason)):
         draft.emit(TokensCancelled(tokens, reason, kept))
     draft.emit(*ended_by(run, ended, posts))
 

@@ -174,7 +174,12 @@ def _continues(draft: Draft, name: str, token: LiveToken) -> Iterator[tuple[str,
     transition = draft.graph.transition(token.transition or "")
     waiting = (number for number in own.waiting if number != str(token.number))
     plan = decide_synchronization(
-        transition, draft.planned(token), own.counts, waiting, tuple(joins.values())
+        transition,
+        draft.planned(token),
+        own.counts,
+        waiting,
+        tuple(joins.values()),
+        arrived_at=draft.now,
     )
     for decision in draft.execute(plan):
         match decision:
@@ -246,7 +251,8 @@ def activate(draft: Draft, name: str, node: str) -> None:
     # The applier merges the outputs, with the same result as the SetContext decisions.
     draft.emit(FanInActivated(name, node, numbers, _merges(draft, waiting), tuple(elsewhere)))
     _cancel(draft, members, ACTIVATED)
-    create_tokens(draft, _created(decisions))
+    errors = (token.failure for token in waiting if token.failure)
+    create_tokens(draft, _created(decisions), error=next(errors, None))
     draft.emit(ForkEnded(name))
 
 
@@ -380,29 +386,36 @@ def _check_held(draft: Draft, token: LiveToken) -> None:
 # -- the end of branches and forks
 
 
-def fail_branch(draft: Draft, token: LiveToken, failure: Failure) -> bool:
-    """End the branch of a token that has failed, if a join around it tolerates that.
+def may_fail(draft: Draft, token: LiveToken) -> bool:
+    """Whether a join of a fork around a token tolerates that its branch fails."""
+    return _tolerant_branch(draft, token) is not None
 
-    It is the branch of the innermost fork with such a join. Its other tokens that move are
-    cancelled; those that wait at a join of the fork have arrived.
 
-    Returns:
-        Whether the run continues: no fork around the token may tolerate failures.
+def _tolerant_branch(draft: Draft, token: LiveToken) -> tuple[str, int] | None:
+    """Return the branch of the innermost fork around a token that tolerates failures."""
+    name, index = token.fork, token.branch
+    while name is not None:
+        fork = draft.run.forks[name]
+        if draft.graph.tolerates_failures(fork.group):
+            return name, index
+        name, index = fork.origin.fork, fork.origin.branch
+    return None
+
+
+def fail_branch(draft: Draft, token: LiveToken, failure: Failure) -> None:
+    """End the branch of a token that has failed; see `may_fail`.
+
+    Its other tokens that move are cancelled; those that wait at a join of the fork have arrived.
 
     Raises:
         CannotContinue: No join of the fork can continue without the branch.
     """
-    run = draft.run
-    name, index = token.fork, token.branch
-    while name is not None and not draft.graph.tolerates_failures(run.forks[name].group):
-        origin = run.forks[name].origin
-        name, index = origin.fork, origin.branch
-    if name is None:
-        return False
-    _cancel(draft, members_of(draft, name, [index]), _BRANCH_FAILED)
-    draft.emit(BranchFailed(name, index, failure))
-    evaluate_joins(draft, name)
-    return True
+    branch = _tolerant_branch(draft, token)
+    if branch is not None:
+        name, index = branch
+        _cancel(draft, members_of(draft, name, [index]), _BRANCH_FAILED)
+        draft.emit(BranchFailed(name, index, failure))
+        evaluate_joins(draft, name)
 
 
 def _cancel(draft: Draft, members: Members, reason: str) -> None:

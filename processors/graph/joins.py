@@ -15,6 +15,7 @@ run only if no other join of its fork can be satisfied.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -90,6 +91,7 @@ def decide_synchronization(
     counts: Counts,
     waiting: Iterable[str] = (),
     others: Iterable[JoinState] = (),
+    arrived_at: datetime | None = None,
 ) -> Planned:
     """Decide about a token that arrives by a transition.
 
@@ -99,6 +101,7 @@ def decide_synchronization(
         counts: Branches of the fork, including this arrival.
         waiting: Ids of tokens that wait at the join already; read only if it is activated.
         others: The other joins of the fork.
+        arrived_at: When the token arrives.
 
     Returns:
         One decision: dispatch, wait, activate, or fail the run. A token outside the group is
@@ -112,7 +115,8 @@ def decide_synchronization(
         merged = (*waiting, token.id)
         return Planned((_activation(transition, token.fork, merged),), (trace,))
     if JoinState(transition, counts).is_possible or any(other.is_possible for other in others):
-        return Planned((MarkWaiting(token_id=token.id),), (trace,))
+        waits = MarkWaiting(token_id=token.id, arrived_at=arrived_at)
+        return Planned((waits,), (trace,))
     return Planned((_unreachable(synchronization, counts),), (trace,))
 
 

@@ -13,28 +13,27 @@ from headwater.processors.graph.definition import (
 #: Groups of the forks around a token, outermost first; None for a fork without a group.
 Nesting: TypeAlias = tuple[str | None, ...]
 
-#: Levels and states that are followed. A graph in which forks nest in a loop has any number; what
-#: exceeds the limits is not reported.
-_LEVELS_MAX: Final = 8
-_STATES_MAX: Final = 20_000
+#: Positions that are explored; a graph in which forks nest in a loop has any number.
+_POSITIONS_MAX: Final = 10_000
 
 
-def nestings_of(definition: Definition) -> dict[str, set[Nesting]]:
-    """Return in which forks tokens may be at every node that can be reached."""
+def nestings_of(definition: Definition) -> dict[str, set[Nesting]] | None:
+    """Return the forks in which tokens can reach every node; None if there are too many."""
     leaving: dict[str, list[Transition]] = {}
     for transition in definition.transitions:
         leaving.setdefault(transition.from_node_ref, []).append(transition)
     nestings: dict[str, set[Nesting]] = {definition.initial_node_ref: {()}}
-    pending: list[tuple[str, Nesting]] = [(definition.initial_node_ref, ())]
+    positions: list[tuple[str, Nesting]] = [(definition.initial_node_ref, ())]
     # The list grows while it is read.
-    for node, nesting in pending:
+    for count, (node, nesting) in enumerate(positions):
+        if count >= _POSITIONS_MAX:
+            return None
         for transition in leaving.get(node, ()):
             after = _after(transition, nesting)
             known = nestings.setdefault(transition.to_node_ref, set())
-            if after in known or len(after) > _LEVELS_MAX or len(pending) >= _STATES_MAX:
-                continue
-            known.add(after)
-            pending.append((transition.to_node_ref, after))
+            if after not in known:
+                known.add(after)
+                positions.append((transition.to_node_ref, after))
     return nestings
 
 
@@ -59,7 +58,7 @@ def problems_of_merges(definition: Definition) -> Iterator[Problem]:
         and transition.synchronization.merge is not None
         and "." in transition.synchronization.merge.source.removeprefix("_branch.")
     ]
-    nestings = nestings_of(definition) if merged else {}
+    nestings = (nestings_of(definition) if merged else None) or {}
     for index, transition, joined in merged:
         group = joined.sibling_group
         around = [

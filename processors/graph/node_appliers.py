@@ -1,4 +1,4 @@
-"""Apply the events of nodes: attempts of tasks, jobs, and their ends.
+"""Apply the events of nodes: attempts of tasks, jobs, waits, and their ends.
 
 Further appliers use the functions for tokens and their branches.
 """
@@ -12,6 +12,7 @@ from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import (
     EndedJob,
     GraphRun,
+    Held,
     Lease,
     LiveToken,
     digest_of_end,
@@ -19,16 +20,19 @@ from headwater.processors.graph.state import (
     meeting_key,
 )
 from headwater.processors.runs import appliers as runs
+from headwater.processors.runs.state import Received
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
     JobActivated,
     JobExtended,
     LeaseExpired,
+    OutcomeHeld,
     SubworkflowStarted,
     TasksDispatched,
     TaskUnderWay,
     TokenCompleted,
     TokenFailed,
+    WaitStarted,
 )
 
 V = TypeVar("V")
@@ -76,6 +80,11 @@ def end_token(run: GraphRun, number: int) -> LiveToken:
     if token.in_flight:
         _finish_attempt(run, token)
     run.times.pop(str(number), None)
+    if run.waits:
+        run.waits.pop(number, None)
+    if run.held and (held := run.held.pop(number, None)) and held.event is not None:
+        # Unless the token consumes it now, another one can.
+        run.mailbox.insert(0, held.event)
     if token.is_at_join and token.fork is not None:
         # Its fork ends with it, and with the fork its join.
         fork = run.forks[token.fork]
@@ -122,13 +131,23 @@ def _finish_attempt(run: GraphRun, token: LiveToken) -> None:
 
 
 def skip_dispatched(run: GraphRun) -> None:
-    """Advance `undispatched` to the next token that may wait for its dispatch."""
-    tokens = run.tokens
-    while run.undispatched < run.created:
-        token = tokens.get(run.undispatched)
-        if token is not None and token.status is TokenStatus.PENDING and token.at_ms is None:
-            return
-        run.undispatched += 1
+    """Advance `undispatched` and `undispatched_job` to the next token that waits for dispatch."""
+    run.undispatched = _next_undispatched(run, run.undispatched, external=False)
+    if run.undispatched_job < run.created:
+        run.undispatched_job = _next_undispatched(run, run.undispatched_job, external=True)
+
+
+def _next_undispatched(run: GraphRun, number: int, *, external: bool) -> int:
+    tokens, created = run.tokens, run.created
+    while number < created:
+        token = tokens.get(number)
+        if token is not None and token.is_undispatched and token.external is external:
+            break
+        number += 1
+    return number
+
+
+# -- events
 
 
 def _tasks_dispatched(run: GraphRun, event: TasksDispatched) -> None:
@@ -187,11 +206,44 @@ def _job_ended(run: GraphRun, number: int, attempt: int, *parts: str) -> None:
     run.ended_jobs = ended
 
 
+def _wait_started(run: GraphRun, event: WaitStarted) -> None:
+    token = live_token(run, event.token)
+    for_time = event.event_type is None
+    status = TokenStatus.WAITING_FOR_TIME if for_time else TokenStatus.WAITING_FOR_EVENT
+    run.tokens[event.token] = _changed(token, status=status, at_ms=event.until_ms)
+    run.times[str(event.token)] = event.until_ms
+    run.waits[event.token] = event.event_type
+    skip_dispatched(run)
+
+
 def _token_completed(run: GraphRun, event: TokenCompleted) -> None:
     runs.move(run, event)
     run.latest = end_token(run, event.token)
     if run.latest.lease is not None:
         _job_ended(run, event.token, event.attempt, event.result)
+    _consume(run, event.consumed)
+
+
+def _consume(run: GraphRun, event_id: str | None) -> Received | None:
+    """Remove an event from the mailbox and return it."""
+    if event_id is None:
+        return None
+    position = [received.event_id for received in run.mailbox].index(event_id)
+    return run.mailbox.pop(position)
+
+
+def _outcome_held(run: GraphRun, event: OutcomeHeld) -> None:
+    token = live_token(run, event.token)
+    received = _consume(run, event.event_id)
+    held = Held(
+        event.at_ms, event.result, event.failure, event.retry_at_ms, event.timed_out, received
+    )
+    run.held[event.token] = held
+    run.times.pop(str(event.token), None)
+    if token.lease is not None and not event.timed_out:
+        failure = event.failure
+        parts = (failure.name, failure.message) if failure else (event.result or "null",)
+        _job_ended(run, event.token, token.attempts + 1, *parts)
 
 
 def _token_failed(run: GraphRun, event: TokenFailed) -> None:
@@ -202,10 +254,12 @@ def _token_failed(run: GraphRun, event: TokenFailed) -> None:
         _job_ended(run, event.token, event.attempt, *parts)
     if event.handled:
         run.latest = end_token(run, event.token)
+        _consume(run, event.consumed)
         return
     if event.retry_at_ms is None:
         # The run ends with it; a retry of the run starts it again.
         return
+    run.held.pop(event.token, None)
     _finish_attempt(run, token)
     run.times[str(event.token)] = event.retry_at_ms
     run.tokens[event.token] = _changed(
@@ -230,14 +284,16 @@ def _subworkflow_started(run: GraphRun, event: SubworkflowStarted) -> None:
     skip_dispatched(run)
 
 
-#: Appliers by event.
+#: Appliers of the events of nodes.
 NODE_APPLIERS: Final[dict[type, Callable[[GraphRun, Any], None]]] = {
     TasksDispatched: _tasks_dispatched,
     TaskUnderWay: _task_under_way,
     JobActivated: _job_activated,
     JobExtended: _job_extended,
     LeaseExpired: _lease_expired,
+    WaitStarted: _wait_started,
+    SubworkflowStarted: _subworkflow_started,
     TokenCompleted: _token_completed,
     TokenFailed: _token_failed,
-    SubworkflowStarted: _subworkflow_started,
+    OutcomeHeld: _outcome_held,
 }

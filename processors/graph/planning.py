@@ -9,9 +9,10 @@ In plain dictionaries, decisions are named in capitals: `CreateToken` is `CREATE
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from enum import StrEnum
-from itertools import chain, groupby
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -95,6 +96,8 @@ class TokenStatus(StrEnum):
     CANCELLED = "cancelled"
     WAITING_FOR_SIBLINGS = "waiting_for_siblings"
     WAITING_FOR_SUBWORKFLOW = "waiting_for_subworkflow"
+    WAITING_FOR_TIME = "waiting_for_time"
+    WAITING_FOR_EVENT = "waiting_for_event"
 
 
 #: Statuses of tokens that have ended.
@@ -240,14 +243,38 @@ class UpdateTokenStatus(_Decided, frozen=True, kw_only=True):
     status: TokenStatus
 
 
-class MarkWaiting(_Decided, frozen=True, kw_only=True):
-    """Let a token wait for others at its join."""
+class MarkWaiting(_Decided, frozen=True, kw_only=True, omit_defaults=True):
+    """Let a token wait: for others at its join, for a time or for an event.
+
+    Attributes:
+        arrived_at: When it arrived; None if that is unknown.
+    """
 
     token_id: str
+    arrived_at: datetime | None = None
 
 
 class MarkForDispatch(_Decided, frozen=True, kw_only=True):
     """Let a token continue at its node."""
+
+    token_id: str
+
+
+class DispatchToken(_Decided, frozen=True, kw_only=True):
+    """Start an attempt of a token's task.
+
+    Attributes:
+        input: Input of the task; null for a later attempt, which has that of the first.
+    """
+
+    token_id: str
+    task: str
+    attempt: int = 1
+    input: Any = None
+
+
+class CompleteToken(_Decided, frozen=True, kw_only=True):
+    """Complete a token whose node has its result."""
 
     token_id: str
 
@@ -296,6 +323,39 @@ class ActivateFanIn(_Decided, frozen=True, kw_only=True):
     came_by: tuple[str, ...] = ()
 
 
+class MarkWaitingForSubworkflow(_Decided, frozen=True, kw_only=True):
+    """Start a child workflow, and let a token wait for its end."""
+
+    token_id: str
+    subworkflow_run_id: str
+    workflow: str
+    input: Any = None
+    timeout_ms: int | None = None
+
+
+class ResumeFromSubworkflow(_Decided, frozen=True, kw_only=True):
+    """Complete a token with the output of its child."""
+
+    token_id: str
+    output: Any
+
+
+class FailFromSubworkflow(_Decided, frozen=True, kw_only=True):
+    """Fail a token with the error of its child."""
+
+    token_id: str
+    error: str
+
+
+class TimeoutSubworkflow(_Decided, frozen=True, kw_only=True):
+    """Terminate the child of a token, which has timed out."""
+
+    token_id: str
+    subworkflow_run_id: str
+    timeout_ms: int
+    elapsed_ms: int
+
+
 class InitializeWorkflow(_Decided, frozen=True, kw_only=True):
     """Start a run with an input."""
 
@@ -315,38 +375,31 @@ class FailWorkflow(_Decided, frozen=True, kw_only=True):
     name: str
 
 
-class BatchCreateTokens(_Decided, frozen=True, kw_only=True):
-    """Create several tokens."""
-
-    all_params: tuple[TokenParams, ...]
-
-
-class BatchUpdateStatus(_Decided, frozen=True, kw_only=True):
-    """Change the status of several tokens."""
-
-    updates: tuple[tuple[str, TokenStatus], ...]
-
-
 Decision: TypeAlias = (
     CreateToken
     | UpdateTokenStatus
     | MarkWaiting
     | MarkForDispatch
+    | DispatchToken
+    | CompleteToken
     | CompleteTokens
     | CancelTokens
     | SetContext
     | ApplyBranchOutput
     | ActivateFanIn
+    | MarkWaitingForSubworkflow
+    | ResumeFromSubworkflow
+    | FailFromSubworkflow
+    | TimeoutSubworkflow
     | InitializeWorkflow
     | CompleteWorkflow
     | FailWorkflow
-    | BatchCreateTokens
-    | BatchUpdateStatus
 )
 
 #: Error names of failed runs.
 EXPRESSION_ERROR: Final = "ExpressionError"
 TIMEOUT_ERROR: Final = "SynchronizationTimeoutError"
+INTEGER_ERROR: Final = "IntegerRangeError"
 UNREACHABLE_ERROR: Final = "SynchronizationUnreachableError"
 
 
@@ -382,24 +435,3 @@ class Planned(msgspec.Struct, frozen=True):
 def failed(message: str, name: str = EXPRESSION_ERROR, events: tuple[Trace, ...] = ()) -> Planned:
     """Return a result that fails the run."""
     return Planned((FailWorkflow(error=message, name=name),), events)
-
-
-# -- batching
-
-
-def batch(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
-    """Combine consecutive creations, and consecutive updates, without changing the order."""
-    batched: list[Decision] = []
-    for kind, group in groupby(decisions, key=type):
-        run = list(group)
-        if len(run) == 1:
-            batched.extend(run)
-        elif kind is CreateToken:
-            creates = (create.params for create in run if isinstance(create, CreateToken))
-            batched.append(BatchCreateTokens(all_params=tuple(creates)))
-        elif kind is UpdateTokenStatus:
-            updates = ((u.token_id, u.status) for u in run if isinstance(u, UpdateTokenStatus))
-            batched.append(BatchUpdateStatus(updates=tuple(updates)))
-        else:
-            batched.extend(run)
-    return tuple(batched)

@@ -5,14 +5,14 @@ number of branches of a fork that can still arrive is counted, so an arrival cos
 number of siblings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
 
 from headwater.processors.graph.planning import Frames, InnerPath, Taken, TokenStatus
-from headwater.processors.runs.state import Run
+from headwater.processors.runs.state import Received, Run
 from headwater.schemas.history import (
     BranchChanged,
     Child,
@@ -24,13 +24,26 @@ from headwater.schemas.history import (
     TasksDispatched,
     TokensCreated,
 )
+from headwater.schemas.statuses import RunStatus
 
 #: Kind of these runs.
 KIND: Final = "graph"
 
 #: Key of the branch outside of all forks.
 OUTSIDE: Final = ""
+#: Key of the timeout of the whole run among the times of its tokens and joins.
+RUN_TIMEOUT_KEY: Final = "run"
+
 _IN_FLIGHT: Final = frozenset({TokenStatus.DISPATCHED, TokenStatus.EXECUTING})
+
+
+#: Maximum attempts of one run in flight at hosts.
+IN_FLIGHT_MAX: Final = 1_000
+#: Maximum jobs of one run that are open.
+JOBS_MAX: Final = 1_000
+#: Tokens that are dispatched together, in one event and message, when more wait than may be
+#: in flight.
+_TOGETHER: Final = 100
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -48,6 +61,22 @@ class EndedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     digest: str
 
 
+class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How a node ended while its run was paused; it takes effect after the pause.
+
+    Attributes:
+        event: The event that ended its wait.
+        retry_at_ms: When a failed attempt is retried; None if it is not.
+    """
+
+    at_ms: int
+    result: Json | None = None
+    failure: Failure | None = None
+    retry_at_ms: int | None = None
+    timed_out: bool = False
+    event: Received | None = None
+
+
 class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A token that has not ended.
 
@@ -57,9 +86,11 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
         transition: Transition by which the token arrived.
         attempts: Failed attempts.
         lost: Failed attempts with an expired lease.
-        at_ms: When its task is retried, or its child times out.
+        at_ms: When its task is retried, its wait ends, or its child times out.
         job: Idempotency token of a task for external workers, from its first dispatch.
         lease: Lease of the worker that executes the job.
+        external: Whether its task is for external workers.
+        failure: Error of the node before, if an error transition led here.
         failed: Of a token that continues from a join: branches of the fork that failed.
         inner: Of a token that left nested forks for the join of an outer one: its branches there.
         output: Output of the innermost of those branches.
@@ -85,6 +116,8 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     job: str | None = None
     lease: Lease | None = None
     lost: int = 0
+    external: bool = False
+    failure: Failure | None = None
     failed: int | None = None
     inner: InnerPath = ()
     output: dict[str, Any] | None = None
@@ -101,9 +134,18 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.status in _IN_FLIGHT
 
     @property
+    def is_undispatched(self) -> bool:
+        """Whether it has not begun at its node, or is retried, and no time has to pass before."""
+        return self.status is TokenStatus.PENDING and self.at_ms is None
+
+    @property
     def waits_for_others(self) -> bool:
-        """Whether a child or a worker can end the wait before its time."""
-        return self.child is not None or self.lease is not None
+        """Whether a child, a worker or an event can end the wait before its time."""
+        return (
+            self.child is not None
+            or self.lease is not None
+            or self.status is TokenStatus.WAITING_FOR_EVENT
+        )
 
     @property
     def branch_key(self) -> str:
@@ -182,7 +224,8 @@ class GraphRun(Run, kw_only=True, dict=True):
     Attributes:
         document: The definition as JSON text.
         created: Number of the next token.
-        undispatched: Number of the first token that may wait for its dispatch.
+        undispatched: Number of the first token that waits for its dispatch, jobs aside.
+        undispatched_job: The same of tokens for external workers.
         in_flight: Attempts in flight.
         jobs: Attempts in flight that are for external workers, leased or not.
         ended_jobs: The jobs that ended last, by token.
@@ -193,6 +236,9 @@ class GraphRun(Run, kw_only=True, dict=True):
         times: When time moves a waiting token or join, by key.
         latest: Token that the next tokens follow: the one that ended last with tokens after it, or
             the one at which the fork began that was joined last.
+        timeout_ms: How long the run may take.
+        waits: Tokens that wait for an event, by its type, or for a time (None), the oldest first.
+        held: Outcomes that take effect after a pause, by token, in the order of arrival.
     """
 
     document: Json = "{}"
@@ -211,6 +257,31 @@ class GraphRun(Run, kw_only=True, dict=True):
     latest: LiveToken | None = None
     jobs: int = 0
     ended_jobs: dict[int, EndedJob] = msgspec.field(default_factory=dict)
+    undispatched_job: int = 0
+    timeout_ms: int | None = None
+    waits: dict[int, str | None] = msgspec.field(default_factory=dict)
+    held: dict[int, Held] = msgspec.field(default_factory=dict)
+
+    @property
+    def holds_outcomes(self) -> bool:
+        """Whether outcomes are held: it is paused, or still handles what happened meanwhile."""
+        return self.status is RunStatus.PAUSED or bool(self.held)
+
+    @property
+    def may_dispatch_tasks(self) -> bool:
+        """Whether tokens wait that may be dispatched, and are not for external workers."""
+        running = self.in_flight - self.jobs
+        return self.undispatched < self.created and running <= IN_FLIGHT_MAX - _TOGETHER
+
+    @property
+    def may_dispatch_jobs(self) -> bool:
+        """Whether tokens for external workers wait that may be dispatched."""
+        return self.undispatched_job < self.created and self.jobs < JOBS_MAX
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether a decision has left something that the next one can do at once."""
+        return bool(self.held) or self.may_dispatch_tasks or self.may_dispatch_jobs
 
     def token_of(self, key: str) -> LiveToken | None:
         """Return the token with this number; None if it has ended, or the key is not a token's."""
@@ -255,6 +326,30 @@ def parse_meeting_key(key: str) -> tuple[str, str]:
     """Return the fork and the node of a join's key."""
     fork, _, node = key.rpartition("/")
     return fork, node.replace("~1", "/").replace("~0", "~")
+
+
+def rename_joins(run: GraphRun, renamed: Mapping[str, str]) -> None:
+    """Give the joins of a run the new names of their nodes, after its tokens."""
+
+    def rename(nodes: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(renamed.get(node, node) for node in nodes)
+
+    for name, fork in list(run.forks.items()):
+        run.forks[name] = msgspec.structs.replace(fork, meetings=rename(fork.meetings))
+    for key, branch in list(run.branches.items()):
+        if branch.arrived:
+            arrived = rename(branch.arrived)
+            run.branches[key] = msgspec.structs.replace(branch, arrived=arrived)
+    moved = [(key, *parse_meeting_key(key)) for key in run.meetings]
+    keys = {key: meeting_key(fork, renamed.get(node, node)) for key, fork, node in moved}
+    joins = {new: run.meetings.pop(key) for key, new in keys.items()}
+    times = {new: run.times.pop(key) for key, new in keys.items() if key in run.times}
+    run.meetings.update(joins)
+    run.times.update(times)
+    for key, numbers in list(run.gatherings.items()):
+        del run.gatherings[key]
+        token = run.tokens[numbers[0]]
+        run.gatherings[gathering_key(token, token.times or 0)] = numbers
 
 
 # -- encoding

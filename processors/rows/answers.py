@@ -14,6 +14,7 @@ from headwater.schemas.answers import (
     Answer,
     Event,
     Failure,
+    GraphEvent,
     InstanceStatus,
     LogLine,
     StatusOfRun,
@@ -21,7 +22,7 @@ from headwater.schemas.answers import (
     Token,
 )
 from headwater.schemas.history import Json
-from headwater.schemas.workflow_tables import WorkflowTable
+from headwater.schemas.workflow_columns import WorkflowTable
 
 A = TypeVar("A", bound=Answer)
 S = TypeVar("S", bound=InstanceStatus)
@@ -103,6 +104,17 @@ def event_of(row: Row) -> Event:
 def log_line_of(row: Row) -> LogLine:
     """Return a log line of a history."""
     return made(LogLine, row, data=raw(row["data"]))
+
+
+def graph_event_of(row: Row) -> GraphEvent:
+    """Return a workflow event of a graph."""
+    number = row["token_id"]
+    return made(
+        GraphEvent,
+        row,
+        token_id=None if number is None else str(number),
+        payload=msgspec.json.decode(row["payload"]),
+    )
 
 
 def run_status(kind: type[S], row: Row) -> S:

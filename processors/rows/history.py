@@ -5,6 +5,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from headwater.processors.rows.graph_events import chosen
 from headwater.processors.rows.patches import Patches, Row, Rows, Values
 from headwater.processors.rows.plan import plan_record
 from headwater.schemas.history import HistoryAppended
@@ -36,6 +37,13 @@ class HistoryRows(Patches):
     def lines(self, run_number: int) -> list[Values]:
         """Return the log lines of a run."""
         return [row for row in self.logs if row["run_number"] == run_number]
+
+    def graph_events_of(self, run_number: int) -> list[Values]:
+        """Return the workflow events of a graph's run, in the order of its history."""
+        tokens = {row["id"]: row for row in self.tokens(run_number)}
+        rows = (row for row in self.graph_events if row["run_number"] == run_number)
+        resolved = (chosen(row, tokens.get(row["token_id"])) for row in rows)
+        return [row for row in resolved if row is not None]
 
     @override
     def retry(self, row: Values) -> None:

@@ -13,6 +13,7 @@ from headwater.processors.graph.planning import TERMINAL, TokenStatus
 from headwater.processors.rows.patches import EventContext, Patches, error_of
 from headwater.schemas.history import (
     FanInActivated,
+    GraphMigrated,
     JobActivated,
     JobExtended,
     LeaseExpired,
@@ -27,6 +28,7 @@ from headwater.schemas.history import (
     TokensTimedOut,
     TransitionsJoined,
     WaitRestarted,
+    WaitStarted,
 )
 from headwater.schemas.workflow_tables import AS_STORED
 
@@ -99,6 +101,13 @@ def _expired(patches: Patches, context: EventContext, event: LeaseExpired) -> No
 def _completed(patches: Patches, context: EventContext, event: TokenCompleted) -> None:
     ended = {"result": event.result, **error_of(None)}
     _set(patches, context, event.token, TokenStatus.COMPLETED, **ended)
+    _deliver(patches, context, event)
+
+
+def _deliver(patches: Patches, context: EventContext, event: TokenCompleted | TokenFailed) -> None:
+    """Record which token consumed an event."""
+    if event.consumed is not None:
+        patches.deliver(context, event.consumed, str(event.token))
 
 
 def _failed(patches: Patches, context: EventContext, event: TokenFailed) -> None:
@@ -111,6 +120,13 @@ def _failed(patches: Patches, context: EventContext, event: TokenFailed) -> None
         if event.result is not None:
             values["result"] = event.result
     _set(patches, context, event.token, status, **values)
+    _deliver(patches, context, event)
+
+
+def _waits(patches: Patches, context: EventContext, event: WaitStarted) -> None:
+    for_time = event.event_type is None
+    status = TokenStatus.WAITING_FOR_TIME if for_time else TokenStatus.WAITING_FOR_EVENT
+    _set(patches, context, event.token, status, wake_at=event.until_ms)
 
 
 def _arrived(patches: Patches, context: EventContext, event: TokenArrived) -> None:
@@ -162,6 +178,14 @@ def _timed_out(patches: Patches, context: EventContext, event: TokensTimedOut) -
         _set(patches, context, number, TokenStatus.TIMED_OUT, retry_status=_WAITING)
 
 
+def _migrated(patches: Patches, context: EventContext, event: GraphMigrated) -> None:
+    for moved in event.nodes:
+        node = {"node_ref": moved.to, "task": moved.task, "subworkflow": moved.subworkflow}
+        patches.leave_node(context, moved.node, moved.tokens)
+        for number in moved.tokens:
+            patches.change_token(context, number, dict(node))
+
+
 #: Planners by event.
 TOKEN_PLANNERS: Final[Mapping[type, Callable[[Patches, EventContext, Any], None]]] = {
     TokensCreated: _created,
@@ -172,6 +196,7 @@ TOKEN_PLANNERS: Final[Mapping[type, Callable[[Patches, EventContext, Any], None]
     LeaseExpired: _expired,
     TokenCompleted: _completed,
     TokenFailed: _failed,
+    WaitStarted: _waits,
     TokenArrived: _arrived,
     SubworkflowStarted: _waits_for_child,
     FanInActivated: _joined,
@@ -179,4 +204,5 @@ TOKEN_PLANNERS: Final[Mapping[type, Callable[[Patches, EventContext, Any], None]
     TokensCancelled: _cancelled,
     WaitRestarted: _wait_restarted,
     TokensTimedOut: _timed_out,
+    GraphMigrated: _migrated,
 }

@@ -57,6 +57,9 @@ def slot_scope(
                 f"{concurrency.key}, found that it gives none: {problem}"
             ),
         )
+    # A sender may write the number 7 as 7.0.
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     key = json.dumps(value, ensure_ascii=False)
     digest = hashlib.sha256(key.encode()).hexdigest()
     return SlotScope(f"{SLOTS_ID}{digest[:32]}", key)

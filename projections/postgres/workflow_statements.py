@@ -11,17 +11,17 @@ from typing import Final, LiteralString
 from psycopg import sql
 
 from headwater.projections.postgres.statements import filled, listed, statement
+from headwater.schemas.workflow_columns import WorkflowColumn, WorkflowTable
 from headwater.schemas.workflow_tables import (
     AS_STORED,
     EVENT,
+    GRAPH_EVENT,
     INSTANCE,
     LOG,
     RUN,
     SLOT,
     STEP,
     TOKEN,
-    WorkflowColumn,
-    WorkflowTable,
 )
 
 Expressions = Mapping[str, LiteralString]
@@ -84,6 +84,13 @@ _TOKEN_COPIES: Final[Expressions] = {
     "updated_at": _RESTARTED_AT,
 }
 
+#: Of workflow events: what the row of the token determines.
+_DERIVED: Final[Expressions] = {
+    "name": "case when r.child_name is not null and t.task is null then r.child_name "
+    "else r.name end",
+    "node_ref": "coalesce(r.node_ref, t.node_ref)",
+}
+
 
 def selected(
     table: WorkflowTable, names: Iterable[str] | None = None, row: str = "t"
@@ -112,6 +119,16 @@ def _insert(table: WorkflowTable, *, replaces: bool = False) -> bytes:
         action=sql.SQL("update set {}").format(_replacements(table))
         if replaces
         else sql.SQL("nothing"),
+    )
+
+
+def _insert_graph_events() -> bytes:
+    values = [_expression(column, _DERIVED) or _received(column) for column in GRAPH_EVENT.columns]
+    return filled(
+        "insert_graph_events",
+        columns=_names(GRAPH_EVENT),
+        definitions=_definitions(GRAPH_EVENT),
+        values=listed(values),
     )
 
 
@@ -228,6 +245,7 @@ STATEMENTS: Final[Mapping[str, bytes]] = {
     TOKEN.name: _insert(TOKEN),
     EVENT.name: _insert(EVENT, replaces=True),
     LOG.name: _insert(LOG),
+    GRAPH_EVENT.name: _insert_graph_events(),
     SLOT.name: _insert(SLOT),
     **{f"{table.name}_changes": _change(table) for table in (INSTANCE, STEP, TOKEN, EVENT)},
 }

@@ -25,6 +25,20 @@ from (
 ) g
 where s.workflow_name = g.workflow_name and s.instance_id = g.instance_id and s.number = g.number
 
+-- name: insert_graph_events
+-- The row of its token has the node of an event, and whether it is one of a task or of a child
+-- workflow: what ends at a node without either has no event.
+insert into workflow_graph_event ({columns})
+select {values}
+from json_to_recordset(%(rows)s::json) as r ({definitions})
+left join workflow_token t
+  on t.workflow_name = r.workflow_name
+ and t.instance_id = r.instance_id
+ and t.run_number = r.run_number
+ and t.id = r.token_id
+where r.child_name is null or t.task is not null or t.subworkflow is not null
+on conflict do nothing
+
 -- name: insert_workflow_rows
 insert into {table} as t ({columns})
 select {values}

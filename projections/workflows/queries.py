@@ -39,9 +39,9 @@ from headwater.projections.workflows.answers import (
 )
 from headwater.projections.workflows.history import PROJECTION
 from headwater.projections.workflows.listings import (
-    CHANGES,
     CURRENT_STEP,
     DECLARED,
+    MESSAGES,
     NAMES_WITH_INSTANCES,
     OF_AUTHORS,
     EventCursor,
@@ -52,11 +52,13 @@ from headwater.projections.workflows.listings import (
     Order,
     StepCursor,
     TokenCursor,
+    changes_of,
     page_of,
     rows_of,
 )
 from headwater.projections.workflows.trimmed_entries import TrimmedEntries
 from headwater.schemas.answers import (
+    GRAPH_EVENTS,
     Event,
     InstanceFound,
     InstanceStatus,
@@ -72,6 +74,7 @@ from headwater.schemas.workflow_tables import INSTANCE
 
 __all__ = [
     "CHANGES_MAX",
+    "FOLLOWED",
     "Beginning",
     "Changed",
     "Changes",
@@ -92,6 +95,8 @@ _INPUTS_MAX: Final = 4 * 1024 * 1024
 _STEPS_MAX: Final = 100
 #: Rows of one response to a client that follows a run.
 CHANGES_MAX: Final = 500
+#: Messages that a client which follows a run receives unless it names others.
+FOLLOWED: Final = frozenset(MESSAGES.values())
 
 
 class TimeRange(msgspec.Struct, frozen=True):
@@ -322,15 +327,31 @@ class Workflows:
         return await next_offsets(self._reader, PROJECTION, WORKFLOW_HISTORY)
 
     async def changes(
-        self, workflow_name: str, instance_id: str, after: int, *, limit: int = CHANGES_MAX
+        self,
+        workflow_name: str,
+        instance_id: str,
+        after: int,
+        *,
+        names: frozenset[str] = FOLLOWED,
+        limit: int = CHANGES_MAX,
     ) -> Changes | None:
         """Return what changed in the current run since an offset; None if there is no instance.
 
         After -1, all of the run is returned. There are at most `limit` rows plus the instance,
         unless a single record changed more: the rows of a record are not split.
+
+        Args:
+            workflow_name: The workflow.
+            instance_id: The instance.
+            after: The offset.
+            names: Names of messages, see `listings.changes_of`. The instance is always included.
+            limit: Maximum number of rows.
         """
+        query = changes_of(names)
+        bound = {"names": sorted(names & set(GRAPH_EVENTS))} if names & set(GRAPH_EVENTS) else {}
         rows = await self._reader.answers(
-            CHANGES,
+            query,
+            **bound,
             workflow_name=workflow_name,
             instance_id=instance_id,
             after=min(max(after, -1), _OFFSET_MAX),

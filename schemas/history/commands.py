@@ -13,6 +13,7 @@ from headwater.schemas.history.values import (
     Label,
     Once,
     Parent,
+    Part,
     Sender,
     Tagged,
 )
@@ -37,6 +38,8 @@ class StartRun(Tagged, frozen=True):
     once: Once | None = None
     #: Its labels.
     labels: tuple[Label, ...] = ()
+    #: Instances around it: 0 unless a parent waits for its end.
+    depth: int = 0
 
 
 class SendEvent(Tagged, frozen=True):
@@ -113,6 +116,28 @@ class SetBranchOutput(Tagged, frozen=True):
     output: Json
     #: The fork, if several forks of the group wait for their branches; null for the only one.
     fork: str | None = None
+
+
+class NodeRename(Part, frozen=True):
+    """Where the tokens of a node move in another definition."""
+
+    #: The node.
+    node: str
+    #: The node of the other definition.
+    to: str
+
+
+class MigrateRun(Tagged, frozen=True):
+    """Continue the run of a graph on another definition."""
+
+    #: The definition, JSON text.
+    document: Json
+    #: Its digest.
+    digest: str
+    #: Its version; null if it has none.
+    version: int | None = None
+    #: Nodes that have another name there.
+    nodes: tuple[NodeRename, ...] = ()
 
 
 class FinishChild(Tagged, frozen=True):
@@ -223,6 +248,7 @@ RunCommand: TypeAlias = (
     | NoteRefusal
     | RetryRun
     | SetBranchOutput
+    | MigrateRun
     | JobCommand
     | SlotCommand
 )

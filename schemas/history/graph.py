@@ -49,6 +49,8 @@ class GraphStarted(OfGraph, frozen=True):
 
     #: The definition, JSON text.
     document: Json
+    #: How long the run may take, milliseconds; null for any time.
+    timeout_ms: int | None = None
 
 
 class ForkOpened(OfGraph, frozen=True):
@@ -97,6 +99,10 @@ class TokensCreated(OfGraph, frozen=True):
     task: str | None = None
     #: The workflow that the node starts, if it has no task.
     subworkflow: str | None = None
+    #: Whether external workers execute the task.
+    external: bool = False
+    #: The error of the node before, if an error transition led here.
+    failure: Failure | None = None
     #: Of a token that continues from a join: branches of the fork that failed.
     failed: int | None = None
 
@@ -156,8 +162,19 @@ class LeaseExpired(OfGraph, frozen=True):
     failure: Failure
 
 
+class WaitStarted(OfGraph, frozen=True):
+    """A token waits for a time, or for an event."""
+
+    #: The token.
+    token: int
+    #: End of the wait, Unix milliseconds.
+    until_ms: int
+    #: Type of the event; null if only the time ends the wait.
+    event_type: str | None = None
+
+
 class TokenCompleted(OfGraph, frozen=True):
-    """A task, or the workflow that a token waited for, has its result."""
+    """The node of a token has its result: of a task, a workflow, an event, or the end of a wait."""
 
     #: The token.
     token: int
@@ -165,6 +182,8 @@ class TokenCompleted(OfGraph, frozen=True):
     attempt: int
     #: The result, JSON text.
     result: Json
+    #: The event that it consumed.
+    consumed: str | None = None
 
 
 class TokenFailed(OfGraph, frozen=True):
@@ -184,6 +203,27 @@ class TokenFailed(OfGraph, frozen=True):
     result: Json | None = None
     #: Whether the run continues without the token, which has ended.
     handled: bool = False
+    #: The event that it consumed, if it has ended.
+    consumed: str | None = None
+
+
+class OutcomeHeld(OfGraph, frozen=True):
+    """A node succeeded or failed while its run was paused; it takes effect after the pause."""
+
+    #: The token.
+    token: int
+    #: When that was, Unix milliseconds.
+    at_ms: int
+    #: The result, JSON text, if it has one.
+    result: Json | None = None
+    #: The error, if it failed.
+    failure: Failure | None = None
+    #: When a failed attempt is retried, Unix milliseconds; null if it is not.
+    retry_at_ms: int | None = None
+    #: Whether it timed out.
+    timed_out: bool = False
+    #: The event that its wait ended with.
+    event_id: str | None = None
 
 
 class ContextChanged(OfGraph, frozen=True):
@@ -324,6 +364,36 @@ class SubworkflowStarted(OfGraph, frozen=True):
     until_ms: int | None = None
 
 
+class NodeMoved(Part, frozen=True):
+    """A node whose tokens are at a node of another definition now."""
+
+    #: The node.
+    node: str
+    #: The node of the new definition.
+    to: str
+    #: The live tokens that moved.
+    tokens: tuple[int, ...]
+    #: The task of the new node.
+    task: str | None = None
+    #: The workflow that the new node starts, if it has no task.
+    subworkflow: str | None = None
+    #: Whether external workers execute the task.
+    external: bool = False
+
+
+class GraphMigrated(OfGraph, frozen=True):
+    """The run continues on another definition, and stays on it."""
+
+    #: The definition, JSON text.
+    document: Json
+    #: Its digest.
+    digest: str
+    #: Its version; null if it has none.
+    version: int | None
+    #: The nodes whose tokens moved, or that the run knows by another name now.
+    nodes: tuple[NodeMoved, ...] = ()
+
+
 GraphEvent: TypeAlias = (
     GraphStarted
     | ForkOpened
@@ -333,8 +403,10 @@ GraphEvent: TypeAlias = (
     | JobActivated
     | JobExtended
     | LeaseExpired
+    | WaitStarted
     | TokenCompleted
     | TokenFailed
+    | OutcomeHeld
     | ContextChanged
     | BranchChanged
     | TokenArrived
@@ -347,4 +419,5 @@ GraphEvent: TypeAlias = (
     | TokensTimedOut
     | ForkEnded
     | SubworkflowStarted
+    | GraphMigrated
 )

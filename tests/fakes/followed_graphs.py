@@ -33,8 +33,8 @@ _SEEN: Final = {
     "completed": {DONE},
     "waiting_for_siblings": {WAITING, HELD},
     "cancelled": {CANCELLED, READY, WAITING, HELD},
-    "failed": {READY, FAILED},
-    "timed_out": {READY, WAITING, FAILED},
+    "failed": {READY, FAILED, DONE},
+    "timed_out": {READY, WAITING, FAILED, DONE},
 }
 
 
@@ -72,12 +72,13 @@ class Followed:
             case TokenCompleted():
                 self.model.complete(self._token(event.token), json.loads(event.result))
                 assert self.model.error is None or self.model.stays, self.model.error
-            case TokenFailed(result=str(result)):
+            case TokenFailed(result=str(result), handled=False):
                 self.model.complete(self._token(event.token), json.loads(result))
                 assert self.model.error == event.failure.message
             case TokenFailed(retry_at_ms=None):
-                self.model.fail(self._token(event.token), event.failure.message)
-                assert (self.model.error is None) == event.handled
+                self.model.fail(self._token(event.token), event.failure)
+                failed = self.model.error is not None and not self.model.stays
+                assert failed != event.handled, self.model.error
             case FanInActivated() if not self.model.activated[event.fork, event.node]:
                 self.model.time_out(event.fork, event.node)
                 assert self.model.error is None, self.model.error

@@ -34,6 +34,7 @@ from headwater.processors.graph.planning import (
 )
 from headwater.processors.graph.routing import decide_routing, decide_start
 from headwater.processors.graph.validation import quorum
+from headwater.schemas.history import Failure
 
 READY, WAITING, DONE, CANCELLED = "ready", "waiting", "done", "cancelled"
 FAILED, HELD = "failed", "held"
@@ -68,6 +69,7 @@ class Model:
         #: Tokens that wait for others on the other ways to their node, as they came.
         self.held: dict[tuple[str | None, int, str, int], tuple[str, ...]] = {}
         self.output: dict[str, Any] | None = None
+        self.errors: dict[str, Failure] = {}
         self.error: str | None = None
         #: Whether what came before the error stays.
         self.stays = False
@@ -92,9 +94,9 @@ class Model:
         """Takes a result; one with which the run cannot go on changes nothing but that it fails."""
         self._all_or_nothing(lambda: self._complete(token, result))
 
-    def fail(self, token: Token, error: str) -> None:
-        """A node has failed for good: with it a branch, or the run."""
-        self._all_or_nothing(lambda: self._fail(token, error))
+    def fail(self, token: Token, failure: Failure) -> None:
+        """A node has failed for good: its error transitions are followed, or its branch fails."""
+        self._all_or_nothing(lambda: self._fail(token, failure))
 
     def time_out(self, fork: str, node_ref: str) -> None:
         """Those who wait at a meeting point have waited too long."""
@@ -137,7 +139,20 @@ class Model:
         self.check_held(token)
         self.settle([token.fork, *(created.fork for created in made)])
 
-    def _fail(self, token: Token, error: str) -> None:
+    def _fail(self, token: Token, failure: Failure) -> None:
+        forks = self.forks.__getitem__
+        scope = self.scope(token, failure)
+        routed = decide_routing(self.graph, token, scope, forks, failed_node=True)
+        if routed.decisions:
+            self.status[token.id] = FAILED
+            made = self.apply(routed.decisions, token)
+            self.errors |= {created.id: failure for created in made}
+            self.check_held(token)
+            self.settle([token.fork, *(created.fork for created in made)])
+            return
+        self._fail_branch(token, failure.message)
+
+    def _fail_branch(self, token: Token, error: str) -> None:
         at = token
         while at.fork is not None:
             fork = self.forks[at.fork]
@@ -160,7 +175,7 @@ class Model:
         self.failed[at.fork] = {**self.failed.get(at.fork, {}), at.branch_index: error}
         self.settle([at.fork])
 
-    def scope(self, token: Token) -> Scope:
+    def scope(self, token: Token, error: Failure | None = None) -> Scope:
         items: dict[str, Any] = {}
         at, branch = token, None
         while at.fork is not None:
@@ -169,7 +184,8 @@ class Model:
             if key in self.items:
                 items.setdefault(*self.items[key])
             at = self.forks[at.fork].origin
-        return Scope(self.context, branch, items)
+        error = error or self.errors.get(token.id)
+        return Scope(self.context, branch, items, error=error)
 
     # -- decisions
 

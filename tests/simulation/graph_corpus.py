@@ -48,6 +48,8 @@ def _settled(draw: Random) -> dict[str, Any]:
 
 def _unsettled(draw: Random) -> dict[str, Any]:
     kind = draw.random()
+    if kind < 0.02:
+        return {"wait": {"durationMs": draw.choice([0, 1_000, 8_000])}}
     if kind < 0.03:
         return {"task": "refuse"}
     if kind < 0.08:
@@ -72,6 +74,15 @@ def _race(blocks: Blocks) -> tuple[str, str]:
     return start, end
 
 
+def _follow_errors(blocks: Blocks) -> None:
+    """Of some nodes that may fail, the error is followed by another node."""
+    blocks.does = lambda _: {"task": "work", "retries": _EVER}
+    for node in list(blocks.nodes):
+        fails = node.get("task") == "refuse" or node.get("subworkflow") in {"breaks", "longest"}
+        if fails and blocks.draw.random() < 0.6:
+            blocks.way(node["ref"], blocks.node(), on="error")
+
+
 def drawn_graph(variant: int) -> dict[str, Any]:
     """The definition `grown` of a variant: of an even one a settled graph, of some with jobs."""
     document = _drawn(variant)
@@ -86,7 +97,10 @@ def drawn_graph(variant: int) -> dict[str, Any]:
 def _drawn(variant: int) -> dict[str, Any]:
     draw = Random(f"graph {variant}")
     if variant % 2:
-        return Blocks(draw, STRATEGIES, _unsettled, timeouts=True, tolerant=True).document("grown")
+        blocks = Blocks(draw, STRATEGIES, _unsettled, timeouts=True, tolerant=True)
+        document = blocks.document("grown")
+        _follow_errors(blocks)
+        return document
     blocks = Blocks(draw, ("all",), _settled)
     document = blocks.document("grown")
     if draw.random() < 0.3:

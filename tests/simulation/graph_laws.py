@@ -20,6 +20,7 @@ from headwater.schemas.history import (
     ForkOpened,
     HistoryAppended,
     LogEvent,
+    OutcomeHeld,
     RunStarted,
     SubworkflowStarted,
     TasksDispatched,
@@ -30,6 +31,7 @@ from headwater.schemas.history import (
     TokensCreated,
     TokensTimedOut,
     TransitionsJoined,
+    WaitStarted,
 )
 from headwater.schemas.statuses import RunStatus
 from tests.fakes.followed_graphs import followed
@@ -39,11 +41,12 @@ from tests.simulation.shapes import Violation
 if TYPE_CHECKING:
     from tests.simulation.engine_world import World
 
-PENDING, FLYING, CHILD, WAITS, DONE, KEPT = "pending", "flying", "child", "waits", "done", "kept"
+PENDING, FLYING, CHILD, SLEEPS, WAITS = "pending", "flying", "child", "sleeps", "waits"
+DONE, KEPT = "done", "kept"
 #: It waits for tokens on the other ways to its node.
 HELD = "held"
 #: What an event needs a token to be.
-_UNDER_WAY = {FLYING, CHILD}
+_UNDER_WAY = {FLYING, CHILD, SLEEPS}
 
 
 @dataclass
@@ -53,6 +56,7 @@ class _Token:
     branch: int
     status: str = PENDING
     tries_later: bool = False
+    external: bool = False
 
 
 @dataclass
@@ -67,6 +71,8 @@ class GraphLaws:
     failed: set[tuple[str, int]] = field(default_factory=set)
     #: What tokens were that a failed run has kept.
     kept: dict[int, str] = field(default_factory=dict)
+    #: Tokens with an outcome that waits for the end of a pause.
+    held: set[int] = field(default_factory=set)
     jobs: JobLaws = field(default_factory=JobLaws)
 
     def read(self, record: HistoryAppended, after: GraphRun) -> None:
@@ -95,11 +101,12 @@ class GraphLaws:
             case RunStarted():
                 for number, status in self.kept.items():
                     self.tokens[number].status = status
-                self.kept = {}
+                self.kept, self.held = {}, set()
             case TokensCreated():
                 assert event.first == len(self.tokens)
                 for nth in range(event.count):
                     token = _Token(event.node, event.fork, event.branch + nth)
+                    token.external = event.external
                     self.tokens[event.first + nth] = token
                 assert event.fork is None or event.fork in self.forks
             case ForkOpened():
@@ -118,11 +125,20 @@ class GraphLaws:
                 self._become(event.token, {PENDING}, CHILD)
             case TokenCompleted():
                 self._become(event.token, _UNDER_WAY, DONE)
+            case WaitStarted():
+                self._become(event.token, {PENDING}, SLEEPS)
+            case OutcomeHeld():
+                assert self.tokens[event.token].status in _UNDER_WAY
+                assert event.token not in self.held
+                self.held.add(event.token)
+            case TokenFailed(handled=True):
+                self._become(event.token, {*_UNDER_WAY, PENDING}, DONE)
             case TokenFailed(retry_at_ms=None):
                 self._keep(event.token, PENDING)
             case TokenFailed():
                 self._become(event.token, {FLYING}, PENDING)
                 self.tokens[event.token].tries_later = True
+                self.held.discard(event.token)
             case TokenArrived():
                 waits = WAITS if event.times is None else HELD
                 self._become(event.token, {PENDING}, waits)
@@ -159,6 +175,8 @@ class GraphLaws:
         token = self.tokens[number]
         assert token.status in before, f"token {number} is {token.status}"
         token.status = after
+        if after == DONE:
+            self.held.discard(number)
 
     def _keep(self, number: int, anew: str) -> None:
         self._become(number, _LIVE, KEPT)
@@ -178,7 +196,7 @@ class GraphLaws:
         """How many tokens move in each branch of a fork, and forks within it."""
         result: Counter[int] = Counter()
         for token in self.tokens.values():
-            if token.fork == fork and token.status in {PENDING, FLYING, CHILD, HELD}:
+            if token.fork == fork and token.status in {PENDING, FLYING, CHILD, SLEEPS, HELD}:
                 result[token.branch] += 1
         for name, origin in self.forks.items():
             began = self.tokens[origin]
@@ -192,13 +210,17 @@ class GraphLaws:
         _law(run.created == len(self.tokens), "created", run.created)
         flying = sum(token.status == FLYING for token in self.tokens.values())
         _law(run.in_flight == flying, "in_flight", (run.in_flight, flying))
-        free = [
-            number
-            for number, token in self.tokens.items()
-            if token.status == PENDING and not token.tries_later
-        ]
-        first = min(free, default=run.created)
-        _law(run.undispatched == first, "undispatched", (run.undispatched, first))
+        for external, undispatched in ((False, run.undispatched), (True, run.undispatched_job)):
+            free = [
+                number
+                for number, token in self.tokens.items()
+                if token.status == PENDING and not token.tries_later and token.external is external
+            ]
+            first = min(free, default=run.created)
+            _law(undispatched == first, "undispatched", (external, undispatched, first))
+        _law(set(run.held) == self.held, "held", (set(run.held), self.held))
+        waits = {number for number, token in self.tokens.items() if token.status == SLEEPS}
+        _law(set(run.waits) == waits, "waits", (set(run.waits), waits))
         jobs = sum(self.tokens[attempt].status == FLYING for attempt in self.jobs.attempts)
         _law(run.jobs == jobs, "jobs", (run.jobs, jobs))
         at_work = flying - jobs
@@ -263,7 +285,7 @@ def _members_of(branch: LiveBranch | None) -> tuple[set[int], set[str]]:
     return (set(branch.tokens), set(branch.forks)) if branch else (set(), set())
 
 
-_LIVE = {PENDING, FLYING, CHILD, WAITS, HELD}
+_LIVE = {PENDING, FLYING, CHILD, SLEEPS, WAITS, HELD}
 
 
 def _law(holds: bool, what: str, found: object) -> None:

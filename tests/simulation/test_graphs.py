@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 from msgspec.structs import replace
 
-from headwater.processors.graph import advancing, decide, draft, jobs, joining
+from headwater.processors.graph import advancing, decide, draft, jobs, joining, timing
 from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.joins import JoinState
 from headwater.processors.graph.state import Lease, LiveToken
@@ -136,7 +136,7 @@ def _leaves_children(*_: object, **__: object) -> list[object]:
         (jobs, "_lost", _hears_late_ones),
         (jobs, "_ended", _repeated),
         (jobs, "_extend", _shortens),
-        (decide, "LEASES_LOST_MAX", 3),
+        (timing, "LEASES_LOST_MAX", 3),
     ],
 )
 def test_an_engine_of_graphs_with_a_fault_is_found_out(

@@ -251,6 +251,19 @@ class BulkChange(Ending, frozen=True, kw_only=True):
         return _BULK[self.action].command_with(self.reason or None)
 
 
+class Migration(Body, frozen=True, kw_only=True):
+    """The version of a graph on which a run continues."""
+
+    to: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1, description="Number of the version.")]
+    map: Annotated[
+        dict[_Ref, _Ref],
+        msgspec.Meta(
+            max_length=10_000,
+            description="Its nodes by nodes of the run's definition, where the refs differ.",
+        ),
+    ] = {}
+
+
 class RoutingSimulation(Body, frozen=True, kw_only=True):
     """Simulated completion of a token, or of a node, with an output."""
 

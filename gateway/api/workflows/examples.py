@@ -200,6 +200,22 @@ JOINED: Final[dict[str, Any]] = {
     "decision": "MARK_WAITING",
     "counts": _COUNTS,
 }
+MIGRATED: Final[dict[str, Any]] = {
+    **_INSPECTED,
+    "version": 2,
+    "digest": "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae",
+    "possible": False,
+    "tokens": [
+        {
+            "id": "2",
+            "nodeRef": "vote",
+            "toNodeRef": "judge",
+            "status": "executing",
+            "problem": "it has begun the task 'ask_judge', and 'judge' runs the task 'judge'",
+        }
+    ],
+    "problems": [],
+}
 _SENTENCE: Final = "Branch 1 runs 'vote' (token 2)."
 EXPLAINED: Final[dict[str, Any]] = {
     **_INSPECTED,

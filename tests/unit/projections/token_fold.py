@@ -21,6 +21,7 @@ from headwater.schemas.history import (
     TokensTimedOut,
     TransitionsJoined,
     WaitRestarted,
+    WaitStarted,
 )
 
 Row = dict[str, Any]
@@ -113,6 +114,10 @@ def _changes(event: object, table: Table, run: tuple[object, ...]) -> Iterable[t
             ]
         case TokenFailed():
             return [(event.token, _failed(event))]
+        case WaitStarted():
+            for_time = event.event_type is None
+            status = "waiting_for_time" if for_time else "waiting_for_event"
+            return [(event.token, {"status": status, "wake_at": event.until_ms})]
         case TokenArrived():
             waits = {"status": "waiting_for_siblings"}
             return [(event.token, waits | _until(event.until_ms))]
