@@ -124,7 +124,7 @@ def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None 
 
 def _decide_result(token: LiveToken, at_node: Token, result: Any) -> Planned:  # noqa: ANN401, any JSON
     if token.child is None:
-        return decide_result(at_node)
+        return decide_result(at_node.id)
     return decide_subworkflow_result(at_node, result, None)
 
 

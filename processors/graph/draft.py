@@ -126,19 +126,19 @@ class Draft:
         """Discard the events after a mark, and the decisions; how they were reached is kept."""
         kept = self.events[: mark.events]
         self.events.clear()
-        self.drop_decisions(mark)
+        self.drop_decisions(mark.plans)
         self.plans[:] = [(min(before, mark.events), planned) for before, planned in self.plans]
         self._begin()
         self.emit(*kept)
 
-    def drop_decisions(self, mark: Mark, kind: type[Decision] | None = None) -> None:
-        """Drop decisions after a mark that are not carried out; how they were reached is kept.
+    def drop_decisions(self, first: int, kind: type[Decision] | None = None) -> None:
+        """Drop decisions that are not carried out; how they were reached is kept.
 
         Args:
-            mark: The mark.
+            first: The first planner result whose decisions are dropped.
             kind: Only decisions of this kind.
         """
-        for index, (before, planned) in enumerate(self.plans[mark.plans :], mark.plans):
+        for index, (before, planned) in enumerate(self.plans[first:], first):
             kept = tuple(
                 decision
                 for decision in planned.decisions
