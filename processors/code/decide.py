@@ -110,6 +110,7 @@ from headwater.schemas.history import (
     RunSuspended,
     RunTerminated,
     SendEvent,
+    SetBranchOutput,
     SlotCommand,
     StartRun,
     StepCompleted,
@@ -154,6 +155,7 @@ def _decide_by_type(  # noqa: PLR0911, PLR0912, C901, one per command
     | TerminateRun
     | RetryRun
     | MigrateRun
+    | SetBranchOutput
     | FinishChild
     | NoteRefusal
     | JobCommand
@@ -184,6 +186,8 @@ def _decide_by_type(  # noqa: PLR0911, PLR0912, C901, one per command
             return retry(run, command, limits)
         case MigrateRun():
             return runs.no_graph(run)
+        case SetBranchOutput():
+            return runs.no_branch(run)
         case FinishChild():
             return _child_finished(run, command, facts)
         case NoteRefusal():

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.definition import AwaitedEvent, Node, Wait
-from headwater.processors.graph.draft import Draft, planned, text_of
+from headwater.processors.graph.draft import Draft, text_of
 from headwater.processors.graph.outcomes import decide_dispatch, decide_next_attempt
 from headwater.processors.graph.planning import (
     EXPRESSION_ERROR,
@@ -124,7 +124,7 @@ def _begin_node(draft: Draft, token: LiveToken, tasks: list[TaskDispatch]) -> En
     """Begin the node of a token: add its task to `tasks`, or let it wait."""
     node, mark, ended = draft.graph.node(token.node), draft.mark(), None
     child = child_id(draft.run, token.number) if node.subworkflow else ""
-    plan = decide_dispatch(draft.graph, planned(token), draft.scope(token), child)
+    plan = decide_dispatch(draft.graph, draft.planned(token), draft.scope(token), child)
     for decision in draft.execute(plan):
         match decision:
             case DispatchToken():
@@ -242,7 +242,7 @@ def dispatch_retries(draft: Draft, numbers: list[int]) -> None:
     """Dispatch the next attempts of tokens with a due retry."""
     tokens = [draft.run.tokens[number] for number in numbers]
     plans = [
-        decide_next_attempt(planned(token), node.task or "", token.attempts + 1)
+        decide_next_attempt(draft.planned(token), node.task or "", token.attempts + 1)
         for token in tokens
         if (node := draft.graph.node(token.node))
     ]

@@ -8,6 +8,7 @@ import msgspec
 
 from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.graph import appliers
+from headwater.processors.graph.branch_outputs import set_branch_output
 from headwater.processors.graph.decide import (
     DECIDERS,
     decide_child_finished,
@@ -64,6 +65,7 @@ from headwater.schemas.history import (
     RunSuspended,
     RunTerminated,
     SendEvent,
+    SetBranchOutput,
     StartRun,
     TasksDispatched,
     TerminateRun,
@@ -198,6 +200,8 @@ class GraphEngine:
                 return self._retry(run, command, now_ms)
             case MigrateRun():
                 return self._migrate(run, command)
+            case SetBranchOutput():
+                return set_branch_output(run, command)
             case FinishChild():
                 if run.ended:
                     return STALE
@@ -337,7 +341,8 @@ class GraphEngine:
     def drop_finished(run: GraphRun) -> None:
         """Drop state of an ended run. A retry needs all of it, a restart only the definition."""
         if run.status is not RunStatus.ERRORED:
-            for name in ("tokens", "forks", "branches", "meetings", "times", "waits", "held"):
+            names = ("tokens", "forks", "branches", "meetings", "gatherings", "times")
+            for name in (*names, "waits", "held"):
                 getattr(run, name).clear()
             run.mailbox.clear()
             run.latest = None

@@ -20,7 +20,7 @@ from headwater.processors.graph.advancing import (
 )
 from headwater.processors.graph.definition import NodeRetries
 from headwater.processors.graph.dispatching import dispatch_retries, event_json, fits
-from headwater.processors.graph.draft import CannotContinue, Draft, fail, planned
+from headwater.processors.graph.draft import CannotContinue, Draft, fail
 from headwater.processors.graph.graph import Graph
 from headwater.processors.graph.joining import activate, waiting_at
 from headwater.processors.graph.joins import decide_timeout
@@ -261,7 +261,7 @@ def _meeting_timed_out(draft: Draft, key: str) -> None:
     waiting = waiting_at(draft, fork, node)
     transition = draft.graph.transition(draft.run.meetings[key].transition)
     for decision in draft.execute(
-        decide_timeout(transition, [planned(token) for token in waiting])
+        decide_timeout(transition, [draft.planned(token) for token in waiting])
     ):
         match decision:
             case ActivateFanIn():

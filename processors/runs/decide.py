@@ -301,6 +301,13 @@ def no_graph(run: Run) -> Rejection:
     )
 
 
+def no_branch(run: Run) -> Rejection:
+    """Return the rejection of a command about a branch for a workflow without forks."""
+    return Rejection(
+        NOT_A_GRAPH, f"expected an instance of a graph, found {run.workflow}, a workflow of code"
+    )
+
+
 def note_refusal(run: Run, command: NoteRefusal) -> Decision:
     """Log that a command of this run was rejected elsewhere, even if the run has ended."""
     if command.run_number != run.run_number:

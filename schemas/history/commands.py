@@ -127,6 +127,19 @@ class MigrateRun(Tagged, frozen=True):
     nodes: tuple[NodeRename, ...] = ()
 
 
+class SetBranchOutput(Tagged, frozen=True):
+    """Replace the output of a branch of an errored run, before a retry merges it again."""
+
+    #: Group of the fork.
+    group: str
+    #: The branch; the first is 0.
+    branch: int
+    #: The output, an object as JSON text.
+    output: Json
+    #: The fork, if several forks of the group wait for their branches; null for the only one.
+    fork: str | None = None
+
+
 class FinishChild(Tagged, frozen=True):
     """Notify a parent of its child's end, with an output or a failure."""
 
@@ -235,6 +248,7 @@ RunCommand: TypeAlias = (
     | NoteRefusal
     | RetryRun
     | MigrateRun
+    | SetBranchOutput
     | JobCommand
     | SlotCommand
 )

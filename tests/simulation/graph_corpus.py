@@ -101,7 +101,7 @@ def drawn_graph(variant: int) -> dict[str, Any]:
 def _drawn(variant: int) -> dict[str, Any]:
     draw = Random(f"graph {variant}")
     if variant % 2:
-        blocks = Blocks(draw, STRATEGIES, _unsettled, timeouts=True)
+        blocks = Blocks(draw, STRATEGIES, _unsettled, timeouts=True, tolerant=True)
         document = blocks.document("grown")
         _follow_errors(blocks, Random(f"errors {variant}"))
         return document
