@@ -163,6 +163,8 @@ def fail_node(
 
     Without any that matches, its branch fails if a join tolerates that, else the run.
 
+    Without one that matches, its branch ends if a join of its fork tolerates that.
+
     Args:
         draft: Draft of the run.
         token: The token.
@@ -290,7 +292,7 @@ def traverse(draft: Draft, token: LiveToken, transition: Transition) -> None:
 
 def advance(draft: Draft) -> None:
     """Dispatch pending tokens, finish a run without tokens, suspend a run that no host works on."""
-    while (ended := dispatch(draft)) is not None:
+    while (ended := _failed_join(draft) or dispatch(draft)) is not None:
         _end_node(draft, ended)
     run = draft.run
     if run.in_flight > run.jobs:
@@ -299,6 +301,14 @@ def advance(draft: Draft) -> None:
         _finish(draft)
     elif run.status is RunStatus.ACTIVE:
         draft.emit(RunSuspended())
+
+
+def _failed_join(draft: Draft) -> Ended | None:
+    """Return a token at a join where outputs could not be merged: its node has failed."""
+    if not draft.failed_joins:
+        return None
+    failed = draft.failed_joins.pop(0)
+    return Ended(draft.run.tokens[failed.token], failure=failed.failure)
 
 
 def end_wait(draft: Draft, token: LiveToken) -> None:

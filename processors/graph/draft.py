@@ -93,6 +93,18 @@ class Mark(NamedTuple):
     plans: int
 
 
+class FailedJoin(NamedTuple):
+    """A token at a join, and why outputs could not be merged.
+
+    Attributes:
+        events: Number of the draft's events with its creation.
+    """
+
+    token: int
+    failure: Failure
+    events: int
+
+
 class Draft:
     """A decision about a graph run, with the events so far applied.
 
@@ -115,6 +127,8 @@ class Draft:
         #: Characters of inputs and results that it has dispatched, and nodes that it has ended
         #: while it dispatched: see `dispatching`.
         self.dispatched_size = self.ended_nodes = 0
+        #: Tokens at joins where outputs could not be merged, whose errors are followed.
+        self.failed_joins: list[FailedJoin] = []
         self._of = run
         self._begin()
 

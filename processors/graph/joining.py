@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
+
 from headwater.processors.graph.appliers import output_at_join
 from headwater.processors.graph.creating import (
     apply_decisions,
@@ -14,6 +16,7 @@ from headwater.processors.graph.creating import (
 from headwater.processors.graph.draft import (
     CannotContinue,
     Draft,
+    FailedJoin,
     end_children,
     fail,
 )
@@ -43,6 +46,7 @@ from headwater.processors.graph.planning import (
     TokenParams,
     taken_ahead,
 )
+from headwater.processors.graph.routing import decide_routing
 from headwater.processors.graph.state import (
     LiveFork,
     LiveToken,
@@ -187,8 +191,10 @@ def _continues(draft: Draft, name: str, token: LiveToken) -> Iterator[tuple[str,
                 yield name, token.node
             case FailWorkflow():
                 raise CannotContinue(Failure(decision.name, decision.error))
+            case MarkWaiting():
+                pass  # It waits since its arrival, which the counts include.
             case _:
-                pass
+                raise AssertionError(decision)
 
 
 def _joins(draft: Draft, name: str) -> Iterator[JoinState]:
@@ -233,7 +239,8 @@ def activate(draft: Draft, name: str, node: str) -> None:
     elsewhere = [token.number for token in members.waiting if token.node != node]
     transition = draft.graph.transition(run.meetings[meeting_key(name, node)].transition)
     outer = None if fork.origin.fork is None else run.branches[fork.origin.branch_key].output
-    plan = decide_continuation(
+    decide = partial(
+        decide_continuation,
         draft.graph,
         transition,
         draft.fork_of(name),
@@ -243,17 +250,38 @@ def activate(draft: Draft, name: str, node: str) -> None:
         failed_branches=fork.failed,
         enclosing_output=outer,
     )
-    decisions = draft.execute(plan)
+    before, merges = draft.mark(), _merges(draft, waiting)
+    decisions = draft.execute(decide())
     failure = _activation_failure(draft, decisions)
     if failure is not None:
-        fail(draft, failure)
+        if not _follows_error(draft, fork, node, failure):
+            fail(draft, failure)
+        # The node where the branches meet fails, without their outputs.
+        draft.drop_decisions(before)
+        decisions, merges = draft.execute(decide(merges=False)), ()
     numbers = tuple(token.number for token in waiting)
     # The applier merges the outputs, with the same result as the SetContext decisions.
-    draft.emit(FanInActivated(name, node, numbers, _merges(draft, waiting), tuple(elsewhere)))
+    draft.emit(FanInActivated(name, node, numbers, merges, tuple(elsewhere)))
     _cancel(draft, members, ACTIVATED)
     errors = (token.failure for token in waiting if token.failure)
     create_tokens(draft, _created(decisions), error=next(errors, None))
     draft.emit(ForkEnded(name))
+    if failure is not None:
+        draft.failed_joins += [
+            FailedJoin(token.number, failure, len(draft.events)) for token in created
+        ]
+
+
+def _follows_error(draft: Draft, fork: LiveFork, node: str, failure: Failure) -> bool:
+    """Whether an error transition of a join matches if the outputs cannot be merged."""
+    if not draft.graph.error_tiers(node):
+        return False
+    number, failed = draft.run.created, fork.failed or None
+    token = msgspec.structs.replace(fork.origin, number=number, node=node, failed=failed)
+    scope = draft.scope(token, failure)
+    at_node = draft.planned(token)
+    routing = decide_routing(draft.graph, at_node, scope, draft.fork_of, failed_node=True)
+    return any(not isinstance(decision, FailWorkflow) for decision in routing.decisions)
 
 
 def _activation_failure(draft: Draft, decisions: Sequence[Decision]) -> Failure | None:
@@ -454,7 +482,7 @@ def evaluate_joins(draft: Draft, name: str | None) -> None:
                 case FailWorkflow():
                     raise CannotContinue(Failure(decision.name, decision.error))
                 case _:
-                    pass
+                    raise AssertionError(decision)
         if fork.live or fork.waiting:
             return
         draft.emit(ForkEnded(name))

@@ -294,6 +294,7 @@ def decide_continuation(  # noqa: PLR0913, three are optional
     failed_branches: int = 0,
     enclosing_output: Mapping[str, Any] | None = None,
     came_by: Sequence[str] = (),
+    merges: bool = True,
 ) -> Planned:
     """Decide how a join continues. Takes linear time.
 
@@ -312,6 +313,7 @@ def decide_continuation(  # noqa: PLR0913, three are optional
         failed_branches: Branches of the fork that failed.
         enclosing_output: Output of the branch around the fork, if there is one.
         came_by: For a fork without branches: the activation's `came_by`.
+        merges: False if the outputs cannot be merged, and the error is followed from here.
 
     Returns:
         The decisions, or a single failure if outputs cannot be merged.
@@ -324,7 +326,7 @@ def decide_continuation(  # noqa: PLR0913, three are optional
         decisions.append(CompleteTokens(token_ids=completed))
     if in_flight:
         decisions.append(CancelTokens(token_ids=tuple(in_flight), reason=ACTIVATED))
-    merged = _merged(graph, transition, arrivals)
+    merged = _merged(graph, transition, arrivals) if merges else []
     if isinstance(merged, EvaluationProblem):
         location = f"merge at {transition.to_node_ref!r}"
         return failed(f"{merged.message} ({location})", "MergeError", events)

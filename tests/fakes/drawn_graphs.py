@@ -57,10 +57,8 @@ class Blocks:
     def node(self) -> str:
         ref = f"n/{len(self.nodes)}"
         provided = {"node": f"'{ref}'", "branch": "_branch.index"}
-        does = self.does(self.draw)
-        mappings = {} if "wait" in does else {"inputMapping": provided}
-        mappings["outputMapping"] = {"output.at": "result.at"}
-        self.nodes.append({"ref": ref, **mappings, **does})
+        mappings = {"inputMapping": provided, "outputMapping": {"output.at": "result.at"}}
+        self.nodes.append({"ref": ref, **mappings, **self.does(self.draw)})
         return ref
 
     def way(self, start: str, end: str, **more: object) -> None:

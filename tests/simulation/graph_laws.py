@@ -159,8 +159,6 @@ class GraphLaws:
                 assert (event.fork, event.branch) not in self.failed
                 assert event.branch not in self._moving(event.fork)
                 self.failed.add((event.fork, event.branch))
-            case TokenFailed(handled=True):
-                self._become(event.token, _UNDER_WAY, DONE)
             case TokensCancelled(kept=True) | TokensTimedOut():
                 for number in event.tokens:
                     status = self.tokens[number].status

@@ -61,6 +61,7 @@ def test_the_worlds_of_graphs_are_as_bad_as_they_should_be():
     assert min(seen["retries"], seen["SubworkflowStarted"], seen["TokensCancelled"]) > 1, seen
     assert min(seen["JobActivated"], seen["comes late"]) > 10, seen
     assert min(seen["JobExtended"], seen["LeaseExpired"], seen["workers gone"]) > 1, seen
+    assert min(seen["OutcomeHeld"], seen["WaitStarted"]) > 1, seen
 
 
 def _kinds(records: list[HistoryAppended]) -> Counter[str]:
