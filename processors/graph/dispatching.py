@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.definition import AwaitedEvent, Node, Wait
-from headwater.processors.graph.draft import Draft, planned, text_of
+from headwater.processors.graph.draft import Draft, text_of
+from headwater.processors.graph.joining import may_fail
 from headwater.processors.graph.outcomes import decide_dispatch, decide_next_attempt
 from headwater.processors.graph.planning import (
     EXPRESSION_ERROR,
@@ -72,20 +73,25 @@ def dispatch(draft: Draft) -> Ended | None:
         return None
     tasks: list[TaskDispatch] = []
     ended: Ended | None = None
-    mark = draft.mark()
+    plans = len(draft.plans)
     if run.may_dispatch_tasks:
         ended = _begin_nodes(draft, tasks)
     if ended is None and run.may_dispatch_jobs:
         ended = _begin_jobs(draft, tasks)
     fails = ended is not None and ended.failure is not None
-    if fails and ended and not draft.graph.error_tiers(ended.token.node):
+    if fails and ended and not _survives(draft, ended.token):
         # The run fails: its other tasks must not begin.
         tasks.clear()
-        draft.drop_decisions(mark, DispatchToken)
+        draft.drop_decisions(plans, DispatchToken)
     if tasks:
         draft.emit(TasksDispatched(tuple(tasks)))
     draft.ended_nodes += ended is not None
     return ended
+
+
+def _survives(draft: Draft, token: LiveToken) -> bool:
+    """Whether the run may continue after the node of a token has failed."""
+    return bool(draft.graph.error_tiers(token.node)) or may_fail(draft, token)
 
 
 def _begin_nodes(draft: Draft, tasks: list[TaskDispatch]) -> Ended | None:
@@ -122,14 +128,15 @@ def _begin_jobs(draft: Draft, tasks: list[TaskDispatch]) -> Ended | None:
 
 def _begin_node(draft: Draft, token: LiveToken, tasks: list[TaskDispatch]) -> Ended | None:
     """Begin the node of a token: add its task to `tasks`, or let it wait."""
-    node, mark, ended = draft.graph.node(token.node), draft.mark(), None
-    child = child_id(draft.run, token.number) if node.subworkflow else ""
-    plan = decide_dispatch(draft.graph, planned(token), draft.scope(token), child)
+    graph, number, ended = draft.graph, token.number, None
+    node, plans = graph.node(token.node), len(draft.plans)
+    child = child_id(draft.run, number) if node.subworkflow else ""
+    plan = decide_dispatch(graph, str(number), token.node, draft.scope(token), child)
     for decision in draft.execute(plan):
         match decision:
             case DispatchToken():
                 text, attempt = _input(draft, decision.input), token.attempts + 1
-                tasks.append(TaskDispatch(token.number, attempt, text, _job(draft, token)))
+                tasks.append(TaskDispatch(number, attempt, text, _job(draft, token)))
             case MarkWaitingForSubworkflow():
                 ended = _begin_child(draft, token, decision)
             case MarkWaiting():
@@ -139,7 +146,7 @@ def _begin_node(draft: Draft, token: LiveToken, tasks: list[TaskDispatch]) -> En
             case _:
                 raise AssertionError(decision)
     if ended is not None and ended.failure is not None:
-        draft.drop_decisions(mark)
+        draft.drop_decisions(plans)
     return ended
 
 
@@ -242,7 +249,7 @@ def dispatch_retries(draft: Draft, numbers: list[int]) -> None:
     """Dispatch the next attempts of tokens with a due retry."""
     tokens = [draft.run.tokens[number] for number in numbers]
     plans = [
-        decide_next_attempt(planned(token), node.task or "", token.attempts + 1)
+        decide_next_attempt(str(token.number), node.task or "", token.attempts + 1)
         for token in tokens
         if (node := draft.graph.node(token.node))
     ]

@@ -30,12 +30,15 @@ from headwater.processors.graph.planning import (
 )
 
 
-def decide_dispatch(graph: Graph, token: Token, scope: Scope, child: str) -> Planned:
+def decide_dispatch(
+    graph: Graph, token_id: str, node_ref: str, scope: Scope, child: str
+) -> Planned:
     """Decide how the node of a token begins.
 
     Args:
         graph: The compiled graph.
-        token: The token.
+        token_id: The token.
+        node_ref: Its node.
         scope: Values of its expressions.
         child: Id of the child, if the node starts a workflow.
 
@@ -43,36 +46,34 @@ def decide_dispatch(graph: Graph, token: Token, scope: Scope, child: str) -> Pla
         One decision: the dispatch of a task; a wait for a child, a time or an event; or a failure
             of the mapping.
     """
-    node = graph.node(token.node_ref)
+    node = graph.node(node_ref)
     if node.wait is not None or node.event is not None:
-        return Planned((MarkWaiting(token_id=token.id),), (_trace("dispatch.wait", token),))
-    traces = (Trace("decision.dispatch.map_input", token.id, token.node_ref),)
-    mapped = map_input(graph, token.node_ref, scope)
+        return Planned((MarkWaiting(token_id=token_id),))
+    mapped = map_input(graph, node_ref, scope)
     if isinstance(mapped, EvaluationProblem):
-        return failed(mapped.message, events=traces)
+        return failed(mapped.message)
     decision: Decision
     if node.subworkflow is None:
-        decision = DispatchToken(token_id=token.id, task=node.task or "", input=mapped)
+        decision = DispatchToken(token_id=token_id, task=node.task or "", input=mapped)
     else:
         decision = MarkWaitingForSubworkflow(
-            token_id=token.id,
+            token_id=token_id,
             subworkflow_run_id=child,
             workflow=node.subworkflow,
             input=mapped,
             timeout_ms=node.timeout_ms,
         )
-    return Planned((decision,), traces)
+    return Planned((decision,))
 
 
-def decide_next_attempt(token: Token, task: str, attempt: int) -> Planned:
+def decide_next_attempt(token_id: str, task: str, attempt: int) -> Planned:
     """Decide the next attempt of a task whose retry is due."""
-    decision = DispatchToken(token_id=token.id, task=task, attempt=attempt)
-    return Planned((decision,), (_trace("dispatch.retry", token, attempt=attempt),))
+    return Planned((DispatchToken(token_id=token_id, task=task, attempt=attempt),))
 
 
-def decide_result(token: Token) -> Planned:
+def decide_result(token_id: str) -> Planned:
     """Decide the end of a token whose task has its result."""
-    return Planned((CompleteToken(token_id=token.id),), (_trace("task.result", token),))
+    return Planned((CompleteToken(token_id=token_id),))
 
 
 def decide_failure(token: Token, name: str, *, timed_out: bool = False) -> Planned:

@@ -100,7 +100,7 @@ def decide_dispatch(  # noqa: PLR0913, named by the contract
     at_node = _token(token, read.ref)
     child = subworkflow_run_id or f"{run_id}-{at_node.id}"
     scope = _scope(context, items, branch, at_node)
-    return _plain(outcomes.decide_dispatch(graph, at_node, scope, child), run_id)
+    return _plain(outcomes.decide_dispatch(graph, at_node.id, read.ref, scope, child), run_id)
 
 
 def decide_synchronization(  # noqa: PLR0913, named by the contract

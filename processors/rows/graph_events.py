@@ -209,7 +209,7 @@ _DERIVERS: Final[Mapping[type, Callable[[Any], Iterable[Derived]]]] = {
 
 
 def row_of(context: EventContext, position: int, derived: Derived) -> Values:
-    """Return the columns of a workflow event, and `child_name` for whoever chooses the name."""
+    """Return the columns of a workflow event, and `child_name`, by which the name is chosen."""
     return context.values(
         sequence=context.sequence,
         position=position,

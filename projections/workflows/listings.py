@@ -15,15 +15,8 @@ from headwater.projections.postgres.statements import filled, template
 from headwater.projections.postgres.workflow_statements import selected
 from headwater.projections.workflows.answers import Page
 from headwater.schemas.answers import GRAPH_EVENTS, CurrentStep, InstanceFound, InstanceStatus
-from headwater.schemas.workflow_tables import (
-    EVENT,
-    GRAPH_EVENT,
-    INSTANCE,
-    LOG,
-    STEP,
-    TOKEN,
-    WorkflowTable,
-)
+from headwater.schemas.workflow_columns import WorkflowTable
+from headwater.schemas.workflow_tables import EVENT, GRAPH_EVENT, INSTANCE, LOG, STEP, TOKEN
 
 Order: TypeAlias = Literal["asc", "desc"]
 R = TypeVar("R", bound=msgspec.Struct)

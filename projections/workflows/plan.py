@@ -32,6 +32,7 @@ from headwater.projections.projector.projection import (
 )
 from headwater.projections.workflows.history import PROJECTION, HistoryRecord, read_history
 from headwater.schemas.topics import WORKFLOW_HISTORY
+from headwater.schemas.workflow_columns import WorkflowTable
 from headwater.schemas.workflow_tables import (
     EVENT,
     GRAPH_EVENT,
@@ -41,7 +42,6 @@ from headwater.schemas.workflow_tables import (
     STEP,
     TOKEN,
     WORKFLOW_TABLES,
-    WorkflowTable,
 )
 
 #: Columns with JSON text, which is stored unchanged or rejected.
