@@ -15,28 +15,26 @@ list of 10,000 items is converted once, even if an expression is evaluated for e
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from contextvars import ContextVar
-from enum import Enum
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from cel_expr_python import cel
-
-from headwater.processors.cel_ast import Node, read_tree, write_tree
-from headwater.processors.cel_cost import LOCAL, Cost, cost_of, cost_of_parts
-from headwater.processors.cel_functions import new_environment
+from headwater.processors.cel_ast import Node
+from headwater.processors.cel_cost import LOCAL, Cost, cost_of_parts
 from headwater.processors.cel_parts import (
     PartEvaluator,
     evaluations_of,
     has_parts,
-    names_in,
-    rewritten,
-    with_local,
     without_local,
 )
-from headwater.processors.cel_sources import clear_message, error_at_position, with_quoted_fields
+from headwater.processors.cel_programs import (
+    ExpressionInvalid,
+    Names,
+    Program,
+    Programs,
+    ResultKind,
+)
 from headwater.processors.cel_values import (
     CelValue,
     NeedsLibrary,
@@ -57,9 +55,6 @@ from headwater.processors.evaluations import (
     SharedValues,
 )
 
-#: How the library reports that a field or an element does not exist.
-_MISSING: Final = re.compile(r"NOT_FOUND: Key not found in map|UNKNOWN: Index error: index=")
-
 #: The longest expression: a page. The library by itself would accept 100,000 characters.
 SOURCE_MAX: Final = 10_000
 #: The longest list for `map` and `filter`. They copy their input for every item: a list of 10,000
@@ -70,75 +65,20 @@ _COPIES: Final = re.compile(r"\.\s*(?:map|filter)\s*\(")
 _PATH: Final = re.compile(r"(?<![\w.])\.?([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 #: An expression that is only a name, or fields of it.
 _FIELD: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-#: Macros that are changed in the tree of an expression: see `cel_parts`.
-_REWRITTEN: Final = re.compile(r"\b(?:has|all|exists|exists_one|map|filter)\s*\(")
 #: Doubles a text with every use, and is not needed in conditions.
 _BINDS: Final = re.compile(r"\bcel\s*\.\s*bind\b")
 
-#: Message of an evaluation that exceeds the memory of the process or its limit.
-NO_MEMORY: Final = "expected an evaluation in the memory that there is for it, it needs more"
+#: Part of the message of an evaluation with too many iterations.
+_EXCEEDED: Final = "budget exceeded"
 _ABSENT: Final = object()
+#: Result of an evaluation that is left to the evaluator's process.
+_TOO_COSTLY: Final = object()
 NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 #: Words that cannot be local names: the reserved words of CEL, and LOCAL.
 WORDS: Final = frozenset(
     "as break const continue else false for function if import in let loop namespace null package "
     f"return true var void while {LOCAL}".split()
 )
-
-
-class ResultKind(Enum):
-    """Kind of an expression's result."""
-
-    TEXT = "a text"
-    CONDITION = "true or false"
-    JSON = "a JSON value"
-    #: The value itself, where JSON is its text.
-    VALUE = "a value of JSON"
-
-
-_PLAIN_KINDS: Final = (ResultKind.VALUE, ResultKind.JSON)
-#: Beginning of the name of the type of `input.?a`.
-_OPTIONAL: Final = "optional_type"
-_TYPES: Final = {ResultKind.TEXT: cel.Type.STRING, ResultKind.CONDITION: cel.Type.BOOL}
-
-
-class ExpressionInvalid(ValueError):
-    """An expression that cannot be compiled; the message has the position and the reason."""
-
-
-class _LocalValues:
-    """Values of an expression's local names, and the name that was read last."""
-
-    def __init__(self, values: Mapping[str, CelValue]) -> None:
-        self.values = values
-        self.last_read = ""
-
-
-_local_values: ContextVar[_LocalValues] = ContextVar("local_values")
-
-
-def _local_value(name: str) -> object:
-    current = _local_values.get()
-    if name not in current.values:
-        raise LookupError(f"undeclared variable {name}: it is known within its fork alone")
-    current.last_read = name
-    return current.values[name].value
-
-
-def _with_name(message: str, local: _LocalValues) -> str:
-    """Return a message of the library with the name of a value instead of the function's name."""
-    return clear_message(message).replace(f"Python function '{_local_value}'", local.last_read)
-
-
-class Names:
-    """Names of shared values that expressions may use."""
-
-    def __init__(self, *shared: str) -> None:
-        self.shared = frozenset(shared)
-        overload = cel.Overload(
-            id=LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=_local_value
-        )
-        self.env = new_environment(shared, [cel.FunctionDecl(LOCAL, [overload])])
 
 
 #: The names in rules for deliveries.
@@ -168,9 +108,25 @@ class ExpressionValues:
     def activation(self) -> Any:  # noqa: ANN401, of the library
         """The library's form of the values."""
         converted = self.converted
-        return self.names.env.Activation(
+        return self.names.plain.Activation(
             {} if isinstance(converted, EvaluationProblem) else converted.value
         )
+
+
+class _Data(NamedTuple):
+    """What an expression is evaluated over.
+
+    Attributes:
+        facts: The shared values.
+        local: The values of local names.
+        shared: The shared values for the library.
+        own: The values of the local names that the expression uses, for the library.
+    """
+
+    facts: ExpressionValues
+    local: Mapping[str, Any]
+    shared: CelValue
+    own: Mapping[str, CelValue]
 
 
 class Expression:
@@ -207,36 +163,11 @@ class Expression:
         self.names, self.local = names, tuple(local)
         self._local_names = [name for name in local if name in self.roots]
         self._field = _field(source, names.shared.union(local))
-        self._costs: dict[tuple[int, int, bool], Cost] = {}
-        self._parts: dict[tuple[Node, tuple[str, ...]], tuple[cel.Expression, set[str]]] = {}
         self._spells_nul = spells_nul(source)
         self._paths = _copied(source, paths, names.shared.union(local))
-        bindings = [f'cel.bind({name},{LOCAL}("{name}"),' for name in self._local_names]
-        prefix = "".join(bindings)
-        # The closing parentheses are on a line of their own if the expression may end in a comment.
-        suffix = ("\n" if bindings and "//" in source else "") + ")" * len(bindings)
-        self._compiled = self._compile(prefix, source, suffix)
-        actual = self._compiled.return_type()
-        if result_kind in _PLAIN_KINDS and actual.name().startswith(_OPTIONAL):
-            # An empty optional value is null, as a missing field is.
-            self._compiled = self._compile(f"{prefix}(", source, f"\n).orValue(dyn(null)){suffix}")
-            actual = cel.Type.DYN
-        expected = _TYPES.get(result_kind, actual)
-        if actual not in (expected, cel.Type.DYN):
-            raise ExpressionInvalid(
-                f"expected an expression that gives {result_kind.value}, "
-                f"found {actual.name().lower()}"
-            )
-
-    def _compile(self, prefix: str, source: str, suffix: str) -> cel.Expression:
-        try:
-            return self.names.env.compile(f"{prefix}{source}{suffix}")
-        except RuntimeError as error:
-            problem = error_at_position(str(error), len(prefix))
-        quoted = with_quoted_fields(source)
-        if quoted == source:
-            raise ExpressionInvalid(problem)
-        return self._compile(prefix, quoted, suffix)
+        self._programs = Programs(source, result_kind, names, self._local_names)
+        #: Whether the library's own environment failed where the full one had a result.
+        self._needs_full = False
 
     def evaluate(
         self,
@@ -258,51 +189,93 @@ class Expression:
             read = self._read(facts, local)
             if read is not _ABSENT:
                 return read
+        own = _all_converted({name: local[name] for name in self._local_names if name in local})
         shared = facts.converted
         if isinstance(shared, EvaluationProblem):
             return shared
-        own = _all_converted({name: local[name] for name in self._local_names if name in local})
         if isinstance(own, EvaluationProblem):
             return own
-        if evaluations is not None and not evaluations.admits(self._cost(shared, own)):
-            return evaluations.run(self._task(own), facts.shared)
-        too_long = self._too_long_to_copy(facts.values, local) if self._paths else None
-        value = too_long or self._evaluate(self._program, facts, own)
+        data = _Data(facts, local, shared, own)
+        value = self._evaluate_whole(data, evaluations)
         if isinstance(value, EvaluationProblem) and value.missing and has_parts(self._tree):
-            cost = self._cost(shared, own, in_parts=True)
-            if evaluations is not None and not evaluations.admits(cost):
-                return evaluations.run(self._task(own), facts.shared)
-            value = self._evaluate_parts(facts, local)
+            value = self._evaluate_parts(data, evaluations)
+        if value is _TOO_COSTLY and evaluations is not None:
+            return evaluations.run(self._task(own), facts.shared)
         return value if isinstance(value, EvaluationProblem) else self._result(value)
 
-    def _evaluate_parts(
-        self, facts: ExpressionValues, local: Mapping[str, Any]
-    ) -> Any | EvaluationProblem:  # noqa: ANN401
-        """Evaluate an expression in which a field is missing, so that its other parts are kept."""
+    def _evaluate_whole(self, data: "_Data", evaluations: Evaluations | None) -> Any:  # noqa: ANN401
+        """Return the value, a problem, or _TOO_COSTLY."""
+        value: Any = None
+        for program in self._to_try(data):
+            if evaluations is not None and not evaluations.admits(self._cost(program, data)):
+                return _TOO_COSTLY
+            too_long = (
+                self._too_long_to_copy(data.facts.values, data.local) if self._paths else None
+            )
+            value = too_long or self._evaluate(program, data.facts, data.own)
+            if not isinstance(value, EvaluationProblem):
+                self._needs_full = self._needs_full or program is not self._programs.plain
+                break
+            if too_long is not None or _EXCEEDED in value.message:
+                break
+        return value
+
+    def _to_try(self, data: "_Data") -> Iterator[Program]:
+        """Yield the programs to evaluate until one of them has a result."""
+        programs = self._programs
+        plain = None if self._needs_full else programs.plain
+        if plain is None or programs.goes_over_objects(data.local, data.facts.values):
+            yield programs.full
+            return
+        yield plain
+        if programs.extended:
+            yield programs.full
+
+    def _evaluate_parts(self, data: "_Data", evaluations: Evaluations | None) -> Any:  # noqa: ANN401
+        """Evaluate an expression in which a field is missing, so that its other parts are kept.
+
+        Returns:
+            The value, a problem, or _TOO_COSTLY.
+        """
 
         def evaluate(node: Node, values: Mapping[str, Any]) -> Any | EvaluationProblem:  # noqa: ANN401
-            program, used = self._part(node, tuple(values))
+            program, used = self._programs.part(node, tuple(values))
             own = _all_converted({name: values[name] for name in used if name in values})
             if isinstance(own, EvaluationProblem):
                 return own
-            return self._evaluate(program, facts, own)
+            return self._evaluate(program, data.facts, own)
 
-        own = {name: local[name] for name in self._local_names if name in local}
-        return PartEvaluator(evaluate).evaluate(without_local(self._tree), own)
+        tree = without_local(self._programs.full.tree)
+        cost = self._cost(self._programs.full, data, tree)
+        if evaluations is not None and not evaluations.admits(cost):
+            return _TOO_COSTLY
+        local = {name: data.local[name] for name in data.own}
+        return PartEvaluator(evaluate).evaluate(tree, local)
 
-    def _part(self, node: Node, names: tuple[str, ...]) -> tuple[cel.Expression, set[str]]:
-        """Return a part of the expression, compiled once, and the local names that it uses."""
-        part = self._parts.get((node, names))
-        if part is None:
-            used = names_in(node).intersection([*names, *self._local_names])
-            program = self.names.env.deserialize(write_tree(with_local(node, sorted(used))))
-            part = self._parts[node, names] = program, used
-        return part
+    def _evaluate(
+        self, program: Program, facts: ExpressionValues, own: Mapping[str, CelValue]
+    ) -> Any | EvaluationProblem:  # noqa: ANN401
+        value = program.evaluate(facts.activation, own)
+        had_nul = isinstance(facts.converted, CelValue) and facts.converted.had_nul
+        if isinstance(value, EvaluationProblem) or not (
+            had_nul or any(converted.had_nul for converted in own.values())
+        ):
+            return value
+        if self._spells_nul:
+            return EvaluationProblem(
+                "expected an expression that names no NUL, or values without that"
+            )
+        return restore_nul(value)
 
     def _task(self, own: Mapping[str, CelValue]) -> ExpressionTask:
         values = b",".join(b'"%b":%b' % (name.encode(), own[name].text) for name in own)
         names, kind = tuple(sorted(self.names.shared)), self.result_kind.name
         return ExpressionTask(self.source, kind, names, self.local, b"{%b}" % values)
+
+    @property
+    def _tree(self) -> Node:
+        """A tree of the expression, in one of the environments."""
+        return (self._programs.plain or self._programs.full).tree
 
     @cached_property
     def _literal(self) -> Node | None:
@@ -331,63 +304,14 @@ class Expression:
             value = value[field]
         return value
 
-    def _cost(
-        self, shared: CelValue, own: Mapping[str, CelValue], *, in_parts: bool = False
-    ) -> Cost:
-        """Return the bound of an evaluation, computed once for all data of about the same size."""
-        size, items = len(shared.text), shared.items
-        for value in own.values():
+    def _cost(self, program: Program, data: "_Data", parts: Node | None = None) -> Cost:
+        """Return the bound of an evaluation, of the whole expression or in parts."""
+        size, items = len(data.shared.text), data.shared.items
+        for value in data.own.values():
             size += len(value.text)
             items += value.items
-        key = (size.bit_length(), items.bit_length(), in_parts)
-        cost = self._costs.get(key)
-        if cost is None:
-            plain = self.result_kind in _PLAIN_KINDS
-            cost = cost_of(self._tree, 1 << key[0], 1 << key[1], plain=plain)
-            if in_parts:
-                times = evaluations_of(without_local(self._tree), 1 << key[1])
-                cost = cost_of_parts(cost, 1 << key[0], times)
-            self._costs[key] = cost
-        return cost
-
-    @cached_property
-    def _tree(self) -> Node:
-        tree = read_tree(self._compiled.serialize())
-        return rewritten(tree) if _REWRITTEN.search(self.source) else tree
-
-    @cached_property
-    def _program(self) -> cel.Expression:
-        if not _REWRITTEN.search(self.source):
-            return self._compiled
-        return self.names.env.deserialize(write_tree(self._tree))
-
-    def _evaluate(
-        self, program: cel.Expression, facts: ExpressionValues, values: Mapping[str, CelValue]
-    ) -> Any | EvaluationProblem:  # noqa: ANN401
-        """Return the library's result."""
-        local = _LocalValues(values)
-        token = _local_values.set(local)
-        try:
-            result = program.eval(facts.activation)
-            if result.type() == cel.Type.ERROR:
-                message = _with_name(str(result.value()), local)
-                return EvaluationProblem(message, missing=_MISSING.match(message) is not None)
-            value = result.plain_value()
-            had_nul = isinstance(facts.converted, CelValue) and facts.converted.had_nul
-            if not (had_nul or any(converted.had_nul for converted in values.values())):
-                return value
-            if self._spells_nul:
-                return EvaluationProblem(
-                    "expected an expression that names no NUL, or values without that"
-                )
-            return restore_nul(value)
-        # The library has no error classes of its own.
-        except (RuntimeError, ValueError, TypeError, OverflowError, SystemError) as error:
-            return EvaluationProblem(_with_name(str(error), local))
-        except MemoryError:
-            return EvaluationProblem(NO_MEMORY)
-        finally:
-            _local_values.reset(token)
+        cost = program.cost(size, items, plain=self.result_kind.plain)
+        return cost if parts is None else cost_of_parts(cost, size, evaluations_of(parts, items))
 
     def _result(self, value: Any) -> Any | EvaluationProblem:  # noqa: ANN401
         if self.result_kind is ResultKind.JSON:
