@@ -7,7 +7,7 @@ goes over objects. So the full one is used where the other fails, and costs othe
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
 from enum import Enum
 from functools import cached_property
@@ -104,7 +104,8 @@ class Program:
 
     def __init__(self, compiled: cel.Expression, tree: Node | None = None) -> None:
         self._compiled = compiled
-        self._costs: dict[tuple[int, int], Cost] = {}
+        #: By the magnitude of the size and of the number of items of the data.
+        self.costs: dict[tuple[int, int], Cost] = {}
         if tree is not None:
             self.tree = tree
 
@@ -114,11 +115,9 @@ class Program:
         return read_tree(self._compiled.serialize())
 
     def cost(self, size: int, items: int, *, plain: bool) -> Cost:
-        """Return the bound of an evaluation, computed once for all data of about the same size."""
+        """Compute the bound of an evaluation for all data of about the same size."""
         key = (size.bit_length(), items.bit_length())
-        cost = self._costs.get(key)
-        if cost is None:
-            cost = self._costs[key] = cost_of(self.tree, 1 << key[0], 1 << key[1], plain=plain)
+        cost = self.costs[key] = cost_of(self.tree, 1 << key[0], 1 << key[1], plain=plain)
         return cost
 
     def evaluate(
@@ -179,6 +178,8 @@ class Programs:
             self.full  # noqa: B018, raises if it does not compile there, either
         #: Whether the full environment alone can have a result.
         self.extended = _EXTENDED.search(source) is not None
+        #: Whether it has macros, and is compiled in the library's own environment.
+        self.iterates = self.plain is not None and _MACROS.search(source) is not None
 
     @cached_property
     def full(self) -> Program:
@@ -204,18 +205,23 @@ class Programs:
             part = self._parts[node, names] = program, used
         return part
 
-    def goes_over_objects(self, *values: Mapping[str, Any]) -> bool:
+    def goes_over_objects(self, local: Mapping[str, Any], shared: Mapping[str, Any]) -> bool:
         """Return whether a macro may iterate over an object.
 
         Args:
-            values: The values of local names, then of shared names.
+            local: The values of local names.
+            shared: The values of shared names.
         """
-        ranges = self._ranges
-        return ranges is None or any(_is_object(path, values) for path in ranges)
+        if self._ranges is None:
+            return True
+        for path in self._ranges:  # noqa: SIM110, in every evaluation of a macro
+            if _is_object(path, local, shared):
+                return True
+        return False
 
     @cached_property
     def _ranges(self) -> Collection[tuple[str, ...]] | None:
-        if self.plain is None or not _MACROS.search(self._source):
+        if self.plain is None:
             return ()
         return ranges_of(self.plain.tree, self._names.shared.union(self._local))
 
@@ -250,9 +256,11 @@ class Programs:
         return self._compiled_text(env, quoted, before, after)
 
 
-def _is_object(path: Iterable[str], values: Sequence[Mapping[str, Any]]) -> bool:
-    root, *fields = path
-    value: Any = next((known[root] for known in values if root in known), None)
-    for field in fields:
-        value = value.get(field) if isinstance(value, Mapping) else None
-    return isinstance(value, Mapping)
+def _is_object(path: tuple[str, ...], local: Mapping[str, Any], shared: Mapping[str, Any]) -> bool:
+    root = path[0]
+    value: Any = local[root] if root in local else shared.get(root)
+    for field in path[1:]:
+        if not isinstance(value, dict):
+            return False
+        value = value.get(field)
+    return isinstance(value, dict)

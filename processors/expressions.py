@@ -15,7 +15,7 @@ list of 10,000 items is converted once, even if an expression is evaluated for e
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -71,6 +71,7 @@ _BINDS: Final = re.compile(r"\bcel\s*\.\s*bind\b")
 #: Part of the message of an evaluation with too many iterations.
 _EXCEEDED: Final = "budget exceeded"
 _ABSENT: Final = object()
+_NONE: Final[Mapping[str, CelValue]] = MappingProxyType({})
 #: Result of an evaluation that is left to the evaluator's process.
 _TOO_COSTLY: Final = object()
 NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -113,20 +114,26 @@ class ExpressionValues:
         )
 
 
-class _Data(NamedTuple):
-    """What an expression is evaluated over.
+class _Failed(NamedTuple):
+    """An evaluation without a result, to be repeated in another way.
 
     Attributes:
         facts: The shared values.
         local: The values of local names.
         shared: The shared values for the library.
         own: The values of the local names that the expression uses, for the library.
+        evaluations: Remaining evaluation budget; None for no limit.
     """
 
     facts: ExpressionValues
     local: Mapping[str, Any]
     shared: CelValue
     own: Mapping[str, CelValue]
+    evaluations: Evaluations | None
+
+    def admits(self, cost: Cost) -> bool:
+        """Return whether another evaluation is done in this process."""
+        return self.evaluations is None or self.evaluations.admits(cost)
 
 
 class Expression:
@@ -166,10 +173,11 @@ class Expression:
         self._spells_nul = spells_nul(source)
         self._paths = _copied(source, paths, names.shared.union(local))
         self._programs = Programs(source, result_kind, names, self._local_names)
-        #: Whether the library's own environment failed where the full one had a result.
-        self._needs_full = False
+        self._iterates = self._programs.iterates
+        #: That of the full environment if only that had a result the last time.
+        self._usual = self._programs.plain or self._programs.full
 
-    def evaluate(
+    def evaluate(  # noqa: PLR0911, one per way to a result
         self,
         facts: ExpressionValues,
         local: Mapping[str, Any] = NO_VALUES,
@@ -189,77 +197,68 @@ class Expression:
             read = self._read(facts, local)
             if read is not _ABSENT:
                 return read
-        own = _all_converted({name: local[name] for name in self._local_names if name in local})
         shared = facts.converted
         if isinstance(shared, EvaluationProblem):
             return shared
+        own = self._converted_names(local) if self._local_names else _NONE
         if isinstance(own, EvaluationProblem):
             return own
-        data = _Data(facts, local, shared, own)
-        value = self._evaluate_whole(data, evaluations)
-        if isinstance(value, EvaluationProblem) and value.missing and has_parts(self._tree):
-            value = self._evaluate_parts(data, evaluations)
-        if value is _TOO_COSTLY and evaluations is not None:
+        program = self._usual
+        if self._iterates and self._programs.goes_over_objects(local, facts.values):
+            program = self._programs.full
+        if evaluations is not None and not evaluations.admits(self._cost(program, shared, own)):
             return evaluations.run(self._task(own), facts.shared)
+        if self._paths and (problem := self._too_long_to_copy(facts.values, local)):
+            return problem
+        value = self._evaluate(program, facts, shared, own)
+        if isinstance(value, EvaluationProblem):
+            failed = _Failed(facts, local, shared, own, evaluations)
+            value = self._evaluate_again(value, program, failed)
+            if value is _TOO_COSTLY and evaluations is not None:
+                return evaluations.run(self._task(own), facts.shared)
         return value if isinstance(value, EvaluationProblem) else self._result(value)
 
-    def _evaluate_whole(self, data: "_Data", evaluations: Evaluations | None) -> Any:  # noqa: ANN401
-        """Return the value, a problem, or _TOO_COSTLY."""
-        value: Any = None
-        for program in self._to_try(data):
-            if evaluations is not None and not evaluations.admits(self._cost(program, data)):
-                return _TOO_COSTLY
-            too_long = (
-                self._too_long_to_copy(data.facts.values, data.local) if self._paths else None
-            )
-            value = too_long or self._evaluate(program, data.facts, data.own)
-            if not isinstance(value, EvaluationProblem):
-                self._needs_full = self._needs_full or program is not self._programs.plain
-                break
-            if too_long is not None or _EXCEEDED in value.message:
-                break
-        return value
-
-    def _to_try(self, data: "_Data") -> Iterator[Program]:
-        """Yield the programs to evaluate until one of them has a result."""
-        programs = self._programs
-        plain = None if self._needs_full else programs.plain
-        if plain is None or programs.goes_over_objects(data.local, data.facts.values):
-            yield programs.full
-            return
-        yield plain
-        if programs.extended:
-            yield programs.full
-
-    def _evaluate_parts(self, data: "_Data", evaluations: Evaluations | None) -> Any:  # noqa: ANN401
-        """Evaluate an expression in which a field is missing, so that its other parts are kept.
+    def _evaluate_again(self, value: EvaluationProblem, program: Program, failed: _Failed) -> Any:  # noqa: ANN401
+        """Evaluate in the full environment, and in parts if a field is missing.
 
         Returns:
             The value, a problem, or _TOO_COSTLY.
         """
+        programs, facts = self._programs, failed.facts
+        if program is programs.plain and programs.extended and _EXCEEDED not in value.message:
+            if not failed.admits(self._cost(programs.full, failed.shared, failed.own)):
+                return _TOO_COSTLY
+            value = self._evaluate(programs.full, facts, failed.shared, failed.own)
+            if not isinstance(value, EvaluationProblem):
+                self._usual = programs.full
+                return value
+        if not (value.missing and has_parts(program.tree)):
+            return value
+        tree = without_local(programs.full.tree)
+        if not failed.admits(self._cost(programs.full, failed.shared, failed.own, tree)):
+            return _TOO_COSTLY
 
         def evaluate(node: Node, values: Mapping[str, Any]) -> Any | EvaluationProblem:  # noqa: ANN401
-            program, used = self._programs.part(node, tuple(values))
+            part, used = programs.part(node, tuple(values))
             own = _all_converted({name: values[name] for name in used if name in values})
             if isinstance(own, EvaluationProblem):
                 return own
-            return self._evaluate(program, data.facts, own)
+            return self._evaluate(part, facts, failed.shared, own)
 
-        tree = without_local(self._programs.full.tree)
-        cost = self._cost(self._programs.full, data, tree)
-        if evaluations is not None and not evaluations.admits(cost):
-            return _TOO_COSTLY
-        local = {name: data.local[name] for name in data.own}
+        local = {name: failed.local[name] for name in failed.own}
         return PartEvaluator(evaluate).evaluate(tree, local)
 
     def _evaluate(
-        self, program: Program, facts: ExpressionValues, own: Mapping[str, CelValue]
+        self,
+        program: Program,
+        facts: ExpressionValues,
+        shared: CelValue,
+        own: Mapping[str, CelValue],
     ) -> Any | EvaluationProblem:  # noqa: ANN401
         value = program.evaluate(facts.activation, own)
-        had_nul = isinstance(facts.converted, CelValue) and facts.converted.had_nul
-        if isinstance(value, EvaluationProblem) or not (
-            had_nul or any(converted.had_nul for converted in own.values())
-        ):
+        if not (shared.had_nul or (own and any(name.had_nul for name in own.values()))):
+            return value
+        if isinstance(value, EvaluationProblem):
             return value
         if self._spells_nul:
             return EvaluationProblem(
@@ -267,20 +266,18 @@ class Expression:
             )
         return restore_nul(value)
 
+    def _converted_names(self, local: Mapping[str, Any]) -> dict[str, CelValue] | EvaluationProblem:
+        return _all_converted({name: local[name] for name in self._local_names if name in local})
+
     def _task(self, own: Mapping[str, CelValue]) -> ExpressionTask:
         values = b",".join(b'"%b":%b' % (name.encode(), own[name].text) for name in own)
         names, kind = tuple(sorted(self.names.shared)), self.result_kind.name
         return ExpressionTask(self.source, kind, names, self.local, b"{%b}" % values)
 
-    @property
-    def _tree(self) -> Node:
-        """A tree of the expression, in one of the environments."""
-        return (self._programs.plain or self._programs.full).tree
-
     @cached_property
     def _literal(self) -> Node | None:
         """The literal of a list or map, if the expression is one that contains only fields."""
-        return literal_of(self._tree) if self.source.lstrip()[:1] in ("{", "[") else None
+        return literal_of(self._usual.tree) if self.source.lstrip()[:1] in ("{", "[") else None
 
     def _read(self, facts: ExpressionValues, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Return what the library would return for existing fields, or _ABSENT."""
@@ -304,13 +301,21 @@ class Expression:
             value = value[field]
         return value
 
-    def _cost(self, program: Program, data: "_Data", parts: Node | None = None) -> Cost:
+    def _cost(
+        self,
+        program: Program,
+        shared: CelValue,
+        own: Mapping[str, CelValue],
+        parts: Node | None = None,
+    ) -> Cost:
         """Return the bound of an evaluation, of the whole expression or in parts."""
-        size, items = len(data.shared.text), data.shared.items
-        for value in data.own.values():
+        size, items = len(shared.text), shared.items
+        for value in own.values():
             size += len(value.text)
             items += value.items
-        cost = program.cost(size, items, plain=self.result_kind.plain)
+        cost = program.costs.get((size.bit_length(), items.bit_length()))
+        if cost is None:
+            cost = program.cost(size, items, plain=self.result_kind.plain)
         return cost if parts is None else cost_of_parts(cost, size, evaluations_of(parts, items))
 
     def _result(self, value: Any) -> Any | EvaluationProblem:  # noqa: ANN401
