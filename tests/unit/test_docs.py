@@ -15,15 +15,19 @@ run all of them. What another engine would run is marked with its name.
 import asyncio
 import inspect
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from headwater import Workflow, WorkflowTest
+from headwater.gateway.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = (
@@ -38,6 +42,7 @@ GRAPHS = [document for document in DOCUMENTS if document.startswith("docs/graphs
 BLOCK = re.compile(r"^```python ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DEFINITION = re.compile(r"^```json ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PICTURE = re.compile(r"^<!-- (\S+\.mmd) -->\n```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Marks of what is not run here: it needs a service, or is written for another engine.
 NOT_RUN = {"service", "langgraph"}
 #: Marks of JSON that is no definition of ours: Amazon States Language, bodies of requests.
@@ -140,6 +145,43 @@ def test_the_documents_have_examples_of_every_workflow_that_is_expected() -> Non
         )
     }
     assert ENDS.keys() <= result
+
+
+def commands_of(document: str) -> list[list[str]]:
+    """The words of every command that a page shows at a terminal."""
+    text = (ROOT / document).read_text("utf-8").replace("\\\n", " ")
+    lines = [line for script in SHELL.findall(text) for line in script.splitlines()]
+    return [
+        shlex.split(line.partition(" > ")[0])[1:] for line in lines if line.startswith("headwater ")
+    ]
+
+
+@pytest.mark.parametrize("document", GRAPHS)
+def test_commands_of_a_page_are_accepted(
+    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "review.json").write_text("{}", "utf-8")
+    for group, name, *arguments in commands_of(document):
+        context = click.Context(cli, info_name="headwater")
+        command = cli.commands[group]
+        if isinstance(command, click.Group):
+            command.commands[name].make_context(name, arguments, parent=context)
+        else:
+            command.make_context(group, [name, *arguments], parent=context)
+
+
+@pytest.mark.parametrize("document", GRAPHS)
+def test_definitions_of_a_page_have_no_warnings(document: str, tmp_path: Path) -> None:
+    files = []
+    for name, block in DEFINITION.findall((ROOT / document).read_text("utf-8")):
+        if name not in NOT_OURS:
+            files.append(tmp_path / name)
+            files[-1].write_text(block, "utf-8")
+    if files:
+        answer = CliRunner().invoke(cli, ["graph", "validate", *map(str, files)])
+        assert answer.exit_code == 0, answer.output
+        assert "warning" not in answer.output.lower()
 
 
 @pytest.mark.parametrize("document", GRAPHS)
