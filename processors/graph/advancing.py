@@ -163,8 +163,6 @@ def fail_node(
 
     Without any that matches, its branch fails if a join tolerates that, else the run.
 
-    Without one that matches, its branch ends if a join of its fork tolerates that.
-
     Args:
         draft: Draft of the run.
         token: The token.

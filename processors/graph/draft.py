@@ -140,6 +140,7 @@ class Draft:
         """Discard the events after a mark, and the decisions; how they were reached is kept."""
         kept = self.events[: mark.events]
         self.events.clear()
+        self.failed_joins = [join for join in self.failed_joins if join.events <= mark.events]
         self.drop_decisions(mark.plans)
         self.plans[:] = [(min(before, mark.events), planned) for before, planned in self.plans]
         self._begin()

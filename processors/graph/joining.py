@@ -41,6 +41,7 @@ from headwater.processors.graph.planning import (
     Decision,
     FailWorkflow,
     Fork,
+    MarkWaiting,
     Planned,
     Taken,
     TokenParams,
@@ -250,21 +251,21 @@ def activate(draft: Draft, name: str, node: str) -> None:
         failed_branches=fork.failed,
         enclosing_output=outer,
     )
-    before, merges = draft.mark(), _merges(draft, waiting)
+    plans, merges = len(draft.plans), _merges(draft, waiting)
     decisions = draft.execute(decide())
     failure = _activation_failure(draft, decisions)
     if failure is not None:
         if not _follows_error(draft, fork, node, failure):
             fail(draft, failure)
         # The node where the branches meet fails, without their outputs.
-        draft.drop_decisions(before)
+        draft.drop_decisions(plans)
         decisions, merges = draft.execute(decide(merges=False)), ()
     numbers = tuple(token.number for token in waiting)
     # The applier merges the outputs, with the same result as the SetContext decisions.
     draft.emit(FanInActivated(name, node, numbers, merges, tuple(elsewhere)))
     _cancel(draft, members, ACTIVATED)
     errors = (token.failure for token in waiting if token.failure)
-    create_tokens(draft, _created(decisions), error=next(errors, None))
+    created = create_tokens(draft, _created(decisions), error=next(errors, None))
     draft.emit(ForkEnded(name))
     if failure is not None:
         draft.failed_joins += [
