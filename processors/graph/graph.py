@@ -5,8 +5,9 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from headwater.processors.cel_programs import ExpressionInvalid, ResultKind
 from headwater.processors.evaluations import Evaluations
-from headwater.processors.expressions import Expression, ExpressionInvalid, ResultKind
+from headwater.processors.expressions import Expression
 from headwater.processors.graph.context import BRANCH, ERROR, RESULT, SHARED, path_problem
 from headwater.processors.graph.context_schemas import defaults_of, without_required
 from headwater.processors.graph.definition import (
