@@ -10,7 +10,7 @@ types. So these declarations replace its own, and are only for the check.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import permutations
 from typing import Any, Final, TypeAlias
 
@@ -176,19 +176,29 @@ def _config() -> cel.EnvConfig:
     return cel.NewEnvConfigFromYaml(json.dumps(config))
 
 
-def new_environment(
-    variables: Iterable[str], functions: Iterable[cel.FunctionDecl] = ()
-) -> cel.Env:
-    """Return an environment with these variables of any type, and all functions of this module."""
+def plain_environment(variables: Iterable[str], functions: Sequence[cel.FunctionDecl]) -> cel.Env:
+    """Return the library's environment with these variables of any type."""
+    return cel.NewEnv(
+        variables=dict.fromkeys(variables, cel.Type.DYN),
+        extensions=_extensions(),
+        functions=functions,
+    )
+
+
+def full_environment(variables: Iterable[str], functions: Sequence[cel.FunctionDecl]) -> cel.Env:
+    """Return an environment with all functions and operators of this module, too."""
     own = [*functions, *_arithmetic(), *_rounding(), _keys()]
     return cel.NewEnv(
         config=_config(),
         variables=dict.fromkeys(variables, cel.Type.DYN),
-        extensions=[
-            ext_strings.ExtStrings(),
-            ext_bindings.ExtBindings(),
-            ext_math.ExtMath(),
-            ext_optional.ExtOptional(),
-            cel.CelExtension("headwater", own),
-        ],
+        extensions=[*_extensions(), cel.CelExtension("headwater", own)],
     )
+
+
+def _extensions() -> list[cel.CelExtensionBase]:
+    return [
+        ext_strings.ExtStrings(),
+        ext_bindings.ExtBindings(),
+        ext_math.ExtMath(),
+        ext_optional.ExtOptional(),
+    ]

@@ -9,7 +9,7 @@ its other parts. The library has one result for a whole expression, so lists, ob
 conditionals are evaluated here and everything within them by the library, piece by piece.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from headwater.processors.cel_ast import (
@@ -44,7 +44,7 @@ def rewritten(tree: Node) -> Node:
     """Return a tree with ordered iterations and tolerant `has`."""
     tree = with_children(tree, [rewritten(node) for node in children(tree)])
     match tree:
-        case Loop() if not isinstance(tree.iter_range, Items) or tree.iter_range.is_map:
+        case Loop() if not is_bind(tree):
             return tree._replace(iter_range=_ordered(tree.iter_range))
         case Select(test_only=True):
             return tree._replace(operand=_optional(tree.operand))
@@ -54,8 +54,8 @@ def rewritten(tree: Node) -> Node:
 
 def _ordered(iter_range: Node) -> Node:
     """Return the sorted keys of a range if it is a map, else the range."""
-    if isinstance(iter_range, Loop) and isinstance(iter_range.accu_init, Items):
-        return iter_range  # A list, of `map` or `filter`.
+    if _is_list(iter_range):
+        return iter_range
     value = Ident(_RANGE)
     is_map = Call("_==_", (Call("type", (value,)), Ident("map")))
     return bind(_RANGE, iter_range, Call(_CONDITIONAL, (is_map, Call(KEYS, (value,)), value)))
@@ -79,6 +79,53 @@ def _optional(node: Node) -> Node:
             return node
 
 
+def ranges_of(tree: Node, names: Collection[str]) -> set[tuple[str, ...]] | None:
+    """Return the paths of what macros iterate over, without lists that the expression constructs.
+
+    Args:
+        tree: The expression, not rewritten.
+        names: Names with values that are known before the evaluation.
+
+    Returns:
+        Paths of fields that begin with one of the names; None if there are other ranges.
+    """
+    paths: set[tuple[str, ...]] = set()
+    for node, bound in _nodes(tree, frozenset()):
+        if not isinstance(node, Loop) or is_bind(node) or _is_list(node.iter_range):
+            continue
+        path = _path(node.iter_range)
+        if not path or path[0] not in names or path[0] in bound:
+            return None
+        paths.add(path)
+    return paths
+
+
+def _nodes(node: Node, bound: frozenset[str]) -> Iterator[tuple[Node, frozenset[str]]]:
+    """Yield all nodes with the variables of the macros around them."""
+    yield node, bound
+    inner = bound | {node.iter_var} if isinstance(node, Loop) else bound
+    for child in children(node):
+        outside = isinstance(node, Loop) and child is node.iter_range
+        yield from _nodes(child, bound if outside else inner)
+
+
+def _path(node: Node) -> tuple[str, ...]:
+    """Return the names of a path of fields; empty if a node is none."""
+    if isinstance(node, Ident):
+        return (node.name,)
+    if isinstance(node, Select) and not node.test_only:
+        outer = _path(node.operand)
+        return (*outer, node.field) if outer else ()
+    return ()
+
+
+def _is_list(node: Node) -> bool:
+    """Return whether a node constructs a list: a literal, `map` or `filter`."""
+    if isinstance(node, Loop):
+        return isinstance(node.accu_init, Items) and not is_bind(node)
+    return isinstance(node, Items) and not node.is_map
+
+
 # -- missing parts
 
 
@@ -86,7 +133,7 @@ def has_parts(node: Node) -> bool:
     """Return whether a node contains a list or an object that it constructs."""
     if isinstance(node, Items):
         return bool(node.items) and not node.message
-    return (isinstance(node, Loop) and _collects(node)) or any(map(has_parts, children(node)))
+    return _is_list(node) or any(map(has_parts, children(node)))
 
 
 def evaluations_of(node: Node, items: float, times: float = 1) -> float:
@@ -143,10 +190,6 @@ class _Macro(NamedTuple):
     kind: str
     condition: Node | None
     value: Node | None = None
-
-
-def _collects(loop: Loop) -> bool:
-    return isinstance(loop.accu_init, Items) and not is_bind(loop)
 
 
 def _macro(loop: Loop) -> _Macro | None:

@@ -16,27 +16,25 @@ list of 10,000 items is converted once, even if an expression is evaluated for e
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from contextvars import ContextVar
-from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from cel_expr_python import cel
-
-from headwater.processors.cel_ast import Node, read_tree, write_tree
-from headwater.processors.cel_cost import LOCAL, Cost, cost_of, cost_of_parts
-from headwater.processors.cel_functions import new_environment
+from headwater.processors.cel_ast import Node
+from headwater.processors.cel_cost import LOCAL, Cost, cost_of_parts
 from headwater.processors.cel_parts import (
     PartEvaluator,
     evaluations_of,
     has_parts,
-    names_in,
-    rewritten,
-    with_local,
     without_local,
 )
-from headwater.processors.cel_sources import clear_message, error_at_position, with_quoted_fields
+from headwater.processors.cel_programs import (
+    ExpressionInvalid,
+    Names,
+    Program,
+    Programs,
+    ResultKind,
+)
 from headwater.processors.cel_values import (
     CelValue,
     NeedsLibrary,
@@ -57,9 +55,6 @@ from headwater.processors.evaluations import (
     SharedValues,
 )
 
-#: How the library reports that a field or an element does not exist.
-_MISSING: Final = re.compile(r"NOT_FOUND: Key not found in map|UNKNOWN: Index error: index=")
-
 #: The longest expression: a page. The library by itself would accept 100,000 characters.
 SOURCE_MAX: Final = 10_000
 #: The longest list for `map` and `filter`. They copy their input for every item: a list of 10,000
@@ -70,75 +65,21 @@ _COPIES: Final = re.compile(r"\.\s*(?:map|filter)\s*\(")
 _PATH: Final = re.compile(r"(?<![\w.])\.?([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 #: An expression that is only a name, or fields of it.
 _FIELD: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-#: Macros that are changed in the tree of an expression: see `cel_parts`.
-_REWRITTEN: Final = re.compile(r"\b(?:has|all|exists|exists_one|map|filter)\s*\(")
 #: Doubles a text with every use, and is not needed in conditions.
 _BINDS: Final = re.compile(r"\bcel\s*\.\s*bind\b")
 
-#: Message of an evaluation that exceeds the memory of the process or its limit.
-NO_MEMORY: Final = "expected an evaluation in the memory that there is for it, it needs more"
+#: Part of the message of an evaluation with too many iterations.
+_EXCEEDED: Final = "budget exceeded"
 _ABSENT: Final = object()
+_NONE: Final[Mapping[str, CelValue]] = MappingProxyType({})
+#: Result of an evaluation that is left to the evaluator's process.
+_TOO_COSTLY: Final = object()
 NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 #: Words that cannot be local names: the reserved words of CEL, and LOCAL.
 WORDS: Final = frozenset(
     "as break const continue else false for function if import in let loop namespace null package "
     f"return true var void while {LOCAL}".split()
 )
-
-
-class ResultKind(Enum):
-    """Kind of an expression's result."""
-
-    TEXT = "a text"
-    CONDITION = "true or false"
-    JSON = "a JSON value"
-    #: The value itself, where JSON is its text.
-    VALUE = "a value of JSON"
-
-
-_PLAIN_KINDS: Final = (ResultKind.VALUE, ResultKind.JSON)
-#: Beginning of the name of the type of `input.?a`.
-_OPTIONAL: Final = "optional_type"
-_TYPES: Final = {ResultKind.TEXT: cel.Type.STRING, ResultKind.CONDITION: cel.Type.BOOL}
-
-
-class ExpressionInvalid(ValueError):
-    """An expression that cannot be compiled; the message has the position and the reason."""
-
-
-class _LocalValues:
-    """Values of an expression's local names, and the name that was read last."""
-
-    def __init__(self, values: Mapping[str, CelValue]) -> None:
-        self.values = values
-        self.last_read = ""
-
-
-_local_values: ContextVar[_LocalValues] = ContextVar("local_values")
-
-
-def _local_value(name: str) -> object:
-    current = _local_values.get()
-    if name not in current.values:
-        raise LookupError(f"undeclared variable {name}: it is known within its fork alone")
-    current.last_read = name
-    return current.values[name].value
-
-
-def _with_name(message: str, local: _LocalValues) -> str:
-    """Return a message of the library with the name of a value instead of the function's name."""
-    return clear_message(message).replace(f"Python function '{_local_value}'", local.last_read)
-
-
-class Names:
-    """Names of shared values that expressions may use."""
-
-    def __init__(self, *shared: str) -> None:
-        self.shared = frozenset(shared)
-        overload = cel.Overload(
-            id=LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=_local_value
-        )
-        self.env = new_environment(shared, [cel.FunctionDecl(LOCAL, [overload])])
 
 
 #: The names in rules for deliveries.
@@ -168,9 +109,31 @@ class ExpressionValues:
     def activation(self) -> Any:  # noqa: ANN401, of the library
         """The library's form of the values."""
         converted = self.converted
-        return self.names.env.Activation(
+        return self.names.plain.Activation(
             {} if isinstance(converted, EvaluationProblem) else converted.value
         )
+
+
+class _Failed(NamedTuple):
+    """An evaluation without a result, to be repeated in another way.
+
+    Attributes:
+        facts: The shared values.
+        local: The values of local names.
+        shared: The shared values for the library.
+        own: The values of the local names that the expression uses, for the library.
+        evaluations: Remaining evaluation budget; None for no limit.
+    """
+
+    facts: ExpressionValues
+    local: Mapping[str, Any]
+    shared: CelValue
+    own: Mapping[str, CelValue]
+    evaluations: Evaluations | None
+
+    def admits(self, cost: Cost) -> bool:
+        """Return whether another evaluation is done in this process."""
+        return self.evaluations is None or self.evaluations.admits(cost)
 
 
 class Expression:
@@ -207,38 +170,14 @@ class Expression:
         self.names, self.local = names, tuple(local)
         self._local_names = [name for name in local if name in self.roots]
         self._field = _field(source, names.shared.union(local))
-        self._costs: dict[tuple[int, int, bool], Cost] = {}
-        self._parts: dict[tuple[Node, tuple[str, ...]], tuple[cel.Expression, set[str]]] = {}
         self._spells_nul = spells_nul(source)
         self._paths = _copied(source, paths, names.shared.union(local))
-        bindings = [f'cel.bind({name},{LOCAL}("{name}"),' for name in self._local_names]
-        prefix = "".join(bindings)
-        # The closing parentheses are on a line of their own if the expression may end in a comment.
-        suffix = ("\n" if bindings and "//" in source else "") + ")" * len(bindings)
-        self._compiled = self._compile(prefix, source, suffix)
-        actual = self._compiled.return_type()
-        if result_kind in _PLAIN_KINDS and actual.name().startswith(_OPTIONAL):
-            # An empty optional value is null, as a missing field is.
-            self._compiled = self._compile(f"{prefix}(", source, f"\n).orValue(dyn(null)){suffix}")
-            actual = cel.Type.DYN
-        expected = _TYPES.get(result_kind, actual)
-        if actual not in (expected, cel.Type.DYN):
-            raise ExpressionInvalid(
-                f"expected an expression that gives {result_kind.value}, "
-                f"found {actual.name().lower()}"
-            )
+        self._programs = Programs(source, result_kind, names, self._local_names)
+        self._iterates = self._programs.iterates
+        #: That of the full environment if only that had a result the last time.
+        self._usual = self._programs.plain or self._programs.full
 
-    def _compile(self, prefix: str, source: str, suffix: str) -> cel.Expression:
-        try:
-            return self.names.env.compile(f"{prefix}{source}{suffix}")
-        except RuntimeError as error:
-            problem = error_at_position(str(error), len(prefix))
-        quoted = with_quoted_fields(source)
-        if quoted == source:
-            raise ExpressionInvalid(problem)
-        return self._compile(prefix, quoted, suffix)
-
-    def evaluate(
+    def evaluate(  # noqa: PLR0911, one per way to a result
         self,
         facts: ExpressionValues,
         local: Mapping[str, Any] = NO_VALUES,
@@ -261,43 +200,74 @@ class Expression:
         shared = facts.converted
         if isinstance(shared, EvaluationProblem):
             return shared
-        own = _all_converted({name: local[name] for name in self._local_names if name in local})
+        own = self._converted_names(local) if self._local_names else _NONE
         if isinstance(own, EvaluationProblem):
             return own
-        if evaluations is not None and not evaluations.admits(self._cost(shared, own)):
+        program = self._usual
+        if self._iterates and self._programs.goes_over_objects(local, facts.values):
+            program = self._programs.full
+        if evaluations is not None and not evaluations.admits(self._cost(program, shared, own)):
             return evaluations.run(self._task(own), facts.shared)
-        too_long = self._too_long_to_copy(facts.values, local) if self._paths else None
-        value = too_long or self._evaluate(self._program, facts, own)
-        if isinstance(value, EvaluationProblem) and value.missing and has_parts(self._tree):
-            cost = self._cost(shared, own, in_parts=True)
-            if evaluations is not None and not evaluations.admits(cost):
+        if self._paths and (problem := self._too_long_to_copy(facts.values, local)):
+            return problem
+        value = self._evaluate(program, facts, shared, own)
+        if isinstance(value, EvaluationProblem):
+            failed = _Failed(facts, local, shared, own, evaluations)
+            value = self._evaluate_again(value, program, failed)
+            if value is _TOO_COSTLY and evaluations is not None:
                 return evaluations.run(self._task(own), facts.shared)
-            value = self._evaluate_parts(facts, local)
         return value if isinstance(value, EvaluationProblem) else self._result(value)
 
-    def _evaluate_parts(
-        self, facts: ExpressionValues, local: Mapping[str, Any]
-    ) -> Any | EvaluationProblem:  # noqa: ANN401
-        """Evaluate an expression in which a field is missing, so that its other parts are kept."""
+    def _evaluate_again(self, value: EvaluationProblem, program: Program, failed: _Failed) -> Any:  # noqa: ANN401
+        """Evaluate in the full environment, and in parts if a field is missing.
+
+        Returns:
+            The value, a problem, or _TOO_COSTLY.
+        """
+        programs, facts = self._programs, failed.facts
+        if program is programs.plain and programs.extended and _EXCEEDED not in value.message:
+            if not failed.admits(self._cost(programs.full, failed.shared, failed.own)):
+                return _TOO_COSTLY
+            value = self._evaluate(programs.full, facts, failed.shared, failed.own)
+            if not isinstance(value, EvaluationProblem):
+                self._usual = programs.full
+                return value
+        if not (value.missing and has_parts(program.tree)):
+            return value
+        tree = without_local(programs.full.tree)
+        if not failed.admits(self._cost(programs.full, failed.shared, failed.own, tree)):
+            return _TOO_COSTLY
 
         def evaluate(node: Node, values: Mapping[str, Any]) -> Any | EvaluationProblem:  # noqa: ANN401
-            program, used = self._part(node, tuple(values))
+            part, used = programs.part(node, tuple(values))
             own = _all_converted({name: values[name] for name in used if name in values})
             if isinstance(own, EvaluationProblem):
                 return own
-            return self._evaluate(program, facts, own)
+            return self._evaluate(part, facts, failed.shared, own)
 
-        own = {name: local[name] for name in self._local_names if name in local}
-        return PartEvaluator(evaluate).evaluate(without_local(self._tree), own)
+        local = {name: failed.local[name] for name in failed.own}
+        return PartEvaluator(evaluate).evaluate(tree, local)
 
-    def _part(self, node: Node, names: tuple[str, ...]) -> tuple[cel.Expression, set[str]]:
-        """Return a part of the expression, compiled once, and the local names that it uses."""
-        part = self._parts.get((node, names))
-        if part is None:
-            used = names_in(node).intersection([*names, *self._local_names])
-            program = self.names.env.deserialize(write_tree(with_local(node, sorted(used))))
-            part = self._parts[node, names] = program, used
-        return part
+    def _evaluate(
+        self,
+        program: Program,
+        facts: ExpressionValues,
+        shared: CelValue,
+        own: Mapping[str, CelValue],
+    ) -> Any | EvaluationProblem:  # noqa: ANN401
+        value = program.evaluate(facts.activation, own)
+        if not (shared.had_nul or (own and any(name.had_nul for name in own.values()))):
+            return value
+        if isinstance(value, EvaluationProblem):
+            return value
+        if self._spells_nul:
+            return EvaluationProblem(
+                "expected an expression that names no NUL, or values without that"
+            )
+        return restore_nul(value)
+
+    def _converted_names(self, local: Mapping[str, Any]) -> dict[str, CelValue] | EvaluationProblem:
+        return _all_converted({name: local[name] for name in self._local_names if name in local})
 
     def _task(self, own: Mapping[str, CelValue]) -> ExpressionTask:
         values = b",".join(b'"%b":%b' % (name.encode(), own[name].text) for name in own)
@@ -307,7 +277,7 @@ class Expression:
     @cached_property
     def _literal(self) -> Node | None:
         """The literal of a list or map, if the expression is one that contains only fields."""
-        return literal_of(self._tree) if self.source.lstrip()[:1] in ("{", "[") else None
+        return literal_of(self._usual.tree) if self.source.lstrip()[:1] in ("{", "[") else None
 
     def _read(self, facts: ExpressionValues, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Return what the library would return for existing fields, or _ABSENT."""
@@ -332,62 +302,21 @@ class Expression:
         return value
 
     def _cost(
-        self, shared: CelValue, own: Mapping[str, CelValue], *, in_parts: bool = False
+        self,
+        program: Program,
+        shared: CelValue,
+        own: Mapping[str, CelValue],
+        parts: Node | None = None,
     ) -> Cost:
-        """Return the bound of an evaluation, computed once for all data of about the same size."""
+        """Return the bound of an evaluation, of the whole expression or in parts."""
         size, items = len(shared.text), shared.items
         for value in own.values():
             size += len(value.text)
             items += value.items
-        key = (size.bit_length(), items.bit_length(), in_parts)
-        cost = self._costs.get(key)
+        cost = program.costs.get((size.bit_length(), items.bit_length()))
         if cost is None:
-            plain = self.result_kind in _PLAIN_KINDS
-            cost = cost_of(self._tree, 1 << key[0], 1 << key[1], plain=plain)
-            if in_parts:
-                times = evaluations_of(without_local(self._tree), 1 << key[1])
-                cost = cost_of_parts(cost, 1 << key[0], times)
-            self._costs[key] = cost
-        return cost
-
-    @cached_property
-    def _tree(self) -> Node:
-        tree = read_tree(self._compiled.serialize())
-        return rewritten(tree) if _REWRITTEN.search(self.source) else tree
-
-    @cached_property
-    def _program(self) -> cel.Expression:
-        if not _REWRITTEN.search(self.source):
-            return self._compiled
-        return self.names.env.deserialize(write_tree(self._tree))
-
-    def _evaluate(
-        self, program: cel.Expression, facts: ExpressionValues, values: Mapping[str, CelValue]
-    ) -> Any | EvaluationProblem:  # noqa: ANN401
-        """Return the library's result."""
-        local = _LocalValues(values)
-        token = _local_values.set(local)
-        try:
-            result = program.eval(facts.activation)
-            if result.type() == cel.Type.ERROR:
-                message = _with_name(str(result.value()), local)
-                return EvaluationProblem(message, missing=_MISSING.match(message) is not None)
-            value = result.plain_value()
-            had_nul = isinstance(facts.converted, CelValue) and facts.converted.had_nul
-            if not (had_nul or any(converted.had_nul for converted in values.values())):
-                return value
-            if self._spells_nul:
-                return EvaluationProblem(
-                    "expected an expression that names no NUL, or values without that"
-                )
-            return restore_nul(value)
-        # The library has no error classes of its own.
-        except (RuntimeError, ValueError, TypeError, OverflowError, SystemError) as error:
-            return EvaluationProblem(_with_name(str(error), local))
-        except MemoryError:
-            return EvaluationProblem(NO_MEMORY)
-        finally:
-            _local_values.reset(token)
+            cost = program.cost(size, items, plain=self.result_kind.plain)
+        return cost if parts is None else cost_of_parts(cost, size, evaluations_of(parts, items))
 
     def _result(self, value: Any) -> Any | EvaluationProblem:  # noqa: ANN401
         if self.result_kind is ResultKind.JSON:

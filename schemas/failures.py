@@ -68,6 +68,7 @@ JOB_NOT_AVAILABLE: Final = "JOB_NOT_AVAILABLE"
 JOB_NOT_FOUND: Final = "JOB_NOT_FOUND"
 JOB_OUTPUT_INVALID: Final = "JOB_OUTPUT_INVALID"
 MAILBOX_FULL: Final = "MAILBOX_FULL"
+BRANCH_NOT_FOUND: Final = "BRANCH_NOT_FOUND"
 MIGRATION_REFUSED: Final = "MIGRATION_REFUSED"
 NODE_NOT_FOUND: Final = "NODE_NOT_FOUND"
 NO_ACTIVE_DEPLOYMENT: Final = "no_active_deployment"
@@ -290,6 +291,7 @@ REFUSALS: Final = {
         Refusal(INSTANCE_NOT_FOUND, 404, "No such instance", InstanceNotFoundError),
         Refusal(RUN_NOT_FOUND, 404, "No such run", field="runNumber"),
         Refusal(STEP_NOT_FOUND, 404, "No such step", StepNotFoundError, field="fromStep"),
+        Refusal(BRANCH_NOT_FOUND, 404, "No such branch waits at a join", field="branch"),
         Refusal(NODE_NOT_FOUND, 404, "The graph has no such node", field="node"),
         Refusal(SEQUENCE_NOT_FOUND, 404, "The run has no such event", field="at"),
         Refusal(TOKEN_NOT_FOUND, 404, "No such active token", field="token"),

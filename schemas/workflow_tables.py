@@ -227,7 +227,8 @@ class WorkflowToken(msgspec.Struct):
     branch_index: Integer
     #: Number of branches of that fork.
     branch_total: Integer
-    #: How often it took each transition: an object of counts by ref.
+    #: Transitions taken since its parent: an object of counts by ref. Those of its ancestors
+    #: are in their rows.
     iteration_counts: JsonText
     #: Number of its latest attempt; 0 before the first.
     attempts: Integer

@@ -179,6 +179,25 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
         answer = await self._command("events", Repeat.SAFE, body, key)
         return status_in(answer, EventSent)
 
+    async def set_branch_output(
+        self, group: str, branch: int, output: Mapping[str, Any], *, fork: str | None = None
+    ) -> InstanceStatus:
+        """Replace the output of a branch of an errored graph run; a retry merges it again.
+
+        Args:
+            group: Sibling group of the fork.
+            branch: The branch; the first is 0.
+            output: All of its output.
+            fork: The fork, if several forks of the group wait.
+        """
+        body = json_object(
+            group=json.dumps(group),
+            branch=json.dumps(branch),
+            output=encode_object(output, "the output of a branch", VALUE_BYTES_TOP),
+            fork=None if fork is None else json.dumps(fork),
+        )
+        return status_in(await self._command("branch-output", Repeat.SAFE, body), Managed)
+
     async def history(
         self,
         run_number: int | None = None,

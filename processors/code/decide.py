@@ -110,6 +110,7 @@ from headwater.schemas.history import (
     RunSuspended,
     RunTerminated,
     SendEvent,
+    SetBranchOutput,
     SlotCommand,
     StartRun,
     StepCompleted,
@@ -153,6 +154,7 @@ def _decide_by_type(  # noqa: PLR0911, PLR0912, C901, one per command
     | ResumeRun
     | TerminateRun
     | RetryRun
+    | SetBranchOutput
     | MigrateRun
     | FinishChild
     | NoteRefusal
@@ -182,7 +184,7 @@ def _decide_by_type(  # noqa: PLR0911, PLR0912, C901, one per command
             ]
         case RetryRun():
             return retry(run, command, limits)
-        case MigrateRun():
+        case SetBranchOutput() | MigrateRun():
             return runs.no_graph(run)
         case FinishChild():
             return _child_finished(run, command, facts)

@@ -17,14 +17,16 @@ from headwater.processors.graph.draft import (
     end,
     end_children,
     fail,
-    planned,
     text_of,
 )
 from headwater.processors.graph.joining import (
     activate_empty_join,
+    arrive,
     arrive_again,
-    arrive_at_join,
+    evaluate,
     evaluate_joins,
+    fail_branch,
+    may_fail,
 )
 from headwater.processors.graph.outcomes import (
     decide_failure,
@@ -102,7 +104,7 @@ def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None 
     attempt, before = token.attempts + 1, draft.mark()
     try:
         _check_result(result)
-        at_node, value = planned(token), json.loads(result)
+        at_node, value = draft.planned(token), json.loads(result)
         for _ in draft.execute(_decide_result(token, at_node, value)):
             draft.emit(TokenCompleted(token.number, attempt, result, consumed))
         outputs = map_output(draft.graph, at_node, draft.scope(token), value)
@@ -115,7 +117,7 @@ def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None 
         route(draft, token)
     except CannotContinue as error:
         draft.take_back(before)
-        for _ in draft.execute(decide_failure(planned(token), error.failure.name)):
+        for _ in draft.execute(decide_failure(draft.planned(token), error.failure.name)):
             draft.emit(TokenFailed(token.number, attempt, error.failure, result=result))
         fail(draft, error.failure, (token.number,))
 
@@ -157,7 +159,9 @@ def fail_node(
     result: Json | None = None,
     consumed: str | None = None,
 ) -> None:
-    """Record that a node has failed for good. Its error transitions are followed.
+    """Record that a node has failed for good: its error transitions are followed.
+
+    Without any that matches, its branch fails if a join tolerates that, else the run.
 
     Args:
         draft: Draft of the run.
@@ -168,32 +172,44 @@ def fail_node(
         consumed: Event that the node waited for.
 
     Raises:
-        RunOver: No error transition matches, so the run fails.
+        RunOver: The run fails.
     """
     attempt, of_run = token.attempts + 1, failure
-    if draft.graph.error_tiers(token.node):
-        scope = draft.scope(token, failure)
-        routing = decide_routing(
-            draft.graph, planned(token), scope, draft.fork_of, failed_node=True
-        )
-        before = draft.mark()
-        try:
-            if routing.decisions:
-                # A child that took too long still runs.
-                late = (token.number,) if timed_out else ()
-                posts = end_children(draft.run, late, "it took too long")
-                parts = (token.number, attempt, failure, None, timed_out, result, True, consumed)
-                for _ in draft.execute(_decide_failure(draft, token, failure, timed_out)):
-                    draft.emit(TokenFailed(*parts), *queue(draft.run, posts))
-                follow(draft, token, routing, failure)
-                return
-            draft.execute(routing)
-        except CannotContinue as error:
-            draft.take_back(before)
-            of_run = error.failure
+    before = draft.mark()
+    parts = (token.number, attempt, failure, None, timed_out, result)
+
+    def end_handled() -> None:
+        # A child that took too long still runs.
+        late = (token.number,) if timed_out else ()
+        posts = end_children(draft.run, late, "it took too long")
+        for _ in draft.execute(_decide_failure(draft, token, failure, timed_out)):
+            draft.emit(TokenFailed(*parts, True, consumed), *queue(draft.run, posts))
+
+    try:
+        routing = _error_routing(draft, token, failure)
+        if routing.decisions:
+            end_handled()
+            follow(draft, token, routing, failure)
+            return
+        draft.execute(routing)
+        if may_fail(draft, token):
+            end_handled()
+            fail_branch(draft, token, failure)
+            return
+    except CannotContinue as error:
+        draft.take_back(before)
+        of_run = error.failure
     for _ in draft.execute(_decide_failure(draft, token, failure, timed_out)):
-        draft.emit(TokenFailed(token.number, attempt, failure, None, timed_out, result))
+        draft.emit(TokenFailed(*parts))
     fail(draft, of_run, (token.number,))
+
+
+def _error_routing(draft: Draft, token: LiveToken, failure: Failure) -> Planned:
+    """Decide which error transitions a token takes whose node has failed."""
+    if not draft.graph.error_tiers(token.node):
+        return Planned()
+    at_node, scope = draft.planned(token), draft.scope(token, failure)
+    return decide_routing(draft.graph, at_node, scope, draft.fork_of, failed_node=True)
 
 
 def _decide_failure(
@@ -203,7 +219,7 @@ def _decide_failure(
     timed_out: bool,
 ) -> Planned:
     """Decide the end of a token whose node has failed for good."""
-    at_node, child = planned(token), token.child
+    at_node, child = draft.planned(token), token.child
     if child is None:
         return decide_failure(at_node, failure.name, timed_out=timed_out)
     timeout_ms = draft.graph.node(token.node).timeout_ms
@@ -225,7 +241,7 @@ def route(draft: Draft, token: LiveToken) -> None:
         CannotContinue: An expression failed, or branches can no longer join.
     """
     scope = draft.scope(token)
-    follow(draft, token, decide_routing(draft.graph, planned(token), scope, draft.fork_of))
+    follow(draft, token, decide_routing(draft.graph, draft.planned(token), scope, draft.fork_of))
 
 
 def follow(draft: Draft, token: LiveToken, routing: Planned, error: Failure | None = None) -> None:
@@ -246,9 +262,8 @@ def follow(draft: Draft, token: LiveToken, routing: Planned, error: Failure | No
     for decision in routed:
         if isinstance(decision, ActivateFanIn):
             activate_empty_join(draft, token, decision)
-    for new_token in created:
-        arrive_at_join(draft, new_token)
-    evaluate_joins(draft, token.fork)
+    arrive(draft, created)
+    evaluate(draft, token)
     # A fork that has just begun may be over already: all its branches have joined.
     for name in dict.fromkeys(new_token.fork for new_token in created):
         evaluate_joins(draft, name)
@@ -259,15 +274,15 @@ def traverse(draft: Draft, token: LiveToken, transition: Transition) -> None:
 
     A token that already waits where the transition leads is counted there again.
     """
-    if token.status is TokenStatus.WAITING_FOR_SIBLINGS and token.fork is not None:
-        arrive_again(draft, token, token.fork, transition)
+    if token.is_at_join and token.fork is not None:
+        arrive_again(draft, token, token.fork)
         return
     draft.emit(TokenCompleted(token.number, token.attempts + 1, "null"))
-    created = create_tokens(draft, [onward(transition, planned(token), draft.fork_of)], token)
-    for new_token in created:
-        arrive_at_join(draft, new_token)
-        evaluate_joins(draft, new_token.fork)
-    evaluate_joins(draft, token.fork)
+    created = create_tokens(draft, [onward(transition, draft.planned(token), draft.fork_of)], token)
+    arrive(draft, created)
+    evaluate(draft, token)
+    for name in dict.fromkeys(new_token.fork for new_token in created):
+        evaluate_joins(draft, name)
 
 
 # -- what follows
@@ -275,7 +290,7 @@ def traverse(draft: Draft, token: LiveToken, transition: Transition) -> None:
 
 def advance(draft: Draft) -> None:
     """Dispatch pending tokens, finish a run without tokens, suspend a run that no host works on."""
-    while (ended := dispatch(draft)) is not None:
+    while (ended := _failed_join(draft) or dispatch(draft)) is not None:
         _end_node(draft, ended)
     run = draft.run
     if run.in_flight > run.jobs:
@@ -284,6 +299,14 @@ def advance(draft: Draft) -> None:
         _finish(draft)
     elif run.status is RunStatus.ACTIVE:
         draft.emit(RunSuspended())
+
+
+def _failed_join(draft: Draft) -> Ended | None:
+    """Return a token at a join where outputs could not be merged: its node has failed."""
+    if not draft.failed_joins:
+        return None
+    failed = draft.failed_joins.pop(0)
+    return Ended(draft.run.tokens[failed.token], failure=failed.failure)
 
 
 def end_wait(draft: Draft, token: LiveToken) -> None:

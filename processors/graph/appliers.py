@@ -1,7 +1,9 @@
 """Apply the events of a graph run: to live runs, to drafts, and for readers of histories."""
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -14,10 +16,18 @@ from headwater.processors.graph.node_appliers import (
     NODE_APPLIERS,
     count_moving,
     end_token,
+    leave_branch,
     live_token,
     skip_dispatched,
+    without,
 )
-from headwater.processors.graph.planning import TokenStatus
+from headwater.processors.graph.planning import (
+    Frames,
+    InnerPath,
+    Taken,
+    TokenStatus,
+    frames_with,
+)
 from headwater.processors.graph.state import (
     RUN_TIMEOUT_KEY,
     GraphRun,
@@ -26,6 +36,7 @@ from headwater.processors.graph.state import (
     LiveToken,
     Meeting,
     branch_key,
+    gathering_key,
     meeting_key,
     rename_joins,
 )
@@ -34,6 +45,8 @@ from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
     Artifact,
     BranchChanged,
+    BranchFailed,
+    BranchOutputSet,
     ContextChanged,
     FanInActivated,
     ForkEnded,
@@ -48,6 +61,8 @@ from headwater.schemas.history import (
     TokensCancelled,
     TokensCreated,
     TokensTimedOut,
+    TransitionsJoined,
+    WaitRestarted,
 )
 
 _changed: Final = msgspec.structs.replace
@@ -65,7 +80,6 @@ def begin(before: GraphRun | None, record: HistoryAppended) -> GraphRun:
 
 def _resume_from(run: GraphRun, before: GraphRun) -> None:
     """Continue from a failed run; what was in flight then starts again."""
-    later_ms = run.updated_at_ms - before.updated_at_ms
     run.document = before.document
     run.shared, run.results, run.latest = before.shared, before.results, before.latest
     run.created = before.created
@@ -74,12 +88,11 @@ def _resume_from(run: GraphRun, before: GraphRun) -> None:
     run.mailbox = [*held_events, *before.mailbox]
     _limit_time(run, before.timeout_ms)
     run.forks, run.branches = dict(before.forks), dict(before.branches)
+    run.gatherings = dict(before.gatherings)
     run.tokens = {number: _restarted(token) for number, token in before.tokens.items()}
+    # A WaitRestarted follows for those with a timeout.
     for key, meeting in before.meetings.items():
-        until_ms = None if meeting.until_ms is None else meeting.until_ms + later_ms
-        run.meetings[key] = _changed(meeting, until_ms=until_ms)
-        if until_ms is not None:
-            run.times[key] = until_ms
+        run.meetings[key] = _changed(meeting, until_ms=None)
     skip_dispatched(run)
 
 
@@ -110,10 +123,25 @@ def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
     if isinstance(event, PostsSent):
         runs.posts_sent(run, event)
         return run
+    if isinstance(event, BranchOutputSet):
+        # Of a run that has failed; a retry continues with it.
+        _branch_output_set(run, event)
+        runs.applied(run, event, at_ms)
+        return run
     runs.expect_open(run, event)
     _APPLIERS[type(event)](run, event)
     runs.applied(run, event, at_ms)
     return run
+
+
+def _remove_meetings(run: GraphRun, name: str, fork: LiveFork) -> None:
+    for node in fork.meetings:
+        key = meeting_key(name, node)
+        del run.meetings[key]
+        run.times.pop(key, None)
+
+
+# -- events
 
 
 def _graph_started(run: GraphRun, event: GraphStarted) -> None:
@@ -130,18 +158,27 @@ def _fork_opened(run: GraphRun, event: ForkOpened) -> None:
         )
     run.forks[event.fork] = LiveFork(event.group, event.total, origin)
     count_moving(run, origin, 1)
+    if origin.fork is not None:
+        branch = run.branches[origin.branch_key]
+        run.branches[origin.branch_key] = _changed(branch, forks=(*branch.forks, event.fork))
 
 
 def _fork_ended(run: GraphRun, event: ForkEnded) -> None:
     fork = run.forks.pop(event.fork)
+    _remove_meetings(run, event.fork, fork)
     for number in range(fork.total):
         run.branches.pop(branch_key(event.fork, number), None)
     count_moving(run, fork.origin, -1)
+    branch = run.branches[fork.origin.branch_key]
+    forks = without(branch.forks, event.fork)
+    run.branches[fork.origin.branch_key] = _changed(branch, forks=forks)
 
 
 def _tokens_created(run: GraphRun, event: TokensCreated) -> None:
     items = None if event.items is None else json.loads(event.items)
-    times_taken = {entry.ref: entry.times for entry in event.taken}
+    ancestors = _ancestors_within(run, event)
+    taken = _taken(event, ancestors)
+    inner, output = _left_branches(run, ancestors)
     for offset in range(event.count):
         branch = event.branch + offset
         path = f"{event.path}{branch}" if event.count > 1 else event.path
@@ -155,33 +192,74 @@ def _tokens_created(run: GraphRun, event: TokensCreated) -> None:
             event.group,
             branch,
             event.total,
-            times_taken,
+            taken,
             external=event.external,
             failure=event.failure,
+            failed=event.failed,
+            inner=inner,
+            output=output,
         )
-    if event.fork is not None:
-        _count_new_tokens(run, event, event.fork, items)
+    _count_new_tokens(run, event, items)
     run.created = event.first + event.count
     skip_dispatched(run)
 
 
-def _count_new_tokens(
-    run: GraphRun, event: TokensCreated, name: str, items: list[Any] | None
-) -> None:
+def _ancestors_within(run: GraphRun, event: TokensCreated) -> list[LiveToken]:
+    """Return the parent of new tokens, and the origins of forks that they leave.
+
+    It is empty if the tokens have no parent, or begin a fork.
+    """
+    token = run.latest
+    if token is None or token.number != event.parent:
+        return []
+    ancestors = [token]
+    while token.fork != event.fork:
+        if token.fork is None:
+            return []
+        token = run.forks[token.fork].origin
+        ancestors.append(token)
+    return ancestors
+
+
+def _taken(event: TokensCreated, ancestors: Sequence[LiveToken]) -> Frames:
+    """Return how often new tokens took transitions since their fork began."""
+    if event.transition is None:
+        return ()
+    counts = Counter({entry.ref: entry.times for entry in event.taken} or {event.transition: 1})
+    for left in ancestors[:-1]:
+        counts.update(Taken(left.taken))
+    return frames_with(ancestors[-1].taken if ancestors else (), counts)
+
+
+def _left_branches(
+    run: GraphRun, ancestors: Sequence[LiveToken]
+) -> tuple[InnerPath, dict[str, Any] | None]:
+    """Return the branches that a token leaves for the join of an outer fork, and their output."""
+    pairs = pairwise(ancestors)
+    path = tuple((origin.number, left.branch) for left, origin in pairs)[::-1]
+    output = run.branches[ancestors[0].branch_key].output if path else None
+    return path, output
+
+
+def _count_new_tokens(run: GraphRun, event: TokensCreated, items: list[Any] | None) -> None:
     """Count new tokens in their branches. The fork is replaced once for all tokens."""
     started = 0
     for offset in range(event.count):
-        key = branch_key(name, event.branch + offset)
+        key = run.tokens[event.first + offset].branch_key
         before = run.branches.get(key) or _IDLE
         started += before.active == 0
+        # Only those of a fork are ever looked up by their branch.
+        tokens = before.tokens if event.fork is None else (*before.tokens, event.first + offset)
         if items is None:
-            after = _changed(before, active=before.active + 1)
+            after = _changed(before, active=before.active + 1, tokens=tokens)
         else:
-            after = LiveBranch(before.active + 1, item_name=event.item_name, item=items[offset])
+            after = LiveBranch(
+                before.active + 1, item_name=event.item_name, item=items[offset], tokens=tokens
+            )
         run.branches[key] = after
-    if started:
-        fork = run.forks[name]
-        run.forks[name] = _changed(fork, live=fork.live + started)
+    if started and event.fork is not None:
+        fork = run.forks[event.fork]
+        run.forks[event.fork] = _changed(fork, live=fork.live + started)
 
 
 def _context_changed(run: GraphRun, event: ContextChanged) -> None:
@@ -205,8 +283,11 @@ def _branch_changed(run: GraphRun, event: BranchChanged) -> None:
 
 def _token_arrived(run: GraphRun, event: TokenArrived) -> None:
     token = live_token(run, event.token)
+    if event.times is not None:
+        _hold(run, token, event.times)
+        return
     name, at = token.fork, token.branch_key
-    if name is None or at is None:
+    if name is None:
         raise InvariantViolation(f"expected token {event.token} to be in a fork, found none")
     run.tokens[event.token] = _changed(token, status=TokenStatus.WAITING_FOR_SIBLINGS)
     count_moving(run, token, -1)
@@ -219,7 +300,10 @@ def _token_arrived(run: GraphRun, event: TokenArrived) -> None:
             run.times[key] = event.until_ms
     is_repeat = token.node in branch.arrived
     run.meetings[key] = _changed(
-        meeting, tokens=meeting.tokens + 1, branches=meeting.branches + (not is_repeat)
+        meeting,
+        tokens=meeting.tokens + 1,
+        branches=meeting.branches + (not is_repeat),
+        settled=meeting.settled + (not is_repeat and branch.active == 0),
     )
     run.forks[name] = _changed(fork, waiting=fork.waiting + 1)
     if not is_repeat:
@@ -227,30 +311,46 @@ def _token_arrived(run: GraphRun, event: TokenArrived) -> None:
     skip_dispatched(run)
 
 
+def _hold(run: GraphRun, token: LiveToken, times: int) -> None:
+    """Let a token wait at a node for tokens by its other transitions."""
+    status, number = TokenStatus.WAITING_FOR_SIBLINGS, token.number
+    run.tokens[number] = _changed(token, status=status, times=times)
+    key = gathering_key(token, times)
+    run.gatherings[key] = (*run.gatherings.get(key, ()), number)
+    branch = run.branches[token.branch_key]
+    run.branches[token.branch_key] = _changed(branch, held=branch.held + 1)
+    skip_dispatched(run)
+
+
+def _transitions_joined(run: GraphRun, event: TransitionsJoined) -> None:
+    for number in event.tokens:
+        run.latest = end_token(run, number)
+
+
 def _fan_in_activated(run: GraphRun, event: FanInActivated) -> None:
     runs.move(run, event)
     if event.merges:
         _merge(run, event)
-    # These are all the tokens that wait there, so the join is removed.
-    for number in event.tokens:
-        live_token(run, number)
+    for number in (*event.tokens, *event.elsewhere):
+        leave_branch(run, live_token(run, number))
         del run.tokens[number]
-    key, fork = meeting_key(event.fork, event.node), run.forks[event.fork]
-    run.meetings.pop(key, None)
-    run.times.pop(key, None)
-    run.forks[event.fork] = _changed(
-        fork,
-        waiting=fork.waiting - len(event.tokens),
-        meetings=tuple(node for node in fork.meetings if node != event.node),
-        met=(*fork.met, event.node),
-    )
+    # These are all the tokens that wait at joins of the fork, which is over.
+    fork = run.forks[event.fork]
+    _remove_meetings(run, event.fork, fork)
+    run.forks[event.fork] = _changed(fork, waiting=0, meetings=())
+    run.latest = fork.origin
+
+
+def output_at_join(run: GraphRun, token: LiveToken) -> dict[str, Any]:
+    """Return the output with which a token arrives at a join."""
+    return run.branches[token.branch_key].output if token.output is None else token.output
 
 
 def _merge(run: GraphRun, event: FanInActivated) -> None:
     """Merge the outputs of branches. Output of an enclosing branch stays in that branch."""
     tokens = (live_token(run, number) for number in event.tokens)
     arrived = (
-        Arrived(token.transition or "", token.branch, run.branches[token.branch_key or ""].output)
+        Arrived(token.transition or "", token.branch, output_at_join(run, token), token.inner)
         for token in tokens
     )
     merges = {
@@ -260,7 +360,8 @@ def _merge(run: GraphRun, event: FanInActivated) -> None:
     merged = merge_arrivals(merges, arrived)
     if isinstance(merged, EvaluationProblem):
         raise InvariantViolation(f"expected outputs that can be merged: {merged.message}")
-    outer = run.forks[event.fork].origin.branch_key
+    origin = run.forks[event.fork].origin
+    outer = None if origin.fork is None else origin.branch_key
     for change in merged:
         section, within = section_of(change.path)
         if section == "output" and outer is not None:
@@ -269,6 +370,28 @@ def _merge(run: GraphRun, event: FanInActivated) -> None:
             run.branches[outer] = _changed(branch, output=output)
         else:
             _set(run, change.path, change.value)
+
+
+def _branch_output_set(run: GraphRun, event: BranchOutputSet) -> None:
+    key = branch_key(event.fork, event.branch)
+    run.branches[key] = branch = _changed(run.branches[key], output=json.loads(event.output))
+    # It also replaces what arrived for the branch from nested forks.
+    for number in branch.tokens:
+        run.tokens[number] = _changed(run.tokens[number], inner=(), output=None)
+
+
+def _wait_restarted(run: GraphRun, event: WaitRestarted) -> None:
+    key = meeting_key(event.fork, event.node)
+    run.meetings[key] = _changed(run.meetings[key], until_ms=event.until_ms)
+    run.times[key] = event.until_ms
+
+
+def _branch_failed(run: GraphRun, event: BranchFailed) -> None:
+    key, fork = branch_key(event.fork, event.branch), run.forks[event.fork]
+    run.branches[key] = _changed(run.branches[key], failed=True)
+    run.forks[event.fork] = _changed(
+        fork, failed=fork.failed + 1, failure=fork.failure or event.failure
+    )
 
 
 def _tokens_cancelled(run: GraphRun, event: TokensCancelled) -> None:
@@ -303,7 +426,10 @@ _APPLIERS: Final[dict[type, Callable[[GraphRun, Any], None]]] = {
     ContextChanged: _context_changed,
     BranchChanged: _branch_changed,
     TokenArrived: _token_arrived,
+    TransitionsJoined: _transitions_joined,
     FanInActivated: _fan_in_activated,
+    BranchFailed: _branch_failed,
+    WaitRestarted: _wait_restarted,
     TokensCancelled: _tokens_cancelled,
     TokensTimedOut: _nothing,
     ForkEnded: _fork_ended,

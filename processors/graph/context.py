@@ -16,15 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
+from headwater.processors.cel_programs import Names, ResultKind
 from headwater.processors.evaluations import EvaluationProblem, Evaluations
-from headwater.processors.expressions import (
-    NO_VALUES,
-    WORDS,
-    Expression,
-    ExpressionValues,
-    Names,
-    ResultKind,
-)
+from headwater.processors.expressions import NO_VALUES, WORDS, Expression, ExpressionValues
 from headwater.schemas.history import NESTING_MAX, Failure
 
 #: Maximum parts of a path. It is a quarter of the levels that a value may have, so a value that is

@@ -1,12 +1,14 @@
 """Carry out planner decisions in a draft: change the context, create tokens."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from headwater.processors.graph.context import section_of, set_path
 from headwater.processors.graph.draft import CannotContinue, Draft, text_of
 from headwater.processors.graph.planning import (
     ActivateFanIn,
     ApplyBranchOutput,
+    Continuation,
     CreateToken,
     Decision,
     FailWorkflow,
@@ -30,7 +32,11 @@ from headwater.schemas.history import (
 def apply_decisions(
     draft: Draft, token: LiveToken | None, decisions: Iterable[Decision]
 ) -> list[TokenParams]:
-    """Emit the events of planner decisions. Return the tokens to create."""
+    """Emit the events of planner decisions. Return the tokens to create.
+
+    Raises:
+        CannotContinue: A decision fails the run, or the context violates its schema.
+    """
     changes: list[ContextChange] = []
     to_create: list[TokenParams] = []
     for decision in decisions:
@@ -55,20 +61,28 @@ def apply_decisions(
                 raise AssertionError(decision)
     if changes:
         draft.emit(ContextChanged(tuple(changes)))
-        check_context(draft)
+        failure = context_failure(draft, draft.run.shared)
+        if failure is not None:
+            raise CannotContinue(failure)
     return to_create
 
 
-def check_context(draft: Draft) -> None:
-    """Check the shared context against its schema.
-
-    Raises:
-        CannotContinue: It violates the schema.
-    """
+def context_failure(draft: Draft, shared: Mapping[str, Any]) -> Failure | None:
+    """Return how a shared context violates its schema, or None."""
     schema = draft.graph.written_schema
-    problem = schema and schema.problem(draft.run.shared, "state", draft.evaluations)
-    if problem:
-        raise CannotContinue(Failure("ContextInvalidError", problem))
+    problem = schema and schema.problem(shared, "state", draft.evaluations)
+    return Failure("ContextInvalidError", problem) if problem else None
+
+
+def context_after(draft: Draft, decisions: Iterable[Decision]) -> Mapping[str, Any]:
+    """Return the shared context after decisions that are not carried out yet."""
+    shared: Mapping[str, Any] = draft.run.shared
+    for decision in decisions:
+        if isinstance(decision, SetContext):
+            section, path = section_of(decision.path)
+            if section == "state":
+                shared = set_path(shared, path, decision.value)
+    return shared
 
 
 def create_tokens(
@@ -150,6 +164,8 @@ def _tokens_created_event(
     node = draft.graph.node(head.node_ref)
     with_items = head.item_var is not None
     items: list[Any] | None = [params.item for params in to_create] if with_items else None
+    continued = head if isinstance(head, Continuation) else None
+    taken = continued.taken if continued else {}
     path = head.path_id if len(to_create) == 1 else _prefix(head)
     return TokensCreated(
         draft.run.created,
@@ -162,11 +178,12 @@ def _tokens_created_event(
         head.sibling_group,
         head.branch_index,
         head.branch_total,
-        tuple(TimesTaken(ref, times) for ref, times in head.iteration_counts.items()),
+        tuple(TimesTaken(ref, times) for ref, times in taken.items()),
         head.item_var,
         None if items is None else text_of(items),
         node.task,
         node.subworkflow,
         node.external,
         error,
+        continued.failed if continued else None,
     )

@@ -19,6 +19,7 @@ from headwater.processors.graph.advancing import (
 from headwater.processors.graph.appliers import begin as begin_run
 from headwater.processors.graph.draft import Draft, end
 from headwater.processors.graph.graph import Graph
+from headwater.processors.graph.joining import evaluate_joins, restart_waits
 from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import GraphRun, LiveToken
 from headwater.processors.graph.timing import (
@@ -97,8 +98,20 @@ def start_events(  # noqa: PLR0913, PLR0917, everything that a run starts with
         draft.emit(*others)
         if opening.kept is None:
             begin(draft, GraphStarted(document, graph.definition.timeout_ms))
+        else:
+            continue_failed(draft)
 
     return [opening, *act_and_advance(draft, start)]
+
+
+def continue_failed(draft: Draft) -> None:
+    """Continue a failed run: its joins have their full time again, and are evaluated again.
+
+    Some can be met, since the outputs of branches were changed, or can no longer be.
+    """
+    restart_waits(draft)
+    for name in list(draft.run.forks):
+        evaluate_joins(draft, name)
 
 
 # -- task results

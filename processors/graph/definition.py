@@ -125,6 +125,7 @@ class Node(_Part, frozen=True, kw_only=True):
     output_mapping: dict[str, str] = {}
     retries: NodeRetries | None = None
     timeout_ms: int | None = None
+    join: str = "each"
 
     @property
     def owner(self) -> str:
@@ -160,6 +161,7 @@ class Synchronization(_Part, frozen=True, kw_only=True):
     sibling_group: str
     timeout_ms: int | None = None
     on_timeout: str = "fail"
+    on_branch_failure: str = "fail"
     merge: Merge | None = None
 
 

@@ -5,11 +5,14 @@ from html import escape
 from typing import Final, NamedTuple, TypeAlias
 
 from headwater.processors.graph.definition import ON_ERROR, Definition, Node, Transition
+from headwater.processors.graph.validation import JOIN_ALL
 
 #: Number of tokens by node and status, for drawing a run.
 TokensAt: TypeAlias = Mapping[str, Mapping[str, int]]
 
 NO_TOKENS: Final[TokensAt] = {}
+#: Label of a node that waits for one token by each of its transitions.
+_JOINS_ALL: Final = "joins all"
 _DRAWN: Final = {
     "failed": {"failed", "timed_out"},
     "live": {
@@ -140,6 +143,8 @@ def _shape(node: Node, tokens: TokensAt) -> str:
     lines = [node.ref]
     if node.owner != node.ref:
         lines.append(node.owner)
+    if node.join == JOIN_ALL:
+        lines.append(_JOINS_ALL)
     token_counts = counts(tokens, node.ref)
     if token_counts:
         lines.append(token_counts)
@@ -254,12 +259,13 @@ def _node(node: Node, point: _Point, tokens: TokensAt) -> str:
     classes = ["subworkflow"] if node.subworkflow else []
     classes += ["waits"] if node.wait or node.event else []
     classes += [drawn for drawn in [drawn_state(tokens, node.ref)] if drawn]
+    owner = f"{node.owner}, {_JOINS_ALL}" if node.join == JOIN_ALL else node.owner
     parts = [
         f'<g class="{" ".join(classes)}">',
         f'<rect x="{point.x - _WIDTH // 2}" y="{point.y}" width="{_WIDTH}" height="{_HEIGHT}" '
         'rx="6"/>',
         f'<text x="{point.x}" y="{point.y + 20}">{escape(_cut(node.ref))}</text>',
-        f'<text class="owner" x="{point.x}" y="{point.y + 36}">{escape(_cut(node.owner))}</text>',
+        f'<text class="owner" x="{point.x}" y="{point.y + 36}">{escape(_cut(owner))}</text>',
     ]
     if token_counts:
         text_y = point.y + _HEIGHT + 12

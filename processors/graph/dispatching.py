@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.definition import AwaitedEvent, Node, Wait
 from headwater.processors.graph.draft import Draft, text_of
+from headwater.processors.graph.joining import may_fail
 from headwater.processors.graph.outcomes import decide_dispatch, decide_next_attempt
 from headwater.processors.graph.planning import (
     EXPRESSION_ERROR,
@@ -78,7 +79,7 @@ def dispatch(draft: Draft) -> Ended | None:
     if ended is None and run.may_dispatch_jobs:
         ended = _begin_jobs(draft, tasks)
     fails = ended is not None and ended.failure is not None
-    if fails and ended and not draft.graph.error_tiers(ended.token.node):
+    if fails and ended and not _survives(draft, ended.token):
         # The run fails: its other tasks must not begin.
         tasks.clear()
         draft.drop_decisions(plans, DispatchToken)
@@ -86,6 +87,11 @@ def dispatch(draft: Draft) -> Ended | None:
         draft.emit(TasksDispatched(tuple(tasks)))
     draft.ended_nodes += ended is not None
     return ended
+
+
+def _survives(draft: Draft, token: LiveToken) -> bool:
+    """Whether the run may continue after the node of a token has failed."""
+    return bool(draft.graph.error_tiers(token.node)) or may_fail(draft, token)
 
 
 def _begin_nodes(draft: Draft, tasks: list[TaskDispatch]) -> Ended | None:

@@ -11,11 +11,17 @@ from typing_extensions import override
 
 from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.graph.appliers import apply
-from headwater.processors.graph.context import Branch, Context, Scope
+from headwater.processors.graph.context import BRANCH, Branch, Context, Scope
 from headwater.processors.graph.graph import Graph
 from headwater.processors.graph.outcomes import decide_cancel, decide_run_failure
 from headwater.processors.graph.planning import Decision, FailWorkflow, Fork, Planned, Token
-from headwater.processors.graph.state import GraphRun, LiveBranch, LiveToken, branch_key
+from headwater.processors.graph.state import (
+    GraphRun,
+    LiveBranch,
+    LiveToken,
+    branch_key,
+    taken_of,
+)
 from headwater.processors.runs.outbox import ended_by, posts_to_end
 from headwater.schemas.history import (
     Failure,
@@ -87,6 +93,18 @@ class Mark(NamedTuple):
     plans: int
 
 
+class FailedJoin(NamedTuple):
+    """A token at a join, and why outputs could not be merged.
+
+    Attributes:
+        events: Number of the draft's events with its creation.
+    """
+
+    token: int
+    failure: Failure
+    events: int
+
+
 class Draft:
     """A decision about a graph run, with the events so far applied.
 
@@ -109,6 +127,8 @@ class Draft:
         #: Characters of inputs and results that it has dispatched, and nodes that it has ended
         #: while it dispatched: see `dispatching`.
         self.dispatched_size = self.ended_nodes = 0
+        #: Tokens at joins where outputs could not be merged, whose errors are followed.
+        self.failed_joins: list[FailedJoin] = []
         self._of = run
         self._begin()
 
@@ -120,6 +140,7 @@ class Draft:
         """Discard the events after a mark, and the decisions; how they were reached is kept."""
         kept = self.events[: mark.events]
         self.events.clear()
+        self.failed_joins = [join for join in self.failed_joins if join.events <= mark.events]
         self.drop_decisions(mark.plans)
         self.plans[:] = [(min(before, mark.events), planned) for before, planned in self.plans]
         self._begin()
@@ -145,7 +166,10 @@ class Draft:
         run = self._of
         self._context = context_of(run)
         draft: Any = copy.copy(run)
-        for name in ("tokens", "forks", "branches", "meetings", "times", "waits", "held"):
+        for name in (
+            *("tokens", "forks", "branches", "meetings", "gatherings"),
+            *("times", "waits", "held"),
+        ):
             setattr(draft, name, Overlay(getattr(run, name)))
         # Appliers change these in place.
         draft.mailbox, draft.unsent = list(run.mailbox), list(run.unsent)
@@ -189,7 +213,10 @@ class Draft:
     def scope(self, token: LiveToken, error: Failure | None = None) -> Scope:
         """Return the scope for a token's expressions: with this error, or that which led to it."""
         branch, items = self._branch(token), self._items(token)
-        return Scope(self.context(), branch, items, self.evaluations, error or token.failure)
+        scope = Scope(self.context(), branch, items, self.evaluations, error or token.failure)
+        if token.failed is not None:
+            scope.local[BRANCH] = {**scope.local[BRANCH], "failed": token.failed}
+        return scope
 
     def context(self) -> Context:
         """Return the shared context."""
@@ -200,13 +227,13 @@ class Draft:
         return self._context
 
     def _branch(self, token: LiveToken) -> Branch | None:
-        if token.branch_key is None:
+        if token.fork is None:
             return None
         return Branch(token.branch, token.total, self.branch_of(token).output)
 
     def branch_of(self, token: LiveToken) -> LiveBranch:
         """Return the branch of a token that is in a fork."""
-        return self.run.branches[token.branch_key or ""]
+        return self.run.branches[token.branch_key]
 
     def _items(self, token: LiveToken) -> dict[str, Any]:
         """Return the items of the forks around a token; the innermost wins."""
@@ -225,7 +252,22 @@ class Draft:
     def fork_of(self, name: str) -> Fork:
         """Return the planners' view of a fork."""
         fork = self.run.forks[name]
-        return Fork(id=name, group=fork.group, total=fork.total, origin=planned(fork.origin))
+        origin = self.planned(fork.origin)
+        return Fork(id=name, group=fork.group, total=fork.total, origin=origin)
+
+    def planned(self, token: LiveToken) -> Token:
+        """Return the planners' view of a token."""
+        return Token(
+            id=str(token.number),
+            node_ref=token.node,
+            path_id=token.path,
+            parent_token_id=None if token.parent is None else str(token.parent),
+            sibling_group=token.group,
+            branch_index=token.branch,
+            branch_total=token.total,
+            iteration_counts=taken_of(self.run, token),
+            fork=token.fork,
+        )
 
 
 def context_of(run: GraphRun) -> Context:
@@ -235,21 +277,6 @@ def context_of(run: GraphRun) -> Context:
         context = Context(input=run.input, state=run.shared, output=run.results)
         run.__dict__["context"] = context
     return context
-
-
-def planned(token: LiveToken) -> Token:
-    """Return the planners' view of a token."""
-    return Token(
-        id=str(token.number),
-        node_ref=token.node,
-        path_id=token.path,
-        parent_token_id=None if token.parent is None else str(token.parent),
-        sibling_group=token.group,
-        branch_index=token.branch,
-        branch_total=token.total,
-        iteration_counts=token.taken,
-        fork=token.fork,
-    )
 
 
 def text_of(value: Any) -> Json:  # noqa: ANN401, any JSON value

@@ -8,6 +8,7 @@ import msgspec
 
 from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.graph import appliers
+from headwater.processors.graph.branch_outputs import set_branch_output
 from headwater.processors.graph.decide import (
     DECIDERS,
     decide_child_finished,
@@ -64,6 +65,7 @@ from headwater.schemas.history import (
     RunSuspended,
     RunTerminated,
     SendEvent,
+    SetBranchOutput,
     StartRun,
     TasksDispatched,
     TerminateRun,
@@ -196,6 +198,8 @@ class GraphEngine:
                 return end_events(self._draft(run, now_ms), ending, reason)
             case RetryRun():
                 return self._retry(run, command, now_ms)
+            case SetBranchOutput():
+                return set_branch_output(run, command)
             case MigrateRun():
                 return self._migrate(run, command)
             case FinishChild():
@@ -337,8 +341,11 @@ class GraphEngine:
     def drop_finished(run: GraphRun) -> None:
         """Drop state of an ended run. A retry needs all of it, a restart only the definition."""
         if run.status is not RunStatus.ERRORED:
-            for name in ("tokens", "forks", "branches", "meetings", "times", "waits", "held"):
-                getattr(run, name).clear()
+            for collection in (
+                *(run.tokens, run.forks, run.branches, run.meetings, run.gatherings),
+                *(run.times, run.waits, run.held),
+            ):
+                collection.clear()
             run.mailbox.clear()
             run.latest = None
             run.shared, run.results = {}, {}

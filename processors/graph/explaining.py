@@ -230,7 +230,8 @@ def _doing(past: Past, token: LiveToken) -> str:  # noqa: PLR0911, one per reaso
             why = f" with {failure.name}: {failure.message}" if failure else ""
             return f"waits{until} to try {node} again: attempt {token.attempts} failed{why}"
         case "siblings":
-            return f"waits for siblings at {node}{until}"
+            others = "siblings" if token.times is None else "tokens by its other transitions"
+            return f"waits for {others} at {node}{until}"
         case "event":
             return f"waits at {node} for an event of type {waits.event_type!r}{until}"
         case "time":

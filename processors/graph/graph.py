@@ -5,8 +5,9 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from headwater.processors.cel_programs import ExpressionInvalid, ResultKind
 from headwater.processors.evaluations import Evaluations
-from headwater.processors.expressions import Expression, ExpressionInvalid, ResultKind
+from headwater.processors.expressions import Expression
 from headwater.processors.graph.context import BRANCH, ERROR, RESULT, SHARED, path_problem
 from headwater.processors.graph.context_schemas import defaults_of, without_required
 from headwater.processors.graph.definition import (
@@ -21,7 +22,13 @@ from headwater.processors.graph.definition import (
     digest,
     read_definition,
 )
-from headwater.processors.graph.validation import may_be_item, problems_of
+from headwater.processors.graph.validation import (
+    JOIN_ALL,
+    TOLERATE,
+    may_be_item,
+    problems_of,
+    quorum,
+)
 from headwater.processors.graph.warnings import warnings_of
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 
@@ -49,6 +56,7 @@ class NodeMappings(NamedTuple):
 Tiers: TypeAlias = tuple[tuple[Route, ...], ...]
 
 _NO_TIERS: Final[Tiers] = ()
+_NO_JOINS: Final[Mapping[str, tuple[Transition, ...]]] = {}
 
 
 class Graph:
@@ -98,7 +106,13 @@ class Graph:
         self._ways_to: dict[str, list[str]] = {}
         for transition in definition.transitions:
             self._ways_to.setdefault(transition.to_node_ref, []).append(transition.ref)
-        self._meetings = _meetings(definition.transitions)
+        self._joining_all = {node.ref for node in definition.nodes if node.join == JOIN_ALL}
+        self._joins = _joins(definition.transitions)
+        joined = [way.synchronization for way in definition.transitions if way.synchronization]
+        self._with_quorum = {join.sibling_group for join in joined if quorum(join.strategy)}
+        self._tolerant = {
+            join.sibling_group for join in joined if join.on_branch_failure == TOLERATE
+        }
 
     @cached_property
     def warnings(self) -> tuple[Problem, ...]:
@@ -137,9 +151,23 @@ class Graph:
         """Return the mappings of a node."""
         return self._mappings[node_ref]
 
-    def meeting_of(self, group: str) -> Transition | None:
-        """Return the first transition to a join of a group."""
-        return self._meetings.get(group)
+    def joined_transitions(self, node_ref: str) -> Sequence[str]:
+        """Return the transitions by each of which a node waits for a token, mostly none."""
+        ways = self.ways_to(node_ref) if node_ref in self._joining_all else ()
+        # There is nothing to wait for at a node with a single one.
+        return ways if len(ways) > 1 else ()
+
+    def joins_of(self, group: str | None) -> Mapping[str, tuple[Transition, ...]]:
+        """Return the transitions to the joins of a group, by node, in the document's order."""
+        return self._joins.get(group, _NO_JOINS)
+
+    def has_quorum(self, group: str | None) -> bool:
+        """Whether a join of a group needs a number of branches."""
+        return group in self._with_quorum
+
+    def tolerates_failures(self, group: str | None) -> bool:
+        """Whether the run continues when a branch of a group fails."""
+        return group in self._tolerant
 
 
 def graph_of(data: Mapping[str, Any] | bytes | str) -> Graph:
@@ -281,9 +309,15 @@ def _priority(route: Route) -> int:
     return route.transition.priority
 
 
-def _meetings(transitions: tuple[Transition, ...]) -> dict[str, Transition]:
-    meetings: dict[str, Transition] = {}
+def _joins(
+    transitions: tuple[Transition, ...],
+) -> dict[str | None, dict[str, tuple[Transition, ...]]]:
+    joins: dict[str | None, dict[str, list[Transition]]] = {}
     for transition in transitions:
         if transition.synchronization is not None:
-            meetings.setdefault(transition.synchronization.sibling_group, transition)
-    return meetings
+            of_group = joins.setdefault(transition.synchronization.sibling_group, {})
+            of_group.setdefault(transition.to_node_ref, []).append(transition)
+    return {
+        group: {node: tuple(leading) for node, leading in of_group.items()}
+        for group, of_group in joins.items()
+    }

@@ -21,7 +21,7 @@ from headwater.processors.graph.planning import (
     Trace,
     as_dict,
 )
-from headwater.processors.graph.state import GraphRun, LiveToken, meeting_key
+from headwater.processors.graph.state import GraphRun, LiveToken, meeting_key, taken_of
 from headwater.processors.runs.decisions import Rejection
 from headwater.schemas import history
 from headwater.schemas.answers import Failure
@@ -79,7 +79,7 @@ def shown_token(run: GraphRun, token: LiveToken) -> ShownToken:
         sibling_group=token.group,
         branch_index=token.branch,
         branch_total=token.total,
-        iteration_counts=token.taken,
+        iteration_counts=dict(taken_of(run, token)),
         attempts=token.attempts,
         waits_for=waits_for(run, token),
     )

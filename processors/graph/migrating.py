@@ -7,12 +7,13 @@ differ, and applies to what the run does from then on.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from headwater.processors.evaluations import Evaluations
 from headwater.processors.graph.definition import Definition, Node, Transition
 from headwater.processors.graph.graph import Graph
 from headwater.processors.graph.introspection import SHOWN_MAX
+from headwater.processors.graph.nesting import Nesting, nestings_of
 from headwater.processors.graph.past import Past
 from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import GraphRun, LiveFork, LiveToken
@@ -26,10 +27,6 @@ from headwater.schemas.history import GraphMigrated, MigrateRun, NodeMoved
 _NOOP: Final = "noop"
 #: Problems that a rejection names; a plan has all of them.
 _NAMED_MAX: Final = 10
-#: Positions of a definition that are explored; beyond them every position counts as possible.
-_POSITIONS_MAX: Final = 10_000
-#: Groups of the forks around a position, outermost first; None for a fork without a group.
-_Nesting: TypeAlias = tuple[str | None, ...]
 
 
 class Placement(NamedTuple):
@@ -69,7 +66,7 @@ def plan_migration(
         evaluations: Limits of schema validations.
     """
     nodes = {node.ref: node for node in after.definition.nodes}
-    nestings = _nestings(after.definition)
+    nestings = nestings_of(after.definition)
     placements = []
     for number in sorted(run.tokens):
         token = run.tokens[number]
@@ -116,6 +113,9 @@ def _owner_text(node: Node) -> str:
 
 def _join_problem(token: LiveToken, before: Graph, after: Graph, to: str) -> str | None:
     """Return why a token that waits at a join cannot wait there in the new definition."""
+    if token.times is not None:
+        same = before.joined_transitions(token.node) == after.joined_transitions(to)
+        return None if same else f"it waits at a node, and others lead to {to!r}"
     ref = token.transition or ""
     way = _transition(after.definition, ref)
     if way is None:
@@ -143,13 +143,13 @@ def _transition(definition: Definition, ref: str) -> Transition | None:
 
 
 def _nesting_problem(
-    run: GraphRun, token: LiveToken, to: str, nestings: Mapping[str, set[_Nesting]] | None
+    run: GraphRun, token: LiveToken, to: str, nestings: Mapping[str, set[Nesting]] | None
 ) -> str | None:
     """Return why a token cannot be at a node: that is inside other forks."""
     if nestings is None:
         return None
     nesting = _nesting_of(run, token)
-    if token.status is TokenStatus.WAITING_FOR_SIBLINGS:
+    if token.is_at_join:
         # It continues outside of the fork that joins.
         nesting = nesting[:-1]
     if nesting in nestings.get(to, set()):
@@ -158,46 +158,13 @@ def _nesting_problem(
     return f"it is in {inside}, where no path leads to {to!r}"
 
 
-def _nesting_of(run: GraphRun, token: LiveToken) -> _Nesting:
+def _nesting_of(run: GraphRun, token: LiveToken) -> Nesting:
     groups: list[str | None] = []
     fork = token.fork
     while fork is not None:
         groups.append(run.forks[fork].group)
         fork = run.forks[fork].origin.fork
     return tuple(reversed(groups))
-
-
-def _nestings(definition: Definition) -> dict[str, set[_Nesting]] | None:
-    """Return the forks in which a token can reach every node; None if there are too many."""
-    leaving: dict[str, list[Transition]] = {}
-    for way in definition.transitions:
-        leaving.setdefault(way.from_node_ref, []).append(way)
-    first = (definition.initial_node_ref, ())
-    reached: dict[str, set[_Nesting]] = {first[0]: {()}}
-    open_: list[tuple[str, _Nesting]] = [first]
-    for count, (node, nesting) in enumerate(open_):
-        if count >= _POSITIONS_MAX:
-            return None
-        for way in leaving.get(node, ()):
-            for inner in _after(way, nesting):
-                known = reached.setdefault(way.to_node_ref, set())
-                if inner not in known:
-                    known.add(inner)
-                    open_.append((way.to_node_ref, inner))
-    return reached
-
-
-def _after(way: Transition, nesting: _Nesting) -> Iterator[_Nesting]:
-    """Yield the forks around a token that has taken a transition, at a join after it."""
-    if way.forks:
-        yield (*nesting, way.sibling_group)
-        return
-    group = way.synchronization.sibling_group if way.synchronization else None
-    if group is None or group not in nesting:
-        yield nesting
-        return
-    innermost = len(nesting) - 1 - nesting[::-1].index(group)
-    yield nesting[:innermost]
 
 
 def _fork_problems(run: GraphRun, after: Graph) -> Iterator[str]:

@@ -4,7 +4,7 @@ Further appliers use the functions for tokens and their branches.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -14,9 +14,9 @@ from headwater.processors.graph.state import (
     GraphRun,
     Held,
     Lease,
-    LiveBranch,
     LiveToken,
     digest_of_end,
+    gathering_key,
     meeting_key,
 )
 from headwater.processors.runs import appliers as runs
@@ -35,6 +35,7 @@ from headwater.schemas.history import (
     WaitStarted,
 )
 
+V = TypeVar("V")
 _changed: Final = msgspec.structs.replace
 #: Ended jobs that a run remembers, to recognize a repeated request. Workers repeat a request
 #: without a response within seconds, and at most this many jobs of a run are open at once.
@@ -59,14 +60,17 @@ def live_token(run: GraphRun, number: int) -> LiveToken:
 def count_moving(run: GraphRun, token: LiveToken, by: int) -> None:
     """Add to the moving tokens of a token's branch. A fork counts at the token where it began."""
     key = token.branch_key
-    if key is None or token.fork is None:
-        return
-    branch = run.branches.get(key) or LiveBranch()
+    branch = run.branches[key]
     active = branch.active + by
     run.branches[key] = _changed(branch, active=active)
-    if (branch.active == 0) is not (active == 0):
-        fork = run.forks[token.fork]
-        run.forks[token.fork] = _changed(fork, live=fork.live + (1 if active else -1))
+    if token.fork is not None and (branch.active == 0) is not (active == 0):
+        fork, change = run.forks[token.fork], 1 if active else -1
+        run.forks[token.fork] = _changed(fork, live=fork.live + change)
+        for node in branch.arrived:
+            at = meeting_key(token.fork, node)
+            meeting = run.meetings.get(at)
+            if meeting is not None:
+                run.meetings[at] = _changed(meeting, settled=meeting.settled - change)
 
 
 def end_token(run: GraphRun, number: int) -> LiveToken:
@@ -81,12 +85,42 @@ def end_token(run: GraphRun, number: int) -> LiveToken:
     if run.held and (held := run.held.pop(number, None)) and held.event is not None:
         # Unless the token consumes it now, another one can.
         run.mailbox.insert(0, held.event)
-    if token.status is TokenStatus.WAITING_FOR_SIBLINGS and token.fork is not None:
-        _leave_join(run, token, token.fork)
+    if token.is_at_join and token.fork is not None:
+        # Its fork ends with it, and with the fork its join.
+        fork = run.forks[token.fork]
+        run.forks[token.fork] = _changed(fork, waiting=fork.waiting - 1)
     else:
         count_moving(run, token, -1)
+    leave_branch(run, token)
     skip_dispatched(run)
     return token
+
+
+def leave_branch(run: GraphRun, token: LiveToken) -> None:
+    """Remove an ended token from its branch, and from the node where it waits for others."""
+    branch = run.branches[token.branch_key]
+    held = branch.held - (token.times is not None)
+    tokens = without(branch.tokens, token.number)
+    run.branches[token.branch_key] = _changed(branch, tokens=tokens, held=held)
+    if token.times is not None:
+        _leave_gathering(run, token, token.times)
+
+
+def without(members: tuple[V, ...], member: V) -> tuple[V, ...]:
+    """Return members without one. Members outside of all forks are not kept."""
+    if member not in members:
+        return members
+    at = members.index(member)
+    return members[:at] + members[at + 1 :]
+
+
+def _leave_gathering(run: GraphRun, token: LiveToken, times: int) -> None:
+    key = gathering_key(token, times)
+    remaining = without(run.gatherings[key], token.number)
+    if remaining:
+        run.gatherings[key] = remaining
+    else:
+        del run.gatherings[key]
 
 
 def _finish_attempt(run: GraphRun, token: LiveToken) -> None:
@@ -94,22 +128,6 @@ def _finish_attempt(run: GraphRun, token: LiveToken) -> None:
     run.in_flight -= 1
     if token.job is not None:
         run.jobs -= 1
-
-
-def _leave_join(run: GraphRun, token: LiveToken, name: str) -> None:
-    """Remove a token from the join where it waits; the last one removes the join."""
-    fork = run.forks[name]
-    key = meeting_key(name, token.node)
-    waiting = fork.waiting - 1
-    run.forks[name] = _changed(fork, waiting=waiting)
-    meeting = run.meetings.get(key)
-    if meeting is not None and meeting.tokens == 1:
-        del run.meetings[key]
-        run.times.pop(key, None)
-        remaining = tuple(node for node in fork.meetings if node != token.node)
-        run.forks[name] = _changed(fork, waiting=waiting, meetings=remaining)
-    elif meeting is not None:
-        run.meetings[key] = _changed(meeting, tokens=meeting.tokens - 1)
 
 
 def skip_dispatched(run: GraphRun) -> None:

@@ -45,6 +45,7 @@ from headwater.schemas.history import (
     TokensCancelled,
     TokensCreated,
     TokensTimedOut,
+    TransitionsJoined,
     WaitStarted,
 )
 
@@ -323,7 +324,9 @@ def status_change(event: LogEvent) -> tuple[str, Sequence[int]] | None:  # noqa:
             return "waiting_for_subworkflow", [token]
         case WaitStarted(token=token, event_type=event_type):
             return "waiting_for_time" if event_type is None else "waiting_for_event", [token]
-        case FanInActivated(tokens=tokens):
+        case FanInActivated(tokens=tokens, elsewhere=elsewhere):
+            return "completed", (*tokens, *elsewhere)
+        case TransitionsJoined(tokens=tokens):
             return "completed", tokens
         case TokensCancelled(tokens=tokens):
             return "cancelled", tokens

@@ -9,18 +9,79 @@ In plain dictionaries, decisions are named in capitals: `CreateToken` is `CREATE
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from typing_extensions import override
 
 #: The path of the first token of a run.
 ROOT: Final = "root"
 
 NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+#: Counts of transitions, newest first; each has at least twice as many entries as the one before.
+Frames: TypeAlias = tuple[dict[str, int], ...]
+
+
+def frames_with(frames: Frames, counts: Mapping[str, int]) -> Frames:
+    """Add counts. On average this takes logarithmic time, and copies as many entries."""
+    top = {ref: count_in(frames, ref) + times for ref, times in counts.items()}
+    older = list(frames)
+    while older and 2 * len(top) > len(older[0]):
+        top = {**older.pop(0), **top}
+    return (top, *older)
+
+
+def taken_ahead(frames: Frames, of: Frames) -> dict[str, int]:
+    """Return by how much counts are larger than others. Only frames that differ are read."""
+    shared = set(map(id, of))
+    refs = dict.fromkeys(ref for frame in frames if id(frame) not in shared for ref in frame)
+    ahead = {ref: count_in(frames, ref) - count_in(of, ref) for ref in refs}
+    return {ref: times for ref, times in ahead.items() if times > 0}
+
+
+def count_in(frames: Frames, ref: str) -> int:
+    """Return how often a transition was taken."""
+    return next((frame[ref] for frame in frames if ref in frame), 0)
+
+
+class Taken(Mapping[str, int]):
+    """How often a token took each transition: `frames` since a point, and `before` until then.
+
+    Nothing is copied, so a token costs the same however many transitions led to it.
+    """
+
+    __slots__ = ("_before", "_frames")
+
+    def __init__(self, frames: Frames, before: Mapping[str, int] = NO_COUNTS) -> None:
+        self._frames = frames
+        self._before = before
+
+    @override
+    def __getitem__(self, ref: str) -> int:
+        times = count_in(self._frames, ref) + self._before.get(ref, 0)
+        if not times:
+            raise KeyError(ref)
+        return times
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        refs = chain(self._before, *reversed(self._frames))
+        return iter(dict.fromkeys(refs))
+
+    @override
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @override
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 class TokenStatus(StrEnum):
@@ -48,6 +109,11 @@ TERMINAL: Final = frozenset(
         TokenStatus.CANCELLED,
     }
 )
+
+
+#: Position of a branch in nested forks, outermost first. A branch is given by the number of the
+#: token at which its fork began, and its index.
+InnerPath: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +161,15 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     #: Branches that can bring no more tokens here, arrived or not.
     terminal: int
+    #: Of the terminal branches, those that arrived here; None if that is unknown.
+    settled: int | None = None
+
+    @property
+    def possible(self) -> int:
+        """Branches that have arrived here or still can; at most so many if `settled` is None."""
+        if self.settled is not None:
+            return self.total - self.terminal + self.settled
+        return self.completed + max(0, self.total - max(self.terminal, self.completed))
 
 
 def enclosing(token: Token, group: str, fork_of: ForkOf) -> tuple[Fork, int] | None:
@@ -144,6 +219,15 @@ class TokenParams(msgspec.Struct, frozen=True, kw_only=True):
     #: The branch's item in a `foreach`.
     item_var: str | None = None
     item: Any = None
+
+
+class Continuation(TokenParams, frozen=True, kw_only=True):
+    """A token to create that continues from a join."""
+
+    #: Transitions taken since the parent, with how often.
+    taken: Mapping[str, int]
+    #: Branches of the fork that failed; None without a fork.
+    failed: int | None = None
 
 
 class CreateToken(_Decided, frozen=True, kw_only=True):

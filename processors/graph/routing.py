@@ -27,6 +27,7 @@ from headwater.processors.graph.planning import (
     InitializeWorkflow,
     Planned,
     SetContext,
+    Taken,
     Token,
     TokenParams,
     Trace,
@@ -193,8 +194,8 @@ def _creations(
         next_branch[fork] += spawn.branches
 
 
-def _with_iteration(token: Token, ref: str) -> dict[str, int]:
-    return {**token.iteration_counts, ref: token.iteration_counts.get(ref, 0) + 1}
+def _with_iteration(token: Token, ref: str) -> Mapping[str, int]:
+    return Taken(({ref: 1},), token.iteration_counts)
 
 
 def onward(transition: Transition, token: Token, fork_of: ForkOf) -> TokenParams:
@@ -266,8 +267,9 @@ def _skip_empty_fork(
         for transition in transitions
     )
     group = transitions[0].sibling_group
-    meeting = graph.meeting_of(group) if continues and group else None
-    if meeting is not None:
+    # Validation makes sure that the group has one join.
+    joins = graph.joins_of(group) if continues and group else {}
+    for meeting, *_ in joins.values():
         yield ActivateFanIn(
             node_ref=meeting.to_node_ref,
             fork=fork,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.graph.planning import TokenStatus
+from headwater.processors.graph.planning import Frames, InnerPath, Taken, TokenStatus
 from headwater.processors.runs.state import Received, Run
 from headwater.schemas.history import (
     BranchChanged,
@@ -29,6 +29,8 @@ from headwater.schemas.statuses import RunStatus
 #: Kind of these runs.
 KIND: Final = "graph"
 
+#: Key of the branch outside of all forks.
+OUTSIDE: Final = ""
 #: Key of the timeout of the whole run among the times of its tokens and joins.
 RUN_TIMEOUT_KEY: Final = "run"
 
@@ -79,7 +81,8 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A token that has not ended.
 
     Attributes:
-        node: `node` to `taken` are as in `tokens.Token`.
+        node: `node` to `total` are as in `planning.Token`.
+        taken: How often it took transitions since its innermost fork began; see `taken_of`.
         transition: Transition by which the token arrived.
         attempts: Failed attempts.
         lost: Failed attempts with an expired lease.
@@ -88,6 +91,11 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
         lease: Lease of the worker that executes the job.
         external: Whether its task is for external workers.
         failure: Error of the node before, if an error transition led here.
+        failed: Of a token that continues from a join: branches of the fork that failed.
+        inner: Of a token that left nested forks for the join of an outer one: its branches there.
+        output: Output of the innermost of those branches.
+        times: Of a token that waits at a node for tokens by its other transitions: how often it
+            took its own.
     """
 
     number: int
@@ -99,7 +107,7 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     group: str | None
     branch: int
     total: int
-    taken: dict[str, int]
+    taken: Frames
     status: TokenStatus = TokenStatus.PENDING
     attempts: int = 0
     input: Json | None = None
@@ -110,6 +118,15 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lost: int = 0
     external: bool = False
     failure: Failure | None = None
+    failed: int | None = None
+    inner: InnerPath = ()
+    output: dict[str, Any] | None = None
+    times: int | None = None
+
+    @property
+    def is_at_join(self) -> bool:
+        """Whether it waits at a join of its fork."""
+        return self.status is TokenStatus.WAITING_FOR_SIBLINGS and self.times is None
 
     @property
     def in_flight(self) -> bool:
@@ -131,9 +148,9 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
         )
 
     @property
-    def branch_key(self) -> str | None:
-        """Key of its branch, or None outside of all forks."""
-        return None if self.fork is None else branch_key(self.fork, self.branch)
+    def branch_key(self) -> str:
+        """Key of its branch; what is outside of all forks is a branch, too."""
+        return OUTSIDE if self.fork is None else branch_key(self.fork, self.branch)
 
 
 class LiveFork(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -144,7 +161,8 @@ class LiveFork(msgspec.Struct, frozen=True, array_like=True, gc=False):
         live: Branches that can still arrive at a join.
         waiting: Tokens that wait at joins.
         meetings: Nodes of joins where tokens wait.
-        met: Nodes of joins that were activated.
+        failed: Branches that failed.
+        failure: Error of the first of them.
     """
 
     group: str | None
@@ -153,24 +171,33 @@ class LiveFork(msgspec.Struct, frozen=True, array_like=True, gc=False):
     live: int = 0
     waiting: int = 0
     meetings: tuple[str, ...] = ()
-    met: tuple[str, ...] = ()
+    failed: int = 0
+    failure: Failure | None = None
 
 
 class LiveBranch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A branch of a fork.
+    """A branch of a fork, or what is outside of all forks.
 
     Attributes:
-        active: Tokens that do not wait at a join, plus nested forks.
+        active: Tokens that do not wait at a join of the fork, plus nested forks.
+        held: Of those tokens, the ones that wait at nodes for tokens by their other transitions.
         arrived: Nodes of joins where the branch waits.
         item_name: Name of the item in expressions.
         item: Item of the branch in a `foreach`.
+        tokens: Its live tokens, without those of nested forks; kept only within forks.
+        forks: Nested forks that began in it; kept only within forks.
+        failed: Whether it failed.
     """
 
     active: int = 0
+    held: int = 0
     arrived: tuple[str, ...] = ()
     output: dict[str, Any] = {}
     item_name: str | None = None
     item: Any = None
+    tokens: tuple[int, ...] = ()
+    forks: tuple[str, ...] = ()
+    failed: bool = False
 
 
 class Meeting(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -180,12 +207,14 @@ class Meeting(msgspec.Struct, frozen=True, array_like=True, gc=False):
         transition: Transition by which the first token arrived.
         tokens: Waiting tokens.
         branches: Branches of those tokens.
+        settled: Of those branches, the ones that can bring no more tokens.
         until_ms: Time of the timeout, Unix milliseconds.
     """
 
     transition: str
     tokens: int = 0
     branches: int = 0
+    settled: int = 0
     until_ms: int | None = None
 
 
@@ -202,8 +231,11 @@ class GraphRun(Run, kw_only=True, dict=True):
         ended_jobs: The jobs that ended last, by token.
         branches: Branches by `branch_key`.
         meetings: Joins by `meeting_key`.
+        gatherings: Tokens that wait at nodes for tokens by their other transitions, by
+            `gathering_key`.
         times: When time moves a waiting token or join, by key.
-        latest: Token that completed last.
+        latest: Token that the next tokens follow: the one that ended last with tokens after it, or
+            the one at which the fork began that was joined last.
         timeout_ms: How long the run may take.
         waits: Tokens that wait for an event, by its type, or for a time (None), the oldest first.
         held: Outcomes that take effect after a pause, by token, in the order of arrival.
@@ -220,6 +252,7 @@ class GraphRun(Run, kw_only=True, dict=True):
     forks: dict[str, LiveFork] = msgspec.field(default_factory=dict)
     branches: dict[str, LiveBranch] = msgspec.field(default_factory=dict)
     meetings: dict[str, Meeting] = msgspec.field(default_factory=dict)
+    gatherings: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     times: dict[str, int] = msgspec.field(default_factory=dict)
     latest: LiveToken | None = None
     jobs: int = 0
@@ -255,6 +288,20 @@ class GraphRun(Run, kw_only=True, dict=True):
         return self.tokens.get(int(key)) if key.isascii() and key.isdecimal() else None
 
 
+def taken_of(run: GraphRun, token: LiveToken) -> Taken:
+    """Return how often a token, or its ancestors, took each transition."""
+    levels = [token.taken]
+    fork = token.fork
+    while fork is not None:
+        origin = run.forks[fork].origin
+        levels.append(origin.taken)
+        fork = origin.fork
+    taken = Taken(())
+    for frames in reversed(levels):
+        taken = Taken(frames, taken)
+    return taken
+
+
 def digest_of_end(*parts: str) -> str:
     """Return a digest of how a worker ended a job, to recognize a repeated request."""
     return sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
@@ -263,6 +310,11 @@ def digest_of_end(*parts: str) -> str:
 def branch_key(fork: str, branch: int) -> str:
     """Return the key of a branch."""
     return f"{fork}/{branch}"
+
+
+def gathering_key(token: LiveToken, times: int) -> str:
+    """Return the key of a node that waits for tokens, in one branch and round."""
+    return f"{meeting_key(token.branch_key, token.node)}/{times}"
 
 
 def meeting_key(fork: str, node: str) -> str:
@@ -277,15 +329,13 @@ def parse_meeting_key(key: str) -> tuple[str, str]:
 
 
 def rename_joins(run: GraphRun, renamed: Mapping[str, str]) -> None:
-    """Give the joins of a run the new names of their nodes."""
+    """Give the joins of a run the new names of their nodes, after its tokens."""
 
     def rename(nodes: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(renamed.get(node, node) for node in nodes)
 
     for name, fork in list(run.forks.items()):
-        run.forks[name] = msgspec.structs.replace(
-            fork, meetings=rename(fork.meetings), met=rename(fork.met)
-        )
+        run.forks[name] = msgspec.structs.replace(fork, meetings=rename(fork.meetings))
     for key, branch in list(run.branches.items()):
         if branch.arrived:
             arrived = rename(branch.arrived)
@@ -296,6 +346,10 @@ def rename_joins(run: GraphRun, renamed: Mapping[str, str]) -> None:
     times = {new: run.times.pop(key) for key, new in keys.items() if key in run.times}
     run.meetings.update(joins)
     run.times.update(times)
+    for key, numbers in list(run.gatherings.items()):
+        del run.gatherings[key]
+        token = run.tokens[numbers[0]]
+        run.gatherings[gathering_key(token, token.times or 0)] = numbers
 
 
 # -- encoding

@@ -20,7 +20,7 @@ from headwater.processors.graph.advancing import (
 )
 from headwater.processors.graph.definition import NodeRetries
 from headwater.processors.graph.dispatching import dispatch_retries, event_json, fits
-from headwater.processors.graph.draft import CannotContinue, Draft, fail, planned
+from headwater.processors.graph.draft import Draft, fail
 from headwater.processors.graph.graph import Graph
 from headwater.processors.graph.joining import activate, waiting_at
 from headwater.processors.graph.joins import decide_timeout
@@ -261,11 +261,11 @@ def _meeting_timed_out(draft: Draft, key: str) -> None:
     waiting = waiting_at(draft, fork, node)
     transition = draft.graph.transition(draft.run.meetings[key].transition)
     for decision in draft.execute(
-        decide_timeout(transition, [planned(token) for token in waiting])
+        decide_timeout(transition, [draft.planned(token) for token in waiting])
     ):
         match decision:
             case ActivateFanIn():
-                _proceed_without_missing(draft, fork, node)
+                activate(draft, fork, node)
             case FailWorkflow():
                 numbers = tuple(token.number for token in waiting)
                 draft.emit(TokensTimedOut(numbers))
@@ -274,19 +274,6 @@ def _meeting_timed_out(draft: Draft, key: str) -> None:
                 pass  # One event is about all of them, just before the run fails.
             case _:
                 raise AssertionError(decision)
-
-
-def _proceed_without_missing(draft: Draft, fork: str, node: str) -> None:
-    """Activate the join with the tokens that arrived; if that is impossible, fail the run.
-
-    The tokens then still wait at the join in the failed run, so a retry finds them there.
-    """
-    before = draft.mark()
-    try:
-        activate(draft, fork, node)
-    except CannotContinue as error:
-        draft.take_back(before)
-        fail(draft, error.failure)
 
 
 # -- leases and retries of tasks

@@ -17,6 +17,7 @@ from headwater.processors.graph.advancing import (
     end_wait,
     fail_node,
 )
+from headwater.processors.graph.decide import continue_failed
 from headwater.processors.graph.dispatching import ENDED_MAX, dispatch_retries
 from headwater.processors.graph.draft import Draft, end
 from headwater.processors.graph.graph import graph_of
@@ -217,6 +218,9 @@ def _trigger(  # noqa: PLR0911, one for each kind of event
     """Return the action that was decided, from its events; None if it cannot be repeated."""
     first = events[0]
     match first:
+        case _ if run.sequence == 1 and not isinstance(first, GraphStarted):
+            # Only its RunStarted precedes: it retries another run.
+            return continue_failed
         case GraphStarted():
             return lambda draft: begin(draft, first)
         case TokenCompleted(token=number) | TokenFailed(token=number, retry_at_ms=None) if (

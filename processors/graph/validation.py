@@ -36,6 +36,7 @@ from headwater.processors.graph.definition import (
     Transition,
     Wait,
 )
+from headwater.processors.graph.nesting import problems_of_merges
 from headwater.processors.runs.durations import LONGEST_MS, milliseconds_of
 from headwater.processors.runs.limits import (
     EVENT_TYPE_TOP,
@@ -53,6 +54,10 @@ BRANCHES_MAX: Final = 100_000
 STRATEGIES: Final = ("any", "all", "m_of_n:N")
 MERGES: Final = ("append", "collect", "keyed_by_branch", "last_wins", "merge_object")
 TIMEOUTS: Final = ("fail", "proceed_with_available")
+TOLERATE: Final = "tolerate"
+JOIN_ALL: Final = "all"
+NODE_JOINS: Final = ("each", JOIN_ALL)
+BRANCH_FAILURES: Final = ("fail", TOLERATE)
 BACKOFFS: Final = ("constant", "exponential", "linear")
 #: Kinds of nodes; a node is of exactly one.
 KINDS: Final = ("task", "subworkflow", "wait", "event")
@@ -103,6 +108,8 @@ def problems_of(definition: Definition, *, whole: bool = True) -> list[Problem]:
         *_check_parts("transitions", definition.transitions, _of_transition),
         *(_of_groups(definition) if whole else ()),
         *_of_joins(definition),
+        *_of_joined_transitions(definition),
+        *problems_of_merges(definition),
     ]
 
 
@@ -176,6 +183,7 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
             problem := name_problem(f"the name of a {field}", name, WORKFLOW_NAME_MAX)
         ):
             yield INVALID_DEFINITION, field, problem
+    yield from _not_among(INVALID_STRATEGY, "join", node.join, NODE_JOINS)
     yield from _of_targets("inputMapping", node.input_mapping)
     yield from _of_targets("outputMapping", node.output_mapping, shared=True)
     yield from _not_within("timeoutMs", node.timeout_ms, 1, LONGEST_MS)
@@ -288,6 +296,12 @@ def _of_synchronization(synchronization: Synchronization) -> Iterator[tuple[str,
     yield from _not_among(
         INVALID_STRATEGY, f"{prefix}.onTimeout", synchronization.on_timeout, TIMEOUTS
     )
+    yield from _not_among(
+        INVALID_STRATEGY,
+        f"{prefix}.onBranchFailure",
+        synchronization.on_branch_failure,
+        BRANCH_FAILURES,
+    )
     # 0 means no timeout.
     yield from _not_within(f"{prefix}.timeoutMs", synchronization.timeout_ms, 0, LONGEST_MS)
     if synchronization.merge is None:
@@ -333,6 +347,24 @@ def _of_groups(definition: Definition) -> Iterator[Problem]:
                 )
 
 
+def _of_joined_transitions(definition: Definition) -> Iterator[Problem]:
+    """A node that joins its transitions must not be a join of branches, or the first of one."""
+    joining = {node.ref for node in definition.nodes if node.join == JOIN_ALL}
+    for index, transition in enumerate(definition.transitions):
+        if transition.to_node_ref in joining:
+            for field, is_set in (
+                ("synchronization", transition.synchronization is not None),
+                ("siblingGroup", transition.forks),
+            ):
+                if is_set:
+                    yield Problem(
+                        INVALID_STRATEGY,
+                        f"transitions[{index}].{field}",
+                        f"expected it only on transitions to nodes that do not join all, found it "
+                        f"on one to {transition.to_node_ref!r}",
+                    )
+
+
 def _of_joins(definition: Definition) -> Iterator[Problem]:
     """Transitions to the same join must have the same settings, and merges that agree."""
     joins: dict[tuple[str, str], list[tuple[int, Synchronization]]] = {}
@@ -363,6 +395,7 @@ def _of_settings(ways: list[tuple[int, Synchronization]]) -> Iterator[Problem]:
             ("strategy", "strategy"),
             ("timeout_ms", "timeoutMs"),
             ("on_timeout", "onTimeout"),
+            ("on_branch_failure", "onBranchFailure"),
         ):
             mine, theirs = getattr(synchronization, field), getattr(expected, field)
             if mine != theirs:

@@ -5,7 +5,6 @@ from typing import Any
 
 from typing_extensions import override
 
-from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.rows.graph_events import chosen
 from headwater.processors.rows.patches import Patches, Row, Rows, Values
 from headwater.processors.rows.plan import plan_record
@@ -88,16 +87,13 @@ def _reopened(step: Values, retry: Values) -> Values:
 
 def _restarted(token: Values, retry: Values) -> Values:
     """Return the columns of a token that a retry changes, if the token ended with the run."""
-    status, wake_at = token.get("retry_status"), token.get("wake_at")
+    status = token.get("retry_status")
     if status is None:
         return {}
-    now = retry["started_at"]
-    # A token that waits for siblings has as much time left as when the run ended.
-    waits = status == TokenStatus.WAITING_FOR_SIBLINGS and wake_at is not None
     return {
         **dict.fromkeys(TOKEN.cleared),
         "status": status,
         "attempts": 0,
-        "wake_at": wake_at + now - token["updated_at"] if waits else None,
-        "updated_at": now,
+        "wake_at": None,
+        "updated_at": retry["started_at"],
     }

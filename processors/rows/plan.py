@@ -18,6 +18,8 @@ from headwater.processors.runs.slots import SLOTS_ID
 from headwater.processors.runs.state import TRANSITIONS
 from headwater.schemas.history import (
     BranchChanged,
+    BranchFailed,
+    BranchOutputSet,
     CancelRequested,
     CommandRejected,
     ContextChanged,
@@ -75,6 +77,8 @@ _UNNUMBERED: Final = frozenset(
 INSTANCE_ONLY: Final[frozenset[type]] = frozenset(
     {
         BranchChanged,
+        BranchFailed,
+        BranchOutputSet,
         CancelRequested,
         CommandRejected,
         ContextChanged,

@@ -26,6 +26,8 @@ from headwater.schemas.history import (
     TokensCancelled,
     TokensCreated,
     TokensTimedOut,
+    TransitionsJoined,
+    WaitRestarted,
     WaitStarted,
 )
 from headwater.schemas.workflow_tables import AS_STORED
@@ -49,6 +51,9 @@ def _set(
 
 def _created(patches: Patches, context: EventContext, event: TokensCreated) -> None:
     counts = {transition.ref: transition.times for transition in event.taken}
+    if not counts and event.transition is not None:
+        counts = {event.transition: 1}
+    # Only what was taken since the parent: a reader adds its ancestors'.
     iteration_counts = msgspec.json.encode(counts).decode()
     for index in range(event.count):
         number, branch = event.first + index, event.branch + index
@@ -140,6 +145,11 @@ def _waits_for_child(patches: Patches, context: EventContext, event: Subworkflow
 
 
 def _joined(patches: Patches, context: EventContext, event: FanInActivated) -> None:
+    for number in (*event.tokens, *event.elsewhere):
+        _set(patches, context, number, TokenStatus.COMPLETED)
+
+
+def _transitions_joined(patches: Patches, context: EventContext, event: TransitionsJoined) -> None:
     for number in event.tokens:
         _set(patches, context, number, TokenStatus.COMPLETED)
 
@@ -156,6 +166,11 @@ def _retry_status(before: str | None) -> str:
     if before is None:
         return AS_STORED
     return _WAITING if before == _WAITING else TokenStatus.PENDING
+
+
+def _wait_restarted(patches: Patches, context: EventContext, event: WaitRestarted) -> None:
+    for number in event.tokens:
+        _set(patches, context, number, _WAITING, wake_at=event.until_ms)
 
 
 def _timed_out(patches: Patches, context: EventContext, event: TokensTimedOut) -> None:
@@ -185,7 +200,9 @@ TOKEN_PLANNERS: Final[Mapping[type, Callable[[Patches, EventContext, Any], None]
     TokenArrived: _arrived,
     SubworkflowStarted: _waits_for_child,
     FanInActivated: _joined,
+    TransitionsJoined: _transitions_joined,
     TokensCancelled: _cancelled,
+    WaitRestarted: _wait_restarted,
     TokensTimedOut: _timed_out,
     GraphMigrated: _migrated,
 }

@@ -293,7 +293,7 @@ def no_job(run: Run) -> Rejection:
 
 
 def no_graph(run: Run) -> Rejection:
-    """Return the rejection of a migration of a workflow of code."""
+    """Return the rejection of a command that only graphs understand."""
     return Rejection(
         NOT_A_GRAPH,
         f"expected an instance of a graph, found one of {run.workflow}, a workflow of code; a run "

@@ -262,7 +262,7 @@ comment on column workflow_token.parent_token_id is 'The token that it follows.'
 comment on column workflow_token.sibling_group is 'The group of its innermost fork.';
 comment on column workflow_token.branch_index is 'Its branch in that fork; the first is 0.';
 comment on column workflow_token.branch_total is 'Number of branches of that fork.';
-comment on column workflow_token.iteration_counts is 'How often it took each transition: an object of counts by ref.';
+comment on column workflow_token.iteration_counts is 'Transitions taken since its parent: an object of counts by ref. Those of its ancestors are in their rows.';
 comment on column workflow_token.attempts is 'Number of its latest attempt; 0 before the first.';
 comment on column workflow_token.input is 'Input of its task, unchanged JSON text.';
 comment on column workflow_token.result is 'Result of its task or workflow, unchanged JSON text.';

@@ -75,14 +75,12 @@ _STEP_COPIES: Final[Expressions] = {
     "else 'pending' end",
     "updated_at": _RESTARTED_AT,
 }
-#: A token that waits for siblings has as much time left as when the run ended.
 _TOKEN_COPIES: Final[Expressions] = {
     **_COPIED,
     "status": "coalesce(t.retry_status, t.status)",
     "attempts": "case when restarts then 0 else t.attempts end",
-    "wake_at": "case when not restarts then t.wake_at "
-    "when t.retry_status = 'waiting_for_siblings' "
-    f"then t.wake_at + ({_STARTED_AT} - t.updated_at) end",
+    # An event of the retry sets it for those that wait for siblings.
+    "wake_at": "case when not restarts then t.wake_at end",
     "updated_at": _RESTARTED_AT,
 }
 

@@ -49,7 +49,7 @@ on conflict ({key}) do {action}
 -- A retry copies entries of the previous run. Reopened ones and unfinished sleeps are copied
 -- without their ends, and unconsumed events are copied, too. Negative sequence numbers keep their
 -- order before all new ones. A retry of a graph copies all tokens: those that ended with the run
--- continue, and those that waited for siblings have as much time left as when the run ended.
+-- continue.
 with retried as materialized (
     select * from json_to_recordset(%(rows)s::json) as r (
         workflow_name text, instance_id text, run_number integer, kept text[], reopened text[],

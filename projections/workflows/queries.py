@@ -11,7 +11,14 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.rows.answers import event_of, log_line_of, raw, step_of, token_of
+from headwater.processors.rows.answers import (
+    event_of,
+    log_line_of,
+    raw,
+    step_of,
+    token_of,
+    with_iteration_counts,
+)
 from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, statement
 from headwater.projections.postgres.workflow_statements import selected
@@ -274,9 +281,21 @@ class Workflows:
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
     ) -> Page[Token]:
         """Return tokens of a graph run, in the order of their creation."""
-        return await page_of(
+        page = await page_of(
             self._reader, _TOKENS, _parameters(run), order=order, limit=limit, after=after
         )
+        return msgspec.structs.replace(page, rows=tuple(await self._with_counts(run, page.rows)))
+
+    async def _with_counts(self, run: RunKey, tokens: Sequence[Token]) -> list[Token]:
+        """Return tokens of a run with the transitions that their ancestors took."""
+        shown = {int(token.id) for token in tokens}
+        parents = {int(token.parent_token_id) for token in tokens if token.parent_token_id}
+        ancestors: Sequence[Row] = ()
+        if parents - shown:
+            ancestors = await self._reader.answers(
+                statement("workflow_token_ancestors"), **_parameters(run), ids=sorted(parents)
+            )
+        return with_iteration_counts(tokens, ancestors)
 
     async def events(
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
@@ -341,10 +360,21 @@ class Workflows:
         if not rows:
             return None
         first = rows[0]
+        changed = [_changed(row) for row in rows if row["row"] is not None]
+        run = RunKey(workflow_name, instance_id, first["run_number"])
+        tokens = await self._with_counts(
+            run, [change.row for change in changed if isinstance(change.row, Token)]
+        )
+        counted = iter(tokens)
         return Changes(
             run_number=first["run_number"],
             run_offset=first["run_offset"],
-            rows=tuple(_changed(row) for row in rows if row["row"] is not None),
+            rows=tuple(
+                msgspec.structs.replace(change, row=next(counted))
+                if isinstance(change.row, Token)
+                else change
+                for change in changed
+            ),
             offset=first["through"],
             more=first["more"],
         )

@@ -105,6 +105,19 @@ class RetryRun(Tagged, frozen=True):
     from_key: str | None = None
 
 
+class SetBranchOutput(Tagged, frozen=True):
+    """Replace the output of a branch of an errored run, before a retry merges it again."""
+
+    #: Group of the fork.
+    group: str
+    #: The branch; the first is 0.
+    branch: int
+    #: The output, an object as JSON text.
+    output: Json
+    #: The fork, if several forks of the group wait for their branches; null for the only one.
+    fork: str | None = None
+
+
 class NodeRename(Part, frozen=True):
     """Where the tokens of a node move in another definition."""
 
@@ -234,6 +247,7 @@ RunCommand: TypeAlias = (
     | FinishChild
     | NoteRefusal
     | RetryRun
+    | SetBranchOutput
     | MigrateRun
     | JobCommand
     | SlotCommand

@@ -14,7 +14,7 @@ class OfGraph(Tagged, frozen=True):
 
 
 class TimesTaken(Part, frozen=True):
-    """How often a token, or its ancestors, took a transition."""
+    """How often tokens took a transition."""
 
     #: The transition.
     ref: str
@@ -89,7 +89,7 @@ class TokensCreated(OfGraph, frozen=True):
     branch: int
     #: Number of branches of the fork.
     total: int
-    #: How often they and their ancestors took transitions.
+    #: Transitions taken since the parent, after a join; empty if it was `transition` alone.
     taken: tuple[TimesTaken, ...]
     #: The name of a branch's item in expressions.
     item_name: str | None = None
@@ -103,6 +103,8 @@ class TokensCreated(OfGraph, frozen=True):
     external: bool = False
     #: The error of the node before, if an error transition led here.
     failure: Failure | None = None
+    #: Of a token that continues from a join: branches of the fork that failed.
+    failed: int | None = None
 
 
 class TasksDispatched(OfGraph, frozen=True):
@@ -243,12 +245,21 @@ class BranchChanged(OfGraph, frozen=True):
 
 
 class TokenArrived(OfGraph, frozen=True):
-    """A token waits at a join."""
+    """A token waits at a join of its fork, or at a node for tokens by its other transitions."""
 
     #: The token.
     token: int
     #: End of the wait, Unix milliseconds; null for no limit.
     until_ms: int | None = None
+    #: How often it took its transition, at a node that joins its transitions; null at other joins.
+    times: int | None = None
+
+
+class TransitionsJoined(OfGraph, frozen=True):
+    """Tokens that waited at a node, one by each of its transitions, have ended."""
+
+    #: The tokens; one that continues follows the last.
+    tokens: tuple[int, ...]
 
 
 class BranchMerge(Part, frozen=True):
@@ -265,7 +276,7 @@ class BranchMerge(Part, frozen=True):
 
 
 class FanInActivated(OfGraph, frozen=True):
-    """Branches were joined: their waiting tokens have ended, their outputs are merged.
+    """Branches were joined, and their fork is over: tokens that waited have ended.
 
     The merged values are computed from the outputs: together they may not fit into a record.
     """
@@ -274,10 +285,34 @@ class FanInActivated(OfGraph, frozen=True):
     fork: str
     #: The node.
     node: str
-    #: The tokens.
+    #: The tokens that waited there.
     tokens: tuple[int, ...]
     #: The merges of the transitions by which they arrived.
     merges: tuple[BranchMerge, ...] = ()
+    #: The tokens that waited at other joins of the fork.
+    elsewhere: tuple[int, ...] = ()
+
+
+class BranchFailed(OfGraph, frozen=True):
+    """A branch has ended because a token in it failed, and a join of its fork tolerates that."""
+
+    #: The fork.
+    fork: str
+    #: The branch.
+    branch: int
+    #: The error of the token.
+    failure: Failure
+
+
+class BranchOutputSet(OfGraph, frozen=True):
+    """An operator has replaced the output of a branch of an errored run."""
+
+    #: The fork.
+    fork: str
+    #: The branch.
+    branch: int
+    #: The output, an object as JSON text.
+    output: Json
 
 
 class TokensCancelled(OfGraph, frozen=True):
@@ -289,6 +324,19 @@ class TokensCancelled(OfGraph, frozen=True):
     reason: str
     #: Whether their run has failed with them, so that a retry continues them.
     kept: bool = False
+
+
+class WaitRestarted(OfGraph, frozen=True):
+    """Tokens that wait at a join have their full time again, because their run is retried."""
+
+    #: The fork.
+    fork: str
+    #: The node.
+    node: str
+    #: The tokens.
+    tokens: tuple[int, ...]
+    #: End of the wait, Unix milliseconds.
+    until_ms: int
 
 
 class TokensTimedOut(OfGraph, frozen=True):
@@ -362,8 +410,12 @@ GraphEvent: TypeAlias = (
     | ContextChanged
     | BranchChanged
     | TokenArrived
+    | TransitionsJoined
     | FanInActivated
+    | BranchFailed
+    | BranchOutputSet
     | TokensCancelled
+    | WaitRestarted
     | TokensTimedOut
     | ForkEnded
     | SubworkflowStarted

@@ -61,6 +61,7 @@ from headwater.schemas.history import (
     NodeRename,
     ReplySent,
     SendEvent,
+    SetBranchOutput,
     StartRun,
 )
 from headwater.schemas.statuses import OPEN, RunStatus
@@ -269,6 +270,13 @@ class TestInstance(Controllable[None], InspectableInstance, Generic[R_co]):
         checked_event_type(type)
         text = encode_object(payload, "an event's payload", VALUE_BYTES_TOP)
         await self._send(SendEvent(self._harness.new_id("evt"), type, text))
+
+    async def set_branch_output(
+        self, group: str, branch: int, output: Mapping[str, Any], *, fork: str | None = None
+    ) -> None:
+        """Replace the output of a branch of an errored graph run; a retry merges it again."""
+        text = encode_object(output, "the output of a branch", VALUE_BYTES_TOP)
+        await self._send(SetBranchOutput(group, branch, text, fork))
 
     @override
     async def perform(self, action: Action, argument: str | None = None) -> None:

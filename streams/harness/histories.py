@@ -13,6 +13,7 @@ from headwater.processors.rows.answers import (
     log_line_of,
     step_of,
     token_of,
+    with_iteration_counts,
 )
 from headwater.processors.rows.history import HistoryRows
 from headwater.processors.rows.patches import Values
@@ -84,7 +85,9 @@ def history_of(records: Sequence[HistoryAppended], number: int) -> History:
         steps=[_step(step_of(as_read(STEP, row))) for row in rows.steps(number)],
         events=[_parsed(event_of(as_read(EVENT, row))) for row in rows.events(number)],
         logs=[_parsed(line, id=str(index)) for index, line in enumerate(lines)],
-        tokens=[_parsed(token_of(as_read(TOKEN, row))) for row in rows.tokens(number)],
+        tokens=with_iteration_counts(
+            _parsed(token_of(as_read(TOKEN, row))) for row in rows.tokens(number)
+        ),
         events_by_name=_by_name(rows, number),
     )
 

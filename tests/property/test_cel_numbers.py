@@ -6,8 +6,9 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.processors.cel_programs import Names, ResultKind
 from headwater.processors.evaluations import EvaluationProblem
-from headwater.processors.expressions import Expression, ExpressionValues, Names, ResultKind
+from headwater.processors.expressions import Expression, ExpressionValues
 
 NAMES = Names("a", "b")
 INTEGERS = range(-(2**63), 2**64)

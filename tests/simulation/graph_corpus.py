@@ -48,8 +48,6 @@ def _settled(draw: Random) -> dict[str, Any]:
 
 def _unsettled(draw: Random) -> dict[str, Any]:
     kind = draw.random()
-    if kind < 0.02:
-        return {"wait": {"durationMs": draw.choice([0, 1_000, 8_000])}}
     if kind < 0.03:
         return {"task": "refuse"}
     if kind < 0.08:
@@ -74,12 +72,12 @@ def _race(blocks: Blocks) -> tuple[str, str]:
     return start, end
 
 
-def _follow_errors(blocks: Blocks) -> None:
+def _follow_errors(blocks: Blocks, draw: Random) -> None:
     """Of some nodes that may fail, the error is followed by another node."""
     blocks.does = lambda _: {"task": "work", "retries": _EVER}
     for node in list(blocks.nodes):
         fails = node.get("task") == "refuse" or node.get("subworkflow") in {"breaks", "longest"}
-        if fails and blocks.draw.random() < 0.6:
+        if fails and draw.random() < 0.4:
             blocks.way(node["ref"], blocks.node(), on="error")
 
 
@@ -91,15 +89,21 @@ def drawn_graph(variant: int) -> dict[str, Any]:
     for node in document["nodes"]:
         if node.get("task") == "work" and draw.random() < share:
             node["external"] = True
+    draw = Random(f"waits {variant}")
+    for node in document["nodes"]:
+        if node.get("task") == "work" and draw.random() < 0.1:
+            for key in ("task", "retries", "timeoutMs", "external", "inputMapping"):
+                node.pop(key, None)
+            node["wait"] = {"durationMs": draw.choice([0, 1_000, 8_000])}
     return document
 
 
 def _drawn(variant: int) -> dict[str, Any]:
     draw = Random(f"graph {variant}")
     if variant % 2:
-        blocks = Blocks(draw, STRATEGIES, _unsettled, timeouts=True)
+        blocks = Blocks(draw, STRATEGIES, _unsettled, timeouts=True, tolerant=True)
         document = blocks.document("grown")
-        _follow_errors(blocks)
+        _follow_errors(blocks, Random(f"errors {variant}"))
         return document
     blocks = Blocks(draw, ("all",), _settled)
     document = blocks.document("grown")

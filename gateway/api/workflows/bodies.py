@@ -13,6 +13,7 @@ from typing_extensions import override
 from headwater.gateway.api.json_bodies import check_json, decoded, invalid
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.settings.patterns import NAME
+from headwater.processors.graph.validation import BRANCHES_MAX, NAME_MAX
 from headwater.processors.runs.lifecycle import ACTIONS
 from headwater.processors.runs.limits import (
     BATCH_MAX,
@@ -34,7 +35,7 @@ from headwater.schemas.failures import (
     INVALID_LABELS,
     INVALID_PARAMS,
 )
-from headwater.schemas.history import Command, Json, Limits
+from headwater.schemas.history import Command, Json, Limits, SetBranchOutput
 from headwater.schemas.statuses import RunStatus
 
 #: Most characters of a cursor; real ones have about sixty.
@@ -189,6 +190,31 @@ class Retry(Body, frozen=True, kw_only=True):
     def check(self, limits: Limits, at: str = "") -> None:
         if "\0" in (self.from_step or ""):
             raise invalid(f"{at}fromStep", "expected a step's key without NUL")
+
+
+class BranchOutput(Body, frozen=True, kw_only=True):
+    """The output of a branch that waits at a join of an errored run."""
+
+    group: Annotated[
+        str, msgspec.Meta(min_length=1, max_length=NAME_MAX, description="Sibling group.")
+    ]
+    branch: Annotated[int, msgspec.Meta(ge=0, lt=BRANCHES_MAX, description="The first is 0.")]
+    output: Annotated[msgspec.Raw, msgspec.Meta(description="The whole output, a JSON object.")]
+    fork: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=2 * NAME_MAX)] | None,
+        msgspec.Meta(description="Needed if several forks of the group wait."),
+    ] = None
+
+    @override
+    def check(self, limits: Limits, at: str = "") -> None:
+        problem = value_problem(
+            f"{at}output", text(self.output), limits.max_result_bytes, "max_result_bytes"
+        )
+        _refuse(INVALID_PARAMS, f"{at}output", problem)
+
+    def command(self) -> SetBranchOutput:
+        """Return the command that sets it."""
+        return SetBranchOutput(self.group, self.branch, text(self.output), self.fork)
 
 
 class BulkChange(Ending, frozen=True, kw_only=True):

@@ -44,6 +44,7 @@ NAMES: Final[dict[str, Any]] = {
 }
 DONE: Final[dict[str, Any]] = {"ok": True, "status": {"status": "paused"}}
 RUN_STARTED: Final[dict[str, Any]] = {"ok": True, "status": {"status": "active"}, "runNumber": 1}
+OUTPUT_SET: Final[dict[str, Any]] = {"ok": True, "status": {"status": "errored"}}
 EVENT_SENT: Final[dict[str, Any]] = {"status": STATUS}
 TICKED: Final[dict[str, Any]] = {"processed": 3}
 

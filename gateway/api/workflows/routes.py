@@ -51,6 +51,7 @@ from headwater.gateway.api.workflows.runs.world import BASE as WORLD_BASE
 from headwater.gateway.api.workflows.runs.world import WorldApi, world_routes
 from headwater.gateway.api.workflows.ticks import Ticks
 from headwater.gateway.api.workflows.write_routes import (
+    branch_output_route,
     bulk_route,
     creation_routes,
     event_route,
@@ -252,6 +253,7 @@ class WorkflowService:
             *graph_inspection_routes(self._inspection),
             *migration_routes(self._migrations),
             *[lifecycle_route(self._command_service, action) for action in ACTIONS],
+            branch_output_route(self._command_service),
             event_route(self.request_guard, self._command_service, self._ports.new_id),
             tail_route(self._query_service, self._tails),
         ]

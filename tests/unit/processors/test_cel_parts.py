@@ -8,14 +8,9 @@ from typing import Any
 
 import pytest
 
+from headwater.processors.cel_programs import ExpressionInvalid, Names, ResultKind
 from headwater.processors.evaluations import EvaluationProblem
-from headwater.processors.expressions import (
-    Expression,
-    ExpressionInvalid,
-    ExpressionValues,
-    Names,
-    ResultKind,
-)
+from headwater.processors.expressions import Expression, ExpressionValues
 
 NAMES = Names("input")
 HUGE = 2**63

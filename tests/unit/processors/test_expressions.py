@@ -6,15 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.processors.cel_programs import ExpressionInvalid, Names, ResultKind
 from headwater.processors.expressions import (
     COPIED_MAX,
     SOURCE_MAX,
     EvaluationProblem,
     Expression,
-    ExpressionInvalid,
     ExpressionValues,
-    Names,
-    ResultKind,
 )
 from headwater.schemas.history import NESTING_MAX
 
