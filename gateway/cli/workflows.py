@@ -11,7 +11,12 @@ from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import examples
 from headwater.gateway.cli.output import moment, print_json
 from headwater.gateway.cli.results import Columns, Result, listing, prints
-from headwater.gateway.cli.workflow_service import ENVIRONMENT, InstanceName, service_options
+from headwater.gateway.cli.workflow_service import (
+    ENVIRONMENT,
+    InstanceName,
+    instance_named,
+    service_options,
+)
 
 if TYPE_CHECKING:
     from headwater.gateway.client.sync_client import SyncClient
@@ -80,6 +85,7 @@ def _workflow_row(workflow: "WorkflowListed") -> dict[str, object]:
 _GRAPHS: Final = Columns(
     ("name", "version", "deployed", "app", "digest"), drops=("app", "deployed")
 )
+_MOVED: Final = Columns(("token", "status", "node", "to", "problem"))
 _PROBLEMS: Final = Columns(("file", "code", "path", "message"))
 _FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
@@ -91,6 +97,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_typ
         "headwater graph deploy review.json",
         "headwater graph list",
         "headwater graph show review --format svg > review.svg",
+        "headwater graph migrate review/review-1 --to 2 --dry-run",
     )
     + ENVIRONMENT,
 )
@@ -210,6 +217,70 @@ def show(
         print_json(document)
     else:
         sys.stdout.write(_drawn(document, format_).rstrip("\n") + "\n")
+
+
+@graph.command(
+    epilog=examples(
+        "headwater graph migrate review/review-1 --to 2 --dry-run     where each token would go",
+        "headwater graph migrate review/review-1 --to 2",
+        "headwater graph migrate review/review-1 --to 2 --map vote=judge --map tally=count",
+    )
+    + ENVIRONMENT
+)
+@instance_named
+@click.option("--to", required=True, type=click.IntRange(min=1), help="Number of the version.")
+@click.option(
+    "--map",
+    "renames",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="A node of the run's definition, and where its tokens go. Default: the same ref.",
+)
+@click.option("--dry-run", is_flag=True, help="Change nothing.")
+@prints
+@service_options
+def migrate(
+    client: "SyncClient",
+    *,
+    instance: InstanceName,
+    to: int,
+    renames: tuple[str, ...],
+    dry_run: bool,
+) -> Result:
+    """Move a running instance to another version of its graph.
+
+    Lists the live tokens, the nodes where they go, and what speaks against it. Nothing changes if
+    one token has no place there. Exits 1 if a dry run shows such a token.
+    """
+    renamed = dict(map(_rename, renames))
+    plan = client.run(instance.handle(client).migrate(to, map=renamed, dry_run=dry_run))
+    rows = [
+        {
+            "token": token.id,
+            "status": token.status,
+            "node": token.node_ref,
+            "to": token.to_node_ref,
+            "problem": token.problem,
+        }
+        for token in plan.tokens
+    ]
+    left_out = [f"… {plan.tokens_left_out} more tokens"] if plan.tokens_left_out else []
+    done = f"{instance} runs version {to} now."
+    if dry_run:
+        done = "It is possible." if plan.possible else "It is not possible."
+    return Result(
+        answer=plan,
+        tables=[_MOVED.table(rows)] if rows else [],
+        hints=[*left_out, *plan.problems, done],
+        failed=dry_run and not plan.possible,
+    )
+
+
+def _rename(text: str) -> tuple[str, str]:
+    node, separator, to = text.partition("=")
+    if not (node and separator and to):
+        raise click.UsageError(f"--map: expected OLD=NEW, found {text!r}")
+    return node, to
 
 
 def _drawn_instance(client: "SyncClient", name: str, instance_id: str, format_: str) -> str:

@@ -30,6 +30,8 @@ class GraphWorkflow:
         context_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         output_mapping: Mapping[str, str] | None = None,
+        timeout_ms: int | None = None,
+        on_dead_end: str | None = None,
     ) -> None:
         parts = {
             "name": name,
@@ -40,6 +42,8 @@ class GraphWorkflow:
             "context_schema": context_schema,
             "output_schema": output_schema,
             "output_mapping": output_mapping,
+            "timeout_ms": timeout_ms,
+            "on_dead_end": on_dead_end,
         }
         self.name = name
         self._document = _camel({key: value for key, value in parts.items() if value is not None})

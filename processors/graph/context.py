@@ -6,6 +6,8 @@ input, state, output    of the run, shared by all tokens
 _branch                 index, total and output of the branch; empty outside of all forks
 an item variable        the item of the branch; the innermost fork with this name wins
 result                  the result of the task, only in its output mapping
+error                   name and message of an error: in error transitions, and in the mappings of
+                        the nodes that they lead to; empty where another transition led
 """
 
 import re
@@ -17,7 +19,7 @@ import msgspec
 from headwater.processors.cel_programs import Names, ResultKind
 from headwater.processors.evaluations import EvaluationProblem, Evaluations
 from headwater.processors.expressions import NO_VALUES, WORDS, Expression, ExpressionValues
-from headwater.schemas.history import NESTING_MAX
+from headwater.schemas.history import NESTING_MAX, Failure
 
 #: Maximum parts of a path. It is a quarter of the levels that a value may have, so a value that is
 #: set may have the others; authors use fewer than ten.
@@ -146,8 +148,9 @@ def section_of(path: str) -> tuple[str, str]:
 SHARED: Final = Names("input", "state", "output")
 BRANCH: Final = "_branch"
 RESULT: Final = "result"
+ERROR: Final = "error"
 #: Names that an item variable must not have.
-RESERVED: Final = WORDS | {"input", "state", "output", BRANCH, RESULT}
+RESERVED: Final = WORDS | {"input", "state", "output", BRANCH, RESULT, ERROR}
 
 
 class Context:
@@ -215,12 +218,14 @@ class Scope:
         branch: Branch | None = None,
         items: Mapping[str, Any] = NO_VALUES,
         evaluations: Evaluations | None = None,
+        error: Failure | None = None,
     ) -> None:
         self.context = context
         self.evaluations = evaluations
         self.local: dict[str, Any] = {
             **items,
             BRANCH: msgspec.structs.asdict(branch) if branch else {},
+            ERROR: {"name": error.name, "message": error.message} if error else {},
         }
 
     def with_result(self, result: Any) -> "Scope":  # noqa: ANN401

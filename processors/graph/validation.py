@@ -25,6 +25,8 @@ from headwater.processors.graph.definition import (
     INVALID_TARGET,
     MISSING_OWNER,
     MULTIPLE_OWNERS,
+    ON_ERROR,
+    ON_SUCCESS,
     Definition,
     Merge,
     Node,
@@ -32,10 +34,14 @@ from headwater.processors.graph.definition import (
     Problem,
     Synchronization,
     Transition,
+    Wait,
 )
+from headwater.processors.graph.nesting import problems_of_merges
 from headwater.processors.runs.durations import LONGEST_MS, milliseconds_of
 from headwater.processors.runs.limits import (
+    EVENT_TYPE_TOP,
     RETRIES_MAX,
+    WAIT_MAX_MS,
     WORKFLOW_NAME_MAX,
     control_character,
     name_problem,
@@ -48,7 +54,14 @@ BRANCHES_MAX: Final = 100_000
 STRATEGIES: Final = ("any", "all", "m_of_n:N")
 MERGES: Final = ("append", "collect", "keyed_by_branch", "last_wins", "merge_object")
 TIMEOUTS: Final = ("fail", "proceed_with_available")
+TOLERATE: Final = "tolerate"
+JOIN_ALL: Final = "all"
+NODE_JOINS: Final = ("each", JOIN_ALL)
+BRANCH_FAILURES: Final = ("fail", TOLERATE)
 BACKOFFS: Final = ("constant", "exponential", "linear")
+#: Kinds of nodes; a node is of exactly one.
+KINDS: Final = ("task", "subworkflow", "wait", "event")
+DEAD_ENDS: Final = ("complete", "fail")
 FAN_IN: Final = "fan_in"
 
 #: Maximum of counts without another limit: a signed 64-bit number.
@@ -95,6 +108,8 @@ def problems_of(definition: Definition, *, whole: bool = True) -> list[Problem]:
         *_check_parts("transitions", definition.transitions, _of_transition),
         *(_of_groups(definition) if whole else ()),
         *_of_joins(definition),
+        *_of_joined_transitions(definition),
+        *problems_of_merges(definition),
     ]
 
 
@@ -106,6 +121,11 @@ def _of_the_whole(definition: Definition) -> Iterator[Problem]:
         yield Problem(code, path, message)
     if not any(node.ref == definition.initial_node_ref for node in definition.nodes):
         yield _unknown_node("initialNodeRef", definition.initial_node_ref)
+    for code, path, message in (
+        *_not_within("timeoutMs", definition.timeout_ms, 1, LONGEST_MS),
+        *_not_among(INVALID_DEFINITION, "onDeadEnd", definition.on_dead_end, DEAD_ENDS),
+    ):
+        yield Problem(code, path, message)
 
 
 def _repeated(code: str, path: str, refs: list[str]) -> Iterator[Problem]:
@@ -150,14 +170,12 @@ def _check_parts(
 
 
 def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
-    if node.task is None and node.subworkflow is None:
-        yield MISSING_OWNER, "", f"expected {node.ref!r} to name a task or a subworkflow"
-    if node.task is not None and node.subworkflow is not None:
-        yield (
-            MULTIPLE_OWNERS,
-            "",
-            f"expected {node.ref!r} to name a task or a subworkflow, found both",
-        )
+    kinds = [kind for kind in KINDS if getattr(node, kind) is not None]
+    if len(kinds) != 1:
+        code = MULTIPLE_OWNERS if kinds else MISSING_OWNER
+        found = " and ".join(kinds) or "none"
+        yield code, "", f"expected one of {', '.join(KINDS)} in {node.ref!r}, found {found}"
+    yield from _of_waiting_node(node)
     if node.external and node.task is None:
         yield INVALID_DEFINITION, "external", "expected it only on a node with a task"
     for field, name in (("task", node.task), ("subworkflow", node.subworkflow)):
@@ -165,11 +183,36 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
             problem := name_problem(f"the name of a {field}", name, WORKFLOW_NAME_MAX)
         ):
             yield INVALID_DEFINITION, field, problem
+    yield from _not_among(INVALID_STRATEGY, "join", node.join, NODE_JOINS)
     yield from _of_targets("inputMapping", node.input_mapping)
     yield from _of_targets("outputMapping", node.output_mapping, shared=True)
     yield from _not_within("timeoutMs", node.timeout_ms, 1, LONGEST_MS)
     if node.retries is not None:
         yield from _of_retries(node, node.retries)
+
+
+def _of_waiting_node(node: Node) -> Iterator[tuple[str, str, str]]:
+    """Check a node that waits for a time or an event: it has neither an input nor attempts."""
+    if node.wait is None and node.event is None:
+        return
+    for field, value in (("inputMapping", node.input_mapping), ("timeoutMs", node.timeout_ms)):
+        if value:
+            message = "expected it only on a node with a task or a subworkflow"
+            yield INVALID_DEFINITION, field, message
+    if node.wait is not None:
+        yield from _of_wait(node.wait)
+    if node.event is not None:
+        problem = name_problem("the type of an event", node.event.type, EVENT_TYPE_TOP)
+        if problem:
+            yield INVALID_DEFINITION, "event.type", problem
+        yield from _not_within("event.timeoutMs", node.event.timeout_ms, 1, WAIT_MAX_MS)
+
+
+def _of_wait(wait: Wait) -> Iterator[tuple[str, str, str]]:
+    if (wait.duration_ms is None) == (wait.until is None):
+        found = "neither" if wait.until is None else "both"
+        yield INVALID_DEFINITION, "wait", f"expected durationMs or until, found {found}"
+    yield from _not_within("wait.durationMs", wait.duration_ms, 0, LONGEST_MS)
 
 
 def _of_targets(
@@ -193,12 +236,8 @@ def _overlap(target: str, outer: str) -> str:
 
 
 def _of_retries(node: Node, retries: NodeRetries) -> Iterator[tuple[str, str, str]]:
-    if node.subworkflow is not None:
-        yield (
-            INVALID_DEFINITION,
-            "retries",
-            "expected them on a node with a task; a subworkflow has its own",
-        )
+    if node.task is None:
+        yield INVALID_DEFINITION, "retries", "expected them only on a node with a task"
     yield from _not_within("retries.limit", retries.limit, 0, RETRIES_MAX)
     yield from _not_among(INVALID_DEFINITION, "retries.backoff", retries.backoff, BACKOFFS)
     try:
@@ -218,6 +257,7 @@ def _of_endpoints(definition: Definition) -> Iterator[Problem]:
 
 
 def _of_transition(transition: Transition) -> Iterator[tuple[str, str, str]]:
+    yield from _not_among(INVALID_DEFINITION, "on", transition.on, (ON_SUCCESS, ON_ERROR))
     spawned, foreach = transition.spawn_count, transition.foreach
     if spawned is not None and foreach is not None:
         yield INVALID_DEFINITION, "spawnCount", "expected it or foreach, found both"
@@ -255,6 +295,12 @@ def _of_synchronization(synchronization: Synchronization) -> Iterator[tuple[str,
         yield INVALID_STRATEGY, f"{prefix}.strategy", message
     yield from _not_among(
         INVALID_STRATEGY, f"{prefix}.onTimeout", synchronization.on_timeout, TIMEOUTS
+    )
+    yield from _not_among(
+        INVALID_STRATEGY,
+        f"{prefix}.onBranchFailure",
+        synchronization.on_branch_failure,
+        BRANCH_FAILURES,
     )
     # 0 means no timeout.
     yield from _not_within(f"{prefix}.timeoutMs", synchronization.timeout_ms, 0, LONGEST_MS)
@@ -301,6 +347,24 @@ def _of_groups(definition: Definition) -> Iterator[Problem]:
                 )
 
 
+def _of_joined_transitions(definition: Definition) -> Iterator[Problem]:
+    """A node that joins its transitions must not be a join of branches, or the first of one."""
+    joining = {node.ref for node in definition.nodes if node.join == JOIN_ALL}
+    for index, transition in enumerate(definition.transitions):
+        if transition.to_node_ref in joining:
+            for field, is_set in (
+                ("synchronization", transition.synchronization is not None),
+                ("siblingGroup", transition.forks),
+            ):
+                if is_set:
+                    yield Problem(
+                        INVALID_STRATEGY,
+                        f"transitions[{index}].{field}",
+                        f"expected it only on transitions to nodes that do not join all, found it "
+                        f"on one to {transition.to_node_ref!r}",
+                    )
+
+
 def _of_joins(definition: Definition) -> Iterator[Problem]:
     """Transitions to the same join must have the same settings, and merges that agree."""
     joins: dict[tuple[str, str], list[tuple[int, Synchronization]]] = {}
@@ -331,6 +395,7 @@ def _of_settings(ways: list[tuple[int, Synchronization]]) -> Iterator[Problem]:
             ("strategy", "strategy"),
             ("timeout_ms", "timeoutMs"),
             ("on_timeout", "onTimeout"),
+            ("on_branch_failure", "onBranchFailure"),
         ):
             mine, theirs = getattr(synchronization, field), getattr(expected, field)
             if mine != theirs:

@@ -8,7 +8,13 @@ from itertools import groupby
 from typing import Final, TypeAlias
 
 from headwater.processors.graph.context_schemas import without_effect
-from headwater.processors.graph.definition import Definition, Problem, Transition
+from headwater.processors.graph.definition import (
+    ON_ERROR,
+    ON_SUCCESS,
+    Definition,
+    Problem,
+    Transition,
+)
 from headwater.processors.graph.validation import quorum
 
 UNREACHABLE_NODE: Final = "UNREACHABLE_NODE"
@@ -100,12 +106,12 @@ def _never_met(definition: Definition, within: Mapping[str, Collection[str]]) ->
 
 
 def _tiers(outgoing: Iterable[_Way]) -> list[list[_Way]]:
-    """Return the transitions out of a node by priority."""
+    """Return the transitions out of a node by priority; those that follow an error come last."""
 
-    def priority(way: _Way) -> int:
-        return way[1].priority
+    def tier_of(way: _Way) -> tuple[bool, int]:
+        return way[1].on == ON_ERROR, way[1].priority
 
-    return [list(tier) for _, tier in groupby(sorted(outgoing, key=priority), priority)]
+    return [list(tier) for _, tier in groupby(sorted(outgoing, key=tier_of), tier_of)]
 
 
 def _large_quorums(definition: Definition, ways: _Ways) -> Iterator[Problem]:
@@ -136,7 +142,7 @@ def _large_quorums(definition: Definition, ways: _Ways) -> Iterator[Problem]:
 def _endless_cycles(ways: _Ways) -> Iterator[Problem]:
     """Warn of cycles that no condition, no earlier tier and no `loopConfig` ends."""
     certain = {
-        ref: [way for way in _tiers(outgoing)[0] if _is_certain(way[1])]
+        ref: [way for way in _tiers(outgoing)[0] if _is_certain(way[1]) and way[1].on != ON_ERROR]
         for ref, outgoing in ways.items()
     }
     done: set[str] = set()
@@ -160,7 +166,7 @@ def _endless_cycles(ways: _Ways) -> Iterator[Problem]:
 
 
 def _is_certain(transition: Transition) -> bool:
-    """Return whether a transition always matches."""
+    """Return whether a transition always matches, at the end that it follows."""
     return transition.loop_config is None and _constant(transition) is True
 
 
@@ -302,7 +308,12 @@ def _without_effect(definition: Definition, ways: _Ways) -> Iterator[Problem]:
             yield Problem(
                 NO_EFFECT, path, "expected a timeoutMs with it; without one it never ends"
             )
-    for outgoing in ways.values():
+    ends = [
+        [way for way in outgoing if way[1].on == end]
+        for outgoing in ways.values()
+        for end in (ON_SUCCESS, ON_ERROR)
+    ]
+    for outgoing in ends:
         tiers = _tiers(outgoing)
         decided = (n for n, tier in enumerate(tiers) if any(_is_certain(w) for _, w in tier))
         first = next(decided, len(tiers))

@@ -93,7 +93,7 @@ class Graphs:
         catalogue = await self._definitions.catch_up()
         versions = catalogue.versions.get(name)
         if versions is None:
-            raise _not_found(catalogue, name)
+            raise graph_not_found(catalogue, name)
         rows = [_graph_version(version) for version in reversed(versions)]
         return _response(GraphVersions(versions=rows))
 
@@ -102,7 +102,7 @@ class Graphs:
         catalogue = await self._definitions.catch_up()
         version = catalogue.newest(name) if number is None else catalogue.version(name, number)
         if version is None:
-            raise _not_found(catalogue, name, number)
+            raise graph_not_found(catalogue, name, number)
         definition = msgspec.Raw(version.document.encode())
         row = GraphDefinition(**_fields(version), definition=definition)
         return _response(row, HTTPStatus.OK, version)
@@ -145,7 +145,8 @@ def _invalid(errors: tuple[DefinitionError, ...]) -> Problem:
     )
 
 
-def _not_found(catalogue: Catalogue, name: str, number: int | None = None) -> Problem:
+def graph_not_found(catalogue: Catalogue, name: str, number: int | None = None) -> Problem:
+    """Return the problem of a graph, or a version of one, that does not exist."""
     versions = catalogue.versions.get(name)
     if versions:
         return Problem(

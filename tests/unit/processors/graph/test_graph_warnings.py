@@ -140,6 +140,12 @@ def test_a_part_without_the_expected_effect_is_a_warning(
             ("s", "w", {"siblingGroup": "A", "foreach": {"collection": "[]", "itemVar": "x"}}),
             ("w", "j", join("m_of_n:9")),
         ],
+        [
+            ("s", "a", {}),
+            ("s", "a", {"on": "error", "priority": 1}),
+            ("s", "s", {"on": "error", "condition": "error.name == 'Busy'"}),
+            ("a", "b", {"on": "error"}),
+        ],
     ],
 )
 def test_usual_shapes_have_no_warnings(edges: list[Edge]):
