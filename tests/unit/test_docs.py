@@ -162,13 +162,14 @@ def test_commands_of_a_page_are_accepted(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "review.json").write_text("{}", "utf-8")
-    for group, name, *arguments in commands_of(document):
+    for words in commands_of(document):
         context = click.Context(cli, info_name="headwater")
-        command = cli.commands[group]
+        name, command, rest = cli.resolve_command(context, words)
         if isinstance(command, click.Group):
-            command.commands[name].make_context(name, arguments, parent=context)
-        else:
-            command.make_context(group, [name, *arguments], parent=context)
+            context = click.Context(command, parent=context, info_name=name)
+            name, command, rest = command.resolve_command(context, rest)
+        assert command is not None
+        command.make_context(name, rest, parent=context)
 
 
 @pytest.mark.parametrize("document", GRAPHS)

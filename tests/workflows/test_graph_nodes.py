@@ -461,3 +461,99 @@ def test_a_graph_that_contradicts_itself_is_refused(change: dict[str, Any]):
     with pytest.raises(DefinitionInvalid) as refused:
         graph_of(graph([node("a")], []) | change)
     assert [problem.code for problem in refused.value.problems] == ["INVALID_DEFINITION"]
+
+
+# -- joins that cannot merge
+
+
+def unmergeable(*ways: dict[str, Any], **more: object) -> dict[str, Any]:
+    definition = fan(merge={**MERGE, "strategy": "merge_object"})
+    definition["nodes"].append(
+        node("mend", outputMapping={"state.why": "error.name", "state.what": "error.message"})
+    )
+    definition["transitions"] += ways
+    return definition | {"outputMapping": {"why": "state.why", "all": "state.all"}, **more}
+
+
+MERGE = {"source": "_branch.output.n", "target": "state.all"}
+
+
+def test_a_merge_that_fails_is_a_failure_of_the_node_where_branches_meet():
+    definition = unmergeable(edge("end", "mend", on="error"), edge("end", "start"))
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        expected = {"why": "MergeError", "all": None}
+        assert await outcome(instance) == ("complete", expected, None)
+        assert await statuses(instance, "end") == ["completed", "completed", "failed"]
+        assert await statuses(instance, "work") == ["completed", "completed"]
+        assert [entry.same async for entry in instance.trace()].count(False) == 0
+
+    play(definition, scenario, {"items": [1, 2]})
+
+
+def test_a_merge_that_fails_without_a_matching_error_transition_fails_the_run():
+    definition = unmergeable(edge("end", "mend", on="error", condition="error.name == 'X'"))
+    calls: list[Any] = []
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        status, _, error = await outcome(instance)
+        assert (status, error and error[0]) == ("errored", "MergeError")
+        await instance.retry()
+        await test.run_until_idle()
+        assert (await instance.status()).status == "errored"
+        # It is evaluated again, and no task is done again.
+        assert len(calls) == 2
+
+    play(definition, scenario, {"items": [1, 2]}, calls=calls)
+
+
+def test_a_failure_in_an_inner_join_is_followed_within_its_branch():
+    inner = {"strategy": "all", "siblingGroup": "inner"}
+    merge = {**MERGE, "strategy": "merge_object", "target": "output.n"}
+    definition = fan()
+    definition["nodes"] = [
+        node("start"),
+        node("outer"),
+        node("work", "work", inputMapping={"item": "item"}, outputMapping={"output.n": "result.n"}),
+        node("meet"),
+        node("mend", outputMapping={"output.n": "error.name"}),
+        node("end"),
+    ]
+    fork, join = definition["transitions"]
+    definition["transitions"] = [
+        {**fork, "toNodeRef": "outer"},
+        edge("outer", "work", siblingGroup="inner", spawnCount=2),
+        edge("work", "meet", synchronization={**inner, "merge": merge}),
+        edge("meet", "mend", on="error"),
+        {**join, "fromNodeRef": "mend"},
+    ]
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        expected = {"all": ["MergeError", "MergeError"]}
+        assert await outcome(instance) == ("complete", expected, None)
+        assert [entry.same async for entry in instance.trace()].count(False) == 0
+
+    play(definition, scenario, {"items": [1, 2]})
+
+
+def test_a_branch_may_fail_if_its_join_tolerates_it_and_an_error_is_followed_first():
+    definition = fan(onBranchFailure="tolerate")
+    definition["nodes"].append(node("mend", outputMapping={"output.n": "error.message"}))
+    join = definition["transitions"][1]["synchronization"]
+    definition["transitions"] += [
+        edge("work", "mend", on="error", condition="error.message.contains('7')"),
+        edge("mend", "end", synchronization=join),
+    ]
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        expected = {"all": [2, "item 7 for good"]}
+        assert await outcome(instance) == ("complete", expected, None)
+        assert await statuses(instance, "work") == ["completed", "failed", "failed"]
+        assert [entry.same async for entry in instance.trace()].count(False) == 0
+
+    items = [1, {"n": 7, "final": True}, {"n": 8, "final": True}]
+    play(definition, scenario, {"items": items})
