@@ -34,9 +34,10 @@ from tests.e2e.test_workflows_killing import INSTANCES, under_load
 from tests.e2e.workflow_books import BookSystem
 from tests.e2e.workflow_system import ROOT, Story, opened
 
-pytestmark = pytest.mark.soak
-
 STORM_S: Final = float(os.environ.get("TEST_STORM_S", "300"))
+#: What comes behind the storm is a matter of the machine.
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(STORM_S + 1_800)]
+
 #: Workers of each kind.
 WORKERS: Final = 5
 STANDSTILL_S: Final = 60.0
