@@ -233,6 +233,8 @@ class Provider:
         ranges: Paths of the numbers whose plausible ranges the sources file may replace.
         with_ranges: Returns the provider with other ranges, by path: lowest and highest value.
         skipped: Types that are known and fill nothing.
+        silent_after_days: Days without data after which a connection is silent, by the wearable's
+            maker in lower case, or `default`. The sources file sets them.
 
     Raises:
         ValueError: The declaration contradicts itself.
@@ -249,6 +251,7 @@ class Provider:
     more_paths: tuple[str, ...] = ()
     ranges: frozenset[str] = frozenset()
     with_ranges: "Callable[[Mapping[str, tuple[float, float]]], Provider] | None" = None
+    silent_after_days: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Reject an invalid declaration."""
