@@ -133,10 +133,10 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     service = _workflow_service(settings, ports.workflows, limited, streams)
     # For health checks, streams and counts, which do not wait for other reads, nor these for them.
     watching, following, counting = own_pools = [ports.reader.with_own_pool() for _ in range(3)]
+    counts = partial(connection_counts, counting, silence_limits(providers_of(sources)))
     watch = _loop_watch(metrics)
     receivers: dict[str, Receiver] = {}
-    posted = webhook_sources(sources)
-    for source in posted:
+    for source in (posted := webhook_sources(sources)):
         receiver = Receiver(
             source, log=ports.log, bodies=bodies, peer_of=peer_of, refusals=refusals,
             metrics=metrics, clock=ports.clock, new_request_id=ports.new_request_id,
@@ -160,13 +160,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _console(settings, ports.clock, report_refusal, limited),
             registry,
             asyncapi_route(_VERSION),
-            health_routes(
-                ports.log,
-                watching,
-                metrics,
-                ports.metrics_folder,
-                partial(connection_counts, counting, silence_limits(providers_of(sources))),
-            ),
+            health_routes(ports.log, watching, metrics, ports.metrics_folder, counts),
             *service.routers(),
             *_deployments(settings, ports.workflows, service, limited),
         ],

@@ -60,6 +60,45 @@ class _Seconds(Collector):
         yield family
 
 
+class _Gauges:
+    """Metrics of the system, read when a monitor asks for them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._slots = Gauge(
+            "headwater_concurrency_runs",
+            "Runs of workflows with a concurrency limit: running with a slot, or waiting.",
+            ("workflow", "state"),
+            registry=registry,
+        )
+        self._connections = Gauge(
+            "headwater_connections",
+            "Active connections by provider and state: receiving, silent or failing.",
+            ("provider", "state"),
+            registry=registry,
+        )
+        self._connected = Gauge(
+            "headwater_kafka_connected",
+            "Whether the gateway is connected to Kafka.",
+            registry=registry,
+        )
+
+    def set(
+        self,
+        ready: bool,
+        slots: Mapping[str, tuple[int, int]],
+        connections: Sequence[ConnectionCount],
+    ) -> None:
+        """Replace all values; see `Metrics.render`."""
+        self._connected.set(ready)
+        self._slots.clear()
+        for workflow, (running, waiting) in slots.items():
+            self._slots.labels(workflow, "running").set(running)
+            self._slots.labels(workflow, "waiting").set(waiting)
+        self._connections.clear()
+        for count in connections:
+            self._connections.labels(count.provider, count.state).set(count.connections)
+
+
 class Metrics:
     """Metrics of one gateway since it started.
 
@@ -117,23 +156,7 @@ class Metrics:
             ("action",),
             registry=self._registry,
         )
-        self._slots = Gauge(
-            "headwater_concurrency_runs",
-            "Runs of workflows with a concurrency limit: running with a slot, or waiting.",
-            ("workflow", "state"),
-            registry=self._registry,
-        )
-        self._connections = Gauge(
-            "headwater_connections",
-            "Active connections by provider and state: receiving, silent or failing.",
-            ("provider", "state"),
-            registry=self._registry,
-        )
-        self._connected = Gauge(
-            "headwater_kafka_connected",
-            "Whether the gateway is connected to Kafka.",
-            registry=self._registry,
-        )
+        self._gauges = _Gauges(self._registry)
 
     def answered(self, source: str, outcome: str) -> None:
         """Count a delivery by its outcome: accepted, duplicate, handshake, or a problem's code."""
@@ -182,14 +205,7 @@ class Metrics:
             others: Counts of the other processes of this gateway, which are added.
             connections: Active connections by provider and state.
         """
-        self._connected.set(ready)
-        self._slots.clear()
-        for workflow, (running, waiting) in slots.items():
-            self._slots.labels(workflow, "running").set(running)
-            self._slots.labels(workflow, "waiting").set(waiting)
-        self._connections.clear()
-        for count in connections:
-            self._connections.labels(count.provider, count.state).set(count.connections)
+        self._gauges.set(ready, slots, connections)
         self._count_answered()
         return generate_latest(WithOthers(self._registry, others or {}))
 

@@ -1,10 +1,9 @@
 """Providers: senders of webhooks and their declarations, and the owners of their deliveries.
 
 Everything specific to a provider is in its declaration: where its deliveries are posted and how
-they are signed, what a body means and which user it is about, which types of deliveries exist, and
-how they become rows. Gateway and pipeline know only names of providers, so a new one is a package
-with a declaration, and nothing else changes. Installed packages add providers through the entry
-point group `headwater.providers`.
+they are signed, what a body means and whom it is about, which types of deliveries exist, and how
+they become rows. Gateway and pipeline know only names of providers. Installed packages add
+providers through the entry point group `headwater.providers`.
 """
 
 import re
@@ -233,8 +232,7 @@ class Provider:
         ranges: Paths of the numbers whose plausible ranges the sources file may replace.
         with_ranges: Returns the provider with other ranges, by path: lowest and highest value.
         skipped: Types that are known and fill nothing.
-        silent_after_days: Days without data after which a connection is silent, by the wearable's
-            maker in lower case, or `default`. The sources file sets them.
+        silent_after_days: Days without data of silent connections, by maker.
 
     Raises:
         ValueError: The declaration contradicts itself.

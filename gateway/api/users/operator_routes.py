@@ -65,16 +65,6 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
         _note_instance(request, answer.instance)
         return answer
 
-    @get(
-        "/user/{user_id:str}/imports",
-        summary="List the imports of a user",
-        description=IMPORTS,
-        responses=problem_responses("store_unavailable"),
-    )
-    async def imports(user_id: UserId) -> Imports:
-        check_user_id(user_id)
-        return await list_imports(ports, user_id)
-
     @post(
         "/user/{user_id:str}/reconcile",
         audit="users.reconcile",
@@ -109,7 +99,21 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
         _note_instance(request, answer.instance)
         return answer
 
-    return [import_days, imports, reconcile, disconnect]
+    return [import_days, _imports(ports), reconcile, disconnect]
+
+
+def _imports(ports: UserPorts) -> HTTPRouteHandler:
+    @get(
+        "/user/{user_id:str}/imports",
+        summary="List the imports of a user",
+        description=IMPORTS,
+        responses=problem_responses("store_unavailable"),
+    )
+    async def imports(user_id: UserId) -> Imports:
+        check_user_id(user_id)
+        return await list_imports(ports, user_id)
+
+    return imports
 
 
 def _note_instance(request: AnyRequest, instance: InstanceNamed | None) -> None:
