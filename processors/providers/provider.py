@@ -225,11 +225,10 @@ class Provider:
     receives no webhooks: Headwater publishes its deliveries, so their references are user ids.
 
     Attributes:
-        read: Routes a verified body; takes it and those of `headers` that were sent, with lowercase
-            names. It may raise MalformedPayload.
+        read: Routes a verified body, with its `headers` by lowercase name; or MalformedPayload.
         type_header: Header of `headers` that contains the type of a delivery, if any.
         type_in_body: Whether the type is in the body: one of unknown type has to be JSON.
-        ranges: Paths of the numbers whose plausible ranges the sources file may replace.
+        ranges: Paths of numbers whose plausible ranges the sources file may replace.
         with_ranges: Returns the provider with other ranges, by path: lowest and highest value.
         skipped: Types that are known and fill nothing.
         silent_after_days: Days without data of silent connections, by maker.
