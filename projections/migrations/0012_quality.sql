@@ -299,11 +299,13 @@ begin atomic
         select greatest(
             (select max(d.datetime) from daily_summary d
              where d.user_id = c.user_id and d.source = lower(c.provider)),
-            (select max(a.start_time at time zone 'UTC')::date from activities a
+            (select (max(a.start_time) at time zone 'UTC')::date from activities a
              where a.user_id = c.user_id and a.source = lower(c.provider)),
             (select max(b.date) from biomarkers_raw b
              where b.user_id = c.user_id and b.source = lower(c.provider) || '_body')
         ) as day
+        -- Otherwise it would be computed for each mention of it.
+        offset 0
     ) as latest
     cross join lateral (
         select greatest(
