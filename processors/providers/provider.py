@@ -121,17 +121,16 @@ class AfterWipe(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unnamed:
-    """How to find what a delivery without a subject is about, among rows of its user.
+    """What applies to a delivery that has no subject, and may name its user alone.
 
     Attributes:
-        table: The table with the rows; all rows of it in the partition are read.
-        find: Returns Headwater's id of one of the user's rows, or None.
-        reason: Why a delivery is skipped that names no user either.
+        table: Table of what it may be about. One that names a wiped user is accepted if it was sent
+            after the wipe and the user has a row there, which is newer than the wipe.
+        reason: Why a delivery is skipped that names no user either; None if it is a dead letter.
     """
 
     table: Table
-    find: Callable[[WebhookAdmitted, Iterable[Row]], str | None]
-    reason: str
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +152,7 @@ class DeliveryType(Generic[P]):
         latest: Returns the latest events of the subject from its row of the lookup. With it, equal
             bytes are another event if an opposite one happened in between; without it, a copy.
         after_wipe: What becomes of it if its user was wiped.
-        unnamed: How to find what a delivery is about that names its user and no subject.
+        unnamed: What applies to a delivery that names no subject, if it need not have one.
         version: To be increased with every change of the result; rows store it.
     """
 
