@@ -21,7 +21,8 @@ from headwater.schemas.avro_schemas import doc_of, row_schema_of
 from headwater.schemas.installed_tables import ALL_TABLES, INSTALLED
 from headwater.schemas.row_states import Stamps
 from headwater.schemas.tables import Table
-from headwater.schemas.workflow_tables import WORKFLOW_TABLES, WorkflowTable
+from headwater.schemas.workflow_columns import WorkflowTable
+from headwater.schemas.workflow_tables import WORKFLOW_TABLES
 
 _CONNECT_TIMEOUT_S: Final = 5
 #: Postgres's names of types that declarations name differently.

@@ -15,7 +15,8 @@ from headwater.projections.postgres.writes import upsert_of
 from headwater.schemas.avro_schemas import row_schema_of
 from headwater.schemas.tables import DAILY_SUMMARY, TABLES, Table
 from headwater.schemas.topics import Cleanup, topic_of
-from headwater.schemas.workflow_tables import WORKFLOW_TABLES, WorkflowTable
+from headwater.schemas.workflow_columns import WorkflowTable
+from headwater.schemas.workflow_tables import WORKFLOW_TABLES
 from tests.fakes.toy_table import TOY_BOXES
 
 DDL = """\
