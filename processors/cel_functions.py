@@ -180,25 +180,22 @@ def plain_environment(variables: Iterable[str], functions: Sequence[cel.Function
     """Return the library's environment with these variables of any type."""
     return cel.NewEnv(
         variables=dict.fromkeys(variables, cel.Type.DYN),
-        extensions=_extensions(),
+        extensions=[ext_strings.ExtStrings(), ext_bindings.ExtBindings()],
         functions=functions,
     )
 
 
 def full_environment(variables: Iterable[str], functions: Sequence[cel.FunctionDecl]) -> cel.Env:
-    """Return an environment with all functions and operators of this module, too."""
+    """Return an environment with optional values, mathematics and this module, too."""
     own = [*functions, *_arithmetic(), *_rounding(), _keys()]
     return cel.NewEnv(
         config=_config(),
         variables=dict.fromkeys(variables, cel.Type.DYN),
-        extensions=[*_extensions(), cel.CelExtension("headwater", own)],
+        extensions=[
+            ext_strings.ExtStrings(),
+            ext_bindings.ExtBindings(),
+            ext_math.ExtMath(),
+            ext_optional.ExtOptional(),
+            cel.CelExtension("headwater", own),
+        ],
     )
-
-
-def _extensions() -> list[cel.CelExtensionBase]:
-    return [
-        ext_strings.ExtStrings(),
-        ext_bindings.ExtBindings(),
-        ext_math.ExtMath(),
-        ext_optional.ExtOptional(),
-    ]

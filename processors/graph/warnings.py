@@ -193,7 +193,7 @@ def _repeated_nodes(
         within: The nodes within the forks of every group.
     """
     indexes = {node.ref: index for index, node in enumerate(definition.nodes)}
-    waits = {node.ref for node in definition.nodes if getattr(node, "join", "each") == "all"}
+    waits = {node.ref for node in definition.nodes if node.join == "all"}
     reported: set[str] = set()
     steps = _STEPS_MAX
     for ref, outgoing in ways.items():
@@ -214,7 +214,8 @@ def _repeated_nodes(
 def _more_than_once(index: int, ref: str, origin: str) -> Problem:
     message = (
         f"expected one way from {origin!r} to {ref!r}, found several that are taken at once; the "
-        "node runs once for each. Let the ways begin with a siblingGroup and join"
+        'node runs once for each. Give it "join": "all", or let the ways begin with a siblingGroup '
+        "and join"
     )
     return Problem(RUNS_MORE_THAN_ONCE, f"nodes[{index}]", message)
 
@@ -267,20 +268,24 @@ class _Search:
             self._reached[ref] = before | bit
             if ref in self._ends:
                 continue
-            for _, transition in self._ways.get(ref, ()):
+            for target in self._targets(ref):
                 steps += 1
-                if _joins(transition) not in self._left:
-                    pending.append(transition.to_node_ref)
+                pending.append(target)
         return steps
+
+    def _targets(self, ref: str) -> Iterator[str]:
+        """Yield the nodes after one that succeeds. Many nodes may share the ways of errors."""
+        for _, transition in self._ways.get(ref, ()):
+            if transition.on != ON_ERROR and _joins(transition) not in self._left:
+                yield transition.to_node_ref
 
     def repeated(self) -> Iterator[str]:
         """Yield the nodes where tokens of several transitions meet first."""
         for ref, bits in self._reached.items():
             if ref in self._ends:
                 continue
-            for _, transition in self._ways.get(ref, ()):
-                if _joins(transition) not in self._left:
-                    self._arrivals.setdefault(transition.to_node_ref, []).append(bits)
+            for target in self._targets(ref):
+                self._arrivals.setdefault(target, []).append(bits)
         for ref, bits in self._reached.items():
             several = bits & (bits - 1)
             if several and any(arrival != bits for arrival in self._arrivals.get(ref, ())):

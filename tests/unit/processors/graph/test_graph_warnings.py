@@ -134,6 +134,12 @@ def test_a_part_without_the_expected_effect_is_a_warning(
             ("a", "j", {}),
             ("b", "j", {}),
         ],
+        [
+            ("s", "a", {}),
+            ("s", "b", {"condition": "state.x"}),
+            ("a", "handler", {"on": "error"}),
+            ("b", "handler", {"on": "error"}),
+        ],
         [("s", "a", {}), ("a", "s", {"loopConfig": {"maxIterations": 3}})],
         [("s", "a", {}), ("a", "b", {"condition": "state.x"}), ("a", "s", {"priority": 1})],
         [
@@ -150,6 +156,14 @@ def test_a_part_without_the_expected_effect_is_a_warning(
 )
 def test_usual_shapes_have_no_warnings(edges: list[Edge]):
     assert warnings(edges) == []
+
+
+def test_a_node_that_joins_its_transitions_runs_once():
+    document = definition([("s", "a", {}), ("s", "b", {}), ("a", "j", {}), ("b", "j", {})])
+    (warning,) = graph_of(document).warnings
+    assert '"join": "all"' in warning.message
+    document["nodes"][3]["join"] = "all"
+    assert graph_of(document).warnings == ()
 
 
 def test_unknown_keywords_and_formats_of_schemas_are_warnings():
