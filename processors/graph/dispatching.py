@@ -248,10 +248,10 @@ def child_id(run: GraphRun, token: int) -> str:
 def dispatch_retries(draft: Draft, numbers: list[int]) -> None:
     """Dispatch the next attempts of tokens with a due retry."""
     tokens = [draft.run.tokens[number] for number in numbers]
+    tasks = (draft.graph.node(token.node).task or "" for token in tokens)
     plans = [
-        decide_next_attempt(str(token.number), node.task or "", token.attempts + 1)
-        for token in tokens
-        if (node := draft.graph.node(token.node))
+        decide_next_attempt(str(token.number), task, token.attempts + 1)
+        for token, task in zip(tokens, tasks, strict=True)
     ]
     attempts = tuple(
         TaskDispatch(token.number, decision.attempt, job=_job(draft, token))

@@ -20,6 +20,11 @@ from headwater.processors.graph.draft import (
     end_children,
     fail,
 )
+from headwater.processors.graph.gathering import (
+    check_held,
+    join_transitions,
+    wait_for_transitions,
+)
 from headwater.processors.graph.joins import (
     ACTIVATED,
     Arrival,
@@ -27,25 +32,19 @@ from headwater.processors.graph.joins import (
     decide_branch_end,
     decide_continuation,
     decide_synchronization,
-    decide_transition_join,
     merges_of,
     timeout_at_ms,
 )
 from headwater.processors.graph.planning import (
-    UNREACHABLE_ERROR,
     ActivateFanIn,
-    CompleteTokens,
-    Continuation,
     Counts,
     CreateToken,
     Decision,
     FailWorkflow,
     Fork,
     MarkWaiting,
-    Planned,
     Taken,
     TokenParams,
-    taken_ahead,
 )
 from headwater.processors.graph.routing import decide_routing
 from headwater.processors.graph.state import (
@@ -53,10 +52,8 @@ from headwater.processors.graph.state import (
     LiveToken,
     Meeting,
     branch_key,
-    gathering_key,
     meeting_key,
     parse_meeting_key,
-    taken_of,
 )
 from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
@@ -67,7 +64,6 @@ from headwater.schemas.history import (
     ForkEnded,
     TokenArrived,
     TokensCancelled,
-    TransitionsJoined,
     WaitRestarted,
 )
 
@@ -135,8 +131,8 @@ def _arrivals(draft: Draft, token: LiveToken) -> Iterator[Callable[[], None]]:
     """
     for name, node in _arrive_at_join(draft, token):
         yield partial(_activate_if_waiting, draft, name, node)
-    for key in _wait_for_transitions(draft, token):
-        yield partial(_join_transitions, draft, key)
+    for key in wait_for_transitions(draft, token):
+        yield partial(join_transitions, draft, key)
 
 
 def _activate_if_waiting(draft: Draft, name: str, node: str) -> None:
@@ -333,85 +329,6 @@ def activate_empty_join(draft: Draft, token: LiveToken, activation: ActivateFanI
     create_tokens(draft, apply_decisions(draft, token, decisions), token)
 
 
-# -- nodes that join all their transitions
-
-
-def _wait_for_transitions(draft: Draft, token: LiveToken) -> Iterator[str]:
-    """Let a token wait at a node that joins its transitions. Yield the join's key if it is met.
-
-    Tokens of one branch and round join: the round is how often they took their transition.
-    """
-    incoming = draft.graph.joined_transitions(token.node)
-    if token.transition is None or not incoming:
-        return
-    times = taken_of(draft.run, token)[token.transition]
-    draft.emit(TokenArrived(token.number, times=times))
-    key = gathering_key(token, times)
-    waiting = _ids_by_transition(draft, key)
-    plan = decide_transition_join(draft.planned(token), token.transition, incoming, waiting)
-    if any(isinstance(decision, ActivateFanIn) for decision in draft.execute(plan)):
-        yield key
-
-
-def _ids_by_transition(draft: Draft, key: str) -> dict[str, str]:
-    """Return the id of the token that arrived first, by transition."""
-    tokens = (draft.run.tokens[number] for number in draft.run.gatherings[key])
-    return {token.transition or "": str(token.number) for token in reversed(list(tokens))}
-
-
-def _join_transitions(draft: Draft, key: str) -> None:
-    """Continue with one token for those that arrived first, one by each transition."""
-    run = draft.run
-    if key not in run.gatherings:
-        return
-    numbers = sorted(map(int, _ids_by_transition(draft, key).values()))
-    *others, last = (run.tokens[number] for number in numbers)
-    taken: dict[str, int] = {}
-    for other in others:
-        for ref, times in taken_ahead(other.taken, last.taken).items():
-            taken[ref] = max(times, taken.get(ref, 0))
-    token = draft.planned(last)
-    params = Continuation(
-        node_ref=last.node,
-        parent_token_id=token.id,
-        path_id=token.path_id,
-        sibling_group=token.sibling_group,
-        branch_index=token.branch_index,
-        branch_total=token.branch_total,
-        iteration_counts=Taken((taken,), token.iteration_counts),
-        fork=token.fork,
-        transition_ref=last.transition,
-        taken=taken,
-    )
-    draft.execute(
-        Planned((CompleteTokens(token_ids=tuple(map(str, numbers))), CreateToken(params=params)))
-    )
-    draft.emit(TransitionsJoined(tuple(numbers)))
-    create_tokens(draft, [params])
-
-
-def _check_held(draft: Draft, token: LiveToken) -> None:
-    """Fail if all that is left of a token's branch waits at nodes that join their transitions."""
-    branch = draft.run.branches.get(token.branch_key)
-    if branch is None or not branch.held or branch.held < branch.active:
-        return
-    held = [
-        other
-        for other in draft.run.tokens.values()
-        if other.times is not None and other.branch_key == token.branch_key
-    ]
-    node, times = held[0].node, held[0].times
-    arrived = {other.transition for other in held if (other.node, other.times) == (node, times)}
-    missing = [ref for ref in draft.graph.joined_transitions(node) if ref not in arrived]
-    raise CannotContinue(
-        Failure(
-            UNREACHABLE_ERROR,
-            f"Node {node!r} waits for a token by each of its transitions, and none can arrive by "
-            f"{', '.join(missing)}",
-        )
-    )
-
-
 # -- the end of branches and forks
 
 
@@ -462,7 +379,7 @@ def evaluate(draft: Draft, token: LiveToken) -> None:
     Raises:
         CannotContinue: A join can no longer be met.
     """
-    _check_held(draft, token)
+    check_held(draft, token)
     evaluate_joins(draft, token.fork)
 
 
@@ -487,7 +404,7 @@ def evaluate_joins(draft: Draft, name: str | None) -> None:
         if fork.live or fork.waiting:
             return
         draft.emit(ForkEnded(name))
-        _check_held(draft, fork.origin)
+        check_held(draft, fork.origin)
         name = fork.origin.fork
 
 
@@ -495,7 +412,9 @@ def _decide_branch_end(draft: Draft, name: str, fork: LiveFork) -> tuple[Decisio
     may_arrive = fork.live and not fork.meetings and not draft.graph.has_quorum(fork.group)
     if may_arrive or not draft.graph.joins_of(fork.group):
         return ()
-    failure = fork.failure and FailWorkflow(error=fork.failure.message, name=fork.failure.name)
+    failure = None
+    if fork.failure is not None:
+        failure = FailWorkflow(error=fork.failure.message, name=fork.failure.name)
     return draft.execute(decide_branch_end(name, list(_joins(draft, name)), failure))
 
 

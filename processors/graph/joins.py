@@ -259,8 +259,8 @@ def _trace(
             "failed": counts.failed,
             "terminal": counts.terminal,
         }
-    of_token = (None, transition.to_node_ref) if token is None else (token.id, token.node_ref)
-    return Trace(f"decision.sync.{what}", *of_token, payload)
+    number, node = (token.id, token.node_ref) if token else (None, transition.to_node_ref)
+    return Trace(f"decision.sync.{what}", number, node, payload)
 
 
 # -- continuation after a join

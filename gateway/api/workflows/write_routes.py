@@ -325,7 +325,7 @@ def branch_output_route(command_service: CommandService) -> HTTPRouteHandler:
         data: JSONBody[BranchOutput],
         prefer: Prefer = "",
     ) -> Response[bytes]:
-        note(request, group=data.group, branch=data.branch)
+        note(request, branch={"group": data.group, "fork": data.fork, "index": data.branch})
         command = data.command()
         return await command_service.control_instance(workflow, instance_id, command, prefer)
 
