@@ -17,6 +17,7 @@ from headwater.processors.graph.nesting import Nesting, nestings_of
 from headwater.processors.graph.past import Past
 from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import GraphRun, LiveFork, LiveToken
+from headwater.processors.graph.validation import JOIN_ALL
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import bounded
 from headwater.schemas.failures import INSTANCE_TERMINAL, MIGRATION_REFUSED
@@ -91,8 +92,10 @@ def _token_problem(
     run: GraphRun, token: LiveToken, before: Graph, after: Graph, to: str
 ) -> str | None:
     old, new = before.node(token.node), after.node(to)
-    if token.status is TokenStatus.WAITING_FOR_SIBLINGS:
+    if token.is_at_join:
         return _join_problem(token, before, after, to)
+    if token.status is TokenStatus.WAITING_FOR_SIBLINGS:
+        return _gathering_problem(token, after, to)
     has_begun = token.status is not TokenStatus.PENDING or token.at_ms is not None
     if has_begun and _owner(old) != _owner(new):
         return f"it has begun {_owner_text(old)}, and {to!r} runs {_owner_text(new)}"
@@ -125,13 +128,21 @@ def _join_problem(token: LiveToken, before: Graph, after: Graph, to: str) -> str
     old, new = before.transition(ref).synchronization, way.synchronization
     if new is None or old is None:
         return f"it waits at a join, and transition {ref!r} leads to none"
-    for name in ("sibling_group", "strategy", "timeout_ms", "on_timeout"):
+    for name in ("sibling_group", "strategy", "timeout_ms", "on_timeout", "on_branch_failure"):
         mine, theirs = getattr(old, name), getattr(new, name)
         if mine != theirs:
             return (
                 f"it waits at a join whose {name.replace('_', ' ')} is {mine!r}, and at {to!r} it "
                 f"is {theirs!r}"
             )
+    return None
+
+
+def _gathering_problem(token: LiveToken, after: Graph, to: str) -> str | None:
+    """Return why a token cannot wait at a node for tokens by its other transitions."""
+    way = _transition(after.definition, token.transition or "")
+    if after.node(to).join != JOIN_ALL or way is None or way.to_node_ref != to:
+        return f"it waits for the other transitions to its node, and {to!r} does not"
     return None
 
 

@@ -30,6 +30,7 @@ from headwater.schemas.history import (
     TokenCompleted,
     TokenFailed,
     TokensCreated,
+    TransitionsJoined,
     WaitStarted,
 )
 
@@ -182,6 +183,11 @@ def _joined(event: FanInActivated) -> Iterator[Derived]:
         ]
         payload = {"fork": event.fork, "merges": merges}
         yield Derived(name="branches.merged", node_ref=event.node, payload=payload)
+    for number in (*event.tokens, *event.elsewhere):
+        yield Derived(name="token.completed", token_id=number)
+
+
+def _transitions_joined(event: TransitionsJoined) -> Iterator[Derived]:
     for number in event.tokens:
         yield Derived(name="token.completed", token_id=number)
 
@@ -202,6 +208,7 @@ _DERIVERS: Final[Mapping[type, Callable[[Any], Iterable[Derived]]]] = {
     WaitStarted: _waits,
     ForkOpened: _forked,
     FanInActivated: _joined,
+    TransitionsJoined: _transitions_joined,
 }
 
 

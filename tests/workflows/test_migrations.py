@@ -243,3 +243,40 @@ def test_a_workflow_of_code_and_a_contradictory_definition_are_refused():
     wait = {"n": 1, "takes": "1 hour"}
     definition = graph([node("a", "work", inputMapping={"item": "input"})], [])
     play(definition, scenario, wait, child)
+
+
+def test_waits_and_joined_transitions_move_with_their_nodes():
+    nodes = [
+        node("start"),
+        {"ref": "cool", "wait": {"durationMs": 60_000}},
+        {"ref": "ask", "event": {"type": "go", "timeoutMs": 600_000}},
+        node("end", join="all"),
+        node("quick"),
+    ]
+    ways = [edge("start", to) for to in ("cool", "ask", "quick")]
+    ways += [edge(start, "end") for start in ("cool", "ask", "quick")]
+    before = graph(nodes, ways)
+    names = {"cool": "rest", "ask": "approve", "end": "finish"}
+    after = {**renamed(before, **names), "outputMapping": {"moved": "true"}}
+    longer = copy.deepcopy(after)
+    longer["nodes"][1]["wait"]["durationMs"] = 1
+    longer["nodes"][3].pop("join")
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        refused = await refusal_of(instance, longer, renames=names)
+        assert "it has begun the wait 60000 ms, and 'rest' runs the wait 1 ms" in refused
+        assert "it waits for the other transitions to its node, and 'finish' does not" in refused
+        await instance.migrate(after, map=names)
+        await test.crash()
+        await test.advance("1 minute")
+        await instance.send_event("go")
+        await test.run_until_idle()
+        assert await outcome(instance) == ("complete", {"moved": True}, None)
+        events = (await instance.history()).events_by_name
+        waited = [event.node_ref for event in events["token.waiting"]]
+        assert sorted(waited) == ["ask", "cool", "end", "finish", "finish"]
+        assert [event.node_ref for event in events["token.completed"]].count("finish") == 4
+        assert all([decided.same async for decided in instance.trace()])
+
+    play(before, scenario)
