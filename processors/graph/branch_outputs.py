@@ -1,7 +1,7 @@
 """Replace the output of a branch of a failed run, so that a retry can merge it."""
 
 from headwater.processors.graph.state import GraphRun, branch_key
-from headwater.processors.input_texts import JsonInvalid, read_json
+from headwater.processors.input_texts import JsonInvalid, read_json, wide_integer_problem
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import DEFAULT_LIMITS, bounded, value_problem
 from headwater.schemas.failures import BRANCH_NOT_FOUND, INSTANCE_NOT_ERRORED, INVALID_PARAMS
@@ -47,4 +47,6 @@ def _output_problem(run: GraphRun, command: SetBranchOutput) -> str | None:
         value = read_json(command.output)
     except JsonInvalid as error:
         return f"output: expected JSON, found: {error}"
-    return None if isinstance(value, dict) else "output: expected an object with its fields"
+    if not isinstance(value, dict):
+        return "output: expected an object with its fields"
+    return wide_integer_problem(command.output, "output")

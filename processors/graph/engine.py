@@ -131,6 +131,10 @@ class GraphEngine:
 
     def decide_command(self, run: GraphRun | None, command: RunCommand, facts: Facts) -> Decision:
         """Decide a command."""
+        if isinstance(command, SendEvent):
+            problem = wide_integer_problem(command.payload, "payload")
+            if problem:
+                return Rejection(INVALID_PARAMS, bounded(problem))
         if run is None or isinstance(command, StartRun | RestartRun):
             return self._start(run, runs.begin(run, command, facts, KIND, self._limits), facts)
         return self._decide_for_run(run, command, facts.sent_at_ms, facts.now_ms)
@@ -170,9 +174,6 @@ class GraphEngine:
     ) -> Decision:
         match command:
             case SendEvent():
-                problem = wide_integer_problem(command.payload, "payload")
-                if problem:
-                    return Rejection(INVALID_PARAMS, bounded(problem))
                 event = runs.send_event(run, command, sent_at_ms, self._limits)
                 if isinstance(event, Rejection):
                     return event
@@ -392,11 +393,11 @@ def _input_problem(graph: Graph, params: Json, evaluations: Evaluations) -> str 
     except JsonInvalid as error:
         # JSON allows numbers of any length; this parser has a limit.
         return f"input: expected JSON that can be read, found: {error}"
-    problem = wide_integer_problem(params, "input")
     schema = graph.input_schema
-    if problem:
+    problem = wide_integer_problem(params, "input")
+    if problem or schema is None:
         return problem
-    return None if schema is None else schema.problem(value, "input", evaluations)
+    return schema.problem(value, "input", evaluations)
 
 
 def _end_children_of(before: GraphRun | None) -> list[RunEvent]:

@@ -44,6 +44,7 @@ def warnings_of(definition: Definition) -> list[Problem]:
     return [
         *_unreachable(definition, ways),
         *_never_met(definition, within),
+        *_joins_never_met(definition, ways),
         *_large_quorums(definition, ways),
         *_endless_cycles(ways),
         *_repeated_nodes(definition, ways, within),
@@ -103,6 +104,25 @@ def _never_met(definition: Definition, within: Mapping[str, Collection[str]]) ->
                 "way to it from there; its tokens pass the join, one by one"
             )
             yield Problem(JOIN_NEVER_MET, f"transitions[{index}].synchronization", message)
+
+
+def _joins_never_met(definition: Definition, ways: _Ways) -> Iterator[Problem]:
+    """Warn of nodes that join all their transitions, of which some can never be taken together."""
+    reached = _reachable([definition.initial_node_ref], ways)
+    tiers: dict[str, set[tuple[str, str, int]]] = {}
+    never: set[str] = set()
+    for way in definition.transitions:
+        tiers.setdefault(way.to_node_ref, set()).add((way.from_node_ref, way.on, way.priority))
+        if way.from_node_ref not in reached or _constant(way) is False:
+            never.add(way.to_node_ref)
+    for index, node in enumerate(definition.nodes):
+        origins = [origin for origin, _, _ in tiers.get(node.ref, ())]
+        if node.join == "all" and (node.ref in never or len(set(origins)) < len(origins)):
+            message = (
+                "expected transitions that are taken together, found one that is never taken, or "
+                "several tiers of one node; the run fails there"
+            )
+            yield Problem(JOIN_NEVER_MET, f"nodes[{index}].join", message)
 
 
 def _tiers(outgoing: Iterable[_Way]) -> list[list[_Way]]:

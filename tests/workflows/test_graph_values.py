@@ -7,8 +7,11 @@ import pytest
 
 from headwater import Step, Task, WorkflowEvent, WorkflowTest, task, workflow
 from headwater.processors.graph.definition import DefinitionInvalid
+from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
+from headwater.processors.runs.decisions import Facts, Rejection
 from headwater.schemas.failures import CommandRefusedError
+from headwater.schemas.history import SendEvent
 from headwater.streams.harness.handles import TestInstance as Instance
 from tests.workflows.graphing import Definition, edge, graph, node, outcome, play
 
@@ -82,6 +85,18 @@ def test_an_event_with_a_wide_integer_is_refused_with_its_path():
         await instance.send_event("paid", {"amount": WIDE - 1})
 
     play(slow, scenario, tasks=[wait])
+
+
+def test_an_event_that_creates_a_run_has_no_wide_integer():
+    engine = GraphEngine([graph_of(READ)])
+    facts = Facts("g", "i", 0, 0)
+    wide = SendEvent("e-1", "paid", f'{{"amount": {WIDE}}}', start="{}")
+    refused = engine.decide_command(None, wide, facts)
+    assert isinstance(refused, Rejection)
+    assert refused.code == "INVALID_PARAMS"
+    assert "payload.amount" in refused.message
+    begun = engine.decide_command(None, SendEvent("e-1", "paid", "1", start="{}"), facts)
+    assert not isinstance(begun, Rejection)
 
 
 def test_a_wide_integer_in_a_result_fails_its_node():

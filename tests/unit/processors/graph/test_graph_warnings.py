@@ -166,6 +166,26 @@ def test_a_node_that_joins_its_transitions_runs_once():
     assert graph_of(document).warnings == ()
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        ("s", "j", {"priority": 1}),
+        ("s", "j", {"on": "error"}),
+        ("x", "j", {}),
+        ("a", "j", {"condition": "false"}),
+    ],
+)
+def test_a_node_joins_transitions_that_can_be_taken_together(last: Edge):
+    edges: list[Edge] = [("s", "a", {"condition": "state.x"}), ("a", "b", {}), ("b", "j", {})]
+    document = definition([*edges, ("s", "j", {"condition": "state.x"}), last])
+    for node in document["nodes"]:
+        if node["ref"] == "j":
+            node["join"] = "all"
+    path = f"nodes[{[node['ref'] for node in document['nodes']].index('j')}].join"
+    reported = [(warning.code, warning.path) for warning in graph_of(document).warnings]
+    assert ("JOIN_NEVER_MET", path) in reported
+
+
 def test_unknown_keywords_and_formats_of_schemas_are_warnings():
     schema = {
         "type": "object",
