@@ -1,10 +1,9 @@
 """Providers: senders of webhooks and their declarations, and the owners of their deliveries.
 
 Everything specific to a provider is in its declaration: where its deliveries are posted and how
-they are signed, what a body means and which user it is about, which types of deliveries exist, and
-how they become rows. Gateway and pipeline know only names of providers, so a new one is a package
-with a declaration, and nothing else changes. Installed packages add providers through the entry
-point group `headwater.providers`.
+they are signed, what a body means and whom it is about, which types of deliveries exist, and how
+they become rows. Gateway and pipeline know only names of providers. Installed packages add
+providers through the entry point group `headwater.providers`.
 """
 
 import re
@@ -225,13 +224,13 @@ class Provider:
     receives no webhooks: Headwater publishes its deliveries, so their references are user ids.
 
     Attributes:
-        read: Routes a verified body; takes it and those of `headers` that were sent, with lowercase
-            names. It may raise MalformedPayload.
+        read: Routes a verified body, with its `headers` by lowercase name; or MalformedPayload.
         type_header: Header of `headers` that contains the type of a delivery, if any.
         type_in_body: Whether the type is in the body: one of unknown type has to be JSON.
-        ranges: Paths of the numbers whose plausible ranges the sources file may replace.
+        ranges: Paths of numbers whose plausible ranges the sources file may replace.
         with_ranges: Returns the provider with other ranges, by path: lowest and highest value.
         skipped: Types that are known and fill nothing.
+        silent_after_days: Days without data of silent connections, by maker.
 
     Raises:
         ValueError: The declaration contradicts itself.
@@ -248,6 +247,7 @@ class Provider:
     more_paths: tuple[str, ...] = ()
     ranges: frozenset[str] = frozenset()
     with_ranges: "Callable[[Mapping[str, tuple[float, float]]], Provider] | None" = None
+    silent_after_days: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Reject an invalid declaration."""

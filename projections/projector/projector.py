@@ -53,10 +53,9 @@ _COMMIT_EVERY_MS: Final = 1_000
 #: Seconds between checks that Postgres still has the applied offsets.
 _CHECK_EVERY_S: Final = 5.0
 #: How long a poll waits if nothing arrives.
-_IDLE_POLL_MS: Final = 200
-#: How long the broker may hold a fetch. Requests wait for the projector: with fetches of 5 s, as
-#: other consumers have them, some under load were answered only after these 5 s.
-_FETCH_WAIT_MS: Final = 250
+_IDLE_POLL_MS: Final = int(_CHECK_EVERY_S * 1_000)
+#: How long the broker may hold a fetch, as for other consumers (`idle_fetches`).
+_FETCH_WAIT_MS: Final = 5_000
 _BACKOFF_FIRST_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
 

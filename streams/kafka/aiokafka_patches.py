@@ -30,6 +30,9 @@ Connecting: a client makes one connection at a time. While it waits for a suspen
 connects to no other. The patch makes one at a time to every broker. A connection that is made after
 its client was closed is closed, too.
 
+Offsets of many topics: a consumer that does not know their leaders learns them one topic after
+another, with a pause of 0.1 s for each. The patch requests the metadata of all at once.
+
 Errors when no broker is reachable: aiokafka names only the addresses and logs the reason, so that a
 wrong password looks like a broker that is down. The patch adds the reason to the error.
 
@@ -55,7 +58,7 @@ import zstandard
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
-from aiokafka.consumer.fetcher import FetchResult
+from aiokafka.consumer.fetcher import Fetcher, FetchResult
 from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed
 from aiokafka.producer.sender import Sender
 from aiokafka.record._crecords import default_records
@@ -147,6 +150,7 @@ _STEP: Final = OAuthAuthenticator.step
 _START_SENDER: Final = Sender.start
 _START_CONSUMER: Final = AIOKafkaConsumer.start
 _STOP_CONSUMER: Final = AIOKafkaConsumer.stop
+_REQUEST_OFFSETS: Final = Fetcher._proc_offset_requests  # noqa: SLF001
 _START_PRODUCER: Final = AIOKafkaProducer.start
 _STOP_PRODUCER: Final = AIOKafkaProducer.stop
 
@@ -163,6 +167,7 @@ def patch_aiokafka() -> None:
     AIOKafkaConnection.close = _close_connection  # type: ignore[method-assign]
     OAuthAuthenticator.step = _step  # type: ignore[method-assign]
     FetchResult.getall = _get_all  # type: ignore[method-assign]
+    Fetcher._proc_offset_requests = _request_offsets  # type: ignore[method-assign]  # noqa: SLF001
     Sender.start = _start_sender  # type: ignore[method-assign]
     AIOKafkaConsumer.start = _start_consumer  # type: ignore[method-assign]
     AIOKafkaConsumer.stop = _stop_consumer  # type: ignore[method-assign]
@@ -298,6 +303,13 @@ async def _update_metadata(self: AIOKafkaClient, cluster: Any, topics: Any) -> A
 def _has_leaders(cluster: Any, topic: str) -> bool:  # noqa: ANN401 (a ClusterMetadata)
     partitions = cluster.partitions_for_topic(topic)
     return bool(partitions) and partitions == cluster.available_partitions_for_topic(topic)
+
+
+async def _request_offsets(self: Fetcher, timestamps: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
+    for tp in timestamps:
+        if self._client.cluster.leader_for_partition(tp) is None:
+            self._client.add_topic(tp.topic)
+    return await _REQUEST_OFFSETS(self, timestamps)  # type: ignore[no-untyped-call]
 
 
 def _get_all(self: FetchResult, max_records: int | None = None) -> list[Any]:

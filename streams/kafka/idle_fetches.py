@@ -11,6 +11,8 @@ end of a held fetch. So these are changed:
   connection for them, so that queries of offsets and the first fetch of an assignment need not
   wait. When a fetch is cancelled, its connection is closed.
 - A fetch that has another position than its consumer is cancelled: a partition was sought.
+- If a fetch ends in the same turn in which a partition is drained, aiokafka takes the broker for
+  occupied, and fetches again only after its time-out of 0.2 s. Here it does so in the next turn.
 - aiokafka looks for changes five times a second, because not all of them wake it. A consumer that
   allows long fetches looks as often as it fetches, and is woken also by `resume`.
 """
@@ -27,7 +29,7 @@ from aiokafka.protocol.fetch import FetchRequest
 
 #: How long a broker may hold the fetches of an idle consumer that lives as long as its process. A
 #: log that was cut and has grown to the same length is detected after a fetch (`truncation`).
-IDLE_FETCH_MS: Final = 1_000
+IDLE_FETCH_MS: Final = 5_000
 #: How long a broker may hold a fetch that omits a partition of its consumer.
 _PARTIAL_WAIT_MS: Final = 50
 #: Consumers that let a broker hold fetches for this long have a connection for them.
@@ -71,9 +73,12 @@ def _get_actions(self: Fetcher, assignment: Any) -> Any:  # noqa: ANN401 (as aio
         actions = _GET_ACTIONS(self, assignment)  # type: ignore[no-untyped-call]
     finally:
         self._fetch_max_wait_ms = wait_ms
-    for _, request in actions[0]:
+    requests, resets, timeout_s, invalid_metadata, resumed = actions
+    for _, request in requests:
         request.has_own_connection = is_held
-    return actions
+    if len(self._in_flight) > len(self._pending_tasks):
+        timeout_s = 0  # A fetch has ended, but its broker becomes free in the next turn only.
+    return requests, resets, timeout_s, invalid_metadata, resumed
 
 
 async def _send_request(

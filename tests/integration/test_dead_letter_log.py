@@ -31,8 +31,8 @@ from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.reprocessing import DeadLetters, DeliveryToReplay
 from tests.fakes.delivery_log import a_delivery
 from tests.integration.consumers import open_consumers
+from tests.integration.projecting import forget
 from tests.integration.test_gateway_log import app_on, real_log
-from tests.integration.test_projector import forget
 from tests.throwaway_kafka import ThrowawayKafka
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from headwater.processors.providers.terra.provider import TERRA
-from headwater.processors.sources import SourcesInvalid, read_sources
+from headwater.processors.sources import SourcesInvalid, read_sources, silence_limits
 from headwater.schemas.providers.headwater import LabSubmitted, LabUploaded
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import (
@@ -699,3 +699,12 @@ def test_the_sources_file_sets_ranges_and_names_wrong_ones():
     ):
         with pytest.raises(SourcesInvalid, match=problem):
             read_sources(written, {"terra": TERRA})
+
+
+def test_the_sources_file_sets_when_connections_are_silent():
+    text = '[[source]]\nname = "terra"\nprovider = "terra"\n[source.silent_after_days]\n{}\n'
+    (source,) = read_sources(text.format("Withings = 14\ndefault = 4"), {"terra": TERRA})
+    assert silence_limits({"terra": source.provider}) == {"withings": 14, "default": 4}
+    with pytest.raises(SourcesInvalid, match=r"silent_after_days\.garmin: expected 1 to 366 days"):
+        read_sources(text.format("garmin = 0"), {"terra": TERRA})
+    assert silence_limits({"terra": TERRA}) == {}

@@ -97,7 +97,7 @@ def test_an_event_is_written_as_the_number_of_its_branch_and_its_fields():
 def test_who_sent_a_start_is_written_behind_its_parent():
     record = msgspec.structs.replace(_APPENDED, events=(PostsQueued((_STARTS,)),))
     sent, no_topic_no_order = b"\x02\x02w\x02i\x00\x02", b"\x00\x00\x00\x01"
-    nothing_more = b"\x00\x00\x00\x00\x00"
+    nothing_more = b"\x00\x00\x00\x00\x00\x00"
     post = b"\x04\x00\x00\x02\x04{}\x00" + sent + nothing_more + no_topic_no_order
     assert encode(record).endswith(b"\x02\x12\x02" + post + b"\x00\x00")
     assert decode(encode(record), HistoryAppended) == record

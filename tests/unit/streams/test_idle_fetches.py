@@ -10,6 +10,7 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.subscription_state import SubscriptionState
+from aiokafka.errors import StaleMetadata
 from aiokafka.structs import PartitionMetadata, TopicPartition
 
 from headwater.streams.kafka import aiokafka_patches, idle_fetches, truncation
@@ -203,6 +204,26 @@ def test_metadata_that_lacks_a_topic_or_a_leader_is_soon_refreshed(
     asyncio.run(scene())
 
 
+def test_the_metadata_of_all_topics_is_requested_before_their_offsets():
+    patch_aiokafka()
+
+    async def scene() -> None:
+        topics: list[str] = []
+        client = SimpleNamespace(cluster=a_cluster(), add_topic=topics.append)
+
+        async def requested() -> None:
+            topics.append("waited")
+
+        client._maybe_wait_metadata = requested
+        fetcher = SimpleNamespace(_client=client)
+        unknown = {TopicPartition(topic, 0): -1 for topic in ("a", "b", "c")}
+        with pytest.raises(StaleMetadata):
+            await Fetcher._proc_offset_requests(fetcher, unknown)
+        assert topics[:4] == ["a", "b", "c", "waited"]
+
+    asyncio.run(scene())
+
+
 def test_records_do_not_wait_for_the_answer_whether_another_log_was_cut(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -237,6 +258,33 @@ def test_records_do_not_wait_for_the_answer_whether_another_log_was_cut(
         answered.set()
         assert await fetching
         holding.fetcher._records.clear()
+        await holding.fetcher.close()
+
+    asyncio.run(scene())
+
+
+def test_a_fetch_that_ends_as_a_partition_is_drained_is_followed_by_another(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    # aiokafka's loop then sees that the fetch has ended, and its broker still as occupied.
+    patch_aiokafka()
+    responses: list[asyncio.Future[Any]] = []
+
+    async def answer(*_: object, **__: object) -> Any:  # noqa: ANN401
+        responses.append(asyncio.get_running_loop().create_future())
+        return await responses[-1]
+
+    monkeypatch.setattr(idle_fetches, "_SEND_REQUEST", answer)
+
+    async def scene() -> None:
+        holding = Holding()
+        holding.fetcher._fetch_max_wait_ms = 600_000
+        holding.assign(ONE, OTHER)
+        await until(lambda: responses)
+        empty = SimpleNamespace(API_VERSION=4, topics=[])
+        asyncio.get_running_loop().call_soon(responses[0].set_result, empty)
+        holding.fetcher._notify(holding.fetcher._wait_consume_future)
+        await until(lambda: len(responses) > 1)
         await holding.fetcher.close()
 
     asyncio.run(scene())
