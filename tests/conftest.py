@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from headwater.projections.postgres.migrate import migrate
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.process_tuning import collect_seldom
-from tests.databases import new_database, new_migrated_database
+from tests.databases import MigratedDatabases, new_database, new_migrated_database
 from tests.throwaway_kafka import ThrowawayKafka
 
 #: Partitions of each topic on the broker that tests share.
@@ -61,8 +62,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of upgrades, which take minutes, before those that take milliseconds."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/upgrade/"))
+    """Run what takes minutes before what takes milliseconds, so that no process ends late."""
+    items.sort(key=lambda item: not item.nodeid.startswith(("tests/upgrade/", *_SHARING)))
 
 
 def pytest_collection_finish() -> None:
@@ -167,10 +168,17 @@ def fresh_database(postgres: str) -> Iterator[str]:
         yield dsn
 
 
+@pytest.fixture(scope="session")
+def migrated_databases(postgres: str, migrated_template: str) -> Iterator[MigratedDatabases]:
+    """Databases with the tables of this release, for one test after the other."""
+    with closing(MigratedDatabases(postgres, migrated_template)) as databases:
+        yield databases
+
+
 @pytest.fixture
-def migrated(postgres: str, migrated_template: str) -> Iterator[str]:
+def migrated(migrated_databases: MigratedDatabases) -> Iterator[str]:
     """The DSN of a new database with the tables of this release, which only this test sees."""
-    with new_migrated_database(postgres, migrated_template) as dsn:
+    with migrated_databases.lent() as dsn:
         yield dsn
 
 

@@ -4,6 +4,10 @@ To import it takes a second of processor time, and tests start hundreds of proce
 of tests has one that forks, which does nothing else, so that a child is as one that Python has
 just started: it has no threads, its own arguments, variables and directory, and ends as a program
 does. That parts start by themselves is what the tests of the command line and of upgrades show.
+
+All children have the hashes of the one that forks, and so one order of sets: they are not what a
+result may depend on, as `tests/simulation/test_hash_order.py` shows. Code hosts and evaluators,
+which parts start, and the parts that those tests start, have hashes of their own.
 """
 
 import gc
@@ -38,6 +42,9 @@ _IMPORTED: Final = (
 )
 #: Variables that Headwater or tests read when a process runs, unlike those of Python or Java.
 _OURS: Final = ("HEADWATER_", "IMPATIENT_", "TEST_")
+#: Of what Python reads when it starts, what can be made up for later, unless this file is there.
+_PATH: Final = "PYTHONPATH"
+_AT_START: Final = "sitecustomize.py"
 _NUMBER: Final = struct.Struct(">i")
 
 
@@ -58,9 +65,9 @@ def start(
         variables: Environment variables in addition to ours.
     """
     env = {**os.environ, **variables}
-    others = {name: env[name] for name in variables if not name.startswith(_OURS)}
-    # What is here is found by whoever is forked, too.
-    if others in ({}, {"PYTHONPATH": str(_ROOT)}):
+    others = {name for name in variables if not name.startswith(_OURS)}
+    folders = variables.get(_PATH, "").split(os.pathsep)
+    if others <= {_PATH} and not any(Path(folder, _AT_START).exists() for folder in folders):
         return _forker().fork(module, arguments, env, directory or Path.cwd(), log)
     argv = [sys.executable, "-m", module, *arguments]
     return subprocess.Popen(argv, env=env, cwd=directory, stdout=log, stderr=log)
@@ -195,7 +202,7 @@ def _main() -> None:
     gc.freeze()
     module, arguments, env, directory = _await_order(socket.socket(fileno=int(sys.argv[1])))
     os.chdir(directory)
-    sys.path[0] = directory
+    sys.path[:1] = filter(None, [directory, *env.get(_PATH, "").split(os.pathsep)])
     os.environ.clear()
     os.environ.update(env)
     time.tzset()

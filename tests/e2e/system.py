@@ -345,14 +345,22 @@ class System:
 
 
 @contextmanager
-def under_load(system: System, seed: int) -> Iterator[None]:
-    """Posts deliveries, again and again others, from another thread."""
+def under_load(system: System, seed: int, at_once: int = 300, pause_s: float = 0) -> Iterator[None]:
+    """Post deliveries, again and again others, from another thread.
+
+    Args:
+        system: Where to.
+        seed: What they are drawn from.
+        at_once: How many come at once.
+        pause_s: Seconds until the next; without, senders and parts take the whole processor.
+    """
     over = threading.Event()
 
     def send() -> None:
         draw = random.Random(seed)
         while not over.is_set():
-            system.deliver(mixed(draw.getrandbits(32), 300))
+            system.deliver(mixed(draw.getrandbits(32), at_once))
+            over.wait(pause_s)
 
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(send)

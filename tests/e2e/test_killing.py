@@ -27,14 +27,27 @@ KILLS = 3
 #: Delivered to a worker that dies.
 BACKLOG = 500
 PATIENCE_S = 120.0
+USUAL = {"gateway", "worker", "project"}
 
 
-@pytest.fixture
-def system(scratch: Path, fresh_database: str, request: pytest.FixtureRequest) -> Iterator[System]:
-    directory = scratch / request.node.name.replace("[", "-").strip("]")
+@pytest.fixture(scope="module")
+def system(scratch: Path, module_database: str) -> Iterator[System]:
+    """One system for all tests, which is compared as a whole at the end of each."""
+    directory = scratch / "killing"
     directory.mkdir()
-    with opened(System(directory, fresh_database)) as system:
+    with opened(System(directory, module_database)) as system:
         yield system
+
+
+@pytest.fixture(autouse=True)
+def usual(system: System) -> None:
+    """The parts that there are at first, as they are then, whatever the test before has left."""
+    for name in system.parts.keys() - USUAL:
+        system.kill(name)
+    system.settings.clear()
+    system.modules.clear()
+    for name in USUAL - system.parts.keys():
+        system.start(name)
 
 
 def disturbed(system: System, seed: int, disturb: Callable[[random.Random], None]) -> None:
@@ -106,12 +119,14 @@ def test_workers_that_die_in_the_middle_of_a_commit_unit_lose_nothing(system: Sy
     system.start("worker")
     expected = system.check()
     assert {status for status, _ in expected.outcomes.values()} >= {"processed", "parked", "dead"}
+    system.kill("worker")
 
 
 def test_everything_killed_at_once_loses_nothing(system: System):
     system.settings["TMPDIR"] = str(system.directory)
-    with under_load(system, 4):
-        system.wait(lambda: bool(system.outcomes()), "the first outcomes")
+    before = len(system.outcomes())
+    with under_load(system, 4, at_once=50, pause_s=0.3):
+        system.wait(lambda: len(system.outcomes()) > before, "the first outcomes")
         for part in ("worker", "project", "gateway"):
             system.kill(part)
         system.broker.kill()

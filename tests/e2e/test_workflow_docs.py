@@ -224,6 +224,26 @@ def test_what_the_pages_say_is_so(readings: dict[str, "Future[None]"], page: str
     readings[page].result()
 
 
+def test_the_service_names_its_workflows_and_ends_in_order(
+    system: System, readings: dict[str, "Future[None]"]
+):
+    """Behind those that use it."""
+    for reading in readings.values():
+        reading.result()
+    up, *others = system.running
+    for process in others:
+        process.terminate()
+        process.wait(30)
+    up.terminate()
+    assert up.wait(PATIENCE_S) == 0
+    lines = (system.home / "0.log").read_text("utf-8").splitlines()
+    for beginning in ("Workflows of shop: courier, order, ", "workflows is ready"):
+        assert any(line.startswith(beginning) for line in lines), lines
+    stopped = [line for line in lines if " stopped (" in line]
+    assert stopped[0].startswith("workflows stopped")
+    assert any(line.startswith("kafka stopped") for line in stopped)
+
+
 def test_pages_that_call_curl_are_left_out_where_there_is_none(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "")
     assert "docs/workflows/routes.md calls curl; install it" in lacking("routes")

@@ -31,8 +31,8 @@ from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.reprocessing import DeadLetters, DeliveryToReplay
 from tests.fakes.delivery_log import a_delivery
 from tests.integration.consumers import open_consumers
+from tests.integration.projecting import forget
 from tests.integration.test_gateway_log import app_on, real_log
-from tests.integration.test_projector import forget
 from tests.throwaway_kafka import ThrowawayKafka
 
 
@@ -110,7 +110,7 @@ FATES = [
 def fated(number: int, fields: dict[str, str], *key: tuple[str, bytes]) -> Outgoing:
     headers = [(CONNECT_PREFIX + name, value.encode()) for name, value in fields.items()]
     # What is put back is read by other tests, too.
-    claimed = encode(WebhooksClaimed(["fate"], [0], 0))
+    claimed = encode(WebhooksClaimed(["fate"], [0], [0], 0))
     value = claimed if fields.get("topic") == ADMISSIONS else encode(a_delivery("fate"))
     return Outgoing(DEAD_LETTERS, 1, f"fate-{number}".encode(), value, [*headers, *key])
 

@@ -23,10 +23,6 @@ from tests.deployed_apps import APP, Deployer, deploying
 from tests.e2e.workflow_system import Sender, Story, WorkflowSystem, opened, play
 from tests.integration.test_deployed_code import began_on, host_of
 
-#: More than partitions: each has some.
-OLD = [f"review/old-{n}" for n in range(6)]
-NEW = [f"review/new-{n}" for n in range(6)]
-
 _CODE = """
 from pathlib import Path
 
@@ -46,7 +42,7 @@ async def gate(event, step):
     return {version!r}
 
 
-review = GraphWorkflow(**{definition!r})
+made = GraphWorkflow(**{definition!r})
 """
 
 _GATE_ALONE = """
@@ -66,10 +62,10 @@ def say(ref: str) -> dict[str, object]:
     return {"ref": ref, "task": "say", "retries": retries, "output_mapping": mapping}
 
 
-def definition(version: str) -> dict[str, object]:
+def definition(name: str, version: str) -> dict[str, object]:
     """Two tasks, and between them a child that waits; the output says the version, too."""
     return {
-        "name": "review",
+        "name": name,
         "initial_node_ref": "first",
         "nodes": [
             say("first"),
@@ -87,40 +83,54 @@ def definition(version: str) -> dict[str, object]:
     }
 
 
-def graph(version: str) -> GraphWorkflow:
-    return GraphWorkflow(**definition(version))  # type: ignore[arg-type]
+def graph(name: str, version: str) -> GraphWorkflow:
+    return GraphWorkflow(**definition(name, version))  # type: ignore[arg-type]
 
 
-def code(version: str, of: str, broken: Path) -> str:
-    return _CODE.format(version=version, definition=definition(of), broken=str(broken))
+def code(name: str, version: str, of: str, broken: Path) -> str:
+    return _CODE.format(version=version, definition=definition(name, of), broken=str(broken))
 
 
 _GATE = DeployedWorkflow(name="gate", kind=ReplayEngine.kind)
 
 
-async def deploy(deployer: Deployer, source: str, of: str) -> str:
-    made = graph(of)
+async def deploy(
+    deployer: Deployer, name: str, version: str, of: str, broken: Path = Path("/nowhere/broken")
+) -> str:
+    made = graph(name, of)
     workflows = (
         _GATE,
         DeployedWorkflow(
-            name="review",
+            name=name,
             kind=GraphEngine.kind,
             document=json.dumps(made.to_dict()),
             digest=made.graph().digest,
         ),
     )
+    source = code(name, version, of, broken)
     return await deployer.deploy(source, workflows=workflows)
 
 
-@pytest.fixture
-def system(tmp_path: Path) -> Iterator[WorkflowSystem]:
-    with opened(WorkflowSystem(tmp_path, "headwater")) as system:
+@pytest.fixture(scope="module")
+def shared(scratch: Path) -> Iterator[WorkflowSystem]:
+    directory = scratch / "graphs-of-deployments"
+    directory.mkdir()
+    with opened(WorkflowSystem(directory, "headwater")) as system:
         yield system
+
+
+@pytest.fixture
+def system(shared: WorkflowSystem) -> Iterator[WorkflowSystem]:
+    """The topics are those of all tests: each has a graph of its own."""
+    yield shared
+    for name in list(shared.parts):
+        shared.kill(name)
 
 
 async def create(client: Sender, *keys: str) -> None:
     for key in keys:
-        reply = await client.send("review", key.partition("/")[2], StartRun("{}"))
+        workflow, _, name = key.partition("/")
+        reply = await client.send(workflow, name, StartRun("{}"))
         assert reply.code in {"", INSTANCE_EXISTS}, reply
 
 
@@ -136,38 +146,38 @@ async def go(client: Sender, story: Story, *keys: str) -> None:
         await client.send("gate", key.removeprefix("gate/"), SendEvent(f"{key}-go", "go", "null"))
 
 
-async def versions(log: DefinitionLog) -> list[Version]:
-    return (await log.catch_up()).versions.get("review", [])
+async def versions(log: DefinitionLog, name: str) -> list[Version]:
+    return (await log.catch_up()).versions.get(name, [])
 
 
-async def told(log: DefinitionLog, *digests: str) -> None:
+async def told(log: DefinitionLog, name: str, *digests: str) -> None:
     """Waits until these are the versions."""
 
     async with asyncio.timeout(60):
-        while [version.digest for version in await versions(log)] != list(digests):  # noqa: ASYNC110 (nobody would set an event)
+        while [version.digest for version in await versions(log, name)] != list(digests):  # noqa: ASYNC110 (nobody would set an event)
             await asyncio.sleep(0.1)
 
 
-async def are_versions(log: DefinitionLog) -> None:
+async def are_versions(log: DefinitionLog, name: str, *expected: str) -> None:
     """What was activated are versions of the graph, and its name is the app's."""
-    result = [version.digest for version in await versions(log)]
-    assert result == [graph("A").graph().digest, graph("B").graph().digest]
-    by_hand = GraphDeployed(name="review", document="{}", digest="", app="", after="", at_ms=0)
+    result = [version.digest for version in await versions(log, name)]
+    assert result == [graph(name, of).graph().digest for of in expected]
+    by_hand = GraphDeployed(name=name, document="{}", digest="", app="", after="", at_ms=0)
     refused = await log.deploy(by_hand)
     assert isinstance(refused, NotDeployed)
-    assert (refused.code, (await versions(log))[0].app) == (GRAPH_OF_APP, APP)
+    assert (refused.code, (await versions(log, name))[0].app) == (GRAPH_OF_APP, APP)
 
 
-def over_http(of: str) -> GraphDeployed:
+def over_http(name: str, of: str) -> GraphDeployed:
     """A graph of the same name that somebody deploys by itself."""
     made = GraphWorkflow(
-        name="review",
+        name=name,
         initial_node_ref="a",
         nodes=[{"ref": "a", "task": "noop"}],
         output_mapping={"of": json.dumps(of)},
     )
     return GraphDeployed(
-        name="review",
+        name=name,
         document=json.dumps(made.to_dict()),
         digest=made.graph().digest,
         app="",
@@ -197,31 +207,32 @@ def ended_on(story: Story, keys: list[str], version: str, of: str, deployment: s
     assert {began_on(story, key)[0] for key in gates(story, *keys)} == {deployment}
 
 
-def test_runs_of_graphs_stay_on_their_definition_and_its_tasks(
-    system: WorkflowSystem, tmp_path: Path
-):
+def test_runs_of_graphs_stay_on_their_definition_and_its_tasks(system: WorkflowSystem):
+    # More than partitions: each has some.
+    old, new = ([f"kept/{which}-{n}" for n in range(6)] for which in ("old", "new"))
+
     async def act(story: Story, client: Sender) -> None:
         log = DefinitionLog(cluster=Cluster(system.bootstrap), client_id="tests-graphs")
         async with deploying(system.bootstrap) as deployer:
-            first = await deploy(deployer, code("1", "A", tmp_path / "never"), "A")
-            second = await deploy(deployer, code("2", "B", tmp_path / "never"), "B")
+            first = await deploy(deployer, "kept", "1", "A")
+            second = await deploy(deployer, "kept", "2", "B")
             await deployer.activate(first)
             system.start("one")
             system.start("two")
-            await create(client, *OLD)
-            await waiting(system, story, *OLD)
+            await create(client, *old)
+            await waiting(system, story, *old)
             await deployer.activate(second)
-            await create(client, *NEW)
-            await waiting(system, story, *NEW)
+            await create(client, *new)
+            await waiting(system, story, *new)
             # A host is there where something moves, and comes back after that.
-            await go(client, story, *OLD[:3])
+            await go(client, story, *old[:3])
             await kill_any_host(system, story, first)
             system.kill("two")
-            await go(client, story, *OLD[3:], *NEW)
-            await system.until(story, lambda: all(map(story.ended, OLD + NEW)), "their ends")
-            ended_on(story, OLD, "1", "A", first)
-            ended_on(story, NEW, "2", "B", second)
-            await are_versions(log)
+            await go(client, story, *old[3:], *new)
+            await system.until(story, lambda: all(map(story.ended, old + new)), "their ends")
+            ended_on(story, old, "1", "A", first)
+            ended_on(story, new, "2", "B", second)
+            await are_versions(log, "kept", "A", "B")
         await log.stop()
 
     play(system, act)
@@ -230,13 +241,13 @@ def test_runs_of_graphs_stay_on_their_definition_and_its_tasks(
 def test_a_run_of_a_graph_is_retried_where_its_definition_is(
     system: WorkflowSystem, tmp_path: Path
 ):
-    broken, key = tmp_path / "broken", "review/late"
+    broken, key = tmp_path / "broken", "retried/late"
 
     async def act(story: Story, client: Sender) -> None:
         async with deploying(system.bootstrap) as deployer:
-            first = await deploy(deployer, code("1", "A", tmp_path / "never"), "A")
-            second = await deploy(deployer, code("2", "B", broken), "B")
-            mended = await deploy(deployer, code("3", "B", broken), "B")
+            first = await deploy(deployer, "retried", "1", "A")
+            second = await deploy(deployer, "retried", "2", "B", broken)
+            mended = await deploy(deployer, "retried", "3", "B", broken)
             await deployer.activate(first)
             await deployer.activate(second)
             system.start("one")
@@ -245,7 +256,7 @@ def test_a_run_of_a_graph_is_retried_where_its_definition_is(
             await system.until(story, lambda: story.ended(key), "its failure")
             await deployer.activate(first, rollback=True)
             # The active one has another definition: it fails again, on its own.
-            assert (await client.send("review", "late", RetryRun())).code == ""
+            assert (await client.send("retried", "late", RetryRun())).code == ""
             await system.until(
                 story,
                 lambda: began_on(story, key) == [second] * 2 and story.ended(key),
@@ -253,7 +264,7 @@ def test_a_run_of_a_graph_is_retried_where_its_definition_is(
             )
             broken.unlink()
             await deployer.activate(mended)
-            assert (await client.send("review", "late", RetryRun())).code == ""
+            assert (await client.send("retried", "late", RetryRun())).code == ""
             await waiting(system, story, key)
             await deployer.activate(first)
             await go(client, story, key)
@@ -264,10 +275,14 @@ def test_a_run_of_a_graph_is_retried_where_its_definition_is(
     play(system, act)
 
 
+#: The name that is given back.
+GIVEN = "given-back"
+
+
 def test_a_graph_deployed_over_http_is_there_again_when_a_deployment_gives_its_name_back(
-    system: WorkflowSystem, tmp_path: Path
+    system: WorkflowSystem,
 ):
-    h, i, a = over_http("H"), over_http("I"), graph("A").graph().digest
+    h, i, a = *(over_http(GIVEN, of) for of in "HI"), graph(GIVEN, "A").graph().digest
 
     async def act(story: Story, client: Sender) -> None:
         log = DefinitionLog(cluster=Cluster(system.bootstrap), client_id="tests-graphs")
@@ -279,27 +294,27 @@ def test_a_graph_deployed_over_http_is_there_again_when_a_deployment_gives_its_n
 
         async with deploying(system.bootstrap) as deployer:
             without = await deployer.deploy(_GATE_ALONE, workflows=(_GATE,))
-            taking = await deploy(deployer, code("1", "A", tmp_path / "never"), "A")
+            taking = await deploy(deployer, GIVEN, "1", "A")
             await deployer.activate(without)
             assert isinstance(await log.deploy(h), Deployed)
             system.start("one")
-            await ends_with("review/before", "H")
+            await ends_with(f"{GIVEN}/before", "H")
             await deployer.activate(taking)
-            await told(log, h.digest, a)
+            await told(log, GIVEN, h.digest, a)
             assert isinstance(await log.deploy(i), NotDeployed)
             # Who has never seen it run knows it, too.
             system.kill("one")
             await deployer.activate(without, rollback=True)
             system.start("two")
-            await ends_with("review/after", "H")
-            await told(log, h.digest, a, h.digest)
+            await ends_with(f"{GIVEN}/after", "H")
+            await told(log, GIVEN, h.digest, a, h.digest)
             assert isinstance(await log.deploy(i), Deployed)
             # And so it is for the next, though nobody starts anew.
             await deployer.activate(taking)
-            await told(log, h.digest, a, h.digest, i.digest, a)
+            await told(log, GIVEN, h.digest, a, h.digest, i.digest, a)
             await deployer.activate(without)
-            await ends_with("review/again", "I")
-            await told(log, h.digest, a, h.digest, i.digest, a, i.digest)
+            await ends_with(f"{GIVEN}/again", "I")
+            await told(log, GIVEN, h.digest, a, h.digest, i.digest, a, i.digest)
         await log.stop()
 
     play(system, act)

@@ -33,10 +33,9 @@ HOUR = StartRun("3600000")
 PATIENCE_S = 30.0
 
 
-@pytest.fixture
-def broker(scratch: Path, request: pytest.FixtureRequest) -> Iterator[ThrowawayKafka]:
-    directory = scratch / request.node.name.translate(str.maketrans("[] ", "---"))
-    broker = ThrowawayKafka(directory, port=0, report=print)
+@pytest.fixture(scope="module")
+def broker(scratch: Path) -> Iterator[ThrowawayKafka]:
+    broker = ThrowawayKafka(scratch / "kafka that loses commands", port=0, report=print)
     try:
         asyncio.run(create_topics(Cluster(broker.start()), partitions=1, replication=1))
         yield broker
@@ -45,11 +44,28 @@ def broker(scratch: Path, request: pytest.FixtureRequest) -> Iterator[ThrowawayK
 
 
 class System:
-    """A broker that loses commands, and who sends them."""
+    """A broker that loses commands, and who sends them.
 
-    def __init__(self, broker: ThrowawayKafka) -> None:
-        self._broker = broker
+    Offsets of commands are counted from where a test begins.
+    """
+
+    def __init__(self, broker: ThrowawayKafka, name: str) -> None:
+        self._broker, self._name = broker, name
         self._named = 0
+        self.first = 0
+        self._history_from = 0
+
+    @classmethod
+    async def begun_at(cls, broker: ThrowawayKafka, name: str) -> "System":
+        """Begin behind what other tests have left; instances are named after the test."""
+        system = cls(broker, name)
+        offsets = Offsets(Cluster(broker.start()), "tests")
+        try:
+            ends = await offsets.ends([COMMANDS.topic, WORKFLOW_HISTORY], COMMANDS.partition)
+        finally:
+            await offsets.stop()
+        system.first, system._history_from = ends[COMMANDS.topic], ends[WORKFLOW_HISTORY]
+        return system
 
     async def send(self, count: int) -> list[ReplySent]:
         """Create instances, one after the other: each command is in a batch of its own."""
@@ -57,7 +73,7 @@ class System:
 
     async def _create(self) -> ReplySent:
         self._named += 1
-        return await self._client.send("sleeper", f"s-{self._named}", HOUR)
+        return await self._client.send("sleeper", f"{self._name}-{self._named}", HOUR)
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[None]:
@@ -71,14 +87,15 @@ class System:
     async def end(self) -> int:
         offsets = Offsets(Cluster(self._broker.start()), "tests")
         try:
-            return (await offsets.ends([COMMANDS.topic], COMMANDS.partition))[COMMANDS.topic]
+            ends = await offsets.ends([COMMANDS.topic], COMMANDS.partition)
+            return ends[COMMANDS.topic] - self.first
         finally:
             await offsets.stop()
 
     async def lose_from(self, first: int) -> None:
         """Have the broker lose commands, as a power failure does."""
         await asyncio.to_thread(self._broker.kill)
-        cut(self._broker, *COMMANDS, first)
+        cut(self._broker, *COMMANDS, self.first + first)
         await asyncio.to_thread(self._broker.start)
 
     async def make_anew(self) -> None:
@@ -90,6 +107,7 @@ class System:
         made: list[str] = []
         while not made:
             made = await create_topics(Cluster(self._broker.start()), partitions=1, replication=1)
+        self.first = 0
 
     async def send_without_a_worker(self, end: int) -> "list[asyncio.Task[ReplySent]]":
         """Append commands until the partition has this end; nobody carries them out yet."""
@@ -99,13 +117,13 @@ class System:
         return requested
 
     async def _history(self) -> list[HistoryAppended]:
-        """The records that count."""
+        """The records that count, since the test has begun."""
         claims, result = Claims(), []
         cluster = Cluster(self._broker.start())
         async for records in read_partition(cluster, [WORKFLOW_HISTORY], 0):
             for record in records:
                 appended = decode(record.value, HistoryAppended)
-                if claims.admit(record.offset, appended):
+                if claims.admit(record.offset, appended) and record.offset >= self._history_from:
                     result.append(appended)
         return result
 
@@ -120,7 +138,7 @@ class System:
     async def losses(self) -> list[int]:
         """From where on commands were lost, as the history has it."""
         return [
-            event.lost_from
+            event.lost_from - self.first
             for record in await self._history()
             for event in record.events
             if isinstance(event, LeaderEpochNoted) and event.lost_from >= 0
@@ -141,7 +159,7 @@ def test_a_worker_carries_out_commands_at_offsets_of_lost_ones(
     broker: ThrowawayKafka, caplog: pytest.LogCaptureFixture, end: int
 ):
     async def scenario() -> None:
-        system = System(broker)
+        system = await System.begun_at(broker, "between")
         async with system.client(), running(a_worker(broker.start())):
             await system.send(12)
         await system.lose_from(6)
@@ -151,7 +169,8 @@ def test_a_worker_carries_out_commands_at_offsets_of_lost_ones(
                 assert await answers(requested) == [""] * len(requested)
                 assert [reply.code for reply in await system.send(3)] == [""] * 3
             assert await system.losses() == [6]
-            assert "workflow-commands/0 from offset 6 to 11" in caplog.text
+            lost = f"workflow-commands/0 from offset {system.first + 6} to {system.first + 11}"
+            assert lost in caplog.text
             # Nothing is lost, or carried out twice, when it is taken over once more.
             async with running(a_worker(broker.start())):
                 assert [reply.code for reply in await system.send(3)] == [""] * 3
@@ -169,7 +188,7 @@ def test_a_worker_whose_commands_are_lost_while_it_owns_them_carries_out_later_o
     broker: ThrowawayKafka, end: int
 ):
     async def scenario() -> None:
-        system = System(broker)
+        system = await System.begun_at(broker, "meanwhile")
         worker = a_worker(broker.start())
         async with running(worker):
             async with system.client():
@@ -195,7 +214,7 @@ def test_a_worker_says_which_commands_it_cannot_tell_from_those_of_an_earlier_lo
     """The topic is made anew."""
 
     async def scenario() -> None:
-        system = System(broker)
+        system = await System.begun_at(broker, "anew")
         async with running(a_worker(broker.start())), system.client():
             await system.send(4)
         await system.make_anew()

@@ -19,16 +19,15 @@ from tests.cut_logs import cut
 from tests.throwaway_kafka import ThrowawayKafka
 from tests.waiting import wait_until
 
-TOPIC = "source"
 #: Records that are read, and those of them that are left.
 READ, LEFT = 20, 12
 
 
 class System:
-    """A broker, and a reader as a process of its own."""
+    """A topic of a broker, and a reader as a process of its own."""
 
-    def __init__(self, directory: Path) -> None:
-        self.broker = ThrowawayKafka(directory / "kafka", port=0, report=print)
+    def __init__(self, broker: ThrowawayKafka, directory: Path) -> None:
+        self.broker, self.topic = broker, directory.name
         self._file = directory / "read"
         self._file.touch()
         self._log = directory / "log"
@@ -37,7 +36,7 @@ class System:
     async def make(self) -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.broker.start())
         await admin.start()
-        await admin.create_topics([NewTopic(TOPIC, 1, 1)])
+        await admin.create_topics([NewTopic(self.topic, 1, 1)])
         await admin.close()
 
     def append(self, count: int) -> list[str]:
@@ -51,19 +50,19 @@ class System:
         producer = AIOKafkaProducer(bootstrap_servers=self.broker.start())
         await producer.start()
         for value in values:
-            await producer.send_and_wait(TOPIC, value.encode(), partition=0)
+            await producer.send_and_wait(self.topic, value.encode(), partition=0)
         await producer.stop()
 
     def lose_the_end(self) -> None:
         self.broker.kill()
-        cut(self.broker, TOPIC, 0, LEFT)
+        cut(self.broker, self.topic, 0, LEFT)
         self.broker.start()
 
     @contextmanager
     def reading(self) -> Iterator["subprocess.Popen[bytes]"]:
         """Read with a process; at the end it is stopped in order, if it has not ended."""
         program = "tests.integration.batch_reader"
-        command = [sys.executable, "-m", program, self.broker.start(), TOPIC, str(self._file)]
+        command = [sys.executable, "-m", program, self.broker.start(), self.topic, str(self._file)]
         with self._log.open("ab") as log, subprocess.Popen(command, stderr=log) as process:
             try:
                 yield process
@@ -83,21 +82,26 @@ class System:
     async def _committed(self) -> int:
         offsets = Offsets(Cluster(self.broker.start()), "tests")
         try:
-            return (await offsets.committed([TOPIC], 0))[TOPIC]
+            return (await offsets.committed([self.topic], 0))[self.topic]
         finally:
             await offsets.stop()
 
 
-@pytest.fixture
-def system(scratch: Path, request: pytest.FixtureRequest) -> Iterator[System]:
-    directory = scratch / request.node.name.translate(str.maketrans("[] ", "---"))
-    directory.mkdir()
-    system = System(directory)
+@pytest.fixture(scope="module")
+def broker(scratch: Path) -> Iterator[ThrowawayKafka]:
+    broker = ThrowawayKafka(scratch / "kafka that loses deliveries", port=0, report=print)
     try:
-        asyncio.run(system.make())
-        yield system
+        yield broker
     finally:
-        system.broker.kill()
+        broker.kill()
+
+
+@pytest.fixture
+def system(broker: ThrowawayKafka, tmp_path: Path) -> System:
+    """A topic that is named as the directory of the test."""
+    system = System(broker, tmp_path)
+    asyncio.run(system.make())
+    return system
 
 
 SHORTER, AS_LONG = (
@@ -120,7 +124,7 @@ def test_what_takes_the_place_of_lost_deliveries_is_read_by_the_next_worker(
         wait_until(lambda: len(system.read()) >= READ + count, "the others to be read")
         wait_until(lambda: system.committed() == LEFT + count, "them to be committed")
     assert system.read() == old + new
-    assert f"{TOPIC}/0 from offset {LEFT} to {READ - 1}" in system.log()
+    assert f"{system.topic}/0 from offset {LEFT} to {READ - 1}" in system.log()
 
 
 @pytest.mark.parametrize("count", [AS_LONG, LONGER])

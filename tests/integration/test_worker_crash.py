@@ -1,4 +1,7 @@
-"""The pipeline worker is crash-only, also when it is Faust that fails: its exit code says so."""
+"""Workers are crash-only, that of the pipeline also when it is Faust that fails.
+
+Their exit codes say so.
+"""
 
 import asyncio
 import os
@@ -53,6 +56,19 @@ async def fails(*_):
     raise {error}("could not join")
 
 GroupCoordinator.ensure_active_group = fails
+"""
+
+#: A worker of workflows whose clock fails.
+WORKFLOWS = """
+import sys
+from headwater.gateway.cli.work import run_workflows
+from headwater.gateway.settings.environment import load_settings
+
+settings = load_settings(app="tests.apps.starting", kafka=sys.argv[1])
+try:
+    run_workflows(settings, clock=lambda: 1 // 0, ticked=False, reload=False)
+except Exception as error:
+    raise SystemExit(error.exit_code)
 """
 
 #: A partition that is never taken: because its owner waits, or keeps the event loop or all of
@@ -115,11 +131,24 @@ def test_a_worker_whose_python_stands_still_is_ended_from_outside_of_it(
     assert "in stuck" in errors
 
 
+def test_a_workflow_worker_that_crashes_says_so_and_ends_with_70(topics: str, tmp_path: Path):
+    worker = run(WORKFLOWS, topics, directory=tmp_path)
+    errors = said_until_the_end(worker)
+    assert worker.returncode == EXIT_CRASHED == 70, errors
+    assert "the worker ends, to restart from committed state" in errors
+    assert "ZeroDivisionError" in errors
+
+
 def started(
     failing: str, topics: str, directory: Path, group: str = "crash"
 ) -> subprocess.Popen[str]:
+    program = WORKER.format(failing=failing)
+    return run(program, topics, str(directory), group, directory=directory)
+
+
+def run(program: str, *arguments: str, directory: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", WORKER.format(failing=failing), topics, str(directory), group],
+        [sys.executable, "-c", program, *arguments],
         stderr=subprocess.PIPE,
         text=True,
         cwd=directory,

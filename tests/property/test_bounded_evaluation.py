@@ -183,7 +183,10 @@ BRIEF = settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-LONG = settings(BRIEF, max_examples=20_000)
+#: Twenty thousand in all. Hypothesis remembers what it has drawn for as long as a test runs, with
+#: 20 KB of each expression and 160 KB of each schema.
+LONG = settings(BRIEF, max_examples=500)
+BLOCKS = pytest.mark.parametrize("block", range(40))
 
 
 @seed(57)
@@ -196,13 +199,15 @@ def test_every_expression_ends_within_its_limits(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(7_200)
-@LONG
-@given(SOURCES, st.sampled_from(ADVERSARIAL))
-def test_every_expression_ends_within_its_limits_for_hours(
-    evaluator: EvaluatorProcess, source: str, values: dict[str, Any]
-):
-    check_expression(evaluator, source, values)
+@pytest.mark.timeout(3_600)
+@BLOCKS
+def test_every_expression_ends_within_its_limits_for_hours(evaluator: EvaluatorProcess, block: int):
+    @LONG
+    @given(SOURCES, st.sampled_from(ADVERSARIAL))
+    def check(source: str, values: dict[str, Any]) -> None:
+        check_expression(evaluator, source, values)
+
+    check()
 
 
 @seed(57)
@@ -326,10 +331,12 @@ def test_every_check_ends_within_its_limits(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(7_200)
-@LONG
-@given(WHOLE, st.sampled_from(CHECKED))
-def test_every_check_ends_within_its_limits_for_hours(
-    evaluator: EvaluatorProcess, schema: dict[str, Any], value: object
-):
-    check_schema(evaluator, schema, value)
+@pytest.mark.timeout(3_600)
+@BLOCKS
+def test_every_check_ends_within_its_limits_for_hours(evaluator: EvaluatorProcess, block: int):
+    @LONG
+    @given(WHOLE, st.sampled_from(CHECKED))
+    def check(schema: dict[str, Any], value: object) -> None:
+        check_schema(evaluator, schema, value)
+
+    check()

@@ -15,6 +15,8 @@ from tests.oracle import fold
 from tests.simulation.pipeline import PARK_FOR_MS, PARTITIONS, USER_PREFIX, Rules, World
 
 SEEDS = range(500)
+#: A seed that shows what comes of it when readers pass over nothing.
+RARE = 1_371
 
 
 def delivery(draw: random.Random, kind: str, subject: str, number: int) -> WebhookReceived:
@@ -63,7 +65,8 @@ def _deliveries(draw: random.Random) -> list[WebhookReceived]:
     return made
 
 
-def _run(seed: int, rules: Rules | None = None) -> World:
+def played(seed: int, rules: Rules | None = None) -> World:
+    """The world of a seed, to its end."""
     draw = random.Random(seed)
     world = World(seed, _deliveries(draw), rules)
     for _ in range(draw.randint(0, 80)):
@@ -75,7 +78,7 @@ def _run(seed: int, rules: Rules | None = None) -> World:
 @pytest.mark.parametrize("block", range(10))
 def test_rows_and_outcomes_are_those_of_the_fold(block: int):
     for seed in SEEDS[block::10]:
-        world = _run(seed)
+        world = played(seed)
         expected = fold(world.raw(), user_prefix=USER_PREFIX)
         reported = f"seed {seed}\n" + "\n".join(world.trace)
         assert world.rows() == expected.rows, reported
@@ -85,17 +88,18 @@ def test_rows_and_outcomes_are_those_of_the_fold(block: int):
 @pytest.mark.parametrize("rules", [Rules(folds=False), Rules(mends=False)], ids=str)
 def test_a_world_without_one_of_the_rules_is_found_out(rules: Rules):
     def differs(seed: int) -> bool:
-        world = _run(seed, rules)
+        world = played(seed, rules)
         expected = fold(world.raw(), user_prefix=USER_PREFIX)
         return (world.rows(), world.outcomes()) != (expected.rows, expected.outcomes)
 
-    # It takes a rare course of events: a void record that nobody hides again.
-    assert any(differs(seed) for seed in range(2_000))
+    # It takes a rare course of events: a void record that nobody hides again. If that moves to
+    # another seed, the search takes a while.
+    assert any(map(differs, (RARE, *range(2_000))))
 
 
 def test_waiting_ends_in_a_dead_letter_and_nowhere_else():
     for seed in SEEDS[:100]:
-        world = _run(seed)
+        world = played(seed)
         parked = {key for key, (status, _) in world.outcomes().items() if status == "parked"}
         world.now_ms += PARK_FOR_MS + 1_000
         world.tick()

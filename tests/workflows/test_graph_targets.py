@@ -140,6 +140,32 @@ def test_no_mapping_makes_a_value_deeper_than_values_may_be(
     play(definition, scenario, nested(levels))
 
 
+@pytest.mark.parametrize("type_", [None, "number"])
+def test_writing_below_a_number_replaces_it_unless_the_schema_refuses_that(type_: str | None):
+    declared = {"type": "object", "properties": {"total": {"type": type_} if type_ else {}}}
+    definition = graph(
+        [
+            node("a", outputMapping={"state.total": "5"}),
+            node("b", outputMapping={"state.total.net": "4"}),
+        ],
+        [edge("a", "b")],
+        contextSchema=declared,
+        outputMapping={"total": "state.total"},
+    )
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        status, output, error = await outcome(instance)
+        if type_ is None:
+            assert (status, output) == ("complete", {"total": {"net": 4}})
+        else:
+            assert status == "errored"
+            assert error is not None
+            assert "total" in error[1]
+
+    play(definition, scenario, {})
+
+
 def test_values_at_the_limit_are_told_from_those_beyond_it():
     assert not is_deeper(nested(5), 5)
     assert is_deeper(nested(6), 5)

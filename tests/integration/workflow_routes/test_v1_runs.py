@@ -1,6 +1,6 @@
 """Runs below `/v1` on real parts: two gateways, a worker, a projector, Kafka and Postgres.
 
-The last of this folder by name: from here on a deployment is active.
+The last but one of this folder by name: from here on a deployment is active.
 """
 
 import asyncio

@@ -393,7 +393,8 @@ def test_a_worker_ends_in_order_at_sigterm_even_while_it_waits_for_kafka(tmp_pat
 
 
 def test_of_the_parts_of_up_only_the_workflow_worker_knows_the_app() -> None:
-    parts = process_specs(load_settings(app="mine.workflows"), reload=True)
+    dsn = "postgresql://me@db/rows"
+    parts = process_specs(load_settings(app="mine.workflows", postgres=dsn), reload=True)
     assert {part.name: " ".join(part.argv[2:]) for part in parts} == {
         "gateway": "headwater serve",
         "pipeline": "headwater worker",
@@ -401,6 +402,7 @@ def test_of_the_parts_of_up_only_the_workflow_worker_knows_the_app() -> None:
         "workflows": "headwater worker --app mine.workflows --reload",
     }
     assert {part.env["HEADWATER_APP"] for part in parts} == {""}
+    assert {part.env["HEADWATER_POSTGRES"] for part in parts} == {dsn}
     members = [part.env["HEADWATER_MEMBER"] for part in parts]
     assert len(set(members)) == len(members)
     assert process_specs(load_settings())[-1].argv[3:] == ("worker", "--app", "headwater")

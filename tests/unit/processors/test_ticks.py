@@ -1,6 +1,7 @@
 """When schedules are due: ticks, clocks that are put forward and back, and what was missed."""
 
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
@@ -195,14 +196,17 @@ MINUTES = {"*": range(60), "*/7": range(0, 60, 7), "0": [0], "15,45": [15, 45], 
 HOURS = {"*": range(24), "*/2": range(0, 24, 2), "0": [0], "1-3": [1, 2, 3], "2": [2], "23": [23]}
 
 
-def shown(zone: ZoneInfo, at_ms: int) -> datetime:
-    return datetime.fromtimestamp(at_ms // 1_000, zone).replace(tzinfo=None)
+@cache
+def clock(name: str, instants: range) -> list[datetime]:
+    """What the clock of a zone shows."""
+    zone = ZoneInfo(name)
+    return [datetime.fromtimestamp(at // 1_000, zone).replace(tzinfo=None) for at in instants]
 
 
-def model(zone: ZoneInfo, minute: str, hour: str, first_ms: int, last_ms: int) -> list[int]:
+def model(name: str, minute: str, hour: str, first_ms: int, last_ms: int) -> list[int]:
     """The ticks of some days, by looking at the clock every minute."""
     instants = range(first_ms, last_ms + 1, MINUTE_MS)
-    walls = [shown(zone, at) for at in instants]
+    walls = clock(name, instants)
 
     def means(wall: datetime) -> bool:
         return wall.minute in MINUTES[minute] and wall.hour in HOURS[hour]
@@ -225,7 +229,7 @@ def model(zone: ZoneInfo, minute: str, hour: str, first_ms: int, last_ms: int) -
 def test_ticks_are_those_of_the_clock(name: str, change: str, minute: str, hour: str):
     first, last = ms(change) - 30 * HOUR_MS, ms(change) + 30 * HOUR_MS
     cron = Cron(f"{minute} {hour} * * *", name)
-    expected = model(ZoneInfo(name), minute, hour, first, last)
+    expected = model(name, minute, hour, first, last)
     forward, at_ms = [], first - MINUTE_MS
     while (tick := next_tick(cron, at_ms)) is not None and tick <= last:
         forward.append(tick)

@@ -6,13 +6,14 @@ valid and not, then random ones, the same in each run; about nobody's instances,
 and about instances that exist and have something to tell.
 
 `min_position` has no pattern in the schema, so that what is refused there is asked, too.
+
+The last of this folder by name: from here on there are instances of all kinds.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from itertools import cycle
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -30,9 +31,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from headwater.gateway.api.workflows.job_requests import WAIT_MAX_MS
-from tests.e2e.system import System, opened
+from tests.e2e.system import System
 from tests.openapi import without_long_arrays
-from tests.ticked import Ticked, serving
 from tests.waiting import ANSWERED_WITHIN_S
 
 pytest_plugins = ["schemathesis.pytest.plugin"]
@@ -40,6 +40,9 @@ pytest_plugins = ["schemathesis.pytest.plugin"]
 API: Final = "/api/workflows"
 #: The key of the service, and beside it that of those who may tick.
 KEYS: Final = {"x-api-key": "dev-workflow-key", "authorization": "Bearer the-tick-key"}
+#: What the world has a key of its own for.
+WORLD: Final = "/v1/world/"
+WORLD_KEY: Final = {"x-api-key": "dev-world-key"}
 
 CHECKS: Final = [
     not_a_server_error,
@@ -103,28 +106,6 @@ ASKED: Final = {
 OF_OTHERS: Final = ("waiting", "telling")
 
 
-@pytest.fixture(scope="module")
-def ticked() -> Iterator[Ticked]:
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def system(scratch: Path, module_database: str, ticked: Ticked) -> Iterator[System]:
-    directory = scratch / "workflow-schema"
-    directory.mkdir()
-    system = System(
-        directory,
-        module_database,
-        HEADWATER_APP="tests.apps.service",
-        HEADWATER_TICK_URL=ticked.url,
-        HEADWATER_TICK_KEY="the-tick-key",
-        HEADWATER_WORLD_KEY="dev-workflow-key",
-    )
-    with opened(system, ("worker", "project", "gateway")):
-        yield system
-
-
 @pytest.fixture(autouse=True)
 def named(request: pytest.FixtureRequest) -> None:
     """Gives a test what schemathesis 4.32 looks for and pytest 9.2 no longer has."""
@@ -182,7 +163,10 @@ def ask(case: Case[Any]) -> None:
     if isinstance(wait_ms, int) and 0 < wait_ms <= WAIT_MAX_MS:
         case.body["waitMs"] = 1
     follows = case.operation.definition.raw["operationId"] == "followInstance"
-    case.call_and_validate(checks=OF_STREAMS if follows else CHECKS)
+    case.call_and_validate(
+        checks=OF_STREAMS if follows else CHECKS,
+        headers=WORLD_KEY if case.path.startswith(WORLD) else None,
+    )
 
 
 _turns = {name: cycle(workflows) for name, workflows in ASKED.items()}
