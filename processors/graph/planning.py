@@ -31,6 +31,8 @@ Frames: TypeAlias = tuple[dict[str, int], ...]
 
 def frames_with(frames: Frames, counts: Mapping[str, int]) -> Frames:
     """Add counts. On average this takes logarithmic time, and copies as many entries."""
+    if not frames:
+        return (dict(counts),)
     top = {ref: count_in(frames, ref) + times for ref, times in counts.items()}
     older = list(frames)
     while older and 2 * len(top) > len(older[0]):
@@ -48,7 +50,10 @@ def taken_ahead(frames: Frames, of: Frames) -> dict[str, int]:
 
 def count_in(frames: Frames, ref: str) -> int:
     """Return how often a transition was taken."""
-    return next((frame[ref] for frame in frames if ref in frame), 0)
+    for frame in frames:
+        if ref in frame:
+            return frame[ref]
+    return 0
 
 
 class Taken(Mapping[str, int]):
