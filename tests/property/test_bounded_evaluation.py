@@ -77,6 +77,10 @@ def lists(depth: int) -> Sources:
         calls("({}).filter(y, {})", some, conditions(depth - 1)),
         calls("({}).split({})", texts(depth - 1), texts(depth - 1)),
         calls("[{}, {}, {}]", inner, inner, inner),
+        calls("[?a.?no, {}, b.no]", inner),
+        calls("({}).map(x, [x, x.no, {}])", some | objects(depth - 1), inner),
+        calls("({}).map(k, k + k)", objects(depth - 1)),
+        calls("a.?l.orValue({})", some),
     )
 
 
@@ -89,6 +93,11 @@ def numbers(depth: int) -> Sources:
     return known | st.one_of(
         *(calls(f"({{}}) {sign} ({{}})", number, number) for sign in "+-*/%"),
         calls("-({})", number),
+        calls("({}) * 1.5 + ({})", number, number),
+        calls("math.greatest({}, {})", number, number),
+        calls("math.least({})", lists(depth - 1)),
+        *(calls(f"math.{name}({{}})", number) for name in ["ceil", "floor", "round", "abs"]),
+        calls("a.?n.optMap(n, n + ({})).orValue({})", number, number),
         calls("size({})", text | lists(depth - 1)),
         calls("({}).indexOf({})", text, text),
         calls("({}).lastIndexOf({})", text, text),
@@ -100,7 +109,9 @@ def numbers(depth: int) -> Sources:
 
 @cache
 def conditions(depth: int) -> Sources:
-    known = st.sampled_from(["true", "false", "has(a.n)", "has(b.m.k)", "a.n==1", "x==1"])
+    known = st.sampled_from(
+        ["true", "false", "has(a.n)", "has(b.no.k)", "has(b.m.k)", "a.n==1", "x==1"]
+    )
     if depth == 0:
         return known
     text, some, condition = texts(depth - 1), lists(depth - 1), conditions(depth - 1)
@@ -125,7 +136,10 @@ def objects(depth: int) -> Sources:
     if depth == 0:
         return known
     inner = anything(depth - 1)
-    return known | calls("{{'k': {}, 'l': {}}}", inner, inner)
+    return known | st.one_of(
+        calls("{{'k': {}, 'l': {}}}", inner, inner),
+        calls("{{'k': {}, ?'l': b.?m, 'n': b.no}}", inner),
+    )
 
 
 SOURCES = anything(DEPTH)
