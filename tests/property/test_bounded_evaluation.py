@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from headwater.processors.cel_programs import ExpressionInvalid, Names, ResultKind
+from headwater.processors.cel_programs import ExpressionInvalid, Names, Programs, ResultKind
+from headwater.processors.cel_values import encode_for_cel
 from headwater.processors.evaluations import EvaluationProblem, Evaluations
 from headwater.processors.expressions import Expression, ExpressionValues
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
@@ -201,6 +202,30 @@ BRIEF = settings(
 #: 20 KB of each expression and 160 KB of each schema.
 LONG = settings(BRIEF, max_examples=500)
 BLOCKS = pytest.mark.parametrize("block", range(40))
+
+
+def check_environments(source: str) -> None:
+    names = Names("a", "b")
+    try:
+        programs = Programs(source, ResultKind.VALUE, names, ["item"])
+    except ExpressionInvalid:
+        return
+    values = ADVERSARIAL[0]
+    local = {"item": encode_for_cel(values["a"]["l"])}
+    if programs.plain is None or programs.goes_over_objects({"item": values["a"]["l"]}, values):
+        return
+    activation = names.plain.Activation(values)
+    plain = programs.plain.evaluate(activation, local)
+    if not isinstance(plain, EvaluationProblem):
+        full = programs.full.evaluate(activation, local)
+        assert repr(full) == repr(plain), source
+
+
+@seed(57)
+@BRIEF
+@given(SOURCES)
+def test_both_environments_have_the_same_result(source: str):
+    check_environments(source)
 
 
 @seed(57)
