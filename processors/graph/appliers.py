@@ -235,10 +235,11 @@ def _left_branches(
     run: GraphRun, ancestors: Sequence[LiveToken]
 ) -> tuple[InnerPath, dict[str, Any] | None]:
     """Return the branches that a token leaves for the join of an outer fork, and their output."""
+    if len(ancestors) < 2:
+        return (), None
     pairs = pairwise(ancestors)
     path = tuple((origin.number, left.branch) for left, origin in pairs)[::-1]
-    output = run.branches[ancestors[0].branch_key].output if path else None
-    return path, output
+    return path, run.branches[ancestors[0].branch_key].output
 
 
 def _count_new_tokens(run: GraphRun, event: TokensCreated, items: list[Any] | None) -> None:

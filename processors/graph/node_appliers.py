@@ -92,8 +92,9 @@ def end_token(run: GraphRun, number: int) -> LiveToken:
         leave_branch(run, token)
     else:
         branch = run.branches[token.branch_key]
-        held, tokens = branch.held - (token.times is not None), branch.tokens
-        count_moving(run, token, -1, held=held, tokens=without(tokens, token.number))
+        waiting = branch.held - (token.times is not None)
+        remaining = without(branch.tokens, token.number)
+        count_moving(run, token, -1, held=waiting, tokens=remaining)
         if token.times is not None:
             _leave_gathering(run, token, token.times)
     skip_dispatched(run)

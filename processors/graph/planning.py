@@ -76,6 +76,11 @@ class Taken(Mapping[str, int]):
         return times
 
     @override
+    def get(self, ref: str, default: Any = None) -> Any:
+        """Return how often a transition was taken, without an exception for most."""
+        return count_in(self._frames, ref) + self._before.get(ref, 0) or default
+
+    @override
     def __iter__(self) -> Iterator[str]:
         refs = chain(self._before, *reversed(self._frames))
         return iter(dict.fromkeys(refs))
