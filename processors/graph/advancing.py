@@ -266,7 +266,8 @@ def follow(draft: Draft, token: LiveToken, routing: Planned, error: Failure | No
     evaluate(draft, token)
     # A fork that has just begun may be over already: all its branches have joined.
     for name in dict.fromkeys(new_token.fork for new_token in created):
-        evaluate_joins(draft, name)
+        if name != token.fork:
+            evaluate_joins(draft, name)
 
 
 def traverse(draft: Draft, token: LiveToken, transition: Transition) -> None:
