@@ -80,7 +80,8 @@ class Overlay(MutableMapping[K, V]):
 
     @override
     def __contains__(self, key: object) -> bool:
-        value = self._changed.get(key, self)  # type: ignore[call-overload]
+        changed: dict[Any, Any] = self._changed
+        value = changed.get(key, self)
         return key in self._base if value is self else value is not _DELETED
 
     @override
