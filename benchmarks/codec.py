@@ -59,7 +59,7 @@ def _records() -> dict[str, Record]:
             **fields, user_id="user-1", partition=3, offset=1_000, admitted_at_ms=_NOW_MS
         ),
         "webhooks claimed, 100": WebhooksClaimed(
-            [delivery.event_id] * 100, list(range(1_000, 1_100)), _NOW_MS
+            [delivery.event_id] * 100, list(range(1_000, 1_100)), [_NOW_MS] * 100, _NOW_MS
         ),
         "outcome": OutcomeRecorded(
             event_id=delivery.event_id, request_id=delivery.request_id, source="terra",

@@ -125,7 +125,8 @@ def _claims(partition: int, claims: int) -> Iterator[Outgoing]:
         event_ids = list(islice(ids, min(_CLAIMS_A_RECORD, claims - first)))
         # At least an hour before they expire, so that none expires during the benchmark.
         at_ms = now_ms - (kept_ms - 3_600_000) * (claims - first) // claims
-        record = WebhooksClaimed(event_ids, list(range(first, first + len(event_ids))), at_ms)
+        offsets = list(range(first, first + len(event_ids)))
+        record = WebhooksClaimed(event_ids, offsets, [at_ms] * len(event_ids), at_ms)
         yield Outgoing(ADMISSIONS, partition, None, encode(record))
 
 

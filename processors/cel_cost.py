@@ -27,8 +27,14 @@ _CONVERTED_NS: Final = 20
 _INDEX_NS: Final = 500
 #: Function with which an expression reads local values within CEL.
 LOCAL: Final = "headwater_local"
+#: Function that returns the sorted keys of a map. Expressions cannot spell its name.
+KEYS: Final = "@sorted_keys"
 #: Time to pass a local value to the library.
 _LOCAL_NS: Final = 5_000
+#: Time to evaluate a part of an expression separately.
+_PART_NS: Final = 40_000
+#: Time of an operator for a number and a number of another type, which is written in Python.
+_MIXED_NS: Final = 3_000
 #: Cost of converting a result to Python objects: 10 µs for an object with two fields.
 _RESULT_NS: Final = 300
 _RESULT_BYTES: Final = 40
@@ -76,6 +82,17 @@ def cost_of(tree: Node, size: int, items: int, *, plain: bool) -> Cost:
     if plain:
         estimate.spend(1, _RESULT_NS * result, _RESULT_BYTES * result)
     return Cost(estimate.ns, estimate.memory)
+
+
+def cost_of_parts(cost: Cost, size: int, times: float) -> Cost:
+    """Return an upper bound of the cost of evaluating an expression in parts.
+
+    Args:
+        cost: Bound of the evaluation as a whole.
+        size: Bytes of all its data as JSON.
+        times: Evaluations of parts, which are as many conversions of local values.
+    """
+    return Cost(2 * cost.ns + times * (_PART_NS + _CONVERTED_NS * size), 2 * cost.memory)
 
 
 class _Estimate:
@@ -195,6 +212,18 @@ def _search(args: Sequence[float], _: Sequence[Node]) -> tuple[float, float]:
     return _SCALAR, args[0] * (20 + args[1])
 
 
+def _arithmetic(args: Sequence[float], _: Sequence[Node]) -> tuple[float, float]:
+    return _SCALAR, _MIXED_NS
+
+
+def _add(args: Sequence[float], _: Sequence[Node]) -> tuple[float, float]:
+    return sum(args) or _SCALAR, _MIXED_NS + 15 * sum(args)
+
+
+def _keys(args: Sequence[float], _: Sequence[Node]) -> tuple[float, float]:
+    return args[0], _MIXED_NS + 2 * _RESULT_NS * args[0]
+
+
 def _split(args: Sequence[float], _: Sequence[Node]) -> tuple[float, float]:
     # Every character may become an item with quotes and a comma.
     return 4 * args[0] + 4, args[0] * (200 + args[1])
@@ -245,10 +274,20 @@ _TIMES: Final = (
     "getDate getDayOfMonth getDayOfWeek getDayOfYear getFullYear getHours getMilliseconds "
     "getMinutes getMonth getSeconds"
 )
-_SCALARS: Final = "!_ -_ _&&_ _||_ _-_ _*_ _/_ _%_ @not_strictly_false type"
+_SCALARS: Final = "!_ _&&_ _||_ @not_strictly_false type hasValue optional.none"
+_BITS: Final = "And Or Xor Not ShiftLeft ShiftRight"
+_MATH: Final = "ceil floor round trunc abs sign sqrt isNaN isInf isFinite"
+#: Functions that return one of their arguments, or a part of it.
+_OPTIONAL: Final = "_?._ _[?_] or orValue value optional.of optional.ofNonZeroValue"
 #: All functions available to graphs and rules; others count as unbounded.
 _FUNCTIONS: Final[Mapping[str, _Function]] = {
     **dict.fromkeys(_SCALARS.split(), _scalar),
+    **dict.fromkeys([f"math.bit{name}" for name in _BITS.split()], _scalar),
+    **dict.fromkeys([f"math.{name}" for name in _MATH.split()], _arithmetic),
+    **dict.fromkeys(["-_", "_-_", "_*_", "_/_", "_%_"], _arithmetic),
+    **dict.fromkeys(["math.@max", "math.@min"], _linear(20)),
+    **dict.fromkeys(_OPTIONAL.split(), _linear(1, grows=1)),
+    KEYS: _keys,
     **dict.fromkeys(["_<_", "_<=_", "_>_", "_>=_", "startsWith", "endsWith", "size"], _linear(5)),
     **dict.fromkeys(["int", "uint", "double", "bool", "timestamp", "duration"], _linear(20)),
     **dict.fromkeys(["string", "bytes"], _linear(20, grows=2)),
@@ -261,7 +300,7 @@ _FUNCTIONS: Final[Mapping[str, _Function]] = {
     "_!=_": _equal,
     "@in": _in,
     "_?_:_": _either,
-    "_+_": _linear(15, grows=1),
+    "_+_": _add,
     "dyn": _linear(0, grows=1),
     "substring": _linear(50, grows=1),
     "strings.quote": _linear(100, grows=6),

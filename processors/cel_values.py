@@ -7,13 +7,13 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from headwater.processors.cel_ast import Call, Const, Ident, Items, Loop, Node, Select
-from headwater.processors.cel_cost import LOCAL
+from headwater.processors.cel_ast import Const, Ident, Items, Node, Select
+from headwater.processors.cel_parts import without_local
 from headwater.processors.evaluations import EvaluationProblem
 from headwater.schemas.history import NESTING_MAX
 
@@ -87,10 +87,15 @@ _EXCERPT_CHARS: Final = 120
 #: Range of CEL integers; the library reports larger ones as errors.
 _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**63 - 1
+_ABSENT: Final = object()
 
 
 class NeedsLibrary(ValueError):
     """A value that the library would change or reject."""
+
+
+class _FieldMissing(NeedsLibrary):
+    """An object has no such field."""
 
 
 def canonical_copy(value: Any, levels: int = NESTING_MAX) -> Any:  # noqa: ANN401, any JSON value
@@ -117,19 +122,14 @@ def canonical_copy(value: Any, levels: int = NESTING_MAX) -> Any:  # noqa: ANN40
 
 def literal_of(tree: Node) -> Node | None:
     """Return the tree of an expression that is a literal of fields, without its bindings."""
-    while isinstance(tree, Loop) and tree.accu_init == Call(LOCAL, (_name(tree.accu_var),)):
-        tree = tree.result
+    tree = without_local(tree)
     return tree if isinstance(tree, Items) and _is_literal(tree) else None
-
-
-def _name(name: str) -> Const:
-    return Const(len(name), name, name)
 
 
 def _is_literal(node: Node) -> bool:
     match node:
         case Items():
-            return all(map(_is_literal, node.items))
+            return not (node.optional or node.message) and all(map(_is_literal, node.items))
         case Select():
             return not node.test_only and _is_literal(node.operand)
         case Const():
@@ -141,8 +141,10 @@ def _is_literal(node: Node) -> bool:
 def evaluate_literal(node: Node, values: Mapping[str, Any], levels: int = NESTING_MAX) -> Any:  # noqa: ANN401
     """Evaluate an expression that is a literal of fields.
 
+    A field that is missing is left out of an object, and null in a list.
+
     Raises:
-        NeedsLibrary: The library has to evaluate it: a field is missing, or a value is rejected.
+        NeedsLibrary: The library has to evaluate it, because it rejects a value.
     """
     match node:
         case Const():
@@ -156,11 +158,20 @@ def evaluate_literal(node: Node, values: Mapping[str, Any], levels: int = NESTIN
             pairs = zip(keys, node.items[1::2], strict=True)
             # The library returns a map in the order of its keys.
             ordered = sorted(pairs, key=lambda pair: str(pair[0]))
-            return {key: evaluate_literal(item, values, levels - 1) for key, item in ordered}
+            parts = ((key, _part(item, values, levels)) for key, item in ordered)
+            return {key: part for key, part in parts if part is not _ABSENT}
         case Items():
-            return [evaluate_literal(item, values, levels - 1) for item in node.items]
+            items = (_part(item, values, levels) for item in node.items)
+            return [None if item is _ABSENT else item for item in items]
         case _:
             return canonical_copy(_read(node, values), levels)
+
+
+def _part(node: Node, values: Mapping[str, Any], levels: int) -> Any:  # noqa: ANN401
+    try:
+        return evaluate_literal(node, values, levels - 1)
+    except _FieldMissing:
+        return _ABSENT
 
 
 def _read(node: Node, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
@@ -168,8 +179,10 @@ def _read(node: Node, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
         return values[node.name]
     if isinstance(node, Select):
         operand = _read(node.operand, values)
-        if type(operand) is dict and node.field in operand:
-            return operand[node.field]
+        if type(operand) is dict:
+            if node.field in operand:
+                return operand[node.field]
+            raise _FieldMissing
     raise NeedsLibrary
 
 
@@ -226,7 +239,17 @@ def _plain(value: object, levels: int = NESTING_MAX) -> object:
 def _as_text(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return _seconds(value)
     raise TypeError(f"{type(value).__name__} is no JSON; convert it with string(...)")
+
+
+def _seconds(value: timedelta) -> str:
+    """Return a duration as CEL's `string` does and JSON of protobuf has it: `90s`, `1.500s`."""
+    micros = value // timedelta(microseconds=1)
+    whole, fraction = divmod(abs(micros), 1_000_000)
+    digits = f"{fraction:06}".removesuffix("000") if fraction else ""
+    return f"{'-' if micros < 0 else ''}{whole}{'.' if digits else ''}{digits}s"
 
 
 def excerpt(value: object) -> str:

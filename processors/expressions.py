@@ -16,17 +16,25 @@ list of 10,000 items is converted once, even if an expression is evaluated for e
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from contextvars import ContextVar
-from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from cel_expr_python import cel
-from cel_expr_python.ext import ext_bindings, ext_strings
-
-from headwater.processors.cel_ast import Node, read_tree
-from headwater.processors.cel_cost import LOCAL, Cost, cost_of
+from headwater.processors.cel_ast import Node
+from headwater.processors.cel_cost import LOCAL, Cost, cost_of_parts
+from headwater.processors.cel_parts import (
+    PartEvaluator,
+    evaluations_of,
+    has_parts,
+    without_local,
+)
+from headwater.processors.cel_programs import (
+    ExpressionInvalid,
+    Names,
+    Program,
+    Programs,
+    ResultKind,
+)
 from headwater.processors.cel_values import (
     CelValue,
     NeedsLibrary,
@@ -47,10 +55,6 @@ from headwater.processors.evaluations import (
     SharedValues,
 )
 
-_POSITION: Final = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
-#: How the library reports that a field or an element does not exist.
-_MISSING: Final = re.compile(r"NOT_FOUND: Key not found in map|UNKNOWN: Index error: index=")
-
 #: The longest expression: a page. The library by itself would accept 100,000 characters.
 SOURCE_MAX: Final = 10_000
 #: The longest list for `map` and `filter`. They copy their input for every item: a list of 10,000
@@ -64,71 +68,18 @@ _FIELD: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 #: Doubles a text with every use, and is not needed in conditions.
 _BINDS: Final = re.compile(r"\bcel\s*\.\s*bind\b")
 
-#: Message of an evaluation that exceeds the memory of the process or its limit.
-NO_MEMORY: Final = "expected an evaluation in the memory that there is for it, it needs more"
+#: Part of the message of an evaluation with too many iterations.
+_EXCEEDED: Final = "budget exceeded"
 _ABSENT: Final = object()
+_NONE: Final[Mapping[str, CelValue]] = MappingProxyType({})
+#: Result of an evaluation that is left to the evaluator's process.
+_TOO_COSTLY: Final = object()
 NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 #: Words that cannot be local names: the reserved words of CEL, and LOCAL.
 WORDS: Final = frozenset(
     "as break const continue else false for function if import in let loop namespace null package "
     f"return true var void while {LOCAL}".split()
 )
-
-
-class ResultKind(Enum):
-    """Kind of an expression's result."""
-
-    TEXT = "a text"
-    CONDITION = "true or false"
-    JSON = "a JSON value"
-    #: The value itself, where JSON is its text.
-    VALUE = "a value of JSON"
-
-
-_TYPES: Final = {ResultKind.TEXT: cel.Type.STRING, ResultKind.CONDITION: cel.Type.BOOL}
-
-
-class ExpressionInvalid(ValueError):
-    """An expression that cannot be compiled; the message has the position and the reason."""
-
-
-class _LocalValues:
-    """Values of an expression's local names, and the name that was read last."""
-
-    def __init__(self, values: Mapping[str, CelValue]) -> None:
-        self.values = values
-        self.last_read = ""
-
-
-_local_values: ContextVar[_LocalValues] = ContextVar("local_values")
-
-
-def _local_value(name: str) -> object:
-    current = _local_values.get()
-    if name not in current.values:
-        raise LookupError(f"undeclared variable {name}: it is known within its fork alone")
-    current.last_read = name
-    return current.values[name].value
-
-
-def _with_name(message: str, local: _LocalValues) -> str:
-    """Return a message of the library with the name of a value instead of the function's name."""
-    return message.replace(f"Python function '{_local_value}'", local.last_read)
-
-
-class Names:
-    """Names of shared values that expressions may use."""
-
-    def __init__(self, *shared: str) -> None:
-        self.shared = frozenset(shared)
-        overload = cel.Overload(
-            id=LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=_local_value
-        )
-        self.env = cel.NewEnv(
-            variables=dict.fromkeys(shared, cel.Type.DYN),
-            extensions=[ext_strings.ExtStrings(), ext_bindings.ExtBindings()],
-            functions=[cel.FunctionDecl(LOCAL, [overload])],
-        )
 
 
 #: The names in rules for deliveries.
@@ -158,9 +109,31 @@ class ExpressionValues:
     def activation(self) -> Any:  # noqa: ANN401, of the library
         """The library's form of the values."""
         converted = self.converted
-        return self.names.env.Activation(
+        return self.names.plain.Activation(
             {} if isinstance(converted, EvaluationProblem) else converted.value
         )
+
+
+class _Failed(NamedTuple):
+    """An evaluation without a result, to be repeated in another way.
+
+    Attributes:
+        facts: The shared values.
+        local: The values of local names.
+        shared: The shared values for the library.
+        own: The values of the local names that the expression uses, for the library.
+        evaluations: Remaining evaluation budget; None for no limit.
+    """
+
+    facts: ExpressionValues
+    local: Mapping[str, Any]
+    shared: CelValue
+    own: Mapping[str, CelValue]
+    evaluations: Evaluations | None
+
+    def admits(self, cost: Cost) -> bool:
+        """Return whether another evaluation is done in this process."""
+        return self.evaluations is None or self.evaluations.admits(cost)
 
 
 class Expression:
@@ -197,26 +170,14 @@ class Expression:
         self.names, self.local = names, tuple(local)
         self._local_names = [name for name in local if name in self.roots]
         self._field = _field(source, names.shared.union(local))
-        self._costs: dict[tuple[int, int], Cost] = {}
         self._spells_nul = spells_nul(source)
         self._paths = _copied(source, paths, names.shared.union(local))
-        bindings = [f'cel.bind({name},{LOCAL}("{name}"),' for name in self._local_names]
-        prefix = "".join(bindings)
-        # The closing parentheses are on a line of their own if the expression may end in a comment.
-        suffix = ("\n" if bindings and "//" in source else "") + ")" * len(bindings)
-        try:
-            self._compiled = names.env.compile(f"{prefix}{source}{suffix}")
-        except RuntimeError as error:
-            raise ExpressionInvalid(_with_position(str(error), len(prefix))) from None
-        actual = self._compiled.return_type()
-        expected = _TYPES.get(result_kind, actual)
-        if actual not in (expected, cel.Type.DYN):
-            raise ExpressionInvalid(
-                f"expected an expression that gives {result_kind.value}, "
-                f"found {actual.name().lower()}"
-            )
+        self._programs = Programs(source, result_kind, names, self._local_names)
+        self._iterates = self._programs.iterates
+        #: That of the full environment if only that had a result the last time.
+        self._usual = self._programs.plain or self._programs.full
 
-    def evaluate(
+    def evaluate(  # noqa: PLR0911, one per way to a result
         self,
         facts: ExpressionValues,
         local: Mapping[str, Any] = NO_VALUES,
@@ -233,23 +194,80 @@ class Expression:
             Text, a boolean, a JSON value, or JSON text, by `result_kind`.
         """
         if self._field or self._literal is not None:
-            value = self._read(facts, local)
-            if value is not _ABSENT:
-                return value
+            read = self._read(facts, local)
+            if read is not _ABSENT:
+                return read
         shared = facts.converted
         if isinstance(shared, EvaluationProblem):
             return shared
-        own: dict[str, CelValue] = {}
-        for name in self._local_names:
-            if name in local:
-                converted = _converted(local[name])
-                if isinstance(converted, EvaluationProblem):
-                    return converted
-                own[name] = converted
-        if evaluations is not None and not evaluations.admits(self._cost(shared, own)):
+        own = self._converted_names(local) if self._local_names else _NONE
+        if isinstance(own, EvaluationProblem):
+            return own
+        program = self._usual
+        if self._iterates and self._programs.goes_over_objects(local, facts.values):
+            program = self._programs.full
+        if evaluations is not None and not evaluations.admits(self._cost(program, shared, own)):
             return evaluations.run(self._task(own), facts.shared)
-        problem = self._paths and self._too_long_to_copy(facts.values, local)
-        return problem or self._evaluate(facts, own, shared.had_nul)
+        if self._paths and (problem := self._too_long_to_copy(facts.values, local)):
+            return problem
+        value = self._evaluate(program, facts, shared, own)
+        if isinstance(value, EvaluationProblem):
+            failed = _Failed(facts, local, shared, own, evaluations)
+            value = self._evaluate_again(value, program, failed)
+            if value is _TOO_COSTLY and evaluations is not None:
+                return evaluations.run(self._task(own), facts.shared)
+        return value if isinstance(value, EvaluationProblem) else self._result(value)
+
+    def _evaluate_again(self, value: EvaluationProblem, program: Program, failed: _Failed) -> Any:  # noqa: ANN401
+        """Evaluate in the full environment, and in parts if a field is missing.
+
+        Returns:
+            The value, a problem, or _TOO_COSTLY.
+        """
+        programs, facts = self._programs, failed.facts
+        if program is programs.plain and programs.extended and _EXCEEDED not in value.message:
+            if not failed.admits(self._cost(programs.full, failed.shared, failed.own)):
+                return _TOO_COSTLY
+            value = self._evaluate(programs.full, facts, failed.shared, failed.own)
+            if not isinstance(value, EvaluationProblem):
+                self._usual = programs.full
+                return value
+        if not (value.missing and has_parts(program.tree)):
+            return value
+        tree = without_local(programs.full.tree)
+        if not failed.admits(self._cost(programs.full, failed.shared, failed.own, tree)):
+            return _TOO_COSTLY
+
+        def evaluate(node: Node, values: Mapping[str, Any]) -> Any | EvaluationProblem:  # noqa: ANN401
+            part, used = programs.part(node, tuple(values))
+            own = _all_converted({name: values[name] for name in used if name in values})
+            if isinstance(own, EvaluationProblem):
+                return own
+            return self._evaluate(part, facts, failed.shared, own)
+
+        local = {name: failed.local[name] for name in failed.own}
+        return PartEvaluator(evaluate).evaluate(tree, local)
+
+    def _evaluate(
+        self,
+        program: Program,
+        facts: ExpressionValues,
+        shared: CelValue,
+        own: Mapping[str, CelValue],
+    ) -> Any | EvaluationProblem:  # noqa: ANN401
+        value = program.evaluate(facts.activation, own)
+        if not (shared.had_nul or (own and any(name.had_nul for name in own.values()))):
+            return value
+        if isinstance(value, EvaluationProblem):
+            return value
+        if self._spells_nul:
+            return EvaluationProblem(
+                "expected an expression that names no NUL, or values without that"
+            )
+        return restore_nul(value)
+
+    def _converted_names(self, local: Mapping[str, Any]) -> dict[str, CelValue] | EvaluationProblem:
+        return _all_converted({name: local[name] for name in self._local_names if name in local})
 
     def _task(self, own: Mapping[str, CelValue]) -> ExpressionTask:
         values = b",".join(b'"%b":%b' % (name.encode(), own[name].text) for name in own)
@@ -259,7 +277,7 @@ class Expression:
     @cached_property
     def _literal(self) -> Node | None:
         """The literal of a list or map, if the expression is one that contains only fields."""
-        return literal_of(self._tree) if self.source.lstrip()[:1] in ("{", "[") else None
+        return literal_of(self._usual.tree) if self.source.lstrip()[:1] in ("{", "[") else None
 
     def _read(self, facts: ExpressionValues, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Return what the library would return for existing fields, or _ABSENT."""
@@ -283,49 +301,22 @@ class Expression:
             value = value[field]
         return value
 
-    def _cost(self, shared: CelValue, own: Mapping[str, CelValue]) -> Cost:
-        """Return the bound of an evaluation, computed once for all data of about the same size."""
+    def _cost(
+        self,
+        program: Program,
+        shared: CelValue,
+        own: Mapping[str, CelValue],
+        parts: Node | None = None,
+    ) -> Cost:
+        """Return the bound of an evaluation, of the whole expression or in parts."""
         size, items = len(shared.text), shared.items
         for value in own.values():
             size += len(value.text)
             items += value.items
-        key = (size.bit_length(), items.bit_length())
-        cost = self._costs.get(key)
+        cost = program.costs.get((size.bit_length(), items.bit_length()))
         if cost is None:
-            plain = self.result_kind in (ResultKind.VALUE, ResultKind.JSON)
-            cost = cost_of(self._tree, 1 << key[0], 1 << key[1], plain=plain)
-            self._costs[key] = cost
-        return cost
-
-    @cached_property
-    def _tree(self) -> Node:
-        return read_tree(self._compiled.serialize())
-
-    def _evaluate(
-        self, facts: ExpressionValues, values: Mapping[str, CelValue], had_nul: bool
-    ) -> Any | EvaluationProblem:  # noqa: ANN401
-        local = _LocalValues(values)
-        token = _local_values.set(local)
-        try:
-            result = self._compiled.eval(facts.activation)
-            if result.type() == cel.Type.ERROR:
-                message = _with_name(str(result.value()), local)
-                return EvaluationProblem(message, missing=_MISSING.match(message) is not None)
-            value = result.plain_value()
-            if not (had_nul or any(converted.had_nul for converted in values.values())):
-                return self._result(value)
-            if self._spells_nul:
-                return EvaluationProblem(
-                    "expected an expression that names no NUL, or values without that"
-                )
-            return self._result(restore_nul(value))
-        # The library has no error classes of its own.
-        except (RuntimeError, ValueError, TypeError, OverflowError) as error:
-            return EvaluationProblem(_with_name(str(error), local))
-        except MemoryError:
-            return EvaluationProblem(NO_MEMORY)
-        finally:
-            _local_values.reset(token)
+            cost = program.cost(size, items, plain=self.result_kind.plain)
+        return cost if parts is None else cost_of_parts(cost, size, evaluations_of(parts, items))
 
     def _result(self, value: Any) -> Any | EvaluationProblem:  # noqa: ANN401
         if self.result_kind is ResultKind.JSON:
@@ -362,6 +353,16 @@ def _converted(value: Any) -> CelValue | EvaluationProblem:  # noqa: ANN401, any
         return EvaluationProblem(f"expected {error}")
 
 
+def _all_converted(values: Mapping[str, Any]) -> dict[str, CelValue] | EvaluationProblem:
+    converted: dict[str, CelValue] = {}
+    for name, value in values.items():
+        result = _converted(value)
+        if isinstance(result, EvaluationProblem):
+            return result
+        converted[name] = result
+    return converted
+
+
 def _field(source: str, known: Collection[str]) -> tuple[str, ...]:
     """Return the path of an expression that only reads a known field, else an empty path."""
     path = source.strip()
@@ -393,13 +394,3 @@ def _copied(
     macros = len(_COPIES.findall(source))
     over = [path for path in paths if path[-1] in ("map", "filter") and path[0] in known]
     return set(over if len(over) == macros else paths)
-
-
-def _with_position(message: str, prefix_chars: int) -> str:
-    match = _POSITION.search(message)
-    if match is None:
-        return message.splitlines()[0]
-    line, column, reason = int(match[1]), int(match[2]), match[3]
-    if line == 1:
-        column -= prefix_chars
-    return f"line {line}, column {column}: {reason}" if line > 0 else reason

@@ -166,6 +166,36 @@ def read_json(text: str | bytes, decode: Callable[[str | bytes], Any] | None = N
     return value
 
 
+#: Digits of integers that may need more than 64 bits.
+_LONG_NUMBER: Final = re.compile(r"[0-9]{19}")
+_INTEGERS: Final = range(-(2**63), 2**64)
+
+
+def wide_integer_problem(text: Json, root: str) -> str | None:
+    """Return the path of an integer that needs more than 64 bits, or None.
+
+    Args:
+        text: A JSON text.
+        root: Name of its value, with which the path begins.
+    """
+    if _LONG_NUMBER.search(text) is None:
+        return None
+    try:
+        pending: list[tuple[str, Any]] = [(root, read_json(text))]
+    except JsonInvalid as error:
+        # JSON allows numbers of any length; this parser has a limit.
+        return f"{root}: expected JSON that can be read, found: {error}"
+    while pending:
+        path, value = pending.pop()
+        if isinstance(value, dict):
+            pending += [(f"{path}.{key}", value[key]) for key in reversed(value)]
+        elif isinstance(value, list):
+            pending += [(f"{path}[{index}]", item) for index, item in reversed([*enumerate(value)])]
+        elif isinstance(value, int) and value not in _INTEGERS:
+            return f"{path}: expected an integer of at most 64 bits, found {value!s:.80}"
+    return None
+
+
 def check_numbers(text: bytes) -> None:
     """Check that a text can be parsed into typed fields in time that is linear in its length.
 

@@ -45,7 +45,8 @@ from headwater.processors.providers.provider import Provider
 from headwater.schemas.records import WebhookReceived
 
 if TYPE_CHECKING:
-    from headwater.processors.expressions import Expression, Names
+    from headwater.processors.cel_programs import Names
+    from headwater.processors.expressions import Expression
 
 #: Names of the values that expressions of a source may use.
 VARIABLES: Final = ("value", "key", "headers", "topic", "partition", "offset", "timestamp_ms")
@@ -199,6 +200,7 @@ def _readable(
         updated_at_ms=routing.updated_at_ms,
         received_at_ms=now_ms,
         body=record.body,
+        written_at_ms=max(0, record.timestamp_ms),
     )
 
 
@@ -227,6 +229,7 @@ def unreadable_delivery(
         received_at_ms=now_ms,
         body=record.body,
         headers=tuple(kept),
+        written_at_ms=max(0, record.timestamp_ms),
     )
 
 
@@ -373,17 +376,17 @@ def _problems(written: WrittenTopic) -> Iterable[str]:
 
 @cache
 def _names() -> "Names":
-    from headwater.processors.expressions import Names  # noqa: PLC0415 (CEL takes a while to load)
+    from headwater.processors.cel_programs import Names  # noqa: PLC0415 (CEL takes a while to load)
 
     return Names(*VARIABLES)
 
 
 def _located(name: str, location: Location, problems: list[str]) -> Located:
-    from headwater.processors.expressions import (  # noqa: PLC0415 (CEL takes a while to load)
-        Expression,
+    from headwater.processors.cel_programs import (  # noqa: PLC0415 (CEL takes a while to load)
         ExpressionInvalid,
         ResultKind,
     )
+    from headwater.processors.expressions import Expression  # noqa: PLC0415 (as above)
 
     if (location.header is None) is (location.cel is None):
         problems.append(f'{name}: expected {{ header = "…" }} or {{ cel = "…" }}')

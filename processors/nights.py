@@ -22,6 +22,8 @@ from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, Row, Table, 
 
 #: Returns a row of a table by its key.
 Get: TypeAlias = Callable[[Table, tuple[str, ...]], Row | None]
+#: Returns the days on which sleeps with an id of Terra's ended, by user, source and that id.
+DaysOf: TypeAlias = Callable[[tuple[str, str, str]], Iterable[str]]
 #: A row that changes, with its table.
 Changed: TypeAlias = tuple[Table, Row]
 
@@ -46,19 +48,25 @@ class _Version(NamedTuple):
         return self.stamp.order, self.sleep.length_ms, self.part
 
 
-def settle(key: tuple[str, ...], get: Get) -> list[Changed]:
-    """Return the rows that follow from the sleeps of a day: adjacent days, and sessions.
+def settle(key: tuple[str, ...], get: Get, days_of: DaysOf) -> list[Changed]:
+    """Return the rows that follow from the sleeps of a day: other days, and sessions.
 
-    Sleeps of adjacent days may be versions of one sleep. A replaced sleep loses its session.
+    Sleeps of adjacent days, and those with one id on any days, may be versions of one sleep. A
+    replaced sleep loses its session.
 
     Args:
         key: Key of the day in daily_summary.
         get: Returns rows.
+        days_of: Returns the days of sleeps with an id.
     """
     user, source, day = key
-    days = {name: row for name in _around(day) if (row := _with_parts(get, key, name))}
-    if day not in days:
+    today = _with_parts(get, key, day)
+    if today is None:
         return []
+    names = dict.fromkeys(_around(day))
+    for summary_id in summary_ids(_parts(today)):
+        names |= dict.fromkeys(days_of((user, source, summary_id)))
+    days = {name: row for name in names if (row := _with_parts(get, key, name))}
     changed: dict[str, Row] = {}
     if len(days) > 1 or len(_parts(days[day])) > 1:
         changed = {name: row for name, row in _replace(day, days).items() if row is not days[name]}
@@ -69,6 +77,11 @@ def settle(key: tuple[str, ...], get: Get) -> list[Changed]:
         for session in _sessions(days[name], (user, source), get)
     ]
     return [*((DAILY_SUMMARY, row) for row in changed.values()), *sessions]
+
+
+def summary_ids(parts: Iterable[str]) -> set[str]:
+    """Return Terra's ids of the sleeps of a day, by the ids of their parts."""
+    return {name for part in parts if (name := sleep_of(part).summary_id)}
 
 
 def day_of_session(row: Row) -> tuple[str, ...] | None:

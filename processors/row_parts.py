@@ -16,16 +16,26 @@ import msgspec
 from headwater.processors.sleeps import main_of
 from headwater.schemas.records import Stamp
 from headwater.schemas.row_states import Part, RowState
-from headwater.schemas.tables import BIOMARKERS, DAILY_SUMMARY, Row, Table, Value
+from headwater.schemas.tables import (
+    BIOMARKERS,
+    DAILY_SUMMARY,
+    LAB_UPLOADS,
+    USERS,
+    Row,
+    Table,
+    Value,
+)
 
-#: Columns with their stamps.
+#: Columns with their stamps; None empties a column.
 Composed: TypeAlias = dict[str, tuple[Value, Stamp]]
 
 #: Parts of a row that are kept: those that nothing has replaced, of the latest deliveries. A day
-#: has a few sleeps, each in a few versions; a cuff that measures every five minutes, 288 samples.
-PARTS_MAX: Final = {DAILY_SUMMARY: 32, BIOMARKERS: 288}
+#: has a few sleeps, each in a few versions, and a sample every second, if it lasts 25 hours.
+PARTS_MAX: Final = {DAILY_SUMMARY: 32, BIOMARKERS: 25 * 3_600, USERS: 32, LAB_UPLOADS: 1}
 #: Id of the part with a sender's own mean of the day, which counts where there are no samples.
 SENT_MEAN: Final = "mean"
+#: The only column of the night that a delivery about the whole day sets, too.
+_SLEEP_SCORE: Final = "sleep_score"
 _NO_STATE: Final = RowState()
 
 
@@ -55,7 +65,7 @@ def join(table: Table, plain: Row, parts: Mapping[str, Part], deleted: Stamp | N
         below = stamps[position]
         if below is not None:
             shadowed[name] = (values[position], below)
-        values[position], stamps[position] = value, stamp
+        values[position], stamps[position] = value, None if value is None else stamp
     return Row(plain.key, tuple(values), tuple(stamps), RowState(deleted, parts, shadowed))
 
 
@@ -101,11 +111,14 @@ def compose(table: Table, parts: Mapping[str, Part]) -> Composed:
 
 
 def _night(parts: Mapping[str, Part]) -> Composed:
-    """Return the columns of the main sleep of a day."""
+    """Return the columns of the main sleep of a day; columns of the night are one unit."""
     main = main_of(parts)
     if main is None:
         return {}
-    return {name: (value, parts[main].stamp) for name, value in parts[main].values.items()}
+    stamp = parts[main].stamp
+    columns: Composed = {name: (value, stamp) for name, value in parts[main].values.items()}
+    columns.setdefault(_SLEEP_SCORE, (None, stamp))
+    return columns
 
 
 def _mean(parts: Mapping[str, Part]) -> Composed:
@@ -120,7 +133,21 @@ def _mean(parts: Mapping[str, Part]) -> Composed:
     return columns
 
 
+def _failure(parts: Mapping[str, Part]) -> Composed:
+    """Return the status of an upload whose report failed."""
+    (part,) = parts.values()
+    return {name: (value, part.stamp) for name, value in part.values.items()}
+
+
+def _nothing(parts: Mapping[str, Part]) -> Composed:
+    """Return no columns: rows of other tables follow from the parts."""
+    del parts
+    return {}
+
+
 _COMPOSERS: Final[dict[Table, Callable[[Mapping[str, Part]], Composed]]] = {
     DAILY_SUMMARY: _night,
     BIOMARKERS: _mean,
+    LAB_UPLOADS: _failure,
+    USERS: _nothing,
 }

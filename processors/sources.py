@@ -13,6 +13,9 @@
     provider = "terra"              # parses and normalizes them; without one they are recorded
     [source.ranges]                 # other plausible ranges for some of the provider's numbers
     "heart_rate_data.summary.resting_hr_bpm" = [25, 220]
+    [source.silent_after_days]      # when a connection without new data is silent
+    withings = 14
+    default = 3
 
 A source of `kind = "kafka"` is a topic of another program (`kafka_sources`).
 
@@ -27,7 +30,7 @@ Webhooks document none.
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
@@ -95,6 +98,8 @@ _NAME: Final = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _PATH: Final = re.compile(r"/[!-~]*")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SETTINGS: Final = "HEADWATER_"
+#: Days; a year without data is silence for any wearable.
+_SILENT_AFTER_MAX: Final = 366
 
 
 class SourcesInvalid(HeadwaterError):
@@ -134,6 +139,7 @@ class _Written(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     subject: str | None = None
     kind: Literal["webhook", "kafka"] = "webhook"
     ranges: dict[str, tuple[float, float]] = {}
+    silent_after_days: dict[str, int] = {}
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -252,6 +258,15 @@ def providers_of(sources: Iterable[AnySource]) -> Providers:
     return {HEADWATER.name: HEADWATER} | {source.name: source.provider for source in sources}
 
 
+def silence_limits(providers: Providers) -> dict[str, int]:
+    """Return the days without data after which a connection is silent, by maker or `default`."""
+    return {
+        maker.lower(): days
+        for provider in providers.values()
+        for maker, days in provider.silent_after_days.items()
+    }
+
+
 def _scheme_of(provider: Provider) -> SignatureScheme:
     if provider.scheme is None:
         raise ValueError(f"provider: expected one that posts deliveries, found {provider.name}")
@@ -295,6 +310,8 @@ def _source(written: _Written, scheme: SignatureScheme, providers: Providers) ->
         provider = providers[written.provider]
         if written.ranges and provider.with_ranges is not None:
             provider = provider.with_ranges(written.ranges)
+        if written.silent_after_days:
+            provider = replace(provider, silent_after_days=written.silent_after_days)
     historic = provider.more_paths if provider.name == written.name else ()
     return Source(
         name=written.name,
@@ -347,6 +364,11 @@ def _problems(written: _Written, providers: Providers) -> Iterable[str]:
             yield f"secret_env: expected a name that does not begin with {_SETTINGS}, found {name}"
     yield from _provider_problems(written.provider, providers)
     yield from _range_problems(written, providers)
+    for maker, days in written.silent_after_days.items():
+        if not 1 <= days <= _SILENT_AFTER_MAX:
+            yield (
+                f"silent_after_days.{maker}: expected 1 to {_SILENT_AFTER_MAX} days, found {days}"
+            )
     if written.provider is None:
         yield from _generic_problems(written)
     elif written.provider in providers and (written.type or written.subject):
@@ -377,6 +399,8 @@ def _range_problems(written: _Written, providers: Providers) -> Iterable[str]:
 
 
 def _generic_problems(written: _Written) -> Iterable[str]:
+    if written.silent_after_days:
+        yield "silent_after_days: expected none without a provider"
     if not (written.secrets or written.secret_env or written.secret_file):
         yield "expected secret_env, secret_file or secrets, found none"
     for name, location in (("type", written.type), ("subject", written.subject)):

@@ -5,14 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
+from headwater.processors.cel_programs import ExpressionInvalid, Names, ResultKind
 from headwater.processors.evaluations import EvaluationProblem, ExpressionTask, Task
-from headwater.processors.expressions import (
-    Expression,
-    ExpressionInvalid,
-    ExpressionValues,
-    Names,
-    ResultKind,
-)
+from headwater.processors.expressions import Expression, ExpressionValues
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 from headwater.processors.runs.params import FORMATS
 

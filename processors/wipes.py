@@ -4,6 +4,9 @@ A wipe has a fence: one offset per partition of `webhooks`. It covers the user's
 the fence, however late and by whatever path it arrives. So it needs no order: every process that
 knows the fences computes the same rows, and data after the fences is new (ADR 0029).
 
+It is ordered twice. From the first order on, deliveries that name the user are skipped; so nothing
+of the user is between the second one and its fence, which was read after the first (ADR 0079).
+
 Fences are kept as long as older data could reappear. They identify the user and the user's former
 subjects only by digests.
 """
@@ -33,15 +36,18 @@ FORGET: Final = "headwater-forget"
 
 
 class WipeOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of a delivery `user_wiped`; every partition of `webhooks` has one.
+    """Body of a delivery `user_wiped`; every partition of `webhooks` has one of each order.
 
     Attributes:
         fence: One offset per partition.
+        subjects: The user's subjects as Postgres knows them. A partition knows only those that it
+            owns, and may have unreadable deliveries of the others.
     """
 
     wipe_id: str
     user_id: str
     fence: tuple[int, ...]
+    subjects: tuple[str, ...] = ()
 
 
 class ForgetParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +140,8 @@ class Fences:
     """The fences of a partition's wipes: which data of a user no longer counts.
 
     After a wipe, deliveries that name the user or a former subject are skipped for `SKIPPED_MS`, or
-    until the name is accepted again.
+    until the name is accepted again. A record of a source's topic that was written before the wipe
+    is skipped whenever it is read: the topic may keep it for years, and be read again.
     """
 
     def __init__(self) -> None:
@@ -142,8 +149,8 @@ class Fences:
         #: By digest, the time of the latest wipe, and since when it is accepted again.
         self._wiped_ms: dict[str, int] = {}
         self._accepted_ms: dict[str, int] = {}
-        #: Nothing received from then on is skipped, so no further check is needed.
-        self._skipped_until_ms = 0
+        #: Time of the last wipe: much later deliveries need no further check.
+        self._last_ms = -SKIPPED_MS
         #: Nothing at or after these offsets is covered, so no further check is needed.
         self._highest: tuple[int, ...] = ()
 
@@ -154,7 +161,7 @@ class Fences:
             if wipe.fence not in known:
                 known.append(wipe.fence)
             self._wiped_ms[name] = max(wipe.ordered_at_ms, self._wiped_ms.get(name, 0))
-        self._skipped_until_ms = max(self._skipped_until_ms, wipe.ordered_at_ms + SKIPPED_MS)
+        self._last_ms = max(self._last_ms, wipe.ordered_at_ms)
         self.accept(wipe.accepted)
         width = max(len(self._highest), len(wipe.fence))
         self._highest = tuple(
@@ -171,21 +178,26 @@ class Fences:
             at_ms = max(name.at_ms, self._accepted_ms.get(name.sha256, 0))
             self._accepted_ms[name.sha256] = at_ms
 
-    def skips_since(self, names: Iterable[str | None], at_ms: int) -> int | None:
+    def skips_since(
+        self, names: Iterable[str | None], at_ms: int, written_ms: int = 0
+    ) -> int | None:
         """Return the time of the wipe for which a delivery with these names is skipped, or None.
 
         Args:
             names: Users and subjects that the delivery names.
             at_ms: When it was received, in Unix milliseconds.
+            written_ms: When its record was written to a source's topic; 0 for a webhook.
         """
-        if at_ms >= self._skipped_until_ms:
+        if at_ms >= self._last_ms + SKIPPED_MS and not 0 < written_ms <= self._last_ms:
             return None
-        times = [self._skipped_for(digest(name), at_ms) for name in names if name]
+        times = [self._skipped_for(digest(name), at_ms, written_ms) for name in names if name]
         return max((time for time in times if time is not None), default=None)
 
-    def _skipped_for(self, name: str, at_ms: int) -> int | None:
+    def _skipped_for(self, name: str, at_ms: int, written_ms: int) -> int | None:
         wiped_ms = self._wiped_ms.get(name)
-        if wiped_ms is None or at_ms >= wiped_ms + SKIPPED_MS:
+        if wiped_ms is None or 0 < written_ms <= wiped_ms:
+            return wiped_ms
+        if at_ms >= wiped_ms + SKIPPED_MS:
             return None
         is_accepted = wiped_ms <= self._accepted_ms.get(name, -1) <= at_ms
         return None if is_accepted else wiped_ms

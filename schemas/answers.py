@@ -349,6 +349,31 @@ class Token(Answer, frozen=True, kw_only=True):
     lease_until: Annotated[datetime | None, means("End of the worker's lease.")] = None
 
 
+#: Names of the workflow events of graphs.
+GRAPH_EVENTS: Final = (
+    *("workflow.started", "workflow.completed", "workflow.failed"),
+    *("task.dispatched", "task.completed", "task.failed"),
+    *("token.created", "token.completed", "token.waiting"),
+    *("fan_out.started", "fan_in.completed", "branches.merged"),
+    *("subworkflow.dispatched", "subworkflow.completed"),
+)
+
+
+class GraphEvent(Answer, frozen=True, kw_only=True):
+    """A workflow event of a graph's run: what happened, by name."""
+
+    name: str
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    sequence: Annotated[int, means("Number of the event of the history that it comes from.")]
+    position: Annotated[int, means("Its position among the events of that number.")]
+    node_ref: str | None
+    token_id: str | None
+    payload: Annotated[dict[str, Any], means("Details.")]
+    created_at: datetime
+
+
 class HistoryPage(Answer, frozen=True, kw_only=True):
     """A page of a run's history: steps of code or tokens of a graph; logs only on request."""
 
@@ -375,6 +400,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     events: list[Event]
     logs: list[LogLine]
     tokens: list[Token] = []
+    #: The workflow events of a graph: a list for every name in `GRAPH_EVENTS`.
+    events_by_name: dict[str, list[GraphEvent]] = {}
 
 
 class WorkerTicked(Answer, frozen=True, kw_only=True):
@@ -453,6 +480,8 @@ class JobExtended(Answer, frozen=True, kw_only=True):
     lease_until: datetime
 
 
+#: Event name of the last message of a live tail.
+END: Final = "end"
 #: Messages of a live tail, by event name.
 STREAMED: Final[dict[str, type[Answer]]] = {
     "status": StatusOfRun,
@@ -460,5 +489,6 @@ STREAMED: Final[dict[str, type[Answer]]] = {
     "token": Token,
     "event": Event,
     "log": LogLine,
-    "end": StatusOfRun,
+    END: StatusOfRun,
+    **dict.fromkeys(GRAPH_EVENTS, GraphEvent),
 }

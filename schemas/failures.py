@@ -15,17 +15,22 @@ from typing_extensions import override
 
 CHILD_WORKFLOW: Final = "ChildWorkflowError"
 DATA: Final = "DataError"
+DEAD_END: Final = "DeadEndError"
+DEPTH_LIMIT: Final = "DepthLimitError"
 EVENT_TIMEOUT: Final = "EventTimeoutError"
 HOST_LOST: Final = "HostLostError"
 JOIN: Final = "JoinError"
 LEASE_EXPIRED: Final = "LeaseExpiredError"
 MAX_STEPS_EXCEEDED: Final = "MAX_STEPS_EXCEEDED"
 RACE: Final = "RaceError"
+ROUND_LIMIT: Final = "RoundLimitError"
+RUN_TIMEOUT: Final = "RunTimeoutError"
 SLOT_QUEUE_FULL: Final = "SLOT_QUEUE_FULL"
 RUN_TOO_LARGE: Final = "RUN_TOO_LARGE"
 ROLLBACK: Final = "RollbackError"
 STATEMENT_REFUSED: Final = "StatementRefusedError"
 STEP_TIMEOUT: Final = "StepTimeoutError"
+TOKEN_LIMIT: Final = "TokenLimitError"  # noqa: S105, not a secret
 UNIQUE_CONSTRAINT: Final = "UniqueConstraintError"
 UNSERIALISABLE: Final = "UnserialisableError"
 
@@ -63,6 +68,8 @@ JOB_NOT_AVAILABLE: Final = "JOB_NOT_AVAILABLE"
 JOB_NOT_FOUND: Final = "JOB_NOT_FOUND"
 JOB_OUTPUT_INVALID: Final = "JOB_OUTPUT_INVALID"
 MAILBOX_FULL: Final = "MAILBOX_FULL"
+BRANCH_NOT_FOUND: Final = "BRANCH_NOT_FOUND"
+MIGRATION_REFUSED: Final = "MIGRATION_REFUSED"
 NODE_NOT_FOUND: Final = "NODE_NOT_FOUND"
 NO_ACTIVE_DEPLOYMENT: Final = "no_active_deployment"
 NOTHING_TO_ROLL_BACK: Final = "nothing_to_roll_back"
@@ -284,6 +291,7 @@ REFUSALS: Final = {
         Refusal(INSTANCE_NOT_FOUND, 404, "No such instance", InstanceNotFoundError),
         Refusal(RUN_NOT_FOUND, 404, "No such run", field="runNumber"),
         Refusal(STEP_NOT_FOUND, 404, "No such step", StepNotFoundError, field="fromStep"),
+        Refusal(BRANCH_NOT_FOUND, 404, "No such branch waits at a join", field="branch"),
         Refusal(NODE_NOT_FOUND, 404, "The graph has no such node", field="node"),
         Refusal(SEQUENCE_NOT_FOUND, 404, "The run has no such event", field="at"),
         Refusal(TOKEN_NOT_FOUND, 404, "No such active token", field="token"),
@@ -299,6 +307,7 @@ REFUSALS: Final = {
         Refusal(GRAPH_OF_APP, 409, "An app has a workflow of this name"),
         Refusal(GRAPH_CHANGED, 412, "Another version was deployed meanwhile"),
         Refusal(NOT_A_GRAPH, 409, "The run is not a graph run"),
+        Refusal(MIGRATION_REFUSED, 409, "The run cannot continue on that definition"),
         Refusal(JOB_NOT_FOUND, 404, "No such job"),
         Refusal(INSTANCE_EXISTS, 409, "An instance of this id exists", InstanceExistsError),
         Refusal(IDEMPOTENCY_CONFLICT, 409, "The idempotency key was used for something else",

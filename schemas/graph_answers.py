@@ -8,6 +8,8 @@ and traces are plain objects, as planners return them to tools: a decision has i
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
+import msgspec
+
 from headwater.schemas.answers import Answer, Failure, means
 from headwater.schemas.statuses import RunStatus
 
@@ -23,6 +25,21 @@ class GraphVersion(Answer, frozen=True, kw_only=True):
         str | None,
         means("The app that declares it; absent if it was deployed over HTTP."),
     ] = None
+
+
+class DefinitionWarning(Answer, frozen=True, kw_only=True):
+    """A part of a definition that will not do what its author expects."""
+
+    code: str
+    path: str
+    message: str
+
+
+class GraphDeployment(GraphVersion, frozen=True, kw_only=True):
+    """A version of a graph that was deployed, and warnings about it."""
+
+    # A factory other than `list`, so that an empty list is not omitted from the JSON.
+    warnings: list[DefinitionWarning] = msgspec.field(default_factory=lambda: [])  # noqa: PIE807
 
 
 class GraphDefinition(GraphVersion, frozen=True, kw_only=True):
@@ -67,9 +84,10 @@ class WaitsFor(Answer, frozen=True, kw_only=True):
     """What a token waits for, and until when, if the wait has a limit.
 
     Attributes:
-        what: dispatch (of its task), task (its result), worker (that takes a job), retry, siblings
-            or subworkflow.
+        what: dispatch (of its task), task (its result), worker (that takes a job), retry, siblings,
+            subworkflow, time, event, or resume (of its paused run: it has its result).
         worker: The worker that has the job until then.
+        event_type: Type of the event that it waits for.
     """
 
     what: str
@@ -77,6 +95,7 @@ class WaitsFor(Answer, frozen=True, kw_only=True):
     worker: str | None = None
     child_workflow_name: str | None = None
     child_instance_id: str | None = None
+    event_type: str | None = None
 
 
 class LiveToken(Answer, frozen=True, kw_only=True):
@@ -263,3 +282,35 @@ class TracePage(AsOf, frozen=True, kw_only=True):
 
     decided: list[TracedDecision]
     next_from: int | None = None
+
+
+# -- migration
+
+
+class MovedToken(Answer, frozen=True, kw_only=True):
+    """A live token, and its node in another definition."""
+
+    id: str
+    node_ref: str
+    to_node_ref: Annotated[str | None, means("Its node there; absent if there is none.")] = None
+    status: str
+    problem: Annotated[str | None, means("Why it cannot be there; absent if it can.")] = None
+
+
+class MigrationPlan(AsOf, frozen=True, kw_only=True):
+    """Where the tokens of a run would be in another definition.
+
+    Attributes:
+        version: Version of the other definition; null if it has none.
+        digest: Its digest.
+        possible: Whether the run can continue on it.
+        tokens: The first live tokens, those with a problem first; `tokens_left_out` counts others.
+        problems: Why it cannot, besides problems of tokens.
+    """
+
+    version: int | None
+    digest: str
+    possible: bool
+    tokens: list[MovedToken]
+    problems: list[str]
+    tokens_left_out: int = 0

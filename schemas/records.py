@@ -149,6 +149,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: Names and values, in turn, of the headers that its provider reads. Only a delivery that could
     #: not be routed has them, so that it can be routed later.
     headers: tuple[str, ...] = ()
+    #: When its record was written to the topic of its source, Unix milliseconds; 0 for a webhook.
+    written_at_ms: int = 0
 
 
 class WebhookReceived(Delivery, frozen=True, kw_only=True, gc=False):
@@ -201,6 +203,8 @@ class WebhooksClaimed(msgspec.Struct, frozen=True):
     #: Their offsets in the same partition of the topic webhooks; a later offset with the same id
     #: is a duplicate.
     offsets: list[int]
+    #: When these deliveries were sent, Unix milliseconds, in the same order.
+    sent_at_ms: list[int]
     #: When they were admitted, Unix milliseconds.
     admitted_at_ms: int
 

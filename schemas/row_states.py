@@ -4,7 +4,7 @@ The state is a JSON text with sorted names, so that equal states have equal text
 change when its deliveries come in another order.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -65,8 +65,12 @@ class RowState(msgspec.Struct, frozen=True):
 
 
 _Stamp: TypeAlias = tuple[int, int, int, str, int, int, int]
-_Part: TypeAlias = tuple[dict[str, _Value], _Stamp, _Stamp | None]
-_State: TypeAlias = tuple[_Stamp | None, dict[str, _Part], dict[str, tuple[_Value, _Stamp]]]
+#: Parts with the same stamps and names of columns: these, the ids, and the values by column. A
+#: column whose values are all equal has one. So a day of 86,400 samples needs less than 2 MB.
+_Group: TypeAlias = tuple[
+    _Stamp, _Stamp | None, tuple[str, ...], list[str], list[list[_Value] | _Value]
+]
+_State: TypeAlias = tuple[_Stamp | None, list[_Group], dict[str, tuple[_Value, _Stamp]]]
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 _decode: Final = msgspec.json.Decoder(_State).decode
@@ -74,10 +78,21 @@ _decode: Final = msgspec.json.Decoder(_State).decode
 
 def encode_state(state: RowState) -> str:
     """Return the text of a state."""
-    parts = {
-        name: (part.values, _fields(part.stamp), part.replaced and _fields(part.replaced))
-        for name, part in state.parts.items()
-    }
+    alike: dict[tuple[Stamp, Stamp | None, tuple[str, ...]], list[str]] = {}
+    for name in sorted(state.parts):
+        part = state.parts[name]
+        key = (part.stamp, part.replaced, tuple(sorted(part.values)))
+        alike.setdefault(key, []).append(name)
+    parts = [
+        (
+            _fields(stamp),
+            replaced and _fields(replaced),
+            columns,
+            names,
+            [_column([state.parts[name].values[column] for name in names]) for column in columns],
+        )
+        for (stamp, replaced, columns), names in alike.items()
+    ]
     shadowed = {name: (value, _fields(stamp)) for name, (value, stamp) in state.shadowed.items()}
     return _encode((state.deleted and _fields(state.deleted), parts, shadowed)).decode()
 
@@ -94,12 +109,25 @@ def decode_state(text: str) -> RowState:
         raise UndecodableRecord(f"expected the state of a row, found: {error}") from error
     return RowState(
         deleted and Stamp(*deleted),
-        {
-            name: Part(values, Stamp(*stamp), replaced and Stamp(*replaced))
-            for name, (values, stamp, replaced) in parts.items()
-        },
+        {name: part for group in parts for name, part in _parts_of(group)},
         {name: (value, Stamp(*stamp)) for name, (value, stamp) in shadowed.items()},
     )
+
+
+def _column(values: list[_Value]) -> list[_Value] | _Value:
+    """Return values, or the only one of which all are copies."""
+    first = values[0]
+    is_same = all(value == first and type(value) is type(first) for value in values)
+    return first if is_same else values
+
+
+def _parts_of(group: _Group) -> Iterator[tuple[str, Part]]:
+    stamp, replaced, columns, names, values = group
+    set_by, replaced_by = Stamp(*stamp), replaced and Stamp(*replaced)
+    by_column = [one if isinstance(one, list) else [one] * len(names) for one in values]
+    rows = zip(*by_column, strict=True) if columns else [()] * len(names)
+    for name, row in zip(names, rows, strict=True):
+        yield name, Part(dict(zip(columns, row, strict=True)), set_by, replaced_by)
 
 
 def _fields(stamp: Stamp) -> _Stamp:

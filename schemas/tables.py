@@ -109,7 +109,7 @@ class DailySummary(msgspec.Struct):
     strain: float | None = None
     #: Recovery, 0 to 100, of the main sleep, else of the day; Whoop's readiness if it has none.
     recovery_score: float | None = None
-    #: Sleep score, 0 to 100, of the main sleep if it has one, else of the day.
+    #: Sleep score, 0 to 100, of the main sleep; of the day if no sleep is known.
     sleep_score: float | None = None
     #: Minutes asleep, of the main sleep: the longest that ended on this day and is not a nap.
     sleep_minutes: float | None = None

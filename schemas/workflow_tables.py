@@ -9,38 +9,19 @@ Structs only declare. A row in memory is a dict, so that it can have some of the
 events change a row that only Postgres has (`processors.rows`).
 """
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import NoneType
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """How Postgres stores a column, if its Python type does not determine it."""
-
-    type: str
-    collation: str = ""
-    default: str = ""
-
-
-#: Text that compares as bytes, so that pages and trims do not depend on a locale.
-Key: TypeAlias = Annotated[str, Stored("text", collation='"C"')]
-#: A number that fits 32 bits.
-Integer: TypeAlias = Annotated[int, Stored("integer")]
-#: A time; in memory, Unix milliseconds.
-Moment: TypeAlias = Annotated[int, Stored("timestamptz")]
-#: The text of a JSON value, unchanged: jsonb would reorder keys, round numbers and reject \u0000.
-JsonText: TypeAlias = Annotated[str, Stored("json")]
-#: Texts by name.
-Labels: TypeAlias = Annotated[dict[str, str], Stored("jsonb", default="'{}'")]
-#: Marks a column that becomes null when a retry of the run starts the row again.
-CLEARED: Final = "cleared"
-
-_SQL_TYPES: Final = {str: "text", int: "bigint", bool: "boolean"}
+from headwater.schemas.workflow_columns import (
+    CLEARED,
+    Integer,
+    JsonText,
+    Key,
+    Labels,
+    Moment,
+    table_of,
+)
 
 
 class WorkflowInstance(msgspec.Struct):
@@ -221,14 +202,16 @@ class WorkflowToken(msgspec.Struct):
     task: str | None
     #: The workflow that the node starts, if it has no task.
     subworkflow: str | None
-    #: pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow, completed,
-    #: failed, timed_out or cancelled.
+    #: pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow,
+    #: waiting_for_time, waiting_for_event, completed, failed, timed_out or cancelled.
     status: Literal[
         "pending",
         "dispatched",
         "executing",
         "waiting_for_siblings",
         "waiting_for_subworkflow",
+        "waiting_for_time",
+        "waiting_for_event",
         "completed",
         "failed",
         "timed_out",
@@ -244,7 +227,8 @@ class WorkflowToken(msgspec.Struct):
     branch_index: Integer
     #: Number of branches of that fork.
     branch_total: Integer
-    #: How often it took each transition: an object of counts by ref.
+    #: Transitions taken since its parent: an object of counts by ref. Those of its ancestors
+    #: are in their rows.
     iteration_counts: JsonText
     #: Number of its latest attempt; 0 before the first.
     attempts: Integer
@@ -260,7 +244,7 @@ class WorkflowToken(msgspec.Struct):
     error_detail: Annotated[JsonText | None, CLEARED]
     #: When the next attempt begins, while it is scheduled.
     next_retry_at: Annotated[Moment | None, CLEARED]
-    #: When its wait for siblings or a workflow times out; kept after its end.
+    #: When its wait ends or times out; kept after its end.
     wake_at: Moment | None
     #: Why it was cancelled.
     reason: Annotated[str | None, CLEARED]
@@ -346,6 +330,35 @@ class WorkflowLog(msgspec.Struct):
     created_at: Moment
 
 
+class WorkflowGraphEvent(msgspec.Struct):
+    """Workflow events of graphs: what happened in a run, by name. Topic workflow-history."""
+
+    #: The workflow.
+    workflow_name: Key
+    #: The instance.
+    instance_id: Key
+    #: The run.
+    run_number: Integer
+    #: Number, within the run, of the event of the history that it is derived from.
+    sequence: int
+    #: Its position among those that are derived from the same event; the first is 0.
+    position: Integer
+    #: workflow.started, workflow.completed, workflow.failed, task.dispatched, task.completed,
+    #: task.failed, token.created, token.completed, token.waiting, fan_out.started,
+    #: fan_in.completed, branches.merged, subworkflow.dispatched or subworkflow.completed.
+    name: Key
+    #: Its node; null for an event of the whole run.
+    node_ref: str | None
+    #: Its token; null for an event of the whole run, or of several tokens.
+    token_id: int | None
+    #: Details, an object; values of authors are not among them.
+    payload: JsonText
+    #: When it happened.
+    created_at: Moment
+    #: Offset of its record, in the instance's partition of workflow-history.
+    offset: int
+
+
 class WorkflowSlot(msgspec.Struct):
     """Runs that hold a slot of their workflow's concurrency limit, or wait for one.
 
@@ -370,91 +383,6 @@ class WorkflowSlot(msgspec.Struct):
     granted_at: Moment | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowColumn:
-    """A column.
-
-    Attributes:
-        type: Its type in Postgres.
-        definition: What follows the name in its definition.
-    """
-
-    name: str
-    type: str
-    definition: str
-    is_cleared: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WorkflowTable:
-    """A table of workflows.
-
-    Attributes:
-        columns: All columns in order; those of the key are first.
-        hints: Types of values that are not stored but that a statement needs, by name.
-        bits: Bit of each column in the mask of a changed row; 0 for the key and for hints.
-        cleared: Columns that a retry of the run clears in rows that it starts again.
-        storage: Storage parameters.
-    """
-
-    name: str
-    kind: type[msgspec.Struct]
-    key: tuple[str, ...]
-    columns: tuple[WorkflowColumn, ...]
-    hints: Mapping[str, str]
-    bits: Mapping[str, int]
-    cleared: tuple[str, ...]
-    storage: str
-
-
-def table_of(
-    kind: type[msgspec.Struct],
-    *key: str,
-    hints: Mapping[str, str] | None = None,
-    storage: str = "",
-) -> WorkflowTable:
-    """Declare a table; its name follows from that of the struct."""
-    types = get_type_hints(kind, include_extras=True)
-    columns = tuple(_column(name, types[name], key) for name in kind.__struct_fields__)
-    hints = hints or {}
-    bits = {column.name: 1 << position for position, column in enumerate(columns)}
-    return WorkflowTable(
-        name=re.sub("(?<!^)(?=[A-Z])", "_", kind.__name__).lower(),
-        kind=kind,
-        key=key,
-        columns=columns,
-        hints=hints,
-        bits=bits | dict.fromkeys((*key, *hints), 0),
-        cleared=tuple(column.name for column in columns if column.is_cleared),
-        storage=storage,
-    )
-
-
-def _column(name: str, annotation: Any, key: tuple[str, ...]) -> WorkflowColumn:  # noqa: ANN401, any annotation
-    is_cleared = CLEARED in get_args(annotation)
-    inner = get_args(annotation)[0] if is_cleared else annotation
-    is_literal, members = get_origin(inner) is Literal, get_args(inner)
-    is_nullable = NoneType in members
-    plain = next(member for member in members if member is not NoneType) if is_nullable else inner
-    stored = next((part for part in get_args(plain) if isinstance(part, Stored)), None)
-    if stored is None:
-        stored = Stored("text" if is_literal else _SQL_TYPES[plain])
-    allowed = ", ".join(f"'{member}'" for member in members) if is_literal else ""
-    definition = [
-        stored.type,
-        f"collate {stored.collation}" if stored.collation else "",
-        "" if is_nullable or name in key else "not null",
-        f"default {stored.default}" if stored.default else "",
-        f"check ({name} in ({allowed}))" if allowed else "",
-    ]
-    return WorkflowColumn(
-        name=name,
-        type=stored.type,
-        definition=" ".join(filter(None, definition)),
-        is_cleared=is_cleared,
-    )
-
-
 INSTANCE: Final = table_of(
     WorkflowInstance,
     "workflow_name",
@@ -472,6 +400,16 @@ TOKEN: Final = table_of(WorkflowToken, "workflow_name", "instance_id", "run_numb
 AS_STORED: Final = "as_stored"
 EVENT: Final = table_of(WorkflowEvent, "workflow_name", "instance_id", "run_number", "id")
 LOG: Final = table_of(WorkflowLog, "workflow_name", "instance_id", "run_number", "id")
+GRAPH_EVENT: Final = table_of(
+    WorkflowGraphEvent,
+    "workflow_name",
+    "instance_id",
+    "run_number",
+    "sequence",
+    "position",
+    # Name of the event if its node starts a child workflow.
+    hints={"child_name": "text"},
+)
 SLOT: Final = table_of(WorkflowSlot, "workflow_name", "instance_id", "number")
 
-WORKFLOW_TABLES: Final = (INSTANCE, RUN, STEP, TOKEN, EVENT, LOG, SLOT)
+WORKFLOW_TABLES: Final = (INSTANCE, RUN, STEP, TOKEN, EVENT, LOG, GRAPH_EVENT, SLOT)

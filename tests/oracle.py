@@ -27,6 +27,7 @@ from headwater.schemas.tables import (
     BIOMARKERS,
     CONNECTIONS,
     DAILY_SUMMARY,
+    LAB_UPLOADS,
     SLEEP_SESSIONS,
     TABLES,
     TERRA_LAB_UPLOADS,
@@ -98,6 +99,7 @@ def rows_of(updates: Iterable[Update]) -> dict[str, Rows]:
             rows[name][key] = columns
     _nights(given, rows)
     _means(given, rows)
+    _failures(given, rows[LAB_UPLOADS.name])
     _workouts(rows[ACTIVITIES.name])
     return {name: found for name, found in rows.items() if found}
 
@@ -154,11 +156,14 @@ class _Night(NamedTuple):
 
     def is_another_of(self, other: "_Night") -> bool:
         """Whether both are versions of one sleep."""
-        days = abs(date.fromisoformat(self.day) - date.fromisoformat(other.day)).days
-        if self.owner != other.owner or days > 1:
+        if self.owner != other.owner:
             return False
         (start, end, name), (start2, end2, name2) = self.times, other.times
-        if start == start2 or (name and name == name2):
+        if name and name == name2:
+            return True
+        if abs(date.fromisoformat(self.day) - date.fromisoformat(other.day)).days > 1:
+            return False
+        if start == start2:
             return True
         lengths = end - start, end2 - start2
         shared = min(end, end2) - max(start, start2)
@@ -191,6 +196,10 @@ def _nights(given: list[RowUpdate], rows: dict[str, Rows]) -> None:
     nothing = (None,) * len(DAILY_SUMMARY.columns)
     for key, night in main.items():
         day = days.get(key, Row(key, nothing, nothing))
+        score = DAILY_SUMMARY.index["sleep_score"]  # Of the night alone, if there is one.
+        values, stamps = list(day.values), list(day.stamps)
+        values[score] = stamps[score] = None
+        day = Row(key, tuple(values), tuple(stamps))
         days[key] = _with(DAILY_SUMMARY, day, night.values, night.stamp)
     kept: Rows = {}
     for night in alive:
@@ -227,6 +236,37 @@ def _means(given: list[RowUpdate], rows: dict[str, Rows]) -> None:
             assert mean is not None
             values, stamp = dict(mean[0]), mean[1]
         rows[BIOMARKERS.name][key] = _with(BIOMARKERS, Row(key, nothing, nothing), values, stamp)
+
+
+def _failures(given: list[RowUpdate], uploads: Rows) -> None:
+    """Failed reports that name only their user are each of the oldest upload that waited then."""
+    failures = {
+        (_order(update.stamp), part): update
+        for update in given
+        if update.table is USERS
+        for part in update.parts
+    }
+    status, created, user = (
+        LAB_UPLOADS.index[name] for name in ("terra_status", "created_at", "user_id")
+    )
+    ended: set[tuple[str, ...]] = set()
+    for (at, part), update in sorted(failures.items(), key=lambda item: item[0]):
+        waiting = []
+        for key, row in uploads.items():
+            stamp, begun = row.stamps[status], row.stamps[created]
+            if row.values[user] != update.key[0] or key in ended or not (stamp and begun):
+                continue
+            reported = stamp.rank == at[0]
+            waits = _order(stamp) > at if reported else row.values[status] == "submitted"
+            if waits and begun.sent_at_ms < at[1]:
+                waiting.append((str(row.values[created]), key))
+        if waiting:
+            _, key = min(waiting)
+            ended.add(key)
+            stamp = uploads[key].stamps[status]
+            if stamp and at > _order(stamp):
+                failed = {"terra_status": part.partition("/")[2]}
+                uploads[key] = _with(LAB_UPLOADS, uploads[key], failed, update.stamp)
 
 
 def _workouts(rows: Rows) -> None:

@@ -1,6 +1,6 @@
 """Operator routes: dead letters and their replay, traces, outcomes, users, projection positions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -25,6 +25,7 @@ from headwater.gateway.api.request_parameters import (
 )
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.processors.providers.provider import Providers
+from headwater.processors.sources import silence_limits
 from headwater.projections.deliveries.quality import WEEKS_MAX, Quality, quality
 from headwater.projections.deliveries.queries import (
     DeadLetter,
@@ -48,19 +49,21 @@ _WEEKS: Final = 4
 _SOURCE_CHARS: Final = 64
 
 
-def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
+def user_routes(
+    reader: PooledReader, silent_after_days: Mapping[str, int]
+) -> list[HTTPRouteHandler]:
     """Return the routes under /admin/user."""
 
     @get(
         "/user/{user_id:str}",
         summary="Get the data of a user",
-        description="Connections, numbers of rows by table, the latest outcomes, parked "
-        "deliveries, and deliveries that died before the user connected. All counts of an unknown "
-        "user are 0.",
+        description="Connections and what came last of the active ones, numbers of rows by table, "
+        "the latest outcomes, parked deliveries, and deliveries that died before the user "
+        "connected. All counts of an unknown user are 0.",
         responses=problem_responses("store_unavailable"),
     )
     async def user(user_id: FromPath[str]) -> UserWhole:
-        return await user_whole(reader, user_id)
+        return await user_whole(reader, user_id, silent_after_days)
 
     return [user]
 
@@ -177,13 +180,14 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
         limited: Middleware that limits request bodies.
         more: Further route handlers for this router.
     """
+    silent_after_days = silence_limits(providers)
     handlers = [
         *_dead_letter_routes(reader, replays),
         *_journey_routes(reader),
-        *_summary_routes(reader),
+        *_summary_routes(reader, silent_after_days),
         *delivery_routes(reader, log),
         *raw_event_routes(reader, log, replays),
-        *user_routes(reader),
+        *user_routes(reader, silent_after_days),
         *lineage_routes(reader, log, providers),
         *more,
     ]
@@ -278,7 +282,7 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
     return [traces, outcome]
 
 
-def _summary_routes(reader: Reader) -> list[HTTPRouteHandler]:
+def _summary_routes(reader: Reader, silent_after_days: Mapping[str, int]) -> list[HTTPRouteHandler]:
     @get(
         "/outcomes",
         summary="Number of deliveries by outcome",
@@ -297,7 +301,8 @@ def _summary_routes(reader: Reader) -> list[HTTPRouteHandler]:
         "/quality",
         summary="Quality of the data by week",
         description="By week, source and provider: deliveries by outcome, duplicates, rows, values "
-        "that were dropped, late days, and days without data of active connections.",
+        "that were dropped, deliveries that were skipped, late days, and days without data of "
+        "active connections. Then active connections by state, and those that receive no data.",
         responses=problem_responses("invalid_parameter", "store_unavailable"),
     )
     async def data_quality(
@@ -308,7 +313,9 @@ def _summary_routes(reader: Reader) -> list[HTTPRouteHandler]:
         source: FromQuery[str | None] = None,
     ) -> Quality:
         check_texts(_SOURCE_CHARS, source=source)
-        return await quality(reader, weeks=weeks, source=source)
+        return await quality(
+            reader, weeks=weeks, source=source, silent_after_days=silent_after_days
+        )
 
     @get(
         "/instances",

@@ -53,9 +53,17 @@ from headwater.gateway.api.workflows.openapi import SECURITY
 from headwater.gateway.api.workflows.query_service import StepTypes
 from headwater.gateway.api.workflows.routes import ServiceKeys, WorkflowPorts, WorkflowService
 from headwater.gateway.api.workflows.swagger import SwaggerPage
+from headwater.gateway.builtin.data_requests import IMPORT_NAMES
 from headwater.gateway.settings.settings import Settings
 from headwater.processors.providers.provider import Providers
-from headwater.processors.sources import AnySource, providers_of, webhook_sources
+from headwater.processors.sources import (
+    AnySource,
+    providers_of,
+    silence_limits,
+    webhook_sources,
+)
+from headwater.projections.deliveries.imports import imports_of
+from headwater.projections.deliveries.quality import connection_counts
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.users import connections_of
 from headwater.projections.postgres.connections import PooledReader
@@ -123,12 +131,12 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
     streams = EventStreams()
     service = _workflow_service(settings, ports.workflows, limited, streams)
-    # For health checks and for streams, which do not wait for other reads, nor these for them.
-    watching, following = ports.reader.with_own_pool(), ports.reader.with_own_pool()
+    # For health checks, streams and counts, which do not wait for other reads, nor these for them.
+    watching, following, counting = own_pools = [ports.reader.with_own_pool() for _ in range(3)]
+    counts = partial(connection_counts, counting, silence_limits(providers_of(sources)))
     watch = _loop_watch(metrics)
     receivers: dict[str, Receiver] = {}
-    posted = webhook_sources(sources)
-    for source in posted:
+    for source in (posted := webhook_sources(sources)):
         receiver = Receiver(
             source, log=ports.log, bodies=bodies, peer_of=peer_of, refusals=refusals,
             metrics=metrics, clock=ports.clock, new_request_id=ports.new_request_id,
@@ -152,11 +160,11 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _console(settings, ports.clock, report_refusal, limited),
             registry,
             asyncapi_route(_VERSION),
-            health_routes(ports.log, watching, metrics, ports.metrics_folder),
+            health_routes(ports.log, watching, metrics, ports.metrics_folder, counts),
             *service.routers(),
             *_deployments(settings, ports.workflows, service, limited),
         ],
-        lifespan=[lambda _app: _running(ports, service, (watching, following), watch, metrics)],
+        lifespan=[lambda _app: _running(ports, service, own_pools, watch, metrics)],
         middleware=[whole_parameters, auditing],
         before_send=[add_headers],
         after_exception=[record_unmatched(report_refusal)],
@@ -237,6 +245,7 @@ def _user_ports(ports: Ports) -> UserPorts:
         commands=ports.workflows.commands,
         instances=ports.workflows.workflows,
         connections=partial(connections_of, ports.reader),
+        imports=partial(imports_of, ports.reader, IMPORT_NAMES),
         clock=ports.clock,
         new_id=ports.new_request_id,
     )

@@ -74,6 +74,8 @@ def note(  # noqa: PLR0913 (one parameter per field of the entry)
     workflow: str | None = None,
     event_type: str | None = None,
     idempotency_key: str | None = None,
+    migration: Mapping[str, Any] | None = None,
+    branch: Mapping[str, Any] | None = None,
     dry_run: bool = False,
 ) -> None:
     """Add fields to the audit entry of a request that only its handler knows.
@@ -89,6 +91,8 @@ def note(  # noqa: PLR0913 (one parameter per field of the entry)
         workflow: Workflow of the runs.
         event_type: Type of the event that was sent.
         idempotency_key: Idempotency key of the operation.
+        migration: Version of a graph to which a run moves, and the map of its nodes.
+        branch: Group, fork and index of the branch with an output that is set.
         dry_run: Whether this is a dry run.
     """
     notes = cast("dict[str, Any]", request.scope).setdefault(_NOTES, {})
@@ -99,6 +103,8 @@ def note(  # noqa: PLR0913 (one parameter per field of the entry)
         "workflow": workflow,
         "eventType": event_type,
         "idempotencyKey": idempotency_key or None,
+        "migration": migration,
+        "branch": branch,
         "dryRun": dry_run or None,
     }
     notes.update({name: value for name, value in noted.items() if value is not None})

@@ -47,8 +47,13 @@ class MetricsFolder:
         self._ended = folder / f"ended{_SUFFIX}"
 
     def publish(self, text: bytes) -> None:
-        """Replace the published metrics of this process. A full disk makes them old."""
-        _replace(self._own, text)
+        """Replace the published metrics of this process. A full disk makes them old.
+
+        The time of the file is a heartbeat, also then: our parent ends a process without one.
+        """
+        if not _replace(self._own, text):
+            with contextlib.suppress(OSError):
+                os.utime(self._own)
 
     def others(self) -> Counts:
         """Return the counts of all other processes together, also of those that ended."""

@@ -3,7 +3,7 @@
 import asyncio
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, Generic, TypeVar
 
@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from headwater.gateway.api.group_metrics import Counts, MetricsFolder, WithOthers
+from headwater.projections.deliveries.quality import ConnectionCount
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import StoreUnavailable
@@ -57,6 +58,45 @@ class _Seconds(Collector):
         family = HistogramMetricFamily(*self._description)
         family.add_metric([], buckets, self._sum)
         yield family
+
+
+class _Gauges:
+    """Metrics of the system, read when a monitor asks for them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._slots = Gauge(
+            "headwater_concurrency_runs",
+            "Runs of workflows with a concurrency limit: running with a slot, or waiting.",
+            ("workflow", "state"),
+            registry=registry,
+        )
+        self._connections = Gauge(
+            "headwater_connections",
+            "Active connections by provider and state: receiving, silent or failing.",
+            ("provider", "state"),
+            registry=registry,
+        )
+        self._connected = Gauge(
+            "headwater_kafka_connected",
+            "Whether the gateway is connected to Kafka.",
+            registry=registry,
+        )
+
+    def set(
+        self,
+        ready: bool,
+        slots: Mapping[str, tuple[int, int]],
+        connections: Sequence[ConnectionCount],
+    ) -> None:
+        """Replace all values; see `Metrics.render`."""
+        self._connected.set(ready)
+        self._slots.clear()
+        for workflow, (running, waiting) in slots.items():
+            self._slots.labels(workflow, "running").set(running)
+            self._slots.labels(workflow, "waiting").set(waiting)
+        self._connections.clear()
+        for count in connections:
+            self._connections.labels(count.provider, count.state).set(count.connections)
 
 
 class Metrics:
@@ -116,17 +156,7 @@ class Metrics:
             ("action",),
             registry=self._registry,
         )
-        self._slots = Gauge(
-            "headwater_concurrency_runs",
-            "Runs of workflows with a concurrency limit: running with a slot, or waiting.",
-            ("workflow", "state"),
-            registry=self._registry,
-        )
-        self._connected = Gauge(
-            "headwater_kafka_connected",
-            "Whether the gateway is connected to Kafka.",
-            registry=self._registry,
-        )
+        self._gauges = _Gauges(self._registry)
 
     def answered(self, source: str, outcome: str) -> None:
         """Count a delivery by its outcome: accepted, duplicate, handshake, or a problem's code."""
@@ -161,7 +191,11 @@ class Metrics:
         self._unaudited.labels(action).inc()
 
     def render(
-        self, ready: bool, slots: Mapping[str, tuple[int, int]], others: Counts | None = None
+        self,
+        ready: bool,
+        slots: Mapping[str, tuple[int, int]],
+        others: Counts | None = None,
+        connections: Sequence[ConnectionCount] = (),
     ) -> bytes:
         """Render all metrics in Prometheus' text format.
 
@@ -169,12 +203,9 @@ class Metrics:
             ready: Whether Kafka is connected.
             slots: By workflow, runs with a slot and waiting runs.
             others: Counts of the other processes of this gateway, which are added.
+            connections: Active connections by provider and state.
         """
-        self._connected.set(ready)
-        self._slots.clear()
-        for workflow, (running, waiting) in slots.items():
-            self._slots.labels(workflow, "running").set(running)
-            self._slots.labels(workflow, "waiting").set(waiting)
+        self._gauges.set(ready, slots, connections)
         self._count_answered()
         return generate_latest(WithOthers(self._registry, others or {}))
 
@@ -195,6 +226,10 @@ class Metrics:
 _ANSWER_WITHIN_S: Final = 1.0
 #: Seconds for which a result is cached; monitors poll every 5 to 30 s.
 CACHED_S: Final = 5.0
+#: The same for connections: their state changes with days, and Postgres reads each of them.
+_CONNECTIONS_CACHED_S: Final = 300.0
+#: Timeout of that query, every five minutes; a monitor waits 10 s for an answer.
+_CONNECTIONS_WITHIN_S: Final = 4.0
 
 T = TypeVar("T")
 
@@ -213,7 +248,11 @@ class Readiness(msgspec.Struct, frozen=True):
 
 
 def health_routes(
-    log: WebhookLog, reader: PooledReader, metrics: Metrics, folder: MetricsFolder | None
+    log: WebhookLog,
+    reader: PooledReader,
+    metrics: Metrics,
+    folder: MetricsFolder | None,
+    connections: Callable[[], Awaitable[Sequence[ConnectionCount]]],
 ) -> Router:
     """Return the monitoring routes; they need no key.
 
@@ -223,10 +262,12 @@ def health_routes(
             never delay authenticated ones.
         metrics: Rendered by `/metrics`.
         folder: Has the metrics of the other processes of this gateway, if there are any.
+        connections: Counts connections, over another connection: it may take seconds.
     """
     postgres = CachedQuery(lambda: _answers(reader))
     slots = CachedQuery(lambda: _slots(Workflows(reader)))
     others = CachedQuery(lambda: _others(folder))
+    counts = CachedQuery(lambda: _connections(connections), for_s=_CONNECTIONS_CACHED_S)
 
     @get("/health/live", summary="Check that the process responds")
     async def live() -> Liveness:
@@ -248,7 +289,7 @@ def health_routes(
 
     @get("/metrics", media_type=MEDIA_TYPE, summary="Counters in Prometheus' text format")
     async def counters() -> bytes:
-        return metrics.render(log.ready, await slots.get(), await others.get())
+        return metrics.render(log.ready, await slots.get(), await others.get(), await counts.get())
 
     return Router("/", route_handlers=[live, ready, counters], tags=["watch"])
 
@@ -291,6 +332,17 @@ async def _slots(workflows: Workflows) -> Mapping[str, tuple[int, int]]:
             return await workflows.slots()
     except (StoreUnavailable, TimeoutError):
         return {}
+
+
+async def _connections(
+    count: Callable[[], Awaitable[Sequence[ConnectionCount]]],
+) -> Sequence[ConnectionCount]:
+    """Return active connections by provider and state; empty if Postgres needs too long."""
+    try:
+        async with asyncio.timeout(_CONNECTIONS_WITHIN_S):
+            return await count()
+    except (StoreUnavailable, TimeoutError):
+        return ()
 
 
 async def _others(folder: MetricsFolder | None) -> Counts:

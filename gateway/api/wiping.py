@@ -20,7 +20,7 @@ from headwater.gateway.api.request_parameters import UserId, check_user_id
 from headwater.gateway.api.users.connections import end_connections
 from headwater.gateway.builtin.blobs.store import Blobs, InvalidBlobKey, reports_of
 from headwater.gateway.builtin.terra.client import Terra
-from headwater.projections.deliveries.users import connections_of, progress
+from headwater.projections.deliveries.users import connections_of, progress, subjects_of
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import forgotten
 from headwater.streams.pipeline.wiping import WipeLog
@@ -90,7 +90,12 @@ def wipe_routes(reader: PooledReader, wiping: Wiping, terra: Terra) -> list[HTTP
         wipe_id = wiping.new_id()
         # First, because afterwards nothing here names the connections, and Terra would go on.
         ended = await end_connections(terra, partial(connections_of, reader), user_id)
-        partitions = await wiping.log.order(user_id, wipe_id)
+        subjects = {
+            *ended.disconnected,
+            *ended.still_connected,
+            *await subjects_of(reader, user_id),
+        }
+        partitions = await wiping.log.order(user_id, wipe_id, sorted(subjects))
         blobs = await _delete_blobs(wiping.blobs, user_id)
         _, wiped = await poll_until(
             lambda progress: progress[1].done,

@@ -12,10 +12,13 @@ from typing import Final
 import msgspec
 from typing_extensions import override
 
+from headwater.gateway.builtin.instances import BACKFILL_DAYS, IMPORT
 from headwater.gateway.builtin.terra.answers import TerraFailed, TerraRefused
 from headwater.gateway.builtin.terra.client import DATA_TYPES, Terra
 from headwater.gateway.settings.terra import TerraNotConfigured
 from headwater.processors.code.errors import NonRetryableError
+from headwater.processors.providers.terra.backfill import BACKFILL
+from headwater.projections.deliveries.imports import ImportNames
 
 #: Concurrent requests; the client limits their rate.
 _CONCURRENT: Final = 8
@@ -23,6 +26,16 @@ _CONCURRENT: Final = 8
 _REASON_MAX: Final = 200
 #: Name of the error of a request that Terra refuses as not permitted.
 REFUSED: Final = "TerraRefused"
+#: Label of instances about a user: a digest of the user's id.
+USER_LABEL: Final = "user"
+IMPORT_NAMES: Final = ImportNames(
+    imports=IMPORT,
+    backfills=BACKFILL,
+    backfill_days=BACKFILL_DAYS,
+    types=DATA_TYPES,
+    refused=REFUSED,
+    label=USER_LABEL,
+)
 
 
 class DataRequest(msgspec.Struct, frozen=True):

@@ -89,6 +89,8 @@ class PageProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 #: The last 7 days of every active connection; started by the schedule of the same name.
 RECONCILE: Final = "terra-reconcile"
+#: Days that are requested of a connection that has become active.
+BACKFILL_DAYS: Final = 90
 #: Past days of a user's active connections; started by the user.
 IMPORT: Final = "terra-import"
 

@@ -14,6 +14,7 @@ from headwater.gateway.builtin.instances import DISCONNECT, SUBMIT, DisconnectPa
 from headwater.gateway.builtin.terra.answers import TerraFailed
 from headwater.gateway.settings.terra import TerraNotConfigured
 from headwater.processors.providers.headwater import LAB, LabParams
+from headwater.processors.uploads import NO_REPORT
 from headwater.schemas.providers.headwater import ConnectionClosed, LabSubmitted, SystemEvent
 from headwater.streams.authoring.workflow_values import Retry, WorkflowEvent
 from headwater.streams.replay.step import Step
@@ -27,7 +28,6 @@ _UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="30 seconds", backoff="constant"
 _SUBMITTED: Final = "submitted"
 #: Terra reads a report within minutes, and posts the result for a day if it is not accepted.
 _REPORT_WITHIN: Final = "24 hours"
-_NO_REPORT: Final = "failed:no_report"
 #: An outage of Terra overnight; after about 17 hours an operator should look.
 _PATIENTLY: Final = Retry(limit=11, delay="30 seconds", backoff="exponential")
 
@@ -53,7 +53,7 @@ def lab_workflow(dependencies: Dependencies, clock: Callable[[], int]) -> Workfl
             """Return the result if the report is missing, else None."""
             if await dependencies.lab_status(params.upload_id) != _SUBMITTED:
                 return None
-            return {**_plain(result), "at_ms": clock(), "terra_status": _NO_REPORT}
+            return {**_plain(result), "at_ms": clock(), "terra_status": NO_REPORT}
 
         result = msgspec.convert(
             await step.do(SUBMIT, submit, retries=_LAB_RETRY, timeout="1 minute"), LabResult

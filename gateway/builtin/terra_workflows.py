@@ -27,6 +27,7 @@ from headwater.gateway.builtin.data_requests import (
 )
 from headwater.gateway.builtin.dependencies import Dependencies
 from headwater.gateway.builtin.instances import (
+    BACKFILL_DAYS,
     IMPORT,
     RECONCILE,
     RECONCILE_USER,
@@ -44,7 +45,6 @@ from headwater.streams.code_host.schedules import Schedule, schedule
 from headwater.streams.replay.step import Step
 from headwater.streams.replay.workflow import Workflow
 
-BACKFILL_DAYS: Final = 90
 RECONCILE_DAYS: Final = 7
 #: Outlasts an outage of Terra overnight; after about 17 hours an operator should look.
 _PATIENTLY: Final = Retry(limit=11, delay="30 seconds", backoff="exponential")

@@ -128,7 +128,7 @@ def doctor(
 @admin_options
 @prints
 def doctor_user(user_id: str, token: str | None, api: Api) -> Result:
-    """Find out why data of a user is missing, in five steps.
+    """Find out why data of a user is missing, in six steps.
 
     Has every provider an active connection; does Terra know one; do deliveries wait or are they
     dead; did any end with an error; and has every provider rows. Every step prints its finding and

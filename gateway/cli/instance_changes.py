@@ -270,4 +270,48 @@ def send_event(
     return Result(answer=status, hints=[f"{instance} has received the event {event_type}."])
 
 
-CHANGE_COMMANDS: Final = (create, *map(_lifecycle_command, ACTIONS), send_event)
+@click.command(
+    "set-branch-output",
+    epilog=examples(
+        "headwater instances set-branch-output review/r-1 --group judges --branch 2 \\",
+        '    --output \'{"vote": {"by": "amara"}}\'',
+        "headwater instances retry review/r-1",
+    )
+    + ENVIRONMENT,
+)
+@instance_named
+@click.option("--group", required=True, help="Sibling group of the fork.")
+@click.option("--branch", required=True, type=click.IntRange(0), help="The branch, from 0.")
+@click.option(
+    "--output", required=True, type=JsonArgument(), help=f"All of its output: {_JSON_HELP}."
+)
+@click.option("--fork", help="The fork, if several forks of the group wait.")
+@prints
+@service_options
+def set_branch_output(
+    client: "SyncClient",
+    *,
+    instance: InstanceName,
+    group: str,
+    branch: int,
+    output: JsonValue,
+    fork: str | None,
+) -> Result:
+    """Set the output of a branch of an errored graph, of which the outputs could not be merged.
+
+    A retry merges them again; it runs no node for that.
+    """
+    handle = instance.handle(client)
+    status = client.run(handle.set_branch_output(group, branch, output.value, fork=fork))
+    hints = [
+        f"Branch {branch} of {group} has its new output; `headwater instances retry` merges it."
+    ]
+    return Result(answer=status, hints=hints)
+
+
+CHANGE_COMMANDS: Final = (
+    create,
+    *map(_lifecycle_command, ACTIONS),
+    send_event,
+    set_branch_output,
+)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         CurrentStep,
         Event,
         Failure,
+        GraphEvent,
         Instance,
         InstanceFound,
         InstanceStatus,
@@ -37,6 +38,8 @@ _TOKEN_STATES: Final = {
     "executing": ("● executing", "cyan"),
     "waiting_for_siblings": ("… waiting", "yellow"),
     "waiting_for_subworkflow": ("… waiting", "yellow"),
+    "waiting_for_time": ("… waiting", "yellow"),
+    "waiting_for_event": ("… waiting", "yellow"),
     "completed": ("✓ completed", "green"),
     "failed": ("✗ failed", "bold red"),
     "timed_out": ("✗ timed out", "bold red"),
@@ -103,6 +106,10 @@ def _token_result(  # noqa: PLR0911 (a return per status)
             return f"waiting for its siblings{until}"
         case "waiting_for_subworkflow":
             return f"waiting for {token.child_workflow_name}/{token.child_instance_id}{until}"
+        case "waiting_for_time":
+            return f"waiting{until}"
+        case "waiting_for_event":
+            return f"waiting for an event{until}"
         case "executing" if token.worker and token.lease_until:
             expires = absolute_and_relative(token.lease_until, now)
             return f"a job that {token.worker} holds until {expires}"
@@ -368,6 +375,19 @@ def log_row(line: "LogLine") -> dict[str, Any]:
         "step": f"{line.step_key}{attempt}" if line.step_key else "-",
         "message": f"(replay) {line.message}" if line.is_replay else line.message,
         "data": None if line.data is None else json_text(line.data),
+    }
+
+
+def graph_event_row(event: "GraphEvent") -> dict[str, Any]:
+    """Return a workflow event of a graph as a row of its log."""
+    token = "" if event.token_id is None else f" #{event.token_id}"
+    return {
+        "at": _time_of_day(event.created_at),
+        "level": "event",
+        "category": "graph",
+        "step": f"{event.node_ref}{token}" if event.node_ref else "-",
+        "message": event.name,
+        "data": json_text(event.payload) if event.payload else None,
     }
 
 

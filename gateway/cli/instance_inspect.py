@@ -258,6 +258,7 @@ def _token_row(token: "LiveToken") -> dict[str, Any]:
 def _waits(waits: "WaitsFor") -> str:
     child = f" {waits.child_workflow_name}/{waits.child_instance_id}"
     worker = f", by {waits.worker}" if waits.worker else ""
+    worker += f" {waits.event_type}" if waits.event_type else ""
     until = f", until {moment(waits.until)}" if waits.until else ""
     return f"{waits.what}{child if waits.child_instance_id else ''}{worker}{until}"
 

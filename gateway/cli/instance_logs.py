@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 
-from headwater.gateway.cli.instance_formatting import LEVEL_STYLES, LOG_WIDTHS, log_row
+from headwater.gateway.cli.instance_formatting import (
+    LEVEL_STYLES,
+    LOG_WIDTHS,
+    graph_event_row,
+    log_row,
+)
 from headwater.gateway.cli.options import combined, examples
 from headwater.gateway.cli.output import at_terminal, print_line, print_lines_of_json, say
 from headwater.gateway.cli.results import json_option
@@ -21,7 +26,7 @@ from headwater.gateway.cli.workflow_service import (
 if TYPE_CHECKING:
     from headwater.gateway.client.handles import InstanceHandle
     from headwater.gateway.client.sync_client import SyncClient
-    from headwater.schemas.answers import LogLine
+    from headwater.schemas.answers import GraphEvent, LogLine
 
 _LEVELS: Final = ("debug", "info", "warn", "error")
 
@@ -48,6 +53,7 @@ log_options: Final = combined(
         "headwater instances logs order/order-1 --log-level error --run 0",
         "headwater instances logs order/order-1 --run 1 --follow   until run 2 begins",
         "headwater instances logs order/order-1 --log-category system",
+        "headwater instances logs review/review-1 --follow --names task.failed,fan_in.completed",
     )
     + ENVIRONMENT,
 )
@@ -55,6 +61,12 @@ log_options: Final = combined(
 @log_options
 @click.option("--limit", type=click.IntRange(1, 100_000), help="Only the last LIMIT lines.")
 @click.option("--follow", is_flag=True, help="Show new lines until the instance ends.")
+@click.option(
+    "--names",
+    metavar="NAME,…",
+    help="With --follow: also these workflow events of a "
+    "graph, such as task.failed or fan_in.completed.",
+)
 @json_option
 @service_options
 def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
@@ -66,6 +78,7 @@ def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
     log_category: str | None,
     limit: int | None,
     follow: bool,
+    names: str | None,
     as_json: bool,
 ) -> None:
     """Show what a run matches logged.
@@ -73,6 +86,7 @@ def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
     Shows the code's own lines and those of the engine (category system), in the order of the log.
     Lines that a replay wrote again are marked. JSON has an object per line.
     """
+    graph_events = _graph_events(names, follow=follow)
     line_filter = _LineFilter(run, log_level, log_category)
     printer = _LinePrinter(as_json=as_json)
 
@@ -86,12 +100,32 @@ def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
             for line in reversed(list(islice(lines, limit))):
                 printer.show(line)
     if follow:
-        _follow(client, handle, printer, line_filter)
+        _follow(client, handle, printer, line_filter, graph_events)
         if run is not None:
             # The run may have logged its last lines while the next run began.
             _show_all(client, handle, printer, line_filter)
     if not printer.any:
         printer.say(f"{instance} has logged no such lines.")
+
+
+def _graph_events(names: str | None, *, follow: bool) -> frozenset[str]:
+    """Return the workflow events to show.
+
+    Raises:
+        click.UsageError: There is no such event, or nothing is followed.
+    """
+    if names is None:
+        return frozenset()
+    from headwater.schemas.answers import GRAPH_EVENTS  # noqa: PLC0415 (loads msgspec)
+
+    if not follow:
+        raise click.UsageError("--names: add --follow; workflow events are shown as they happen")
+    requested = frozenset(names.split(","))
+    unknown = requested.difference(GRAPH_EVENTS)
+    if unknown:
+        expected = ", ".join(GRAPH_EVENTS)
+        raise click.UsageError(f"--names: expected some of {expected}, found {min(unknown)!r}")
+    return requested
 
 
 class _LinePrinter:
@@ -116,6 +150,14 @@ class _LinePrinter:
             print_lines_of_json(line)
         else:
             print_line(log_row(line), LOG_WIDTHS, {"level": LEVEL_STYLES})
+
+    def show_graph_event(self, event: "GraphEvent") -> None:
+        """Print a workflow event of a graph."""
+        self.any = True
+        if self._as_json:
+            print_lines_of_json(event)
+        else:
+            print_line(graph_event_row(event), LOG_WIDTHS, {})
 
 
 class _LineFilter(NamedTuple):
@@ -149,9 +191,11 @@ def _follow(
     instance: "InstanceHandle[Any]",
     printer: _LinePrinter,
     line_filter: _LineFilter,
+    graph_events: frozenset[str],
 ) -> None:
     name = f"{instance.workflow_name}/{instance.id}"
-    with closing(client.iterate(instance.follow())) as items:
+    names = {"status", "log", *graph_events} if graph_events else ()
+    with closing(client.iterate(instance.follow(names=names))) as items:
         for item in items:
             # A newer release's messages may have no run.
             run_number = getattr(item.data, "run_number", None)
@@ -166,5 +210,7 @@ def _follow(
                 return
             if item.event == "log" and line_filter.matches(item.data):
                 printer.show(item.data)
+            elif item.event in graph_events:
+                printer.show_graph_event(item.data)
             elif item.event == "end":
                 printer.say(f"{name} has ended: {item.data.status}")

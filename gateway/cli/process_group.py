@@ -1,7 +1,7 @@
 """Several processes of one command: `headwater serve` and `headwater worker` with `--processes`.
 
 The parent does no work of its own. It opens the port, starts the processes, restarts those that
-end, and stops all of them. This module imports little, because the parent only waits.
+end or hang, and stops all of them. This module imports little, because the parent only waits.
 """
 
 import contextlib
@@ -9,6 +9,8 @@ import dataclasses
 import logging
 import sys
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -107,8 +109,18 @@ def several(
         name = spec.name if alone else f"{spec.name}-{index + 1}"
         known = msgspec.structs.replace(shared, name=name if one_log else "")
         env = environment(settings if alone else _own(settings, index)) | known.variables()
-        specs.append(dataclasses.replace(spec, name=name, env=env))
+        last = partial(_last_published, Path(shared.metrics)) if shared.metrics else None
+        specs.append(dataclasses.replace(spec, name=name, env=env, last_heartbeat=last))
     return specs
+
+
+def _last_published(folder: Path, process_id: int) -> int:
+    """Return when a gateway last published its metrics, which its event loop does every 5 s."""
+    published = [0]
+    for file in folder.glob(f"{process_id}-*"):
+        with contextlib.suppress(FileNotFoundError):
+            published.append(file.stat().st_mtime_ns)
+    return max(published)
 
 
 def _own(settings: Settings, index: int) -> Settings:

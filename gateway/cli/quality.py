@@ -1,4 +1,4 @@
-"""`headwater quality`: what came by week, what could not be used, and what is missing."""
+"""`headwater quality`: what came by week, what was not usable or stored, and what is missing."""
 
 from typing import Final
 
@@ -19,6 +19,14 @@ _WEEK: Final = Columns(
 _VALUES: Final = Columns(
     ("week", "source", "provider", "field", "reason", "number"), drops=("source", "week")
 )
+_SKIPPED: Final = Columns(
+    ("week", "source", "provider", "type", "reason", "number"), drops=("source", "week")
+)
+_CONNECTIONS: Final = Columns(("provider", "state", "connections"))
+_NOT_RECEIVING: Final = Columns(
+    ("user_id", "provider", "state", "silent_days", "last_day", "last_delivery_at"),
+    styles={"state": {"silent": "yellow", "failing": "red"}},
+)
 
 
 @click.command(
@@ -26,6 +34,7 @@ _VALUES: Final = Columns(
         "headwater quality",
         "headwater quality --weeks 13 --source terra",
         "headwater quality --json | jq '.rejected_values[] | select(.number > 100)'",
+        "headwater quality --json | jq -r '.not_receiving[].user_id'",
     )
 )
 @click.option(
@@ -42,13 +51,21 @@ def quality(weeks: int, source: str | None, api: Api) -> Result:
     """Show the quality of the data by week, source and provider.
 
     Deliveries by outcome, duplicates, rows; values that were dropped because they were not measured
-    or out of range; late days; days without data of active connections. Ranges are settings of a
-    provider: after a change, `headwater replay` repairs what was dropped.
+    or out of range; deliveries of types that are not stored; late days; days without data of active
+    connections. Then active connections, and those that receive no data: `silent` without data for
+    some days, `failing` if Terra has reported an error since. Ranges and days are settings of a
+    provider: after a change of ranges, `headwater replay` repairs what was dropped.
     """
     answer = api.get("/admin/quality", weeks=weeks, source=source)
-    rows, values = answer["weeks"], answer["rejected_values"]
+    rows = answer["weeks"]
     tables = [_WEEK.table(rows)]
-    if values:
-        tables.append(_VALUES.table(values, "dropped values"))
+    for columns, name, title in (
+        (_VALUES, "rejected_values", "dropped values"),
+        (_SKIPPED, "skipped", "skipped deliveries"),
+        (_CONNECTIONS, "connections", "active connections"),
+        (_NOT_RECEIVING, "not_receiving", "connections without new data"),
+    ):
+        if answer[name]:
+            tables.append(columns.table(answer[name], title))
     hints = [] if rows else ["No deliveries in these weeks."]
     return Result(answer=answer, tables=tables, hints=hints)

@@ -1,4 +1,4 @@
-"""Findings of `headwater doctor user`: why data of a user is missing, in five steps.
+"""Findings of `headwater doctor user`: why data of a user is missing, in six steps.
 
 They look at each provider by itself: one wearable that works hides no other that does not.
 """
@@ -31,7 +31,7 @@ def user_findings(
     """
     user = {**user, "connections": _with_providers(user["connections"])}
     steps = [_connection(user, me), _reconciled(url, user, me), _deliveries(user), _errors(errors)]
-    return [*steps, _rows(user, steps)]
+    return [*steps, _rows(user, steps), _silence(url, user)]
 
 
 def _connection(user: User, me: object) -> Finding:
@@ -131,6 +131,25 @@ def _rows(user: User, before: Sequence[Finding]) -> Finding:
     if not rows:
         return Finding(check, "warning", found)
     return Finding(check, "problem", found, f"{_command('import', user)} --days 365")
+
+
+def _silence(url: str, user: User) -> Finding:
+    """Step 6: whether new data still arrives of every active connection."""
+    check = "6 new data"
+    activity = user.get("activity", ())
+    found = "; ".join(map(_activity_text, activity)) or "no active connection"
+    if any(row["state"] == "failing" for row in activity):
+        return Finding(check, "problem", found, f"the user connects again: POST {url}/v1/connect")
+    if any(row["state"] == "silent" for row in activity):
+        return Finding(check, "warning", found, _command("reconcile", user))
+    return Finding(check, "ok", found)
+
+
+def _activity_text(row: Mapping[str, Any]) -> str:
+    text = f"{row['provider']}: {row['state']}, newest day {row['last_day'] or 'none'}"
+    if row["failing_since"]:
+        return f"{text}, Terra reports an error since {row['failing_since']}"
+    return f"{text}, last delivery {row['last_delivery_at'] or 'none'}"
 
 
 def _rows_of(user: User, provider: str) -> str:

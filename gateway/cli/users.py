@@ -16,7 +16,20 @@ from headwater.gateway.cli.results import Columns, Result, Table, prints
 _CONNECTIONS: Final = Columns(
     ("terra_user_id", "provider", "active", "deactivated_at", "scopes"), drops=("scopes",)
 )
+_ACTIVITY: Final = Columns(
+    ("provider", "state", "silent_days", "last_day", "last_delivery_at", "terra_user_id"),
+    drops=("terra_user_id",),
+    styles={"state": {"silent": "yellow", "failing": "red"}},
+)
 _SOURCES: Final = Columns(("source", "table", "rows", "last"))
+_REQUESTS: Final = Columns(
+    (
+        *("provider", "type", "answer", "deliveries", "rows", "days_with_data", "missing_days"),
+        "last_delivery_at",
+    ),
+    drops=("rows", "last_delivery_at"),
+    styles={"answer": {"failed": "red", "refused": "yellow", "pending": "yellow"}},
+)
 _OUTCOMES: Final = Columns(
     ("received_at", "event_id", "status", "source", "type", "rows", "reason"),
     drops=("source", "rows"),
@@ -33,12 +46,13 @@ _DELETED: Final = Columns(("of", "deleted"))
         "headwater user show user_amara",
         "headwater user show user_amara --json | jq .counts",
         "headwater user import user_amara --days 365",
+        "headwater user imports user_amara",
         "headwater user disconnect user_amara",
         "headwater user wipe user_amara",
     ),
 )
 def user() -> None:
-    """Show, import, reconcile, disconnect or wipe one user."""
+    """Show, import, reconcile, disconnect or wipe one user, or list the imports."""
 
 
 @user.command("show", epilog=examples("headwater user show user_amara"))
@@ -62,6 +76,7 @@ def show_user(user_id: str, api: Api) -> Result:
         tables.append(_SOURCES.table(sources, "rows by source"))
     for name, title, columns in (
         ("connections", "connections", _CONNECTIONS),
+        ("activity", "what came last of active connections", _ACTIVITY),
         ("last_outcomes", "last deliveries", _OUTCOMES),
         ("waiting", "waiting deliveries", _OUTCOMES),
         ("dead", "dead deliveries", _OUTCOMES),
@@ -103,6 +118,30 @@ def import_user(user_id: str, days: int, api: Api) -> Result:
     answer = api.post(path_of("admin", "user", user_id, "import"), {"days": days})
     connections = counted(answer["connections"], "connection")
     return _started(answer, f"{counted(answer['days'], 'day')} of {connections} requested")
+
+
+@user.command("imports", epilog=examples("headwater user imports user_amara"))
+@click.argument("user_id", metavar="ID")
+@admin_options
+@prints
+def list_imports(user_id: str, api: Api) -> Result:
+    """Show what came of a user's imports, and of the backfill of each connection.
+
+    For every type of data: Terra's answer to the request, deliveries within 7 days after it, and
+    how many of the days have data. Not every day has an activity or a body measurement, so days are
+    missing only of `daily` and `sleep`.
+    """
+    answer = api.get(path_of("admin", "user", user_id, "imports"))
+    tables = [
+        _REQUESTS.table(
+            one["requests"],
+            f"{one['workflow']}/{one['id']} ({one['status']}): "
+            f"{one['first_day']} to {one['last_day']}",
+        )
+        for one in answer["imports"]
+    ]
+    hints = [] if tables else [f"There is no import of {user_id}."]
+    return Result(answer=answer, tables=tables, hints=hints)
 
 
 @user.command("reconcile", epilog=examples("headwater user reconcile user_amara"))

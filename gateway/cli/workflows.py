@@ -1,6 +1,7 @@
 """`headwater workflows` and `graph`: list workflows; check, deploy and draw graphs."""
 
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -10,14 +11,19 @@ from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import examples
 from headwater.gateway.cli.output import moment, print_json
 from headwater.gateway.cli.results import Columns, Result, listing, prints
-from headwater.gateway.cli.workflow_service import ENVIRONMENT, InstanceName, service_options
+from headwater.gateway.cli.workflow_service import (
+    ENVIRONMENT,
+    InstanceName,
+    instance_named,
+    service_options,
+)
 
 if TYPE_CHECKING:
     from headwater.gateway.client.sync_client import SyncClient
-    from headwater.processors.graph.definition import DefinitionInvalid
+    from headwater.processors.graph.definition import Problem
     from headwater.processors.graph.graph import Graph
     from headwater.schemas.answers import WorkflowListed
-    from headwater.schemas.graph_answers import GraphVersion
+    from headwater.schemas.graph_answers import DefinitionWarning, GraphVersion
 
 
 @click.group(
@@ -79,6 +85,7 @@ def _workflow_row(workflow: "WorkflowListed") -> dict[str, object]:
 _GRAPHS: Final = Columns(
     ("name", "version", "deployed", "app", "digest"), drops=("app", "deployed")
 )
+_MOVED: Final = Columns(("token", "status", "node", "to", "problem"))
 _PROBLEMS: Final = Columns(("file", "code", "path", "message"))
 _FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
@@ -90,6 +97,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_typ
         "headwater graph deploy review.json",
         "headwater graph list",
         "headwater graph show review --format svg > review.svg",
+        "headwater graph migrate review/review-1 --to 2 --dry-run",
     )
     + ENVIRONMENT,
 )
@@ -109,17 +117,19 @@ def graph() -> None:
 def validate(files: tuple[Path, ...]) -> Result:
     """Check definitions, without a server: lists every problem with its code and path.
 
-    Exits 1 if there is a problem.
+    Exits 1 if there is an error. Warnings are about parts that will not do what their author
+    expects, such as nodes that no token reaches.
     """
     from headwater.processors.graph.definition import DefinitionInvalid  # noqa: PLC0415 (loads CEL)
 
-    problems: list[dict[str, str]] = []
+    errors: list[dict[str, str]] = []
+    warnings: list[dict[str, str]] = []
     for file in files:
         try:
-            _read(file)
+            warnings += _problem_rows(_read(file).warnings, file)
         except DefinitionInvalid as error:
-            problems += _problem_rows(file, error)
-    return _problems(problems, ok=f"{', '.join(map(str, files))}: nothing is wrong.")
+            errors += _problem_rows(error.problems, file)
+    return _problems(errors, warnings, ok=f"{', '.join(map(str, files))}: nothing is wrong.")
 
 
 @graph.command(
@@ -143,8 +153,10 @@ def deploy(client: "SyncClient", file: Path, after: str) -> Result:
     try:
         document = to_dict(_read(file).definition)
     except DefinitionInvalid as error:
-        return _problems(_problem_rows(file, error))
-    return _versions([client.run(client.deploy(document, after=after))])
+        return _problems(_problem_rows(error.problems, file))
+    deployed = client.run(client.deploy(document, after=after))
+    warnings = _problem_rows(deployed.warnings)
+    return _versions([deployed], warnings)
 
 
 @graph.command(
@@ -207,6 +219,70 @@ def show(
         sys.stdout.write(_drawn(document, format_).rstrip("\n") + "\n")
 
 
+@graph.command(
+    epilog=examples(
+        "headwater graph migrate review/review-1 --to 2 --dry-run     where each token would go",
+        "headwater graph migrate review/review-1 --to 2",
+        "headwater graph migrate review/review-1 --to 2 --map vote=judge --map tally=count",
+    )
+    + ENVIRONMENT
+)
+@instance_named
+@click.option("--to", required=True, type=click.IntRange(min=1), help="Number of the version.")
+@click.option(
+    "--map",
+    "renames",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="A node of the run's definition, and where its tokens go. Default: the same ref.",
+)
+@click.option("--dry-run", is_flag=True, help="Change nothing.")
+@prints
+@service_options
+def migrate(
+    client: "SyncClient",
+    *,
+    instance: InstanceName,
+    to: int,
+    renames: tuple[str, ...],
+    dry_run: bool,
+) -> Result:
+    """Move a running instance to another version of its graph.
+
+    Lists the live tokens, the nodes where they go, and what speaks against it. Nothing changes if
+    one token has no place there. Exits 1 if a dry run shows such a token.
+    """
+    renamed = dict(map(_rename, renames))
+    plan = client.run(instance.handle(client).migrate(to, map=renamed, dry_run=dry_run))
+    rows = [
+        {
+            "token": token.id,
+            "status": token.status,
+            "node": token.node_ref,
+            "to": token.to_node_ref,
+            "problem": token.problem,
+        }
+        for token in plan.tokens
+    ]
+    left_out = [f"… {plan.tokens_left_out} more tokens"] if plan.tokens_left_out else []
+    done = f"{instance} runs version {to} now."
+    if dry_run:
+        done = "It is possible." if plan.possible else "It is not possible."
+    return Result(
+        answer=plan,
+        tables=[_MOVED.table(rows)] if rows else [],
+        hints=[*left_out, *plan.problems, done],
+        failed=dry_run and not plan.possible,
+    )
+
+
+def _rename(text: str) -> tuple[str, str]:
+    node, separator, to = text.partition("=")
+    if not (node and separator and to):
+        raise click.UsageError(f"--map: expected OLD=NEW, found {text!r}")
+    return node, to
+
+
 def _drawn_instance(client: "SyncClient", name: str, instance_id: str, format_: str) -> str:
     drawn_as: Literal["svg", "mermaid"] = "svg" if format_ == "svg" else "mermaid"
     return client.run(InstanceName(name, instance_id).handle(client).draw(drawn_as))
@@ -228,20 +304,40 @@ def _read(file: Path) -> "Graph":
     return graph_of(file.read_bytes())
 
 
-def _problem_rows(file: Path, error: "DefinitionInvalid") -> list[dict[str, str]]:
+def _problem_rows(
+    problems: "Iterable[Problem | DefinitionWarning]", file: Path | None = None
+) -> list[dict[str, str]]:
     return [
-        {"file": str(file), "code": problem.code, "path": problem.path, "message": problem.message}
-        for problem in error.problems
+        ({} if file is None else {"file": str(file)})
+        | {"code": problem.code, "path": problem.path, "message": problem.message}
+        for problem in problems
     ]
 
 
-def _problems(rows: list[dict[str, str]], ok: str = "") -> Result:
-    tables = [_PROBLEMS.table(rows)] if rows else []
-    return Result(answer=rows, tables=tables, hints=[] if rows else [ok], failed=bool(rows))
+def _problems(
+    errors: list[dict[str, str]], warnings: Sequence[dict[str, str]] = (), ok: str = ""
+) -> Result:
+    return Result(
+        answer={"errors": errors, "warnings": warnings},
+        tables=[_PROBLEMS.table(errors)] if errors else [],
+        hints=[*([] if errors else [ok]), *_hints(warnings)],
+        failed=bool(errors),
+    )
 
 
-def _versions(versions: "list[GraphVersion]") -> Result:
-    answer = [
+def _hints(warnings: Iterable[Mapping[str, str]]) -> list[str]:
+    return [
+        f"Warning: {row['code']} at {row['path']}: {row['message']}"
+        + (f" ({row['file']})" if "file" in row else "")
+        for row in warnings
+    ]
+
+
+def _versions(
+    versions: "Sequence[GraphVersion]", warnings: Sequence[dict[str, str]] | None = None
+) -> Result:
+    """Return the result for versions; for a deployment with its warnings."""
+    answer: list[dict[str, Any]] = [
         {
             "name": version.name,
             "version": version.version,
@@ -255,5 +351,8 @@ def _versions(versions: "list[GraphVersion]") -> Result:
         {**row, "deployed": moment(version.deployed_at)}
         for row, version in zip(answer, versions, strict=True)
     ]
+    if warnings is not None:
+        deployed = [row | {"warnings": warnings} for row in answer]
+        return Result(answer=deployed, tables=[_GRAPHS.table(rows)], hints=_hints(warnings))
     none = "No graph is deployed: `headwater graph deploy FILE` deploys one."
     return listing(answer, _GRAPHS.table(rows), none=none)

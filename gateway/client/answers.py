@@ -53,9 +53,10 @@ class StreamItem(msgspec.Struct, Generic[T], frozen=True):
     """Something that happened to an instance that is followed.
 
     Attributes:
-        event: status, step, event, log or end.
+        event: status, step, token, event, log, end, or the name of a graph's workflow event.
         id: Following from this id misses nothing.
-        data: InstanceStatus, Step, Event or LogLine; JSON as it came for an unknown event.
+        data: StatusOfRun, Step, Token, Event, LogLine or GraphEvent; JSON as it came for an unknown
+            event.
     """
 
     event: str

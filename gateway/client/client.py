@@ -26,7 +26,13 @@ from headwater.schemas.answers import (
     WorkflowList,
     WorkflowListed,
 )
-from headwater.schemas.graph_answers import GraphDefinition, GraphList, GraphVersion, GraphVersions
+from headwater.schemas.graph_answers import (
+    GraphDefinition,
+    GraphDeployment,
+    GraphList,
+    GraphVersion,
+    GraphVersions,
+)
 from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, WorkflowOf
 from headwater.streams.clock import now_ms
 
@@ -185,10 +191,11 @@ class Client:
 
     async def deploy(
         self, definition: Mapping[str, Any] | Deployable, *, after: str = ""
-    ) -> GraphVersion:
+    ) -> GraphDeployment:
         """Deploy a graph: later instances of its name run this version.
 
-        Deploying the same definition again creates no new version.
+        Deploying the same definition again creates no new version. `.warnings` of the answer lists
+        parts that will not do what their author expects, with `.code`, `.path` and `.message`.
 
         Args:
             definition: Definition as JSON has it, or a GraphWorkflow.
@@ -210,7 +217,7 @@ class Client:
             body=json.dumps(document, ensure_ascii=False, allow_nan=False).encode(),
             headers={"if-match": f'"{after}"'} if after else {},
         )
-        return await self._entered.send(request, GraphVersion)
+        return await self._entered.send(request, GraphDeployment)
 
     async def graphs(self) -> list[GraphVersion]:
         """Return the newest version of every deployed graph."""

@@ -44,6 +44,7 @@ from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, n
 if TYPE_CHECKING:
     from headwater.gateway.client.requests import HttpAnswer
     from headwater.gateway.client.session import Session
+    from headwater.schemas.graph_answers import MigrationPlan
 
 A = TypeVar("A")
 
@@ -110,6 +111,33 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
             instance=self._key,
         )
 
+    async def migrate(
+        self,
+        to: int,
+        *,
+        map: Mapping[str, str] | None = None,  # noqa: A002 (as the CLI and the API name it)
+        dry_run: bool = False,
+    ) -> "MigrationPlan":
+        """Continue the run of a graph on another version of it.
+
+        Args:
+            to: Number of the version.
+            map: Its nodes by nodes of the run's definition, where the refs differ.
+            dry_run: Change nothing.
+
+        Returns:
+            Where the live tokens are, or would be, and why not.
+
+        Raises:
+            CommandRefusedError: It is not possible (MIGRATION_REFUSED); not for a dry run.
+        """
+        renamed = dict(map or {})
+        plan = await self._simulate_migration(str(to), renamed)
+        if not dry_run:
+            body = json.dumps({"to": to, "map": renamed})
+            await self._command("migrate", Repeat.UNSAFE, body)
+        return plan
+
     async def send_event(
         self,
         type: str,  # noqa: A002 (as authors call it)
@@ -150,6 +178,25 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
         key = self._session.new_id() if idempotency_key is None else idempotency_key
         answer = await self._command("events", Repeat.SAFE, body, key)
         return status_in(answer, EventSent)
+
+    async def set_branch_output(
+        self, group: str, branch: int, output: Mapping[str, Any], *, fork: str | None = None
+    ) -> InstanceStatus:
+        """Replace the output of a branch of an errored graph run; a retry merges it again.
+
+        Args:
+            group: Sibling group of the fork.
+            branch: The branch; the first is 0.
+            output: All of its output.
+            fork: The fork, if several forks of the group wait.
+        """
+        body = json_object(
+            group=json.dumps(group),
+            branch=json.dumps(branch),
+            output=encode_object(output, "the output of a branch", VALUE_BYTES_TOP),
+            fork=None if fork is None else json.dumps(fork),
+        )
+        return status_in(await self._command("branch-output", Repeat.SAFE, body), Managed)
 
     async def history(
         self,
@@ -201,15 +248,21 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
             for line in page.logs or ():
                 yield line
 
-    async def follow(self, last_id: str = "") -> AsyncGenerator[StreamItem[Any]]:
+    async def follow(
+        self, last_id: str = "", *, names: Iterable[str] = ()
+    ) -> AsyncGenerator[StreamItem[Any]]:
         """Yield what happens to the instance until it has ended, reconnecting as needed.
 
         After a lost connection the last few items may be repeated.
 
         Args:
             last_id: `.id` of the item after which to continue.
+            names: Only items of these events, and `end`; also workflow events of a graph, such as
+                `fan_in.completed`. By default status, step, token, event and log.
         """
-        stream = self._session.follow_instance(f"{self._path}/events-stream", self._key, last_id)
+        stream = self._session.follow_instance(
+            f"{self._path}/events-stream", self._key, last_id, names
+        )
         async with aclosing(stream) as items:
             async for item in items:
                 yield item

@@ -2,7 +2,7 @@
 
 import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
 import httpx
@@ -269,11 +269,15 @@ class Session:
         return answer
 
     def follow_instance(
-        self, path: str, instance: str, last_id: str = ""
+        self, path: str, instance: str, last_id: str = "", names: Iterable[str] = ()
     ) -> AsyncGenerator[StreamItem[Any]]:
-        """Yield the items of an instance's stream, as `follow` does."""
-        seen = encoded_query({"min_position": self._positions.seen(instance)})
-        request = Request(method="GET", path=path, repeat=Repeat.READ, query=seen)
+        """Yield the items of an instance's stream, as `follow` does, or only those of `names`."""
+        query: Query = {
+            "min_position": self._positions.seen(instance),
+            "names": ",".join(names) or None,
+        }
+        encoded = encoded_query(query)
+        request = Request(method="GET", path=path, repeat=Repeat.READ, query=encoded)
         return self.follow(request, last_id)
 
     async def follow(self, request: Request, last_id: str = "") -> AsyncGenerator[StreamItem[Any]]:

@@ -33,6 +33,8 @@ class RestartPolicy:
         within_s: See `many`.
         first_start_s: A process that exits with an error this soon after its first start is
             misconfigured, and ends everything. 0 if its readiness shows that.
+        hung_after_s: A process without a heartbeat for this long is killed and restarted. Twelve
+            heartbeats of a gateway, so that a busy machine is no reason.
     """
 
     first_s: float = 0.5
@@ -41,6 +43,7 @@ class RestartPolicy:
     many: int = 5
     within_s: float = 60.0
     first_start_s: float = 0.0
+    hung_after_s: float = 60.0
 
 
 class CrashHistory:
@@ -69,6 +72,47 @@ class CrashHistory:
         return many and now - self._times[0] <= self._policy.within_s
 
 
+#: Seconds between two checks of a heartbeat, and how much of the time between them counts.
+_CHECKED_EVERY_S: Final = 1.0
+_COUNTED_MAX_S: Final = 2.0
+
+
+class Heartbeat:
+    """Detects that a process hangs: what it does regularly has stopped.
+
+    Time in which we were suspended does not count: the process may have been suspended as well.
+
+    Args:
+        last: Returns when a process, by its id, last had a heartbeat; 0 if it never had one.
+        hung_after_s: See `RestartPolicy`.
+    """
+
+    def __init__(self, last: Callable[[int], int], hung_after_s: float) -> None:
+        self._last = last
+        self._hung_after_s = hung_after_s
+        self._known = (0, 0)
+        self._checked_at_s = 0.0
+        self._silent_s = 0.0
+
+    def has_stopped(self, process_id: int, now_s: float) -> bool:
+        """Return whether the process has made no progress for too long.
+
+        Args:
+            process_id: The process.
+            now_s: Monotonic time.
+        """
+        passed_s = now_s - self._checked_at_s
+        if passed_s < _CHECKED_EVERY_S:
+            return False
+        self._checked_at_s = now_s
+        known = process_id, self._last(process_id)
+        if known != self._known:
+            self._known, self._silent_s = known, 0.0
+        else:
+            self._silent_s += min(passed_s, _COUNTED_MAX_S)
+        return known[1] > 0 and self._silent_s >= self._hung_after_s
+
+
 # -- processes
 
 _OWN_LINE: Final = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) [\w.]+: ")
@@ -88,6 +132,7 @@ class ProcessSpec:
         ready: Returns at once whether the process is ready; False while it cannot be reached. None
             if that is not known.
         shown: Whether a line of its log is shown, with the lines that continue it.
+        last_heartbeat: See `Heartbeat`; None if the process has none.
     """
 
     name: str
@@ -95,6 +140,7 @@ class ProcessSpec:
     env: Mapping[str, str]
     ready: Callable[[], bool] | None = None
     shown: Callable[[str], bool] | None = None
+    last_heartbeat: Callable[[int], int] | None = None
 
 
 #: Log of processes that write to our own stderr.

@@ -10,6 +10,7 @@ Rules:
    process that crashes later is restarted indefinitely: the cause was temporary. Without a sign
    of readiness, a first start fails by an exit with an error within `RestartPolicy.first_start_s`.
    Code 78 ends everything at any time: another process has the name, and a restart would end it.
+   A process whose heartbeat stops is killed and restarted like one that crashed.
 4. Every process has a session of its own. Only the supervisor receives Ctrl-C, and stops the
    processes in reverse order: processes that were started together stop together, and the servers,
    which are independent, last.
@@ -37,6 +38,7 @@ from headwater.gateway.local.processes import (
     OUR_STDERR,
     ChildProcess,
     CrashHistory,
+    Heartbeat,
     LogFollower,
     ProcessSpec,
     RestartPolicy,
@@ -95,6 +97,7 @@ class _Watched:
     restarted: bool = False
     #: Restarted, but not known to be ready yet.
     returning: bool = False
+    heartbeat: Heartbeat | None = None
 
 
 class Supervisor:
@@ -168,7 +171,11 @@ class Supervisor:
         group = []
         for spec in specs:
             process = ChildProcess(spec, self._log_of(spec))
-            group.append(self._watch(process, spec.ready, self._groups))
+            watched = self._watch(process, spec.ready, self._groups)
+            if spec.last_heartbeat is not None:
+                hung_after_s = self._restarts.hung_after_s
+                watched.heartbeat = Heartbeat(spec.last_heartbeat, hung_after_s)
+            group.append(watched)
             if spec.shown is not None:
                 self._screens.append(LogFollower(process.log_file, spec.shown))
         for watched in group:
@@ -252,9 +259,19 @@ class Supervisor:
             ending = log_tail(watched.process, watched.log_from, code)
             verb = "died" if code else "ended"
             self._report_exit(watched, f"{verb} ({exit_text(code)}). {ending}".rstrip())
+        elif self._hangs(watched):
+            self._report_exit(
+                watched, f"makes no progress for {self._restarts.hung_after_s:g} s and is killed"
+            )
         elif watched.returning and watched.ready and watched.ready():
             watched.returning = False
             self._report(f"{watched.process.name} is back")
+
+    def _hangs(self, watched: _Watched) -> bool:
+        heartbeat, pid = watched.heartbeat, watched.pid
+        if heartbeat is None or pid is None:
+            return False
+        return heartbeat.has_stopped(pid, time.monotonic())
 
     def _check_restart_helps(self, watched: _Watched, code: int) -> None:
         """Raise `ProcessFailed` if it does not: after a failed first start, or without the name."""

@@ -147,6 +147,27 @@ class WorkflowSettings(BaseSettings):
         le=36_500,
         description="Days that a sleep may last.",
     )
+    max_tokens: int = Field(
+        default=DEFAULT_LIMITS.max_tokens,
+        ge=1,
+        le=10_000_000,
+        description="Tokens that a run of a graph may create, retries included. Those that have "
+        "not ended are kept in memory.",
+    )
+    max_depth: int = Field(
+        default=DEFAULT_LIMITS.max_depth,
+        ge=1,
+        le=1_000,
+        description="Instances that may be nested in one another, the outermost included: graphs "
+        "and code that wait for the end of a child.",
+    )
+    max_rounds: int = Field(
+        default=DEFAULT_LIMITS.max_rounds,
+        ge=1,
+        le=10_000_000,
+        description="How often a token of a graph and its ancestors may visit one node. The "
+        "branches of a fork do not add up.",
+    )
     step_threads: int = Field(
         default=THREADS_MAX,
         ge=1,
@@ -236,7 +257,7 @@ class WorkflowSettings(BaseSettings):
 
     @property
     def limits(self) -> Limits:
-        """Limits of names and values of workflows."""
+        """Limits of workflows that their runs keep."""
         return Limits(*(getattr(self, name) for name in Limits.__struct_fields__))
 
     @property

@@ -73,7 +73,7 @@ from headwater.processors.runs.limits import (
     SYSTEM,
     too_many_entries,
 )
-from headwater.processors.runs.outbox import queue
+from headwater.processors.runs.outbox import queue, start_child
 from headwater.processors.runs.slots import no_slots
 from headwater.schemas import failures
 from headwater.schemas.history import (
@@ -97,10 +97,9 @@ from headwater.schemas.history import (
     Limits,
     LogWritten,
     LoopAdvanced,
+    MigrateRun,
     NoteRefusal,
-    Parent,
     PauseRun,
-    Post,
     RestartRun,
     ResumeRun,
     RetryRun,
@@ -111,6 +110,7 @@ from headwater.schemas.history import (
     RunSuspended,
     RunTerminated,
     SendEvent,
+    SetBranchOutput,
     SlotCommand,
     StartRun,
     StepCompleted,
@@ -154,6 +154,8 @@ def _decide_by_type(  # noqa: PLR0911, PLR0912, C901, one per command
     | ResumeRun
     | TerminateRun
     | RetryRun
+    | SetBranchOutput
+    | MigrateRun
     | FinishChild
     | NoteRefusal
     | JobCommand
@@ -182,6 +184,8 @@ def _decide_by_type(  # noqa: PLR0911, PLR0912, C901, one per command
             ]
         case RetryRun():
             return retry(run, command, limits)
+        case SetBranchOutput() | MigrateRun():
+            return runs.no_graph(run)
         case FinishChild():
             return _child_finished(run, command, facts)
         case NoteRefusal():
@@ -336,10 +340,10 @@ def _immediate_events(
             return [EntryCompleted(opened.key, "null")]
         case EntryKind.WAIT if run.status is not RunStatus.PAUSED:
             return list[RunEvent](complete_waits(run, opened))
-        case EntryKind.CHILD:
-            parent = Parent(run.workflow, run.instance_id, run.run_number, opened.key)
-            command = StartRun(request.value or "null", parent, deployment=run.deployment)
-            post = Post(0, request.child_workflow, request.child_id, command)
+        case EntryKind.CHILD if opened.child is not None:
+            post = start_child(run, opened.child, request.value or "null", opened.key)
+            if isinstance(post, Failure):
+                return [EntryErrored(opened.key, post)]
             return queue(run, [post])
         case _:
             return []

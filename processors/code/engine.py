@@ -29,7 +29,7 @@ class ReplayEngine:
 
     kind: Final = KIND
     #: Increase it with every change of CodeRun, Run, Entry or their parts.
-    format: Final = 2
+    format: Final = 3
 
     def __init__(
         self,

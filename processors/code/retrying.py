@@ -93,6 +93,7 @@ def _retried(run: CodeRun, command: RetryRun, plan: "_RetryPlan", limits: Limits
         once=run.once,
         labels=run.labels,
         limits=recorded(limits),
+        depth=run.depth,
     )
     data = {
         "from": command.from_key,

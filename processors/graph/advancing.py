@@ -1,99 +1,237 @@
-"""Advance a run after a token has its result: create, wait, join."""
+"""End the nodes of tokens with a result or an error, and advance the run after that."""
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 from headwater.processors.graph.context import Scope
+from headwater.processors.graph.creating import apply_decisions, create_tokens
 from headwater.processors.graph.data_flow import decide_completion, map_output
 from headwater.processors.graph.definition import Transition
-from headwater.processors.graph.dispatching import dispatch
+from headwater.processors.graph.dispatching import WAIT_RESULT, Ended, dispatch
 from headwater.processors.graph.draft import (
     CannotContinue,
     Draft,
+    RunOver,
     end,
     end_children,
     fail,
-    planned,
     text_of,
 )
-from headwater.processors.graph.joins import (
-    LATE,
-    Arrival,
-    decide_branch_end,
-    decide_continuation,
-    decide_late_arrival,
-    decide_synchronization,
-    merges_of,
-    timeout_at_ms,
+from headwater.processors.graph.joining import (
+    activate_empty_join,
+    arrive,
+    arrive_again,
+    evaluate,
+    evaluate_joins,
+    fail_branch,
+    may_fail,
+)
+from headwater.processors.graph.outcomes import (
+    decide_failure,
+    decide_result,
+    decide_subworkflow_result,
+    decide_subworkflow_timeout,
 )
 from headwater.processors.graph.planning import (
+    INTEGER_ERROR,
     ActivateFanIn,
-    ApplyBranchOutput,
-    CancelTokens,
-    CompleteTokens,
     CompleteWorkflow,
-    Counts,
-    CreateToken,
-    Decision,
     FailWorkflow,
-    Fork,
-    SetContext,
+    InitializeWorkflow,
+    Planned,
     Token,
-    TokenParams,
     TokenStatus,
 )
 from headwater.processors.graph.routing import decide_routing, decide_start, onward
-from headwater.processors.graph.state import LiveToken, meeting_key
+from headwater.processors.graph.state import LiveToken
+from headwater.processors.input_texts import wide_integer_problem
 from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
-    BranchChanged,
-    BranchMerge,
-    ContextChange,
-    ContextChanged,
     Failure,
-    FanInActivated,
-    ForkEnded,
-    ForkOpened,
+    GraphStarted,
     Json,
     RunCompleted,
+    RunEvent,
     RunSuspended,
-    TimesTaken,
-    TokenArrived,
     TokenCompleted,
     TokenFailed,
-    TokensCancelled,
-    TokensCreated,
 )
 from headwater.schemas.statuses import RunStatus
 
-_WAITING: Final = TokenStatus.WAITING_FOR_SIBLINGS
-#: Counts for a token that passes a join of another group.
-_NO_COUNTS: Final = Counts(total=0, completed=0, terminal=0)
+
+def act_and_advance(draft: Draft, action: Callable[[Draft], None]) -> list[RunEvent]:
+    """Run an action in a draft, then everything that follows from it. Return the events."""
+    try:
+        action(draft)
+        if not draft.run.ended:
+            advance(draft)
+    except RunOver:
+        pass
+    except CannotContinue as error:
+        with suppress(RunOver):
+            fail(draft, error.failure)
+    return draft.events
 
 
-def begin(draft: Draft) -> None:
-    """Create the first token of a run."""
-    start = draft.execute(decide_start(draft.graph, draft.run.input))
-    _create(draft, _apply_decisions(draft, None, start))
+def begin(draft: Draft, started: GraphStarted) -> None:
+    """Start a run: initialize it and create its first token."""
+    initialized, *others = draft.execute(decide_start(draft.graph, draft.run.input))
+    assert isinstance(initialized, InitializeWorkflow)  # noqa: S101, the first decision of a run
+    draft.emit(started)
+    create_tokens(draft, apply_decisions(draft, None, others))
 
 
-def complete(draft: Draft, token: LiveToken, result: Json) -> None:
+# -- the end of a node
+
+
+def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None = None) -> None:
     """Record the result of a token and create the tokens that follow.
 
-    If the run cannot continue with the result, only a failure of the token is recorded: a retry of
-    the run runs its task again.
+    If the result cannot be mapped, its node has failed. If the run cannot continue with it for
+    another reason, only a failure of the token is recorded: a retry of the run runs its task again.
+
+    Args:
+        draft: Draft of the run.
+        token: The token.
+        result: Result of its node.
+        consumed: Event that the node waited for.
+
+    Raises:
+        RunOver: The run fails.
     """
-    attempt = token.attempts + 1
+    attempt, before = token.attempts + 1, draft.mark()
     try:
-        draft.emit(TokenCompleted(token.number, attempt, result))
-        outputs = map_output(draft.graph, planned(token), draft.scope(token), json.loads(result))
-        _apply_decisions(draft, token, draft.execute(outputs))
+        _check_result(result)
+        at_node, value = draft.planned(token), json.loads(result)
+        for _ in draft.execute(_decide_result(token, at_node, value)):
+            draft.emit(TokenCompleted(token.number, attempt, result, consumed))
+        outputs = map_output(draft.graph, at_node, draft.scope(token), value)
+        apply_decisions(draft, token, draft.execute(outputs))
+    except CannotContinue as error:
+        draft.take_back(before)
+        fail_node(draft, token, error.failure, result=result, consumed=consumed)
+        return
+    try:
         route(draft, token)
     except CannotContinue as error:
-        draft.reset()
-        draft.emit(TokenFailed(token.number, attempt, error.failure, result=result))
+        draft.take_back(before)
+        for _ in draft.execute(decide_failure(draft.planned(token), error.failure.name)):
+            draft.emit(TokenFailed(token.number, attempt, error.failure, result=result))
         fail(draft, error.failure, (token.number,))
+
+
+def _decide_result(token: LiveToken, at_node: Token, result: Any) -> Planned:  # noqa: ANN401, any JSON
+    if token.child is None:
+        return decide_result(at_node.id)
+    return decide_subworkflow_result(at_node, result, None)
+
+
+def _check_result(result: Json) -> None:
+    problem = wide_integer_problem(result, "result")
+    if problem:
+        raise CannotContinue(Failure(INTEGER_ERROR, problem))
+
+
+def fail_attempt(
+    draft: Draft,
+    token: LiveToken,
+    failure: Failure,
+    retry_at_ms: int | None,
+    *,
+    timed_out: bool = False,
+) -> None:
+    """Record a failed attempt of a task; without a retry its node has failed."""
+    if retry_at_ms is None:
+        fail_node(draft, token, failure, timed_out=timed_out)
+    else:
+        attempt = token.attempts + 1
+        draft.emit(TokenFailed(token.number, attempt, failure, retry_at_ms, timed_out))
+
+
+def fail_node(
+    draft: Draft,
+    token: LiveToken,
+    failure: Failure,
+    *,
+    timed_out: bool = False,
+    result: Json | None = None,
+    consumed: str | None = None,
+) -> None:
+    """Record that a node has failed for good: its error transitions are followed.
+
+    Without any that matches, its branch fails if a join tolerates that, else the run.
+
+    Args:
+        draft: Draft of the run.
+        token: The token.
+        failure: The error.
+        timed_out: Whether a timeout ended the node.
+        result: Its result, if that could not be mapped.
+        consumed: Event that the node waited for.
+
+    Raises:
+        RunOver: The run fails.
+    """
+    attempt, of_run = token.attempts + 1, failure
+    before = draft.mark()
+    parts = (token.number, attempt, failure, None, timed_out, result)
+
+    def end_handled() -> None:
+        # A child that took too long still runs.
+        late = (token.number,) if timed_out else ()
+        posts = end_children(draft.run, late, "it took too long")
+        for _ in draft.execute(_decide_failure(draft, token, failure, timed_out)):
+            draft.emit(TokenFailed(*parts, True, consumed), *queue(draft.run, posts))
+
+    try:
+        routing = _error_routing(draft, token, failure)
+        if routing.decisions:
+            end_handled()
+            follow(draft, token, routing, failure)
+            return
+        draft.execute(routing)
+        if may_fail(draft, token):
+            end_handled()
+            fail_branch(draft, token, failure)
+            return
+    except CannotContinue as error:
+        draft.take_back(before)
+        of_run = error.failure
+    for _ in draft.execute(_decide_failure(draft, token, failure, timed_out)):
+        draft.emit(TokenFailed(*parts))
+    fail(draft, of_run, (token.number,))
+
+
+def _error_routing(draft: Draft, token: LiveToken, failure: Failure) -> Planned:
+    """Decide which error transitions a token takes whose node has failed."""
+    if not draft.graph.error_tiers(token.node):
+        return Planned()
+    at_node, scope = draft.planned(token), draft.scope(token, failure)
+    return decide_routing(draft.graph, at_node, scope, draft.fork_of, failed_node=True)
+
+
+def _decide_failure(
+    draft: Draft,
+    token: LiveToken,
+    failure: Failure,
+    timed_out: bool,
+) -> Planned:
+    """Decide the end of a token whose node has failed for good."""
+    at_node, child = draft.planned(token), token.child
+    if child is None:
+        return decide_failure(at_node, failure.name, timed_out=timed_out)
+    timeout_ms = draft.graph.node(token.node).timeout_ms
+    if not timed_out or timeout_ms is None or token.at_ms is None:
+        return decide_subworkflow_result(at_node, None, failure.message)
+    elapsed_ms = timeout_ms + draft.now_ms - token.at_ms
+    return decide_subworkflow_timeout(
+        at_node, child.instance_id, timeout_ms=timeout_ms, elapsed_ms=elapsed_ms
+    )
+
+
+# -- where tokens continue
 
 
 def route(draft: Draft, token: LiveToken) -> None:
@@ -102,16 +240,30 @@ def route(draft: Draft, token: LiveToken) -> None:
     Raises:
         CannotContinue: An expression failed, or branches can no longer join.
     """
-    routed = draft.execute(
-        decide_routing(draft.graph, planned(token), draft.scope(token), draft.fork_of)
-    )
-    created = _create(draft, _apply_decisions(draft, token, routed), token)
+    scope = draft.scope(token)
+    follow(draft, token, decide_routing(draft.graph, draft.planned(token), scope, draft.fork_of))
+
+
+def follow(draft: Draft, token: LiveToken, routing: Planned, error: Failure | None = None) -> None:
+    """Create the tokens of a routing.
+
+    Args:
+        draft: Draft of the run, in which the token has ended.
+        token: The token.
+        routing: Where it continues.
+        error: Why its node failed, if error transitions are followed.
+
+    Raises:
+        CannotContinue: An expression failed, branches can no longer join, or there are too many
+            tokens.
+    """
+    routed = draft.execute(routing)
+    created = create_tokens(draft, apply_decisions(draft, token, routed), token, error)
     for decision in routed:
         if isinstance(decision, ActivateFanIn):
-            _activate_empty_join(draft, token, decision)
-    for new_token in created:
-        _arrive_at_join(draft, new_token)
-    evaluate_joins(draft, token.fork)
+            activate_empty_join(draft, token, decision)
+    arrive(draft, created)
+    evaluate(draft, token)
     # A fork that has just begun may be over already: all its branches have joined.
     for name in dict.fromkeys(new_token.fork for new_token in created):
         evaluate_joins(draft, name)
@@ -122,23 +274,25 @@ def traverse(draft: Draft, token: LiveToken, transition: Transition) -> None:
 
     A token that already waits where the transition leads is counted there again.
     """
-    if token.status is _WAITING and token.fork is not None:
-        counts = _counts(draft, token.fork, token.node)
-        decision_plan = decide_synchronization(transition, planned(token), counts)
-        _apply_join_decisions(draft, token.fork, token.node, draft.execute(decision_plan))
+    if token.is_at_join and token.fork is not None:
+        arrive_again(draft, token, token.fork)
         return
     draft.emit(TokenCompleted(token.number, token.attempts + 1, "null"))
-    created = _create(draft, [onward(transition, planned(token), draft.fork_of)], token)
-    for new_token in created:
-        _arrive_at_join(draft, new_token)
-        evaluate_joins(draft, new_token.fork)
-    evaluate_joins(draft, token.fork)
+    created = create_tokens(draft, [onward(transition, draft.planned(token), draft.fork_of)], token)
+    arrive(draft, created)
+    evaluate(draft, token)
+    for name in dict.fromkeys(new_token.fork for new_token in created):
+        evaluate_joins(draft, name)
+
+
+# -- what follows
 
 
 def advance(draft: Draft) -> None:
     """Dispatch pending tokens, finish a run without tokens, suspend a run that no host works on."""
+    while (ended := _failed_join(draft) or dispatch(draft)) is not None:
+        _end_node(draft, ended)
     run = draft.run
-    dispatch(draft)
     if run.in_flight > run.jobs:
         return
     if next(iter(run.tokens), None) is None:
@@ -147,7 +301,36 @@ def advance(draft: Draft) -> None:
         draft.emit(RunSuspended())
 
 
+def _failed_join(draft: Draft) -> Ended | None:
+    """Return a token at a join where outputs could not be merged: its node has failed."""
+    if not draft.failed_joins:
+        return None
+    failed = draft.failed_joins.pop(0)
+    return Ended(draft.run.tokens[failed.token], failure=failed.failure)
+
+
+def end_wait(draft: Draft, token: LiveToken) -> None:
+    """Complete a node that waited for a time, as of that time."""
+    with draft.at(token.at_ms):
+        complete(draft, token, WAIT_RESULT)
+
+
+def _end_node(draft: Draft, ended: Ended) -> None:
+    """End a node that ended when it began."""
+    token = draft.run.tokens[ended.token.number]
+    if token.status is TokenStatus.WAITING_FOR_TIME:
+        end_wait(draft, token)
+    elif ended.failure is not None:
+        fail_node(draft, token, ended.failure)
+    else:
+        consumed = ended.event.event_id if ended.event else None
+        complete(draft, token, ended.result or "null", consumed)
+
+
 def _finish(draft: Draft) -> None:
+    unfinished = draft.graph.final_state_problem(draft.run.shared, draft.evaluations)
+    if unfinished:
+        fail(draft, Failure("ContextInvalidError", unfinished))
     scope = Scope(draft.context(), evaluations=draft.evaluations)
     for decision in draft.execute(decide_completion(draft.graph, scope)):
         match decision:
@@ -160,294 +343,4 @@ def _finish(draft: Draft) -> None:
                     fail(draft, Failure("OutputInvalidError", problem))
                 end(draft, RunCompleted(text_of(decision.output)), "the run is complete")
             case _:
-                pass
-
-
-# -- planner decisions to events
-
-
-def _apply_decisions(
-    draft: Draft, token: LiveToken | None, decisions: Iterable[Decision]
-) -> list[TokenParams]:
-    """Emit the events of planner decisions. Return the tokens to create."""
-    changes: list[ContextChange] = []
-    to_create: list[TokenParams] = []
-    for decision in decisions:
-        match decision:
-            case SetContext():
-                changes.append(ContextChange(decision.path, text_of(decision.value)))
-            case ApplyBranchOutput() if token is not None and token.fork is not None:
-                before = draft.branch_of(token).output
-                changed = {
-                    name: value
-                    for name, value in decision.output.items()
-                    if name not in before or before[name] is not value
-                }
-                draft.emit(BranchChanged(token.fork, token.branch, text_of(changed)))
-            case CreateToken():
-                to_create.append(decision.params)
-            case FailWorkflow():
-                raise CannotContinue(Failure(decision.name, decision.error))
-            case _:
-                pass
-    if changes:
-        draft.emit(ContextChanged(tuple(changes)))
-        _check_context(draft)
-    return to_create
-
-
-def _check_context(draft: Draft) -> None:
-    schema = draft.graph.context_schema
-    problem = schema and schema.problem(draft.run.shared, "state", draft.evaluations)
-    if problem:
-        raise CannotContinue(Failure("ContextInvalidError", problem))
-
-
-def _create(
-    draft: Draft, to_create: Sequence[TokenParams], origin: LiveToken | None = None
-) -> list[LiveToken]:
-    """Create tokens. Consecutive tokens of one fork become one event."""
-    run = draft.run
-    first = run.created
-    start = 0
-    for stop in range(1, len(to_create) + 1):
-        if stop < len(to_create) and _follows(to_create[stop - 1], to_create[stop]):
-            continue
-        head = to_create[start]
-        if head.fork is not None and head.fork not in run.forks and origin is not None:
-            fork_opened = ForkOpened(
-                head.fork, head.sibling_group, head.branch_total, origin.number
-            )
-            draft.emit(fork_opened)
-        draft.emit(_tokens_created_event(draft, to_create[start:stop]))
-        start = stop
-    return [run.tokens[number] for number in range(first, run.created)]
-
-
-def _follows(first: TokenParams, second: TokenParams) -> bool:
-    """Whether two tokens differ only in their branch of one fork."""
-    return (
-        second.branch_index == first.branch_index + 1
-        and second.fork == first.fork is not None
-        and (second.node_ref, second.transition_ref) == (first.node_ref, first.transition_ref)
-        and _prefix(second) == _prefix(first) is not None
-    )
-
-
-def _prefix(params: TokenParams) -> str | None:
-    """Return the common path prefix of a fork's tokens, if this token is in a branch."""
-    number = str(params.branch_index)
-    return params.path_id[: -len(number)] if params.path_id.endswith(f".{number}") else None
-
-
-def _tokens_created_event(draft: Draft, to_create: Sequence[TokenParams]) -> TokensCreated:
-    head = to_create[0]
-    node = draft.graph.node(head.node_ref)
-    with_items = head.item_var is not None
-    items: list[Any] | None = [params.item for params in to_create] if with_items else None
-    path = head.path_id if len(to_create) == 1 else _prefix(head)
-    return TokensCreated(
-        draft.run.created,
-        len(to_create),
-        head.node_ref,
-        None if head.parent_token_id is None else int(head.parent_token_id),
-        head.transition_ref,
-        path or head.path_id,
-        head.fork,
-        head.sibling_group,
-        head.branch_index,
-        head.branch_total,
-        tuple(TimesTaken(ref, times) for ref, times in head.iteration_counts.items()),
-        head.item_var,
-        None if items is None else text_of(items),
-        node.task,
-        node.subworkflow,
-    )
-
-
-# -- joins
-
-
-def _arrive_at_join(draft: Draft, token: LiveToken) -> None:
-    """Let a token wait where its branch joins others, or activate the join."""
-    if token.transition is None or token.number not in draft.run.tokens:
-        return
-    transition = draft.graph.transition(token.transition)
-    synchronization = transition.synchronization
-    if synchronization is None:
-        return
-    if token.fork is None or token.group != synchronization.sibling_group:
-        draft.execute(decide_synchronization(transition, planned(token), _NO_COUNTS))
-        return
-    if token.node in draft.run.forks[token.fork].met:
-        draft.execute(decide_late_arrival(transition, planned(token)))
-        draft.emit(TokensCancelled((token.number,), LATE))
-        return
-    meeting = draft.run.meetings.get(meeting_key(token.fork, token.node))
-    # The timeout counts from the first arrival.
-    until_ms = timeout_at_ms(transition, draft.now_ms) if meeting is None else meeting.until_ms
-    draft.emit(TokenArrived(token.number, until_ms))
-    counts = _counts(draft, token.fork, token.node)
-    decision_plan = decide_synchronization(transition, planned(token), counts)
-    _apply_join_decisions(draft, token.fork, token.node, draft.execute(decision_plan))
-
-
-def _apply_join_decisions(
-    draft: Draft, fork: str, node: str, decisions: Iterable[Decision]
-) -> None:
-    for decision in decisions:
-        match decision:
-            case ActivateFanIn():
-                activate(draft, fork, node)
-            case FailWorkflow():
-                raise CannotContinue(Failure(decision.name, decision.error))
-            case _:
-                pass
-
-
-def _counts(draft: Draft, fork: str, node: str) -> Counts:
-    live, meeting = draft.run.forks[fork], draft.run.meetings[meeting_key(fork, node)]
-    return Counts(total=live.total, completed=meeting.branches, terminal=live.total - live.live)
-
-
-def activate(draft: Draft, name: str, node: str) -> None:
-    """Activate a join with the branches that wait there. Cancel the fork's other tokens."""
-    run, graph = draft.run, draft.graph
-    fork = run.forks[name]
-    waiting = waiting_at(draft, name, node)
-    moving = _moving_tokens(draft, name) if fork.live else []
-    transition = graph.transition(run.meetings[meeting_key(name, node)].transition)
-    outer = None if fork.origin.branch_key is None else run.branches[fork.origin.branch_key].output
-    decisions = draft.execute(
-        decide_continuation(
-            graph,
-            transition,
-            draft.fork_of(name),
-            [_arrival(draft, token) for token in waiting],
-            in_flight=[str(token.number) for token in moving],
-            enclosing_output=outer,
-        )
-    )
-    created: list[TokenParams] = []
-    for decision in decisions:
-        match decision:
-            case CompleteTokens():
-                # The applier of FanInActivated merges the outputs, with the same result as the
-                # SetContext decisions.
-                numbers = tuple(map(int, decision.token_ids))
-                draft.emit(FanInActivated(name, node, numbers, _merges(draft, waiting)))
-            case CancelTokens():
-                _cancel(draft, tuple(map(int, decision.token_ids)), decision.reason, name)
-            case CreateToken():
-                created.append(decision.params)
-            case FailWorkflow():
-                raise CannotContinue(Failure(decision.name, decision.error))
-            case _:
-                pass
-    _check_context(draft)
-    _create(draft, created)
-    evaluate_joins(draft, name)
-
-
-def _merges(draft: Draft, arrived: Iterable[LiveToken]) -> tuple[BranchMerge, ...]:
-    merges = merges_of(draft.graph, {token.transition or "" for token in arrived})
-    return tuple(
-        BranchMerge(ref, merge.source, merge.target, merge.strategy)
-        for ref, merge in merges.items()
-    )
-
-
-def _arrival(draft: Draft, token: LiveToken) -> Arrival:
-    return Arrival(
-        token_id=str(token.number),
-        branch_index=token.branch,
-        transition_ref=token.transition or "",
-        iteration_counts=token.taken,
-        output=draft.branch_of(token).output,
-    )
-
-
-def _activate_empty_join(draft: Draft, token: LiveToken, activation: ActivateFanIn) -> None:
-    """Continue at the join of a fork that has no branches."""
-    graph = draft.graph
-    fork = Fork(id=activation.fork or "", group=None, total=0, origin=planned(token))
-    outer = None if token.branch_key is None else draft.branch_of(token).output
-    decisions = draft.execute(
-        decide_continuation(
-            graph,
-            graph.transition(activation.transition_ref),
-            fork,
-            [],
-            enclosing_output=outer,
-            came_by=activation.came_by,
-        )
-    )
-    _create(draft, _apply_decisions(draft, token, decisions), token)
-
-
-def waiting_at(draft: Draft, name: str, node: str) -> list[LiveToken]:
-    """Return the tokens of a fork that wait at a node."""
-    return [
-        token
-        for token in draft.run.tokens.values()
-        if token.fork == name and token.node == node and token.status is _WAITING
-    ]
-
-
-def _moving_tokens(draft: Draft, name: str) -> list[LiveToken]:
-    """Return the tokens of a fork, and of forks nested in it, that do not wait at its joins."""
-    nested = {fork for fork in draft.run.forks if _depth(draft, fork, name) is not None}
-    return [
-        token
-        for token in draft.run.tokens.values()
-        if token.fork in nested and not (token.fork == name and token.status is _WAITING)
-    ]
-
-
-def _depth(draft: Draft, fork: str | None, name: str) -> int | None:
-    """Return how many levels a fork is nested in the fork `name`, or None if it is not."""
-    depth = 0
-    while fork is not None:
-        if fork == name:
-            return depth
-        depth += 1
-        fork = draft.run.forks[fork].origin.fork
-    return None
-
-
-def _cancel(draft: Draft, numbers: tuple[int, ...], reason: str, within: str) -> None:
-    """Cancel tokens, their children, and forks inside `within` that lose their last token."""
-    run = draft.run
-    forks = dict.fromkeys(run.tokens[number].fork for number in numbers)
-    posts = end_children(run, numbers, reason)
-    draft.emit(TokensCancelled(numbers, reason), *queue(run, posts))
-    for name in forks:
-        while name not in {None, within}:
-            name = _close(draft, name)  # noqa: PLW2901
-
-
-def _close(draft: Draft, name: str | None) -> str | None:
-    """End a fork without tokens. Return the enclosing fork."""
-    fork = None if name is None else draft.run.forks.get(name)
-    if name is None or fork is None or fork.live or fork.waiting:
-        return None
-    draft.emit(ForkEnded(name))
-    return fork.origin.fork
-
-
-def evaluate_joins(draft: Draft, name: str | None) -> None:
-    """Evaluate joins that no branch can reach anymore, in a fork and in those around it."""
-    run = draft.run
-    while name is not None and name in run.forks:
-        for node in run.forks[name].meetings:
-            if name not in run.forks or node not in run.forks[name].meetings:
-                continue
-            meeting = run.meetings[meeting_key(name, node)]
-            transition = draft.graph.transition(meeting.transition)
-            # Any waiting token will do; searching for a real one would scan all tokens.
-            placeholder = (Token(id="", node_ref=node, fork=name),)
-            counts = _counts(draft, name, node)
-            _apply_join_decisions(
-                draft, name, node, draft.execute(decide_branch_end(transition, placeholder, counts))
-            )
-        name = _close(draft, name)
+                raise AssertionError(decision)

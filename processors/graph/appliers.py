@@ -1,7 +1,9 @@
 """Apply the events of a graph run: to live runs, to drafts, and for readers of histories."""
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -10,51 +12,61 @@ from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.context import section_of, set_path
 from headwater.processors.graph.data_flow import Arrived, merge_arrivals
 from headwater.processors.graph.definition import Merge
-from headwater.processors.graph.planning import TokenStatus
+from headwater.processors.graph.node_appliers import (
+    NODE_APPLIERS,
+    count_moving,
+    end_token,
+    leave_branch,
+    live_token,
+    skip_dispatched,
+    without,
+)
+from headwater.processors.graph.planning import (
+    Frames,
+    InnerPath,
+    Taken,
+    TokenStatus,
+    frames_with,
+)
 from headwater.processors.graph.state import (
-    EndedJob,
+    RUN_TIMEOUT_KEY,
     GraphRun,
-    Lease,
     LiveBranch,
     LiveFork,
     LiveToken,
     Meeting,
     branch_key,
-    digest_of_end,
+    gathering_key,
     meeting_key,
+    rename_joins,
 )
 from headwater.processors.runs import appliers as runs
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
+    Artifact,
     BranchChanged,
+    BranchFailed,
+    BranchOutputSet,
     ContextChanged,
     FanInActivated,
     ForkEnded,
     ForkOpened,
+    GraphMigrated,
     GraphStarted,
     HistoryAppended,
-    JobActivated,
-    JobExtended,
-    LeaseExpired,
     LogEvent,
     PostsSent,
     RunEvent,
-    SubworkflowStarted,
-    TasksDispatched,
-    TaskUnderWay,
     TokenArrived,
-    TokenCompleted,
-    TokenFailed,
     TokensCancelled,
     TokensCreated,
     TokensTimedOut,
+    TransitionsJoined,
+    WaitRestarted,
 )
 
 _changed: Final = msgspec.structs.replace
 _IDLE: Final = LiveBranch()
-#: Ended jobs that a run remembers, to recognize a repeated request. Workers repeat a request
-#: without a response within seconds, and at most this many jobs of a run are open at once.
-_ENDED_JOBS_MAX: Final = 1_000
 
 
 def begin(before: GraphRun | None, record: HistoryAppended) -> GraphRun:
@@ -68,18 +80,20 @@ def begin(before: GraphRun | None, record: HistoryAppended) -> GraphRun:
 
 def _resume_from(run: GraphRun, before: GraphRun) -> None:
     """Continue from a failed run; what was in flight then starts again."""
-    later_ms = run.updated_at_ms - before.updated_at_ms
     run.document = before.document
     run.shared, run.results, run.latest = before.shared, before.results, before.latest
-    run.created, run.undispatched = before.created, min(before.tokens, default=before.created)
+    run.created = before.created
+    run.undispatched = run.undispatched_job = min(before.tokens, default=before.created)
+    held_events = [held.event for held in before.held.values() if held.event is not None]
+    run.mailbox = [*held_events, *before.mailbox]
+    _limit_time(run, before.timeout_ms)
     run.forks, run.branches = dict(before.forks), dict(before.branches)
+    run.gatherings = dict(before.gatherings)
     run.tokens = {number: _restarted(token) for number, token in before.tokens.items()}
+    # A WaitRestarted follows for those with a timeout.
     for key, meeting in before.meetings.items():
-        until_ms = None if meeting.until_ms is None else meeting.until_ms + later_ms
-        run.meetings[key] = _changed(meeting, until_ms=until_ms)
-        if until_ms is not None:
-            run.times[key] = until_ms
-    _skip_dispatched(run)
+        run.meetings[key] = _changed(meeting, until_ms=None)
+    skip_dispatched(run)
 
 
 def _restarted(token: LiveToken) -> LiveToken:
@@ -97,10 +111,22 @@ def _restarted(token: LiveToken) -> LiveToken:
     )
 
 
+def _limit_time(run: GraphRun, timeout_ms: int | None) -> None:
+    """Set the timeout of a run that begins now."""
+    run.timeout_ms = timeout_ms
+    if timeout_ms is not None:
+        run.times[RUN_TIMEOUT_KEY] = run.updated_at_ms + timeout_ms
+
+
 def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
     """Apply an event other than RunStarted."""
     if isinstance(event, PostsSent):
         runs.posts_sent(run, event)
+        return run
+    if isinstance(event, BranchOutputSet):
+        # Of a run that has failed; a retry continues with it.
+        _branch_output_set(run, event)
+        runs.applied(run, event, at_ms)
         return run
     runs.expect_open(run, event)
     _APPLIERS[type(event)](run, event)
@@ -108,78 +134,11 @@ def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
     return run
 
 
-def _token(run: GraphRun, number: int) -> LiveToken:
-    token = run.tokens.get(number)
-    if token is None:
-        raise InvariantViolation(
-            f"expected a token {number} that has not ended in run {run.run_number} of "
-            f"{run.workflow}/{run.instance_id}, found none"
-        )
-    return token
-
-
-# -- branches
-
-
-def _count_moving(run: GraphRun, token: LiveToken, by: int) -> None:
-    """Add to the moving tokens of a token's branch. A fork counts at the token where it began."""
-    key = token.branch_key
-    if key is None or token.fork is None:
-        return
-    branch = run.branches.get(key) or LiveBranch()
-    active = branch.active + by
-    run.branches[key] = _changed(branch, active=active)
-    if (branch.active == 0) is not (active == 0):
-        fork = run.forks[token.fork]
-        run.forks[token.fork] = _changed(fork, live=fork.live + (1 if active else -1))
-
-
-def _end(run: GraphRun, number: int) -> LiveToken:
-    """Remove a token that has ended."""
-    token = _token(run, number)
-    del run.tokens[number]
-    if token.in_flight:
-        _finish_attempt(run, token)
-    run.times.pop(str(number), None)
-    if token.status is TokenStatus.WAITING_FOR_SIBLINGS and token.fork is not None:
-        _leave_join(run, token, token.fork)
-    else:
-        _count_moving(run, token, -1)
-    _skip_dispatched(run)
-    return token
-
-
-def _finish_attempt(run: GraphRun, token: LiveToken) -> None:
-    """Decrement the counts of attempts in flight."""
-    run.in_flight -= 1
-    if token.job is not None:
-        run.jobs -= 1
-
-
-def _leave_join(run: GraphRun, token: LiveToken, name: str) -> None:
-    """Remove a token from the join where it waits; the last one removes the join."""
-    fork = run.forks[name]
-    key = meeting_key(name, token.node)
-    waiting = fork.waiting - 1
-    run.forks[name] = _changed(fork, waiting=waiting)
-    meeting = run.meetings.get(key)
-    if meeting is not None and meeting.tokens == 1:
+def _remove_meetings(run: GraphRun, name: str, fork: LiveFork) -> None:
+    for node in fork.meetings:
+        key = meeting_key(name, node)
         del run.meetings[key]
         run.times.pop(key, None)
-        remaining = tuple(node for node in fork.meetings if node != token.node)
-        run.forks[name] = _changed(fork, waiting=waiting, meetings=remaining)
-    elif meeting is not None:
-        run.meetings[key] = _changed(meeting, tokens=meeting.tokens - 1)
-
-
-def _skip_dispatched(run: GraphRun) -> None:
-    """Advance `undispatched` to the next token that may wait for its dispatch."""
-    tokens = run.tokens
-    while run.undispatched < run.created:
-        token = tokens.get(run.undispatched)
-        if token is not None and token.status is TokenStatus.PENDING and token.at_ms is None:
-            return
-        run.undispatched += 1
 
 
 # -- events
@@ -187,6 +146,7 @@ def _skip_dispatched(run: GraphRun) -> None:
 
 def _graph_started(run: GraphRun, event: GraphStarted) -> None:
     run.document = event.document
+    _limit_time(run, event.timeout_ms)
 
 
 def _fork_opened(run: GraphRun, event: ForkOpened) -> None:
@@ -197,19 +157,28 @@ def _fork_opened(run: GraphRun, event: ForkOpened) -> None:
             f"{event.origin} in {run.workflow}/{run.instance_id}"
         )
     run.forks[event.fork] = LiveFork(event.group, event.total, origin)
-    _count_moving(run, origin, 1)
+    count_moving(run, origin, 1)
+    if origin.fork is not None:
+        branch = run.branches[origin.branch_key]
+        run.branches[origin.branch_key] = _changed(branch, forks=(*branch.forks, event.fork))
 
 
 def _fork_ended(run: GraphRun, event: ForkEnded) -> None:
     fork = run.forks.pop(event.fork)
+    _remove_meetings(run, event.fork, fork)
     for number in range(fork.total):
         run.branches.pop(branch_key(event.fork, number), None)
-    _count_moving(run, fork.origin, -1)
+    count_moving(run, fork.origin, -1)
+    branch = run.branches[fork.origin.branch_key]
+    forks = without(branch.forks, event.fork)
+    run.branches[fork.origin.branch_key] = _changed(branch, forks=forks)
 
 
 def _tokens_created(run: GraphRun, event: TokensCreated) -> None:
     items = None if event.items is None else json.loads(event.items)
-    times_taken = {entry.ref: entry.times for entry in event.taken}
+    ancestors = _ancestors_within(run, event)
+    taken = _taken(event, ancestors)
+    inner, output = _left_branches(run, ancestors)
     for offset in range(event.count):
         branch = event.branch + offset
         path = f"{event.path}{branch}" if event.count > 1 else event.path
@@ -223,127 +192,74 @@ def _tokens_created(run: GraphRun, event: TokensCreated) -> None:
             event.group,
             branch,
             event.total,
-            times_taken,
+            taken,
+            external=event.external,
+            failure=event.failure,
+            failed=event.failed,
+            inner=inner,
+            output=output,
         )
-    if event.fork is not None:
-        _count_new_tokens(run, event, event.fork, items)
+    _count_new_tokens(run, event, items)
     run.created = event.first + event.count
-    _skip_dispatched(run)
+    skip_dispatched(run)
 
 
-def _count_new_tokens(
-    run: GraphRun, event: TokensCreated, name: str, items: list[Any] | None
-) -> None:
+def _ancestors_within(run: GraphRun, event: TokensCreated) -> list[LiveToken]:
+    """Return the parent of new tokens, and the origins of forks that they leave.
+
+    It is empty if the tokens have no parent, or begin a fork.
+    """
+    token = run.latest
+    if token is None or token.number != event.parent:
+        return []
+    ancestors = [token]
+    while token.fork != event.fork:
+        if token.fork is None:
+            return []
+        token = run.forks[token.fork].origin
+        ancestors.append(token)
+    return ancestors
+
+
+def _taken(event: TokensCreated, ancestors: Sequence[LiveToken]) -> Frames:
+    """Return how often new tokens took transitions since their fork began."""
+    if event.transition is None:
+        return ()
+    counts = Counter({entry.ref: entry.times for entry in event.taken} or {event.transition: 1})
+    for left in ancestors[:-1]:
+        counts.update(Taken(left.taken))
+    return frames_with(ancestors[-1].taken if ancestors else (), counts)
+
+
+def _left_branches(
+    run: GraphRun, ancestors: Sequence[LiveToken]
+) -> tuple[InnerPath, dict[str, Any] | None]:
+    """Return the branches that a token leaves for the join of an outer fork, and their output."""
+    pairs = pairwise(ancestors)
+    path = tuple((origin.number, left.branch) for left, origin in pairs)[::-1]
+    output = run.branches[ancestors[0].branch_key].output if path else None
+    return path, output
+
+
+def _count_new_tokens(run: GraphRun, event: TokensCreated, items: list[Any] | None) -> None:
     """Count new tokens in their branches. The fork is replaced once for all tokens."""
     started = 0
     for offset in range(event.count):
-        key = branch_key(name, event.branch + offset)
+        key = run.tokens[event.first + offset].branch_key
         before = run.branches.get(key) or _IDLE
         started += before.active == 0
+        # Only those of a fork are ever looked up by their branch.
+        tokens = before.tokens if event.fork is None else (*before.tokens, event.first + offset)
         if items is None:
-            after = _changed(before, active=before.active + 1)
+            after = _changed(before, active=before.active + 1, tokens=tokens)
         else:
-            after = LiveBranch(before.active + 1, item_name=event.item_name, item=items[offset])
+            after = LiveBranch(
+                before.active + 1, item_name=event.item_name, item=items[offset], tokens=tokens
+            )
         run.branches[key] = after
-    if started:
-        fork = run.forks[name]
-        run.forks[name] = _changed(fork, live=fork.live + started)
-
-
-def _tasks_dispatched(run: GraphRun, event: TasksDispatched) -> None:
-    runs.move(run, event)
-    for task in event.tasks:
-        token = _token(run, task.token)
-        text = token.input if task.input is None else task.input
-        run.tokens[task.token] = _changed(
-            token, status=TokenStatus.DISPATCHED, input=text, at_ms=None, job=task.job
-        )
-        run.times.pop(str(task.token), None)
-        run.jobs += task.job is not None
-    run.in_flight += len(event.tasks)
-    _skip_dispatched(run)
-
-
-def _task_under_way(run: GraphRun, event: TaskUnderWay) -> None:
-    token = _token(run, event.token)
-    run.tokens[event.token] = _changed(token, status=TokenStatus.EXECUTING)
-
-
-def _job_activated(run: GraphRun, event: JobActivated) -> None:
-    token = _token(run, event.token)
-    lease = Lease(event.worker, event.until_ms, event.ends_at_ms)
-    run.tokens[event.token] = _changed(token, status=TokenStatus.EXECUTING, lease=lease)
-    run.times[str(event.token)] = event.until_ms
-
-
-def _job_extended(run: GraphRun, event: JobExtended) -> None:
-    token = _token(run, event.token)
-    if token.lease is None:
-        raise InvariantViolation(f"expected token {event.token} to have a lease, found none")
-    lease = _changed(token.lease, until_ms=event.until_ms)
-    run.tokens[event.token] = _changed(token, lease=lease)
-    run.times[str(event.token)] = event.until_ms
-
-
-def _lease_expired(run: GraphRun, event: LeaseExpired) -> None:
-    token = _token(run, event.token)
-    run.times.pop(str(event.token), None)
-    run.tokens[event.token] = _changed(
-        token,
-        status=TokenStatus.DISPATCHED,
-        attempts=event.attempt,
-        lease=None,
-        lost=token.lost + 1,
-    )
-
-
-def _job_ended(run: GraphRun, number: int, attempt: int, *parts: str) -> None:
-    """Remember how a worker ended a job."""
-    ended = {token: job for token, job in run.ended_jobs.items() if token != number}
-    ended[number] = EndedJob(attempt, digest_of_end(*parts))
-    if len(ended) > _ENDED_JOBS_MAX:
-        del ended[next(iter(ended))]
-    run.ended_jobs = ended
-
-
-def _token_completed(run: GraphRun, event: TokenCompleted) -> None:
-    runs.move(run, event)
-    run.latest = _end(run, event.token)
-    if run.latest.lease is not None:
-        _job_ended(run, event.token, event.attempt, event.result)
-
-
-def _token_failed(run: GraphRun, event: TokenFailed) -> None:
-    token = _token(run, event.token)
-    if token.lease is not None and not event.timed_out:
-        failure = event.failure
-        parts = (failure.name, failure.message) if event.result is None else (event.result,)
-        _job_ended(run, event.token, event.attempt, *parts)
-    if event.retry_at_ms is None:
-        # The run ends with it; a retry of the run starts it again.
-        return
-    _finish_attempt(run, token)
-    run.times[str(event.token)] = event.retry_at_ms
-    run.tokens[event.token] = _changed(
-        token,
-        status=TokenStatus.PENDING,
-        attempts=event.attempt,
-        at_ms=event.retry_at_ms,
-        lease=None,
-    )
-
-
-def _subworkflow_started(run: GraphRun, event: SubworkflowStarted) -> None:
-    token = _token(run, event.token)
-    run.tokens[event.token] = _changed(
-        token,
-        status=TokenStatus.WAITING_FOR_SUBWORKFLOW,
-        child=event.child,
-        at_ms=event.until_ms,
-    )
-    if event.until_ms is not None:
-        run.times[str(event.token)] = event.until_ms
-    _skip_dispatched(run)
+    if started and event.fork is not None:
+        fork = run.forks[event.fork]
+        run.forks[event.fork] = _changed(fork, live=fork.live + started)
 
 
 def _context_changed(run: GraphRun, event: ContextChanged) -> None:
@@ -366,12 +282,15 @@ def _branch_changed(run: GraphRun, event: BranchChanged) -> None:
 
 
 def _token_arrived(run: GraphRun, event: TokenArrived) -> None:
-    token = _token(run, event.token)
+    token = live_token(run, event.token)
+    if event.times is not None:
+        _hold(run, token, event.times)
+        return
     name, at = token.fork, token.branch_key
-    if name is None or at is None:
+    if name is None:
         raise InvariantViolation(f"expected token {event.token} to be in a fork, found none")
     run.tokens[event.token] = _changed(token, status=TokenStatus.WAITING_FOR_SIBLINGS)
-    _count_moving(run, token, -1)
+    count_moving(run, token, -1)
     key, fork, branch = meeting_key(name, token.node), run.forks[name], run.branches[at]
     meeting = run.meetings.get(key)
     if meeting is None:
@@ -381,38 +300,57 @@ def _token_arrived(run: GraphRun, event: TokenArrived) -> None:
             run.times[key] = event.until_ms
     is_repeat = token.node in branch.arrived
     run.meetings[key] = _changed(
-        meeting, tokens=meeting.tokens + 1, branches=meeting.branches + (not is_repeat)
+        meeting,
+        tokens=meeting.tokens + 1,
+        branches=meeting.branches + (not is_repeat),
+        settled=meeting.settled + (not is_repeat and branch.active == 0),
     )
     run.forks[name] = _changed(fork, waiting=fork.waiting + 1)
     if not is_repeat:
         run.branches[at] = _changed(branch, arrived=(*branch.arrived, token.node))
-    _skip_dispatched(run)
+    skip_dispatched(run)
+
+
+def _hold(run: GraphRun, token: LiveToken, times: int) -> None:
+    """Let a token wait at a node for tokens by its other transitions."""
+    status, number = TokenStatus.WAITING_FOR_SIBLINGS, token.number
+    run.tokens[number] = _changed(token, status=status, times=times)
+    key = gathering_key(token, times)
+    run.gatherings[key] = (*run.gatherings.get(key, ()), number)
+    branch = run.branches[token.branch_key]
+    run.branches[token.branch_key] = _changed(branch, held=branch.held + 1)
+    skip_dispatched(run)
+
+
+def _transitions_joined(run: GraphRun, event: TransitionsJoined) -> None:
+    for number in event.tokens:
+        run.latest = end_token(run, number)
 
 
 def _fan_in_activated(run: GraphRun, event: FanInActivated) -> None:
     runs.move(run, event)
     if event.merges:
         _merge(run, event)
-    # These are all the tokens that wait there, so the join is removed.
-    for number in event.tokens:
-        _token(run, number)
+    for number in (*event.tokens, *event.elsewhere):
+        leave_branch(run, live_token(run, number))
         del run.tokens[number]
-    key, fork = meeting_key(event.fork, event.node), run.forks[event.fork]
-    run.meetings.pop(key, None)
-    run.times.pop(key, None)
-    run.forks[event.fork] = _changed(
-        fork,
-        waiting=fork.waiting - len(event.tokens),
-        meetings=tuple(node for node in fork.meetings if node != event.node),
-        met=(*fork.met, event.node),
-    )
+    # These are all the tokens that wait at joins of the fork, which is over.
+    fork = run.forks[event.fork]
+    _remove_meetings(run, event.fork, fork)
+    run.forks[event.fork] = _changed(fork, waiting=0, meetings=())
+    run.latest = fork.origin
+
+
+def output_at_join(run: GraphRun, token: LiveToken) -> dict[str, Any]:
+    """Return the output with which a token arrives at a join."""
+    return run.branches[token.branch_key].output if token.output is None else token.output
 
 
 def _merge(run: GraphRun, event: FanInActivated) -> None:
     """Merge the outputs of branches. Output of an enclosing branch stays in that branch."""
-    tokens = (_token(run, number) for number in event.tokens)
+    tokens = (live_token(run, number) for number in event.tokens)
     arrived = (
-        Arrived(token.transition or "", token.branch, run.branches[token.branch_key or ""].output)
+        Arrived(token.transition or "", token.branch, output_at_join(run, token), token.inner)
         for token in tokens
     )
     merges = {
@@ -422,7 +360,8 @@ def _merge(run: GraphRun, event: FanInActivated) -> None:
     merged = merge_arrivals(merges, arrived)
     if isinstance(merged, EvaluationProblem):
         raise InvariantViolation(f"expected outputs that can be merged: {merged.message}")
-    outer = run.forks[event.fork].origin.branch_key
+    origin = run.forks[event.fork].origin
+    outer = None if origin.fork is None else origin.branch_key
     for change in merged:
         section, within = section_of(change.path)
         if section == "output" and outer is not None:
@@ -433,10 +372,45 @@ def _merge(run: GraphRun, event: FanInActivated) -> None:
             _set(run, change.path, change.value)
 
 
+def _branch_output_set(run: GraphRun, event: BranchOutputSet) -> None:
+    key = branch_key(event.fork, event.branch)
+    run.branches[key] = branch = _changed(run.branches[key], output=json.loads(event.output))
+    # It also replaces what arrived for the branch from nested forks.
+    for number in branch.tokens:
+        run.tokens[number] = _changed(run.tokens[number], inner=(), output=None)
+
+
+def _wait_restarted(run: GraphRun, event: WaitRestarted) -> None:
+    key = meeting_key(event.fork, event.node)
+    run.meetings[key] = _changed(run.meetings[key], until_ms=event.until_ms)
+    run.times[key] = event.until_ms
+
+
+def _branch_failed(run: GraphRun, event: BranchFailed) -> None:
+    key, fork = branch_key(event.fork, event.branch), run.forks[event.fork]
+    run.branches[key] = _changed(run.branches[key], failed=True)
+    run.forks[event.fork] = _changed(
+        fork, failed=fork.failed + 1, failure=fork.failure or event.failure
+    )
+
+
 def _tokens_cancelled(run: GraphRun, event: TokensCancelled) -> None:
     if not event.kept:
         for number in event.tokens:
-            _end(run, number)
+            end_token(run, number)
+
+
+def _graph_migrated(run: GraphRun, event: GraphMigrated) -> None:
+    """Continue on another definition, where tokens and joins may be at nodes of other names."""
+    run.document = event.document
+    run.definition = Artifact(run.workflow, "", event.digest)
+    for moved in event.nodes:
+        for number in moved.tokens:
+            token = live_token(run, number)
+            run.tokens[number] = _changed(token, node=moved.to, external=moved.external)
+    run.undispatched = run.undispatched_job = min(run.tokens, default=run.created)
+    skip_dispatched(run)
+    rename_joins(run, {moved.node: moved.to for moved in event.nodes})
 
 
 def _nothing(run: GraphRun, event: RunEvent) -> None:
@@ -445,22 +419,19 @@ def _nothing(run: GraphRun, event: RunEvent) -> None:
 
 _APPLIERS: Final[dict[type, Callable[[GraphRun, Any], None]]] = {
     **runs.APPLIERS,
+    **NODE_APPLIERS,
     GraphStarted: _graph_started,
     ForkOpened: _fork_opened,
     TokensCreated: _tokens_created,
-    TasksDispatched: _tasks_dispatched,
-    TaskUnderWay: _task_under_way,
-    JobActivated: _job_activated,
-    JobExtended: _job_extended,
-    LeaseExpired: _lease_expired,
-    TokenCompleted: _token_completed,
-    TokenFailed: _token_failed,
     ContextChanged: _context_changed,
     BranchChanged: _branch_changed,
     TokenArrived: _token_arrived,
+    TransitionsJoined: _transitions_joined,
     FanInActivated: _fan_in_activated,
+    BranchFailed: _branch_failed,
+    WaitRestarted: _wait_restarted,
     TokensCancelled: _tokens_cancelled,
     TokensTimedOut: _nothing,
     ForkEnded: _fork_ended,
-    SubworkflowStarted: _subworkflow_started,
+    GraphMigrated: _graph_migrated,
 }

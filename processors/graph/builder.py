@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from headwater.processors.graph.definition import Problem
 from headwater.processors.graph.diagrams import to_mermaid, to_svg
 from headwater.processors.graph.graph import Graph, graph_of
 
@@ -29,6 +30,8 @@ class GraphWorkflow:
         context_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         output_mapping: Mapping[str, str] | None = None,
+        timeout_ms: int | None = None,
+        on_dead_end: str | None = None,
     ) -> None:
         parts = {
             "name": name,
@@ -39,6 +42,8 @@ class GraphWorkflow:
             "context_schema": context_schema,
             "output_schema": output_schema,
             "output_mapping": output_mapping,
+            "timeout_ms": timeout_ms,
+            "on_dead_end": on_dead_end,
         }
         self.name = name
         self._document = _camel({key: value for key, value in parts.items() if value is not None})
@@ -54,6 +59,14 @@ class GraphWorkflow:
             DefinitionInvalid: Contains all problems.
         """
         return graph_of(self._document)
+
+    def warnings(self) -> tuple[Problem, ...]:
+        """Return the parts that will not do what their author expects.
+
+        Raises:
+            DefinitionInvalid: Contains all problems.
+        """
+        return self.graph().warnings
 
     def to_mermaid(self) -> str:
         """Return the graph as a Mermaid flowchart.

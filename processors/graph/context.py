@@ -6,28 +6,24 @@ input, state, output    of the run, shared by all tokens
 _branch                 index, total and output of the branch; empty outside of all forks
 an item variable        the item of the branch; the innermost fork with this name wins
 result                  the result of the task, only in its output mapping
+error                   name and message of an error: in error transitions, and in the mappings of
+                        the nodes that they lead to; empty where another transition led
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from headwater.processors.cel_programs import Names, ResultKind
 from headwater.processors.evaluations import EvaluationProblem, Evaluations
-from headwater.processors.expressions import (
-    NO_VALUES,
-    WORDS,
-    Expression,
-    ExpressionValues,
-    Names,
-    ResultKind,
-)
-from headwater.schemas.history import NESTING_MAX
+from headwater.processors.expressions import NO_VALUES, WORDS, Expression, ExpressionValues
+from headwater.schemas.history import NESTING_MAX, Failure
 
-#: Maximum parts of a path. It is half the levels that a value may have, so the value that is set
-#: may have the other half; authors use fewer than ten.
-SEGMENTS_MAX: Final = 64
+#: Maximum parts of a path. It is a quarter of the levels that a value may have, so a value that is
+#: set may have the others; authors use fewer than ten.
+SEGMENTS_MAX: Final = 32
 #: Maximum characters of a path: events and error messages repeat it.
 PATH_MAX: Final = 2_048
 #: Sections of the shared context.
@@ -36,24 +32,44 @@ _NAMES: Final = re.compile(r"[^.]++(?:\.[^.]++)*+")
 
 
 def path_problem(path: str, *, shared: bool) -> str | None:
-    """Return what is wrong with a path that a definition sets, if anything.
+    """Return what is wrong with a path that a definition sets, if anything but its limits.
 
     Args:
         path: The target of a mapping or of a merge.
         shared: Whether it begins with a section of the shared context.
     """
-    shown = repr(path if len(path) <= 120 else f"{path[:120]}…")
+    section, _, within = path.partition(".")
+    if shared and (section not in _SECTIONS or not _NAMES.fullmatch(within)):
+        return f"expected a target state.… or output.…, found {_shown(path)}"
+    if not _NAMES.fullmatch(path):
+        return f"expected a target of names with a dot between them, found {_shown(path)}"
+    return None if is_text(path) else f"expected text that UTF-8 can hold, found {_shown(path)}"
+
+
+def limit_problem(path: str) -> str | None:
+    """Return which limit a path exceeds, or that it names an item of a list; None if neither."""
+    shown = _shown(path)
     if len(path) > PATH_MAX:
         return f"expected a target of at most {PATH_MAX} characters, found {len(path)} in {shown}"
     if path.count(".") >= SEGMENTS_MAX:
         parts = path.count(".") + 1
         return f"expected a target of at most {SEGMENTS_MAX} parts, found {parts} in {shown}"
-    section, _, within = path.partition(".")
-    if shared and (section not in _SECTIONS or not _NAMES.fullmatch(within)):
-        return f"expected a target state.… or output.…, found {shown}"
-    if not _NAMES.fullmatch(path):
-        return f"expected a target of names with a dot between them, found {shown}"
-    return None if is_text(path) else f"expected text that UTF-8 can hold, found {shown}"
+    if "[" in path or "]" in path:
+        return f"expected a target of names, found {shown}: an item of a list cannot be set"
+    return None
+
+
+def overlapping(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield every path within another one, and that one: setting both depends on the order."""
+    known = dict.fromkeys(paths)
+    for path in known:
+        parts = path.split(".")[:SEGMENTS_MAX]
+        outer = (".".join(parts[:size]) for size in range(1, len(parts)))
+        yield from ((path, shorter) for shorter in outer if shorter in known)
+
+
+def _shown(path: str) -> str:
+    return repr(path if len(path) <= 120 else f"{path[:120]}…")
 
 
 def is_text(text: str) -> bool:
@@ -132,8 +148,9 @@ def section_of(path: str) -> tuple[str, str]:
 SHARED: Final = Names("input", "state", "output")
 BRANCH: Final = "_branch"
 RESULT: Final = "result"
+ERROR: Final = "error"
 #: Names that an item variable must not have.
-RESERVED: Final = WORDS | {"input", "state", "output", BRANCH, RESULT}
+RESERVED: Final = WORDS | {"input", "state", "output", BRANCH, RESULT, ERROR}
 
 
 class Context:
@@ -143,7 +160,7 @@ class Context:
     values that were converted for expressions.
     """
 
-    __slots__ = ("_facts", "_input_facts", "input", "output", "state")
+    __slots__ = ("_facts", "_input", "_input_facts", "input", "output", "state")
 
     def __init__(
         self,
@@ -156,7 +173,9 @@ class Context:
         self.state = state
         self.output = output
         self._facts: ExpressionValues | None = None
-        self._input_facts = ExpressionValues({"input": input}, SHARED)
+        # So that every field of them is missing, as it is in params without the field.
+        self._input = {} if input is None else input
+        self._input_facts = ExpressionValues({"input": self._input}, SHARED)
 
     def with_changes(
         self, *, state: Mapping[str, Any] | None = None, output: Mapping[str, Any] | None = None
@@ -175,7 +194,7 @@ class Context:
         if expression.roots.isdisjoint(("state", "output")):
             return self._input_facts
         if self._facts is None:
-            values = {"input": self.input, "state": self.state, "output": self.output}
+            values = {"input": self._input, "state": self.state, "output": self.output}
             self._facts = ExpressionValues(values, SHARED)
         return self._facts
 
@@ -199,12 +218,14 @@ class Scope:
         branch: Branch | None = None,
         items: Mapping[str, Any] = NO_VALUES,
         evaluations: Evaluations | None = None,
+        error: Failure | None = None,
     ) -> None:
         self.context = context
         self.evaluations = evaluations
         self.local: dict[str, Any] = {
             **items,
             BRANCH: msgspec.structs.asdict(branch) if branch else {},
+            ERROR: {"name": error.name, "message": error.message} if error else {},
         }
 
     def with_result(self, result: Any) -> "Scope":  # noqa: ANN401

@@ -8,6 +8,7 @@ Branches are merged in the order of their indexes, whatever the order of arrival
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -28,6 +29,7 @@ from headwater.processors.graph.planning import (
     ApplyBranchOutput,
     CompleteWorkflow,
     Decision,
+    InnerPath,
     Planned,
     SetContext,
     Token,
@@ -89,8 +91,10 @@ class Arrived(NamedTuple):
 
     transition: str
     branch: int
-    #: Output of its whole branch.
+    #: Output of its whole branch; of a token that left a nested fork, that of its branch there.
     output: Mapping[str, Any]
+    #: Of a token that left nested forks: its branches there.
+    inner: InnerPath = ()
 
 
 def merge_arrivals(
@@ -99,7 +103,8 @@ def merge_arrivals(
     """Merge the outputs of the branches at a join.
 
     `merges` are by the transition that a token took. Merges into the same target are one merge, in
-    which a branch counts once, whichever of its tokens arrived first.
+    which a branch counts once, whichever of its tokens arrived first. The output of a branch of
+    which tokens left a nested fork is the list of the outputs there, in the order of the branches.
 
     Returns:
         The changes, or a problem as in `merge_branches`.
@@ -109,14 +114,48 @@ def merge_arrivals(
         merge = merges.get(arrival.transition)
         if merge is not None:
             _, values = by_target.setdefault(merge.target, (merge, {}))
-            values.setdefault(arrival.branch, source_value(merge.source, arrival.output))
+            if not arrival.inner:
+                values.setdefault(arrival.branch, source_value(merge.source, arrival.output))
+                continue
+            nested = values.get(arrival.branch)
+            if not isinstance(nested, _InnerOutputs):
+                nested = values[arrival.branch] = _InnerOutputs(merge.source)
+            nested.outputs[arrival.inner] = arrival.output
     sets: list[SetContext] = []
     for merge, values in by_target.values():
-        merged = merge_values(merge, values)
+        plain = {
+            branch: value.value() if isinstance(value, _InnerOutputs) else value
+            for branch, value in values.items()
+        }
+        merged = merge_values(merge, plain)
         if isinstance(merged, EvaluationProblem):
             return merged
         sets.append(merged)
     return sets
+
+
+class _InnerOutputs:
+    """Outputs of branches of nested forks, which are the output of an outer branch."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.outputs: dict[InnerPath, Any] = {}
+
+    def value(self) -> Any:  # noqa: ANN401, any JSON value
+        """Return the merged value: a list of the outputs has no fields."""
+        if self.source != f"{BRANCH}.output":
+            return _MISSING
+        return _nested(sorted(self.outputs.items()), 0)
+
+
+def _nested(outputs: Sequence[tuple[InnerPath, Any]], level: int) -> list[Any]:
+    """Return the outputs of sorted paths that are equal up to a level, as a list of lists."""
+    listed: list[Any] = []
+    for _, group in groupby(outputs, lambda entry: entry[0][: level + 1]):
+        inner = list(group)
+        path, output = inner[0]
+        listed.append(output if len(path) == level + 1 else _nested(inner, level + 1))
+    return listed
 
 
 def source_value(source: str, output: Any) -> Any:  # noqa: ANN401

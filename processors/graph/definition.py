@@ -13,6 +13,8 @@ from typing import Any, Final, TypeVar, get_args, get_origin
 import msgspec
 from typing_extensions import override
 
+from headwater.processors.runs.limits import WAIT_DEFAULT_MS
+
 
 def mistakes(data: object, kind: Any, path: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401 (a type)
     """Yield the path and message of every type error in `data`; nothing if it is of this kind.
@@ -65,8 +67,13 @@ INVALID_NODE_REF: Final = "INVALID_NODE_REF"
 INVALID_SIBLING_GROUP: Final = "INVALID_SIBLING_GROUP"
 INVALID_STRATEGY: Final = "INVALID_STRATEGY"
 INVALID_EXPRESSION: Final = "INVALID_EXPRESSION"
+INVALID_TARGET: Final = "INVALID_TARGET"
 MISSING_OWNER: Final = "MISSING_OWNER"
 MULTIPLE_OWNERS: Final = "MULTIPLE_OWNERS"
+
+#: Ends of a node that transitions follow.
+ON_SUCCESS: Final = "success"
+ON_ERROR: Final = "error"
 
 
 class _Part(
@@ -91,17 +98,44 @@ class NodeRetries(_Part, frozen=True, kw_only=True):
     backoff: str = "exponential"
 
 
+class Wait(_Part, frozen=True, kw_only=True):
+    """A wait for a time: for so long, or until what an expression returns."""
+
+    duration_ms: int | None = None
+    until: str | None = None
+
+
+class AwaitedEvent(_Part, frozen=True, kw_only=True):
+    """A wait for the next event of a type."""
+
+    type: str
+    timeout_ms: int = WAIT_DEFAULT_MS
+
+
 class Node(_Part, frozen=True, kw_only=True):
-    """A step of a graph: a task or a subworkflow."""
+    """A step of a graph: a task, a subworkflow, a wait or an event."""
 
     ref: str
     task: str | None = None
     subworkflow: str | None = None
+    wait: Wait | None = None
+    event: AwaitedEvent | None = None
     external: bool = False
     input_mapping: dict[str, str] = {}
     output_mapping: dict[str, str] = {}
     retries: NodeRetries | None = None
     timeout_ms: int | None = None
+    join: str = "each"
+
+    @property
+    def owner(self) -> str:
+        """What the node runs or waits for, as a short text."""
+        if self.event is not None:
+            return f"event {self.event.type}"
+        if self.wait is not None:
+            until = self.wait.until
+            return f"wait {self.wait.duration_ms} ms" if until is None else f"wait until {until}"
+        return self.task or self.subworkflow or ""
 
 
 class Foreach(_Part, frozen=True, kw_only=True):
@@ -127,6 +161,7 @@ class Synchronization(_Part, frozen=True, kw_only=True):
     sibling_group: str
     timeout_ms: int | None = None
     on_timeout: str = "fail"
+    on_branch_failure: str = "fail"
     merge: Merge | None = None
 
 
@@ -143,6 +178,8 @@ class Transition(_Part, frozen=True, kw_only=True):
     from_node_ref: str
     to_node_ref: str
     priority: int = 0
+    #: The end of the node that it follows: success or error.
+    on: str = ON_SUCCESS
     condition: str | None = None
     spawn_count: int | None = None
     sibling_group: str | None = None
@@ -161,7 +198,12 @@ class Transition(_Part, frozen=True, kw_only=True):
 
 
 class Definition(_Part, frozen=True, kw_only=True):
-    """A graph."""
+    """A graph.
+
+    Attributes:
+        timeout_ms: How long a run may take.
+        on_dead_end: What happens where no transition matches: complete or fail.
+    """
 
     name: str
     initial_node_ref: str
@@ -171,6 +213,8 @@ class Definition(_Part, frozen=True, kw_only=True):
     context_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     output_mapping: dict[str, str] = {}
+    timeout_ms: int | None = None
+    on_dead_end: str = "complete"
 
 
 class Problem(msgspec.Struct, frozen=True):

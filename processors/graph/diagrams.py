@@ -4,17 +4,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Final, NamedTuple, TypeAlias
 
-from headwater.processors.graph.definition import Definition, Node, Transition
+from headwater.processors.graph.definition import ON_ERROR, Definition, Node, Transition
+from headwater.processors.graph.validation import JOIN_ALL
 
 #: Number of tokens by node and status, for drawing a run.
 TokensAt: TypeAlias = Mapping[str, Mapping[str, int]]
 
 NO_TOKENS: Final[TokensAt] = {}
+#: Label of a node that waits for one token by each of its transitions.
+_JOINS_ALL: Final = "joins all"
 _DRAWN: Final = {
     "failed": {"failed", "timed_out"},
     "live": {
         *("pending", "dispatched", "executing"),
         *("waiting_for_siblings", "waiting_for_subworkflow"),
+        *("waiting_for_time", "waiting_for_event"),
     },
     "done": {"completed"},
 }
@@ -68,7 +72,7 @@ def _topological(starts: Sequence[str], onward: Mapping[str, Sequence[str]]) -> 
 
 def label(transition: Transition) -> str:
     """Return a short description of a transition; empty if it is always taken."""
-    parts = []
+    parts = ["on error"] if transition.on == ON_ERROR else []
     if transition.condition is not None:
         parts.append(transition.condition)
     if transition.foreach is not None:
@@ -123,7 +127,8 @@ def to_mermaid(definition: Definition, tokens: TokensAt = NO_TOKENS) -> str:
     lines += [f"    {names[node.ref]}{_shape(node, tokens)}" for node in definition.nodes]
     for transition in definition.transitions:
         text = label(transition)
-        arrow = f'-->|"{_text(text)}"|' if text else "-->"
+        arrow = "-.->" if transition.on == ON_ERROR else "-->"
+        arrow += f'|"{_text(text)}"|' if text else ""
         lines.append(
             f"    {names[transition.from_node_ref]} {arrow} {names[transition.to_node_ref]}"
         )
@@ -136,14 +141,17 @@ def to_mermaid(definition: Definition, tokens: TokensAt = NO_TOKENS) -> str:
 
 def _shape(node: Node, tokens: TokensAt) -> str:
     lines = [node.ref]
-    owner = node.task or node.subworkflow
-    if owner != node.ref:
-        lines.append(owner or "")
+    if node.owner != node.ref:
+        lines.append(node.owner)
+    if node.join == JOIN_ALL:
+        lines.append(_JOINS_ALL)
     token_counts = counts(tokens, node.ref)
     if token_counts:
         lines.append(token_counts)
     text = "<br/>".join(_text(line) for line in lines)
-    return f'[["{text}"]]' if node.subworkflow else f'["{text}"]'
+    if node.subworkflow:
+        return f'[["{text}"]]'
+    return f'(["{text}"])' if node.wait or node.event else f'["{text}"]'
 
 
 def _text(text: str) -> str:
@@ -175,7 +183,9 @@ _STYLE: Final = (
     ".failed rect{fill:#ffebe9;stroke:#cf222e;stroke-width:2}"
     ".done rect{fill:#dafbe1;stroke:#1a7f37}"
     ".subworkflow rect{stroke-dasharray:5 3}"
+    ".waits rect{rx:23px}"
     "path{fill:none;stroke:#57606a}"
+    "path.error{stroke:#cf222e;stroke-dasharray:5 3}"
     ".tokens{fill:#0969da;font-size:10px}"
 )
 _ARROW: Final = (
@@ -236,7 +246,8 @@ def _draw_transition(transition: Transition, points: dict[str, _Point]) -> Itera
         )
         label_point = _Point(right, (out + back) // 2)
     title = f"<title>{escape(transition.ref)}</title>"
-    yield f'<path d="{line}" marker-end="url(#arrow)">{title}</path>'
+    error = ' class="error"' if transition.on == ON_ERROR else ""
+    yield f'<path{error} d="{line}" marker-end="url(#arrow)">{title}</path>'
     if text:
         position = f'x="{label_point.x}" y="{label_point.y}"'
         title = f"<title>{escape(text)}</title>"
@@ -246,8 +257,9 @@ def _draw_transition(transition: Transition, points: dict[str, _Point]) -> Itera
 def _node(node: Node, point: _Point, tokens: TokensAt) -> str:
     token_counts = counts(tokens, node.ref)
     classes = ["subworkflow"] if node.subworkflow else []
+    classes += ["waits"] if node.wait or node.event else []
     classes += [drawn for drawn in [drawn_state(tokens, node.ref)] if drawn]
-    owner = node.task or node.subworkflow or ""
+    owner = f"{node.owner}, {_JOINS_ALL}" if node.join == JOIN_ALL else node.owner
     parts = [
         f'<g class="{" ".join(classes)}">',
         f'<rect x="{point.x - _WIDTH // 2}" y="{point.y}" width="{_WIDTH}" height="{_HEIGHT}" '

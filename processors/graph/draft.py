@@ -3,16 +3,25 @@
 import copy
 import json
 from collections.abc import Iterable, Iterator, MutableMapping
-from typing import Any, Final, NoReturn, TypeVar
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from typing_extensions import override
 
 from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.graph.appliers import apply
-from headwater.processors.graph.context import Branch, Context, Scope
+from headwater.processors.graph.context import BRANCH, Branch, Context, Scope
 from headwater.processors.graph.graph import Graph
-from headwater.processors.graph.planning import Decision, Fork, Planned, Token
-from headwater.processors.graph.state import GraphRun, LiveBranch, LiveToken, branch_key
+from headwater.processors.graph.outcomes import decide_cancel, decide_run_failure
+from headwater.processors.graph.planning import Decision, FailWorkflow, Fork, Planned, Token
+from headwater.processors.graph.state import (
+    GraphRun,
+    LiveBranch,
+    LiveToken,
+    branch_key,
+    taken_of,
+)
 from headwater.processors.runs.outbox import ended_by, posts_to_end
 from headwater.schemas.history import (
     Failure,
@@ -28,6 +37,7 @@ from headwater.schemas.history import (
 K = TypeVar("K")
 V = TypeVar("V")
 _DELETED: Final[Any] = object()
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -72,6 +82,28 @@ class Overlay(MutableMapping[K, V]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def __bool__(self) -> bool:
+        return next(iter(self), self) is not self
+
+
+class Mark(NamedTuple):
+    """A position in a draft: events and planner results so far."""
+
+    events: int
+    plans: int
+
+
+class FailedJoin(NamedTuple):
+    """A token at a join, and why outputs could not be merged.
+
+    Attributes:
+        events: Number of the draft's events with its creation.
+    """
+
+    token: int
+    failure: Failure
+    events: int
+
 
 class Draft:
     """A decision about a graph run, with the events so far applied.
@@ -92,17 +124,52 @@ class Draft:
         self.events: list[RunEvent] = []
         #: Results of planners, with the number of events that were emitted before.
         self.plans: list[tuple[int, Planned]] = []
+        #: Characters of inputs and results that it has dispatched, and nodes that it has ended
+        #: while it dispatched: see `dispatching`.
+        self.dispatched_size = self.ended_nodes = 0
+        #: Tokens at joins where outputs could not be merged, whose errors are followed.
+        self.failed_joins: list[FailedJoin] = []
         self._of = run
-        self.reset()
+        self._begin()
 
-    def reset(self) -> None:
-        """Discard the events and start again from the run. Planner results are kept."""
-        run = self._of
+    def mark(self) -> Mark:
+        """Return the position to which `take_back` returns."""
+        return Mark(len(self.events), len(self.plans))
+
+    def take_back(self, mark: Mark) -> None:
+        """Discard the events after a mark, and the decisions; how they were reached is kept."""
+        kept = self.events[: mark.events]
         self.events.clear()
-        self.plans[:] = [(0, planned) for _, planned in self.plans]
+        self.failed_joins = [join for join in self.failed_joins if join.events <= mark.events]
+        self.drop_decisions(mark.plans)
+        self.plans[:] = [(min(before, mark.events), planned) for before, planned in self.plans]
+        self._begin()
+        self.emit(*kept)
+
+    def drop_decisions(self, first: int, kind: type[Decision] | None = None) -> None:
+        """Drop decisions that are not carried out; how they were reached is kept.
+
+        Args:
+            first: The first planner result whose decisions are dropped.
+            kind: Only decisions of this kind.
+        """
+        for index, (before, planned) in enumerate(self.plans[first:], first):
+            kept = tuple(
+                decision
+                for decision in planned.decisions
+                if kind is not None and not isinstance(decision, kind)
+            )
+            self.plans[index] = (before, Planned(kept, planned.events))
+
+    def _begin(self) -> None:
+        """Start from the run, without events."""
+        run = self._of
         self._context = context_of(run)
         draft: Any = copy.copy(run)
-        for name in ("tokens", "forks", "branches", "meetings", "times"):
+        for name in (
+            *("tokens", "forks", "branches", "meetings", "gatherings"),
+            *("times", "waits", "held"),
+        ):
             setattr(draft, name, Overlay(getattr(run, name)))
         # Appliers change these in place.
         draft.mailbox, draft.unsent = list(run.mailbox), list(run.unsent)
@@ -115,16 +182,41 @@ class Draft:
             apply(self.run, event, self.now_ms)
             self.events.append(event)
 
+    @contextmanager
+    def at(self, at_ms: int | None) -> Iterator[None]:
+        """Decide as of an earlier time, when something happened that is handled only now."""
+        now_ms = self.now_ms
+        self.now_ms = now_ms if at_ms is None else min(at_ms, now_ms)
+        try:
+            yield
+        finally:
+            self.now_ms = now_ms
+
+    @property
+    def now(self) -> datetime:
+        """Time of the decision."""
+        return _EPOCH + timedelta(milliseconds=self.now_ms)
+
     def execute(self, planned: Planned) -> tuple[Decision, ...]:
-        """Record a planner's result for inspection. Return its decisions."""
-        self.plans.append((len(self.events), planned))
-        return planned.decisions
+        """Record a planner's result for inspection. Return its decisions, to carry them out.
+
+        A failure of the run is recorded when the run fails: an error transition may handle it.
+        """
+        decisions, recorded = planned.decisions, planned
+        if decisions and isinstance(decisions[-1], FailWorkflow):
+            recorded = Planned(decisions[:-1], planned.events)
+        self.plans.append((len(self.events), recorded))
+        return decisions
 
     # -- scopes of expressions
 
-    def scope(self, token: LiveToken) -> Scope:
-        """Return the scope for a token's expressions."""
-        return Scope(self.context(), self._branch(token), self._items(token), self.evaluations)
+    def scope(self, token: LiveToken, error: Failure | None = None) -> Scope:
+        """Return the scope for a token's expressions: with this error, or that which led to it."""
+        branch, items = self._branch(token), self._items(token)
+        scope = Scope(self.context(), branch, items, self.evaluations, error or token.failure)
+        if token.failed is not None:
+            scope.local[BRANCH] = {**scope.local[BRANCH], "failed": token.failed}
+        return scope
 
     def context(self) -> Context:
         """Return the shared context."""
@@ -135,13 +227,13 @@ class Draft:
         return self._context
 
     def _branch(self, token: LiveToken) -> Branch | None:
-        if token.branch_key is None:
+        if token.fork is None:
             return None
         return Branch(token.branch, token.total, self.branch_of(token).output)
 
     def branch_of(self, token: LiveToken) -> LiveBranch:
         """Return the branch of a token that is in a fork."""
-        return self.run.branches[token.branch_key or ""]
+        return self.run.branches[token.branch_key]
 
     def _items(self, token: LiveToken) -> dict[str, Any]:
         """Return the items of the forks around a token; the innermost wins."""
@@ -160,7 +252,22 @@ class Draft:
     def fork_of(self, name: str) -> Fork:
         """Return the planners' view of a fork."""
         fork = self.run.forks[name]
-        return Fork(id=name, group=fork.group, total=fork.total, origin=planned(fork.origin))
+        origin = self.planned(fork.origin)
+        return Fork(id=name, group=fork.group, total=fork.total, origin=origin)
+
+    def planned(self, token: LiveToken) -> Token:
+        """Return the planners' view of a token."""
+        return Token(
+            id=str(token.number),
+            node_ref=token.node,
+            path_id=token.path,
+            parent_token_id=None if token.parent is None else str(token.parent),
+            sibling_group=token.group,
+            branch_index=token.branch,
+            branch_total=token.total,
+            iteration_counts=taken_of(self.run, token),
+            fork=token.fork,
+        )
 
 
 def context_of(run: GraphRun) -> Context:
@@ -170,21 +277,6 @@ def context_of(run: GraphRun) -> Context:
         context = Context(input=run.input, state=run.shared, output=run.results)
         run.__dict__["context"] = context
     return context
-
-
-def planned(token: LiveToken) -> Token:
-    """Return the planners' view of a token."""
-    return Token(
-        id=str(token.number),
-        node_ref=token.node,
-        path_id=token.path,
-        parent_token_id=None if token.parent is None else str(token.parent),
-        sibling_group=token.group,
-        branch_index=token.branch,
-        branch_total=token.total,
-        iteration_counts=token.taken,
-        fork=token.fork,
-    )
 
 
 def text_of(value: Any) -> Json:  # noqa: ANN401, any JSON value
@@ -218,6 +310,7 @@ def fail(draft: Draft, failure: Failure, settled: Iterable[int] = ()) -> NoRetur
     Raises:
         RunOver: Always.
     """
+    draft.plans.append((len(draft.events), decide_run_failure(failure.message, failure.name)))
     end(draft, RunErrored(failure), "the run has failed", settled)
     raise RunOver
 
@@ -237,8 +330,8 @@ def end(
     cancelled = isinstance(ended, RunTerminated) and ended.cancelled
     children = run.tokens if with_children else ()
     posts = end_children(run, children, "its parent has ended", cancelled=cancelled)
-    if tokens:
-        kept = isinstance(ended, RunErrored)
+    kept = isinstance(ended, RunErrored)
+    for _ in draft.execute(decide_cancel(map(str, tokens), reason)):
         draft.emit(TokensCancelled(tokens, reason, kept))
     draft.emit(*ended_by(run, ended, posts))
 

@@ -8,12 +8,11 @@ import msgspec
 
 from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.graph import appliers
+from headwater.processors.graph.branch_outputs import set_branch_output
 from headwater.processors.graph.decide import (
     DECIDERS,
     decide_child_finished,
     end_events,
-    policy_of,
-    resume_events,
     start_events,
 )
 from headwater.processors.graph.definition import DefinitionInvalid, to_dict
@@ -21,10 +20,12 @@ from headwater.processors.graph.dispatching import idempotency_token
 from headwater.processors.graph.draft import Draft, end_children, text_of
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.jobs import decide_job
+from headwater.processors.graph.migrating import decide_migration
 from headwater.processors.graph.state import KIND, GraphRun, LiveToken, location_of
 from headwater.processors.graph.state import decode as decode_state
 from headwater.processors.graph.state import encode as encode_state
-from headwater.processors.input_texts import JsonInvalid, read_json
+from headwater.processors.graph.timing import decide_event, others_can_end, policy_of
+from headwater.processors.input_texts import JsonInvalid, read_json, wide_integer_problem
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import STALE, Decision, Facts, Reached, Rejection, Request
 from headwater.processors.runs.host_messages import CallTasks, DropTasks, HostMessage, TaskCall
@@ -50,6 +51,7 @@ from headwater.schemas.history import (
     GrantSlot,
     Json,
     Limits,
+    MigrateRun,
     NoteRefusal,
     PauseRun,
     RestartRun,
@@ -59,10 +61,11 @@ from headwater.schemas.history import (
     RunCommand,
     RunErrored,
     RunEvent,
-    RunResumed,
     RunStarted,
+    RunSuspended,
     RunTerminated,
     SendEvent,
+    SetBranchOutput,
     StartRun,
     TasksDispatched,
     TerminateRun,
@@ -83,7 +86,7 @@ class GraphEngine:
     kind: Final = KIND
     short_steps: Final = None
     #: Raise it when GraphRun, Run or a struct in them changes.
-    format: Final = 1
+    format: Final = 2
 
     def __init__(
         self,
@@ -128,6 +131,10 @@ class GraphEngine:
 
     def decide_command(self, run: GraphRun | None, command: RunCommand, facts: Facts) -> Decision:
         """Decide a command."""
+        if isinstance(command, SendEvent):
+            problem = wide_integer_problem(command.payload, "payload")
+            if problem:
+                return Rejection(INVALID_PARAMS, bounded(problem))
         if run is None or isinstance(command, StartRun | RestartRun):
             return self._start(run, runs.begin(run, command, facts, KIND, self._limits), facts)
         return self._decide_for_run(run, command, facts.sent_at_ms, facts.now_ms)
@@ -168,14 +175,19 @@ class GraphEngine:
         match command:
             case SendEvent():
                 event = runs.send_event(run, command, sent_at_ms, self._limits)
-                return event if isinstance(event, Rejection) else [event]
+                if isinstance(event, Rejection):
+                    return event
+                if not run.waits:
+                    return [event]
+                return decide_event(self._draft(run, now_ms), event, min(sent_at_ms, now_ms))
             case PauseRun():
                 return runs.pause(run, command)
             case ResumeRun():
                 decision = runs.resume(run, command)
-                if isinstance(decision, Rejection):
+                if isinstance(decision, Rejection) or run.in_flight > run.jobs:
                     return decision
-                return resume_events(self._draft(run, now_ms), RunResumed())
+                # What happened during the pause is decided by the timer, which is due at once.
+                return [*decision, RunSuspended()]
             case TerminateRun() | CancelRun():
                 rejection = runs.may_end(run, command)
                 if rejection:
@@ -187,6 +199,10 @@ class GraphEngine:
                 return end_events(self._draft(run, now_ms), ending, reason)
             case RetryRun():
                 return self._retry(run, command, now_ms)
+            case SetBranchOutput():
+                return set_branch_output(run, command)
+            case MigrateRun():
+                return self._migrate(run, command)
             case FinishChild():
                 if run.ended:
                     return STALE
@@ -216,11 +232,21 @@ class GraphEngine:
                 "failed run, and cannot undo what they did to its context; restart runs it again "
                 "from the beginning",
             )
-        settings = (run.definition, run.deployment, run.once, run.labels, recorded(self._limits))
+        made_from = (run.definition, run.deployment, run.once, run.labels)
+        settings = (*made_from, recorded(self._limits), run.depth)
         first = RunStarted(run.params, run.seed, run.parent, (), (), KIND, *settings)
         instance = (run.workflow, run.instance_id)
         graph = self._graph(run)
         return start_events(run, graph, run.document, [first], instance, now_ms, self._evaluator)
+
+    def _migrate(self, run: GraphRun, command: MigrateRun) -> Decision:
+        """Continue on another definition."""
+        try:
+            after = self._graph_of_document(command.document)
+        except DefinitionInvalid as error:
+            return Rejection(GRAPH_INVALID, bounded(str(error)))
+        evaluations = Evaluations(self._evaluator)
+        return decide_migration(run, self._graph(run), after, command, evaluations)
 
     def decide(self, run: GraphRun, request: Request, now_ms: int) -> Decision:
         """Decide about task results and due times."""
@@ -272,7 +298,11 @@ class GraphEngine:
 
     def activate(self, run: GraphRun, activation: int) -> HostMessage | None:
         """Return a message that starts the attempts in flight, or None if there are none."""
-        tokens = [token for token in run.tokens.values() if token.in_flight and token.job is None]
+        tokens = [
+            token
+            for token in run.tokens.values()
+            if token.in_flight and token.job is None and token.number not in run.held
+        ]
         return self._calls(run, tokens, activation) if tokens else None
 
     @staticmethod
@@ -287,9 +317,11 @@ class GraphEngine:
 
     @staticmethod
     def next_wake_ms(run: GraphRun, after_ms: int = 0) -> int | None:
-        """Return when a retry is due or a wait times out."""
-        if run.ended or not run.times:
+        """Return when a wait ends or times out, or a retry is due; a backlog is due at once."""
+        if run.ended:
             return None
+        if run.has_backlog and not run.is_halted:
+            return run.started_at_ms
         times = (_due_at_ms(run, key, at_ms) for key, at_ms in run.times.items())
         return min((at_ms for at_ms in times if at_ms > after_ms), default=None)
 
@@ -297,7 +329,9 @@ class GraphEngine:
     def expected_attempt(run: GraphRun, key: str) -> int | None:
         """Return the number of the attempt in flight."""
         token = run.token_of(key)
-        return None if token is None or not token.in_flight else token.attempts + 1
+        if token is None or not token.in_flight or token.number in run.held:
+            return None
+        return token.attempts + 1
 
     # -- stored state
 
@@ -307,10 +341,13 @@ class GraphEngine:
     @staticmethod
     def drop_finished(run: GraphRun) -> None:
         """Drop state of an ended run. A retry needs all of it, a restart only the definition."""
-        run.mailbox.clear()
         if run.status is not RunStatus.ERRORED:
-            for collection in (run.tokens, run.forks, run.branches, run.meetings, run.times):
+            for collection in (
+                *(run.tokens, run.forks, run.branches, run.meetings, run.gatherings),
+                *(run.times, run.waits, run.held),
+            ):
                 collection.clear()
+            run.mailbox.clear()
             run.latest = None
             run.shared, run.results = {}, {}
 
@@ -325,9 +362,8 @@ def _compile_into(graphs: dict[str, Graph], key: str, document: Json) -> Graph:
 
 
 def _due_at_ms(run: GraphRun, key: str, at_ms: int) -> int:
-    """Return when a time is due: a retry at its time, a timeout one millisecond later."""
-    token = run.token_of(key)
-    return at_ms if token is not None and not token.waits_for_others else at_ms + 1
+    """Return when a time is due: a deadline one millisecond later, other times at their time."""
+    return at_ms + others_can_end(run, key)
 
 
 def _call(graph: Graph, run: GraphRun, token: LiveToken) -> TaskCall:
@@ -358,7 +394,10 @@ def _input_problem(graph: Graph, params: Json, evaluations: Evaluations) -> str 
         # JSON allows numbers of any length; this parser has a limit.
         return f"input: expected JSON that can be read, found: {error}"
     schema = graph.input_schema
-    return None if schema is None else schema.problem(value, "input", evaluations)
+    problem = wide_integer_problem(params, "input")
+    if problem or schema is None:
+        return problem
+    return schema.problem(value, "input", evaluations)
 
 
 def _end_children_of(before: GraphRun | None) -> list[RunEvent]:

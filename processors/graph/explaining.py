@@ -26,7 +26,10 @@ JOINS_MAX: Final = 20
 _NAMED_MAX: Final = 10
 #: Reasons why a branch has not arrived; for several tokens, the first in this order is reported.
 _ELSEWHERE: Final = "elsewhere"
-_ORDER: Final = ("retry", "worker", "task", "dispatch", "subworkflow", "siblings")
+_ORDER: Final = (
+    *("retry", "worker", "task", "dispatch", "subworkflow"),
+    *("event", "time", "resume", "siblings"),
+)
 _RUNNING: Final = {"task": "running"}
 
 
@@ -210,7 +213,7 @@ def _others(past: Past) -> Iterator[str]:
         yield f"There are {len(tokens) - _NAMED_MAX} more tokens."
 
 
-def _doing(past: Past, token: LiveToken) -> str:
+def _doing(past: Past, token: LiveToken) -> str:  # noqa: PLR0911, one per reason
     """Return what a token does or waits for, as the rest of a sentence."""
     waits, failure = waits_for(past.run, token), past.tokens[token.number].failure
     node, attempt = repr(token.node), token.attempts + 1
@@ -227,7 +230,14 @@ def _doing(past: Past, token: LiveToken) -> str:
             why = f" with {failure.name}: {failure.message}" if failure else ""
             return f"waits{until} to try {node} again: attempt {token.attempts} failed{why}"
         case "siblings":
-            return f"waits for siblings at {node}{until}"
+            others = "siblings" if token.times is None else "tokens by its other transitions"
+            return f"waits for {others} at {node}{until}"
+        case "event":
+            return f"waits at {node} for an event of type {waits.event_type!r}{until}"
+        case "time":
+            return f"waits at {node}{until}"
+        case "resume":
+            return f"has an outcome of {node}, which takes effect when the run is resumed"
         case "subworkflow":
             child = f"{waits.child_workflow_name}/{waits.child_instance_id}"
             return f"waits for {child}, which {node} has started{until}"

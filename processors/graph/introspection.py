@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final
 
-from headwater.processors.graph.advancing import complete, route, traverse
-from headwater.processors.graph.decide import act_and_advance
+from headwater.processors.graph.advancing import act_and_advance, complete, route, traverse
 from headwater.processors.graph.definition import Transition
 from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.past import Past, moment_or_none
@@ -22,7 +21,7 @@ from headwater.processors.graph.planning import (
     Trace,
     as_dict,
 )
-from headwater.processors.graph.state import GraphRun, LiveToken, meeting_key
+from headwater.processors.graph.state import GraphRun, LiveToken, meeting_key, taken_of
 from headwater.processors.runs.decisions import Rejection
 from headwater.schemas import history
 from headwater.schemas.answers import Failure
@@ -80,14 +79,16 @@ def shown_token(run: GraphRun, token: LiveToken) -> ShownToken:
         sibling_group=token.group,
         branch_index=token.branch,
         branch_total=token.total,
-        iteration_counts=token.taken,
+        iteration_counts=dict(taken_of(run, token)),
         attempts=token.attempts,
         waits_for=waits_for(run, token),
     )
 
 
-def waits_for(run: GraphRun, token: LiveToken) -> WaitsFor:
+def waits_for(run: GraphRun, token: LiveToken) -> WaitsFor:  # noqa: PLR0911, one per reason
     """Return what a token waits for."""
+    if token.number in run.held:
+        return WaitsFor(what="resume")
     match token.status:
         case TokenStatus.PENDING:
             reason = "dispatch" if token.at_ms is None else "retry"
@@ -104,6 +105,11 @@ def waits_for(run: GraphRun, token: LiveToken) -> WaitsFor:
                 child_workflow_name=None if child is None else child.workflow,
                 child_instance_id=None if child is None else child.instance_id,
             )
+        case TokenStatus.WAITING_FOR_TIME:
+            return WaitsFor(what="time", until=moment_or_none(token.at_ms))
+        case TokenStatus.WAITING_FOR_EVENT:
+            until, event_type = moment_or_none(token.at_ms), run.waits.get(token.number)
+            return WaitsFor(what="event", until=until, event_type=event_type)
         case _ if token.lease is not None:
             until = moment_or_none(token.lease.until_ms)
             return WaitsFor(what="task", until=until, worker=token.lease.worker)
@@ -233,7 +239,7 @@ def _token_not_found(past: Past, token: str) -> Rejection:
 
 
 def _with_new_token(draft: Draft, node: str) -> tuple[Draft, LiveToken]:
-    """Create a token at a node. Return a draft that keeps the token on `reset`."""
+    """Create a token at a node. Return a draft that begins with the token."""
     run, graph = draft.run, draft.graph
     draft.emit(TokensCreated(run.created, 1, node, None, None, ROOT, None, None, 0, 1, ()))
     draft_with_token = Draft(draft.run, graph, draft.now_ms, draft.evaluator)

@@ -7,11 +7,11 @@ The end of an attempt is remembered for a while, because a worker that got no re
 request.
 """
 
-from headwater.processors.graph.advancing import complete
-from headwater.processors.graph.decide import act_and_advance, policy_of
-from headwater.processors.graph.draft import Draft, fail
+from headwater.processors.graph.advancing import act_and_advance, complete, fail_attempt
+from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import Lease, LiveToken, digest_of_end
+from headwater.processors.graph.timing import policy_of
 from headwater.processors.input_texts import JsonInvalid, read_json
 from headwater.processors.runs.decisions import Decision, Rejection, retry_at_ms
 from headwater.processors.runs.limits import (
@@ -34,7 +34,7 @@ from headwater.schemas.history import (
     JobCommand,
     JobExtended,
     Json,
-    TokenFailed,
+    OutcomeHeld,
 )
 from headwater.schemas.statuses import RunStatus
 
@@ -46,13 +46,14 @@ def decide_job(draft: Draft, command: JobCommand, sent_at_ms: int) -> Decision:
         return token
     if isinstance(command, ActivateJob):
         return _activate(draft, token, command, sent_at_ms)
-    if token.lease is None or command.attempt.number != token.attempts + 1:
+    is_late = token.lease is None or command.attempt.number != token.attempts + 1
+    if token.lease is None or is_late or _ran_out_in_pause(draft, token.lease, sent_at_ms):
         return _lost(token, command.attempt)
     match command:
         case CompleteJob():
-            return _complete(draft, token, command.output)
+            return _complete(draft, token, command.output, min(sent_at_ms, draft.now_ms))
         case FailJob():
-            return _fail(draft, token, command)
+            return _fail(draft, token, command, min(sent_at_ms, draft.now_ms))
         case ExtendJob():
             return _extend(token, token.lease, sent_at_ms + command.lease_ms)
 
@@ -76,6 +77,11 @@ def _token_of_job(draft: Draft, command: JobCommand) -> LiveToken | Rejection:
     if token is None:
         return Rejection(failures.JOB_CANCELLED, "its token has ended, or was cancelled")
     return _unknown(attempt) if token.job is None else token
+
+
+def _ran_out_in_pause(draft: Draft, lease: Lease, sent_at_ms: int) -> bool:
+    """Whether a lease ran out during a pause, which is recorded only after it."""
+    return draft.run.holds_outcomes and sent_at_ms > lease.until_ms
 
 
 def _unknown(attempt: Attempt) -> Rejection:
@@ -137,7 +143,7 @@ def _activate(draft: Draft, token: LiveToken, command: ActivateJob, sent_at_ms: 
     return [JobActivated(token.number, attempt, command.worker, until_ms, ends_at_ms)]
 
 
-def _complete(draft: Draft, token: LiveToken, output: Json) -> Decision:
+def _complete(draft: Draft, token: LiveToken, output: Json, at_ms: int) -> Decision:
     limits = draft.run.limits or DEFAULT_LIMITS
     problem = value_problem(
         "the output of a job", output, limits.max_result_bytes, "max_result_bytes"
@@ -148,10 +154,12 @@ def _complete(draft: Draft, token: LiveToken, output: Json) -> Decision:
         problem = f"expected JSON as the output of a job, found: {error}"
     if problem:
         return Rejection(failures.JOB_OUTPUT_INVALID, bounded(problem))
+    if draft.run.holds_outcomes:
+        return [OutcomeHeld(token.number, at_ms, output)]
     return act_and_advance(draft, lambda draft: complete(draft, token, output))
 
 
-def _fail(draft: Draft, token: LiveToken, command: FailJob) -> Decision:
+def _fail(draft: Draft, token: LiveToken, command: FailJob, at_ms: int) -> Decision:
     failure, attempt = _bounded(command.failure), token.attempts + 1
     retry_ms = None
     if command.retryable:
@@ -160,12 +168,9 @@ def _fail(draft: Draft, token: LiveToken, command: FailJob) -> Decision:
     if retry_ms is not None and command.retry_after_ms is not None:
         retry_ms = draft.now_ms + min(command.retry_after_ms, SLEEP_MAX_MS)
 
-    def record_failure(draft: Draft) -> None:
-        draft.emit(TokenFailed(token.number, attempt, failure, retry_ms))
-        if retry_ms is None:
-            fail(draft, failure, (token.number,))
-
-    return act_and_advance(draft, record_failure)
+    if draft.run.holds_outcomes:
+        return [OutcomeHeld(token.number, at_ms, None, failure, retry_ms)]
+    return act_and_advance(draft, lambda draft: fail_attempt(draft, token, failure, retry_ms))
 
 
 def _bounded(failure: Failure) -> Failure:

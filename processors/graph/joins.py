@@ -6,12 +6,18 @@ its own join. It counts branches, so the number and order of their nodes and tok
 any         continues on the first arrival
 all         continues when no branch can bring another token; does not wait for branches that end
             elsewhere or failed
-m_of_n:N    continues when N branches have arrived; fails when that becomes impossible while
-            tokens wait
+m_of_n:N    continues when N branches have arrived; the run fails when that becomes impossible
+
+A fork may have several joins. The first that is satisfied continues, and the fork is over: tokens
+that wait at its other joins complete, tokens that still move are cancelled. So a quorum fails the
+run only if no other join of its fork can be satisfied.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -27,17 +33,19 @@ from headwater.processors.graph.planning import (
     ApplyBranchOutput,
     CancelTokens,
     CompleteTokens,
+    Continuation,
     Counts,
     CreateToken,
     Decision,
     FailWorkflow,
     Fork,
+    InnerPath,
     MarkForDispatch,
     MarkWaiting,
     Planned,
     SetContext,
+    Taken,
     Token,
-    TokenParams,
     TokenStatus,
     Trace,
     UpdateTokenStatus,
@@ -45,8 +53,30 @@ from headwater.processors.graph.planning import (
 )
 from headwater.processors.graph.validation import quorum
 
-#: Reason for cancelling a token that arrives at a join after its activation.
-LATE: Final = "arrived after its siblings had met"
+
+class JoinState(NamedTuple):
+    """A join of a fork, as far as its branches have arrived."""
+
+    transition: Transition
+    counts: Counts
+    #: Ids of the tokens that wait there; read only when the join is activated.
+    waiting: Iterable[str] = ()
+
+    @property
+    def synchronization(self) -> Synchronization:
+        """The settings of the join."""
+        assert self.transition.synchronization is not None  # noqa: S101, a transition to a join
+        return self.transition.synchronization
+
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether the join continues now."""
+        return self.counts.completed > 0 and _is_satisfied(self.synchronization, self.counts)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the join can continue, now or later."""
+        return self.counts.possible >= (quorum(self.synchronization.strategy) or 1)
 
 
 def fan_in_path(transition: Transition) -> str:
@@ -56,7 +86,12 @@ def fan_in_path(transition: Transition) -> str:
 
 
 def decide_synchronization(
-    transition: Transition, token: Token, counts: Counts, waiting: Iterable[str] = ()
+    transition: Transition,
+    token: Token,
+    counts: Counts,
+    waiting: Iterable[str] = (),
+    others: Iterable[JoinState] = (),
+    arrived_at: datetime | None = None,
 ) -> Planned:
     """Decide about a token that arrives by a transition.
 
@@ -64,7 +99,9 @@ def decide_synchronization(
         transition: The transition to the join.
         token: The token that arrives.
         counts: Branches of the fork, including this arrival.
-        waiting: Ids of tokens that wait at the join already.
+        waiting: Ids of tokens that wait at the join already; read only if it is activated.
+        others: The other joins of the fork.
+        arrived_at: When the token arrives.
 
     Returns:
         One decision: dispatch, wait, activate, or fail the run. A token outside the group is
@@ -77,34 +114,70 @@ def decide_synchronization(
     if _is_satisfied(synchronization, counts):
         merged = (*waiting, token.id)
         return Planned((_activation(transition, token.fork, merged),), (trace,))
-    failure = _unreachable(synchronization, counts)
-    if failure:
-        return Planned((failure,), (trace,))
-    return Planned((MarkWaiting(token_id=token.id),), (trace,))
+    if JoinState(transition, counts).is_possible or any(other.is_possible for other in others):
+        waits = MarkWaiting(token_id=token.id, arrived_at=arrived_at)
+        return Planned((waits,), (trace,))
+    return Planned((_unreachable(synchronization, counts),), (trace,))
 
 
-def decide_late_arrival(transition: Transition, token: Token) -> Planned:
-    """Decide about a token that arrives after the join was activated."""
-    late = CancelTokens(token_ids=(token.id,), reason=LATE)
-    return Planned((late,), (_trace("late_arrival", token, transition),))
+def decide_branch_end(
+    fork: str, joins: Sequence[JoinState], failure: FailWorkflow | None = None
+) -> Planned:
+    """Decide about the joins of a fork when a branch has begun, arrived or ended.
 
-
-def decide_branch_end(transition: Transition, waiting: Sequence[Token], counts: Counts) -> Planned:
-    """Decide for waiting tokens when another branch has ended without arriving.
+    Args:
+        fork: The fork.
+        joins: All its joins. Of those that are satisfied the first continues.
+        failure: Error of the first branch that failed.
 
     Returns:
-        An activation, a failure, or nothing while branches may still arrive. Without waiting tokens
-            there is nothing to decide.
+        An activation, a failure of the run, or nothing while a branch can still arrive, or where
+            all branches have ended elsewhere.
     """
-    synchronization = transition.synchronization
-    if synchronization is None or not waiting:
-        return Planned()
-    trace = _trace("check_condition", waiting[0], transition, counts)
-    if _is_satisfied(synchronization, counts):
-        merged = tuple(token.id for token in waiting)
-        return Planned((_activation(transition, waiting[0].fork, merged),), (trace,))
-    failure = _unreachable(synchronization, counts)
-    return Planned((failure,) if failure else (), (trace,))
+    traces = tuple(
+        _trace("check_condition", None, join.transition, join.counts)
+        for join in joins
+        if join.counts.completed
+    )
+    for join in joins:
+        if join.is_satisfied:
+            return Planned((_activation(join.transition, fork, tuple(join.waiting)),), traces)
+    if any(join.is_possible for join in joins):
+        return Planned((), traces)
+    if failure is not None and not any(join.counts.possible for join in joins):
+        return Planned((failure,), traces)
+    unreachable = (
+        _unreachable(join.synchronization, join.counts)
+        for join in joins
+        if quorum(join.synchronization.strategy) is not None
+    )
+    return Planned(tuple(islice(unreachable, 1)), traces)
+
+
+def decide_transition_join(
+    token: Token, transition_ref: str, incoming: Sequence[str], waiting: Mapping[str, str]
+) -> Planned:
+    """Decide about a token at a node that waits for one token by each of its transitions.
+
+    Args:
+        token: The token that arrives.
+        transition_ref: Its transition.
+        incoming: The transitions to the node.
+        waiting: Ids of the tokens that wait there, by transition, with this arrival.
+    """
+    missing = [ref for ref in incoming if ref not in waiting]
+    payload = {"transition": transition_ref, "missing": missing}
+    traces = (Trace("decision.sync.check_transitions", token.id, token.node_ref, payload),)
+    if missing:
+        return Planned((MarkWaiting(token_id=token.id),), traces)
+    activation = ActivateFanIn(
+        node_ref=token.node_ref,
+        fork=token.fork,
+        fan_in_path=f":{token.node_ref}",
+        transition_ref=transition_ref,
+        merged_token_ids=tuple(waiting[ref] for ref in incoming),
+    )
+    return Planned((activation,), traces)
 
 
 def decide_timeout(transition: Transition, waiting: Sequence[Token]) -> Planned:
@@ -153,18 +226,12 @@ def _is_satisfied(synchronization: Synchronization, counts: Counts) -> bool:
     return counts.terminal >= counts.total
 
 
-def _unreachable(synchronization: Synchronization, counts: Counts) -> FailWorkflow | None:
-    needed = quorum(synchronization.strategy)
-    if needed is None:
-        return None
-    # Terminal branches include failed ones and those that arrived and can bring nothing more.
-    possible = counts.completed + max(0, counts.total - max(counts.terminal, counts.completed))
-    if possible >= needed:
-        return None
+def _unreachable(synchronization: Synchronization, counts: Counts) -> FailWorkflow:
+    failed = f", {counts.failed} failed" if counts.failed else ""
     message = (
         f"Synchronization of sibling group {synchronization.sibling_group!r} cannot be reached: "
-        f"{synchronization.strategy} of {counts.total} branches, {counts.completed} arrived and "
-        f"at most {possible} can"
+        f"{synchronization.strategy} of {counts.total} branches, {counts.completed} arrived"
+        f"{failed} and at most {counts.possible} can"
     )
     return FailWorkflow(error=message, name=UNREACHABLE_ERROR)
 
@@ -179,7 +246,9 @@ def _activation(transition: Transition, fork: str | None, merged: tuple[str, ...
     )
 
 
-def _trace(what: str, token: Token, transition: Transition, counts: Counts | None = None) -> Trace:
+def _trace(
+    what: str, token: Token | None, transition: Transition, counts: Counts | None = None
+) -> Trace:
     payload: dict[str, Any] = {"transition": transition.ref}
     if transition.synchronization is not None:
         payload["strategy"] = transition.synchronization.strategy
@@ -190,7 +259,8 @@ def _trace(what: str, token: Token, transition: Transition, counts: Counts | Non
             "failed": counts.failed,
             "terminal": counts.terminal,
         }
-    return Trace(f"decision.sync.{what}", token.id or None, token.node_ref, payload)
+    number, node = (token.id, token.node_ref) if token else (None, transition.to_node_ref)
+    return Trace(f"decision.sync.{what}", number, node, payload)
 
 
 # -- continuation after a join
@@ -205,9 +275,12 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     token_id: str
     branch_index: int
     transition_ref: str
-    iteration_counts: Mapping[str, int]
-    #: Output of the whole branch.
+    #: Transitions taken since the fork began, with how often.
+    taken: Mapping[str, int]
+    #: Output of the whole branch; of a token that left a nested fork, that of its branch there.
     output: Mapping[str, Any]
+    #: Of a token that left nested forks: its branches there, outermost first.
+    inner: InnerPath = ()
 
 
 def decide_continuation(  # noqa: PLR0913, three are optional
@@ -216,14 +289,18 @@ def decide_continuation(  # noqa: PLR0913, three are optional
     fork: Fork,
     arrivals: Sequence[Arrival],
     *,
+    elsewhere: Sequence[str] = (),
     in_flight: Sequence[str] = (),
+    failed_branches: int = 0,
     enclosing_output: Mapping[str, Any] | None = None,
     came_by: Sequence[str] = (),
+    merges: bool = True,
 ) -> Planned:
     """Decide how a join continues. Takes linear time.
 
-    The arrivals complete, the fork's other tokens are cancelled, outputs are merged, and one token
-    continues instead of the token that began the fork.
+    The fork is over: the arrivals and the tokens at its other joins complete, tokens that still
+    move are cancelled. The outputs of the arrivals are merged, and one token continues instead of
+    the token that began the fork.
 
     Args:
         graph: The compiled graph.
@@ -231,9 +308,12 @@ def decide_continuation(  # noqa: PLR0913, three are optional
         fork: The fork that joins here.
         arrivals: All tokens at the join, including the last to arrive; empty for a fork without
             branches.
-        in_flight: The fork's other live tokens.
+        elsewhere: Tokens that wait at other joins of the fork.
+        in_flight: Tokens of the fork, and of forks nested in it, that still move.
+        failed_branches: Branches of the fork that failed.
         enclosing_output: Output of the branch around the fork, if there is one.
         came_by: For a fork without branches: the activation's `came_by`.
+        merges: False if the outputs cannot be merged, and the error is followed from here.
 
     Returns:
         The decisions, or a single failure if outputs cannot be merged.
@@ -242,15 +322,17 @@ def decide_continuation(  # noqa: PLR0913, three are optional
     events = (Trace("decision.sync.continuation", None, transition.to_node_ref, payload),)
     decisions: list[Decision] = []
     if arrivals:
-        decisions.append(CompleteTokens(token_ids=tuple(arrival.token_id for arrival in arrivals)))
+        completed = (*(arrival.token_id for arrival in arrivals), *elsewhere)
+        decisions.append(CompleteTokens(token_ids=completed))
     if in_flight:
         decisions.append(CancelTokens(token_ids=tuple(in_flight), reason=ACTIVATED))
-    merged = _merged(graph, transition, arrivals)
+    merged = _merged(graph, transition, arrivals) if merges else []
     if isinstance(merged, EvaluationProblem):
         location = f"merge at {transition.to_node_ref!r}"
         return failed(f"{merged.message} ({location})", "MergeError", events)
     decisions.extend(_set(merged, fork, enclosing_output))
-    decisions.append(CreateToken(params=_continuation(transition, fork, arrivals, came_by)))
+    params = _continuation(transition, fork, arrivals, came_by, failed_branches)
+    decisions.append(CreateToken(params=params))
     in_branch = enclosing_output is not None
     traces = (_field_set(change, in_branch) for change in merged)
     return Planned(tuple(decisions), (*events, *traces))
@@ -259,14 +341,12 @@ def decide_continuation(  # noqa: PLR0913, three are optional
 def _merged(
     graph: Graph, transition: Transition, arrivals: Sequence[Arrival]
 ) -> list[SetContext] | EvaluationProblem:
-    """Merge the outputs at a join; without branches, apply the transition's merge to nothing."""
-    refs = {arrival.transition_ref for arrival in arrivals}
-    merges = merges_of(graph, refs or {transition.ref})
+    """Merge the outputs at a join; without branches, apply all its merges to nothing."""
     if not arrivals:
-        empty = (merge_values(merge, {}) for merge in merges.values())
-        return [change for change in empty if isinstance(change, SetContext)]
+        return _empty_merges(graph, transition)
+    merges = merges_of(graph, {arrival.transition_ref for arrival in arrivals})
     arrived = (
-        Arrived(arrival.transition_ref, arrival.branch_index, arrival.output)
+        Arrived(arrival.transition_ref, arrival.branch_index, arrival.output, arrival.inner)
         for arrival in arrivals
     )
     merged = merge_arrivals(merges, arrived)
@@ -274,6 +354,15 @@ def _merged(
         return merged
     problems = (depth_problem(section_of(change.path)[1], change.value) for change in merged)
     return next(filter(None, problems), merged)
+
+
+def _empty_merges(graph: Graph, transition: Transition) -> list[SetContext]:
+    """Return the values of a join's merges without any branch."""
+    group = transition.synchronization.sibling_group if transition.synchronization else None
+    leading = graph.joins_of(group)[transition.to_node_ref]
+    merges = merges_of(graph, [other.ref for other in leading])
+    by_target = {merge.target: merge_values(merge, {}) for merge in merges.values()}
+    return [change for change in by_target.values() if isinstance(change, SetContext)]
 
 
 def merges_of(graph: Graph, refs: Iterable[str]) -> dict[str, Merge]:
@@ -310,24 +399,29 @@ def _field_set(merged: SetContext, in_branch: bool) -> Trace:
 
 
 def _continuation(
-    transition: Transition, fork: Fork, arrivals: Sequence[Arrival], came_by: Sequence[str]
-) -> TokenParams:
+    transition: Transition,
+    fork: Fork,
+    arrivals: Sequence[Arrival],
+    came_by: Sequence[str],
+    failed_branches: int,
+) -> Continuation:
     origin = fork.origin
-    counts = dict(origin.iteration_counts)
+    taken: dict[str, int] = {}
     for arrival in arrivals:
-        for ref, count in arrival.iteration_counts.items():
-            counts[ref] = max(count, counts.get(ref, 0))
+        for ref, times in arrival.taken.items():
+            taken[ref] = max(times, taken.get(ref, 0))
     if not arrivals:
-        for ref in (*came_by, transition.ref):
-            counts[ref] = counts.get(ref, 0) + 1
-    return TokenParams(
+        taken = dict(Counter([*came_by, transition.ref]))
+    return Continuation(
         node_ref=transition.to_node_ref,
         parent_token_id=origin.id,
         path_id=origin.path_id,
         sibling_group=origin.sibling_group,
         branch_index=origin.branch_index,
         branch_total=origin.branch_total,
-        iteration_counts=counts,
+        iteration_counts=Taken((taken,), origin.iteration_counts),
+        taken=taken,
+        failed=failed_branches,
         fork=origin.fork,
         transition_ref=transition.ref,
     )

@@ -26,6 +26,7 @@ from headwater.schemas.history import (
     CommandRejected,
     Failure,
     FanInActivated,
+    GraphMigrated,
     HistoryAppended,
     InstanceDeleted,
     JobActivated,
@@ -44,6 +45,8 @@ from headwater.schemas.history import (
     TokensCancelled,
     TokensCreated,
     TokensTimedOut,
+    TransitionsJoined,
+    WaitStarted,
 )
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -152,7 +155,8 @@ class Past:
                 appliers.apply(self.state, event, record.at_ms)
                 _apply_to_tokens(self.tokens, event, record.at_ms)
                 self.at_ms = record.at_ms
-                if self.graph is None and self.state.document != _NONE:
+                is_new = self.graph is None and self.state.document != _NONE
+                if is_new or isinstance(event, GraphMigrated):
                     self.graph = _graph(self.state.document)
 
     def _begin(self, record: HistoryAppended, event: RunStarted) -> None:
@@ -248,6 +252,11 @@ def tokens_at(tokens: Iterable[PastToken]) -> TokensAt:
 
 def _apply_to_tokens(tokens: dict[int, PastToken], event: LogEvent, at_ms: int) -> None:
     """Apply an event, if it is about tokens."""
+    if isinstance(event, GraphMigrated):
+        for moved in event.nodes:
+            for number in moved.tokens:
+                tokens[number].node = moved.to
+        return
     if isinstance(event, TokensCreated):
         for index in range(event.count):
             number, branch = event.first + index, event.branch + index
@@ -278,7 +287,7 @@ def _retry_status(token: PastToken, event: LogEvent) -> str | None:
     match event:
         case TokensCancelled(kept=True) if token.status == _WAITING:
             return _WAITING
-        case TokensCancelled(kept=True) | TokenFailed(retry_at_ms=None):
+        case TokensCancelled(kept=True) | TokenFailed(retry_at_ms=None, handled=False):
             return TokenStatus.PENDING.value
         case TokensTimedOut():
             return _WAITING
@@ -313,7 +322,11 @@ def status_change(event: LogEvent) -> tuple[str, Sequence[int]] | None:  # noqa:
             return "waiting_for_siblings", [token]
         case SubworkflowStarted(token=token):
             return "waiting_for_subworkflow", [token]
-        case FanInActivated(tokens=tokens):
+        case WaitStarted(token=token, event_type=event_type):
+            return "waiting_for_time" if event_type is None else "waiting_for_event", [token]
+        case FanInActivated(tokens=tokens, elsewhere=elsewhere):
+            return "completed", (*tokens, *elsewhere)
+        case TransitionsJoined(tokens=tokens):
             return "completed", tokens
         case TokensCancelled(tokens=tokens):
             return "cancelled", tokens

@@ -9,18 +9,79 @@ In plain dictionaries, decisions are named in capitals: `CreateToken` is `CREATE
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from enum import StrEnum
-from itertools import groupby
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from typing_extensions import override
 
 #: The path of the first token of a run.
 ROOT: Final = "root"
 
 NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+#: Counts of transitions, newest first; each has at least twice as many entries as the one before.
+Frames: TypeAlias = tuple[dict[str, int], ...]
+
+
+def frames_with(frames: Frames, counts: Mapping[str, int]) -> Frames:
+    """Add counts. On average this takes logarithmic time, and copies as many entries."""
+    top = {ref: count_in(frames, ref) + times for ref, times in counts.items()}
+    older = list(frames)
+    while older and 2 * len(top) > len(older[0]):
+        top = {**older.pop(0), **top}
+    return (top, *older)
+
+
+def taken_ahead(frames: Frames, of: Frames) -> dict[str, int]:
+    """Return by how much counts are larger than others. Only frames that differ are read."""
+    shared = set(map(id, of))
+    refs = dict.fromkeys(ref for frame in frames if id(frame) not in shared for ref in frame)
+    ahead = {ref: count_in(frames, ref) - count_in(of, ref) for ref in refs}
+    return {ref: times for ref, times in ahead.items() if times > 0}
+
+
+def count_in(frames: Frames, ref: str) -> int:
+    """Return how often a transition was taken."""
+    return next((frame[ref] for frame in frames if ref in frame), 0)
+
+
+class Taken(Mapping[str, int]):
+    """How often a token took each transition: `frames` since a point, and `before` until then.
+
+    Nothing is copied, so a token costs the same however many transitions led to it.
+    """
+
+    __slots__ = ("_before", "_frames")
+
+    def __init__(self, frames: Frames, before: Mapping[str, int] = NO_COUNTS) -> None:
+        self._frames = frames
+        self._before = before
+
+    @override
+    def __getitem__(self, ref: str) -> int:
+        times = count_in(self._frames, ref) + self._before.get(ref, 0)
+        if not times:
+            raise KeyError(ref)
+        return times
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        refs = chain(self._before, *reversed(self._frames))
+        return iter(dict.fromkeys(refs))
+
+    @override
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @override
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 class TokenStatus(StrEnum):
@@ -35,6 +96,8 @@ class TokenStatus(StrEnum):
     CANCELLED = "cancelled"
     WAITING_FOR_SIBLINGS = "waiting_for_siblings"
     WAITING_FOR_SUBWORKFLOW = "waiting_for_subworkflow"
+    WAITING_FOR_TIME = "waiting_for_time"
+    WAITING_FOR_EVENT = "waiting_for_event"
 
 
 #: Statuses of tokens that have ended.
@@ -46,6 +109,11 @@ TERMINAL: Final = frozenset(
         TokenStatus.CANCELLED,
     }
 )
+
+
+#: Position of a branch in nested forks, outermost first. A branch is given by the number of the
+#: token at which its fork began, and its index.
+InnerPath: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +161,15 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     #: Branches that can bring no more tokens here, arrived or not.
     terminal: int
+    #: Of the terminal branches, those that arrived here; None if that is unknown.
+    settled: int | None = None
+
+    @property
+    def possible(self) -> int:
+        """Branches that have arrived here or still can; at most so many if `settled` is None."""
+        if self.settled is not None:
+            return self.total - self.terminal + self.settled
+        return self.completed + max(0, self.total - max(self.terminal, self.completed))
 
 
 def enclosing(token: Token, group: str, fork_of: ForkOf) -> tuple[Fork, int] | None:
@@ -144,6 +221,15 @@ class TokenParams(msgspec.Struct, frozen=True, kw_only=True):
     item: Any = None
 
 
+class Continuation(TokenParams, frozen=True, kw_only=True):
+    """A token to create that continues from a join."""
+
+    #: Transitions taken since the parent, with how often.
+    taken: Mapping[str, int]
+    #: Branches of the fork that failed; None without a fork.
+    failed: int | None = None
+
+
 class CreateToken(_Decided, frozen=True, kw_only=True):
     """Create a token."""
 
@@ -157,14 +243,38 @@ class UpdateTokenStatus(_Decided, frozen=True, kw_only=True):
     status: TokenStatus
 
 
-class MarkWaiting(_Decided, frozen=True, kw_only=True):
-    """Let a token wait for others at its join."""
+class MarkWaiting(_Decided, frozen=True, kw_only=True, omit_defaults=True):
+    """Let a token wait: for others at its join, for a time or for an event.
+
+    Attributes:
+        arrived_at: When it arrived; None if that is unknown.
+    """
 
     token_id: str
+    arrived_at: datetime | None = None
 
 
 class MarkForDispatch(_Decided, frozen=True, kw_only=True):
     """Let a token continue at its node."""
+
+    token_id: str
+
+
+class DispatchToken(_Decided, frozen=True, kw_only=True):
+    """Start an attempt of a token's task.
+
+    Attributes:
+        input: Input of the task; null for a later attempt, which has that of the first.
+    """
+
+    token_id: str
+    task: str
+    attempt: int = 1
+    input: Any = None
+
+
+class CompleteToken(_Decided, frozen=True, kw_only=True):
+    """Complete a token whose node has its result."""
 
     token_id: str
 
@@ -213,6 +323,39 @@ class ActivateFanIn(_Decided, frozen=True, kw_only=True):
     came_by: tuple[str, ...] = ()
 
 
+class MarkWaitingForSubworkflow(_Decided, frozen=True, kw_only=True):
+    """Start a child workflow, and let a token wait for its end."""
+
+    token_id: str
+    subworkflow_run_id: str
+    workflow: str
+    input: Any = None
+    timeout_ms: int | None = None
+
+
+class ResumeFromSubworkflow(_Decided, frozen=True, kw_only=True):
+    """Complete a token with the output of its child."""
+
+    token_id: str
+    output: Any
+
+
+class FailFromSubworkflow(_Decided, frozen=True, kw_only=True):
+    """Fail a token with the error of its child."""
+
+    token_id: str
+    error: str
+
+
+class TimeoutSubworkflow(_Decided, frozen=True, kw_only=True):
+    """Terminate the child of a token, which has timed out."""
+
+    token_id: str
+    subworkflow_run_id: str
+    timeout_ms: int
+    elapsed_ms: int
+
+
 class InitializeWorkflow(_Decided, frozen=True, kw_only=True):
     """Start a run with an input."""
 
@@ -232,38 +375,31 @@ class FailWorkflow(_Decided, frozen=True, kw_only=True):
     name: str
 
 
-class BatchCreateTokens(_Decided, frozen=True, kw_only=True):
-    """Create several tokens."""
-
-    all_params: tuple[TokenParams, ...]
-
-
-class BatchUpdateStatus(_Decided, frozen=True, kw_only=True):
-    """Change the status of several tokens."""
-
-    updates: tuple[tuple[str, TokenStatus], ...]
-
-
 Decision: TypeAlias = (
     CreateToken
     | UpdateTokenStatus
     | MarkWaiting
     | MarkForDispatch
+    | DispatchToken
+    | CompleteToken
     | CompleteTokens
     | CancelTokens
     | SetContext
     | ApplyBranchOutput
     | ActivateFanIn
+    | MarkWaitingForSubworkflow
+    | ResumeFromSubworkflow
+    | FailFromSubworkflow
+    | TimeoutSubworkflow
     | InitializeWorkflow
     | CompleteWorkflow
     | FailWorkflow
-    | BatchCreateTokens
-    | BatchUpdateStatus
 )
 
 #: Error names of failed runs.
 EXPRESSION_ERROR: Final = "ExpressionError"
 TIMEOUT_ERROR: Final = "SynchronizationTimeoutError"
+INTEGER_ERROR: Final = "IntegerRangeError"
 UNREACHABLE_ERROR: Final = "SynchronizationUnreachableError"
 
 
@@ -299,24 +435,3 @@ class Planned(msgspec.Struct, frozen=True):
 def failed(message: str, name: str = EXPRESSION_ERROR, events: tuple[Trace, ...] = ()) -> Planned:
     """Return a result that fails the run."""
     return Planned((FailWorkflow(error=message, name=name),), events)
-
-
-# -- batching
-
-
-def batch(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
-    """Combine consecutive creations, and consecutive updates, without changing the order."""
-    batched: list[Decision] = []
-    for kind, group in groupby(decisions, key=type):
-        run = list(group)
-        if len(run) == 1:
-            batched.extend(run)
-        elif kind is CreateToken:
-            creates = (create.params for create in run if isinstance(create, CreateToken))
-            batched.append(BatchCreateTokens(all_params=tuple(creates)))
-        elif kind is UpdateTokenStatus:
-            updates = ((u.token_id, u.status) for u in run if isinstance(u, UpdateTokenStatus))
-            batched.append(BatchUpdateStatus(updates=tuple(updates)))
-        else:
-            batched.extend(run)
-    return tuple(batched)

@@ -9,13 +9,13 @@ of one tier with the same group belong to one fork: their branches are numbered 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.context import Scope
-from headwater.processors.graph.definition import Transition
+from headwater.processors.graph.definition import ON_ERROR, ON_SUCCESS, Transition
 from headwater.processors.graph.graph import Graph, Route, Tiers
 from headwater.processors.graph.joins import fan_in_path
 from headwater.processors.graph.planning import (
@@ -26,6 +26,8 @@ from headwater.processors.graph.planning import (
     ForkOf,
     InitializeWorkflow,
     Planned,
+    SetContext,
+    Taken,
     Token,
     TokenParams,
     Trace,
@@ -34,14 +36,21 @@ from headwater.processors.graph.planning import (
     failed,
 )
 from headwater.processors.graph.validation import BRANCHES_MAX, FAN_IN
+from headwater.schemas.failures import DEAD_END
+
+#: Names of the ends of a node, by whether it has failed.
+_END_OF: Final = (ON_SUCCESS, ON_ERROR)
 
 
 def decide_start(graph: Graph, input: Any) -> Planned:  # noqa: A002, ANN401
-    """Decide how a run begins."""
+    """Decide how a run begins: the defaults of its state, and its first token."""
     first = graph.definition.initial_node_ref
     params = TokenParams(node_ref=first, parent_token_id=None, path_id=ROOT)
+    defaults = (
+        SetContext(path=f"state.{name}", value=value) for name, value in graph.defaults.items()
+    )
     return Planned(
-        (InitializeWorkflow(input=input), CreateToken(params=params)),
+        (InitializeWorkflow(input=input), *defaults, CreateToken(params=params)),
         (Trace("decision.lifecycle.start", node_ref=first),),
     )
 
@@ -61,21 +70,36 @@ class _Spawn(NamedTuple):
     items: list[Any] | None
 
 
-def decide_routing(graph: Graph, token: Token, scope: Scope, fork_of: ForkOf) -> Planned:
-    """Decide which tokens follow a completed one. Linear in transitions and branches.
+def decide_routing(
+    graph: Graph, token: Token, scope: Scope, fork_of: ForkOf, *, failed_node: bool = False
+) -> Planned:
+    """Decide which tokens follow one that has ended. Linear in transitions and branches.
+
+    Args:
+        graph: The compiled graph.
+        token: The token.
+        scope: Its scope; after a failure, with the error.
+        fork_of: Looks up forks.
+        failed_node: Whether its node has failed, so that its error transitions are tried.
 
     Returns:
         Creations, plus a join activation for an empty `foreach` with `onEmpty`; nothing where the
             token leads nowhere. A single failure if an expression fails.
     """
-    tiers = graph.tiers(token.node_ref)
-    events = [_trace("start", token, {"tiers": len(tiers)})]
+    tiers = graph.error_tiers(token.node_ref) if failed_node else graph.tiers(token.node_ref)
+    events = [_trace("start", token, {"tiers": len(tiers), "on": _END_OF[failed_node]})]
     try:
         matches = _matches(tiers, token, scope, events)
         spawns = [_spawn(match, scope) for match in matches]
         decisions = tuple(_creations(graph, token, spawns, fork_of))
     except _ExpressionFailed as error:
         return failed(str(error), events=tuple(events))
+    if not matches and tiers and not failed_node and graph.definition.on_dead_end == "fail":
+        message = (
+            f"expected a transition out of {token.node_ref!r} to match, as onDeadEnd is 'fail', "
+            "found none"
+        )
+        return failed(message, DEAD_END, tuple(events))
     events.append(_trace("complete", token, {"decisions": len(decisions)}))
     return Planned(decisions, tuple(events))
 
@@ -170,8 +194,8 @@ def _creations(
         next_branch[fork] += spawn.branches
 
 
-def _with_iteration(token: Token, ref: str) -> dict[str, int]:
-    return {**token.iteration_counts, ref: token.iteration_counts.get(ref, 0) + 1}
+def _with_iteration(token: Token, ref: str) -> Mapping[str, int]:
+    return Taken(({ref: 1},), token.iteration_counts)
 
 
 def onward(transition: Transition, token: Token, fork_of: ForkOf) -> TokenParams:
@@ -243,8 +267,9 @@ def _skip_empty_fork(
         for transition in transitions
     )
     group = transitions[0].sibling_group
-    meeting = graph.meeting_of(group) if continues and group else None
-    if meeting is not None:
+    # Validation makes sure that the group has one join.
+    joins = graph.joins_of(group) if continues and group else {}
+    for meeting, *_ in joins.values():
         yield ActivateFanIn(
             node_ref=meeting.to_node_ref,
             fork=fork,

@@ -8,28 +8,44 @@ events say.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from headwater.processors.graph.advancing import begin, complete
-from headwater.processors.graph.decide import act_and_advance, meeting_timed_out
-from headwater.processors.graph.draft import Draft
+from headwater.processors.graph.advancing import (
+    act_and_advance,
+    begin,
+    complete,
+    end_wait,
+    fail_node,
+)
+from headwater.processors.graph.decide import continue_failed
+from headwater.processors.graph.dispatching import ENDED_MAX, dispatch_retries
+from headwater.processors.graph.draft import Draft, end
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.introspection import SHOWN_MAX
 from headwater.processors.graph.past import Past, moment, status_change
-from headwater.processors.graph.planning import Trace, as_dict
-from headwater.processors.graph.state import GraphRun, meeting_key
+from headwater.processors.graph.planning import TokenStatus, Trace, as_dict
+from headwater.processors.graph.state import GraphRun, LiveToken, meeting_key
+from headwater.processors.graph.timing import apply_held, deadline_passed
 from headwater.schemas.graph_answers import TracedDecision, TracePage
 from headwater.schemas.history import (
+    CommandRejected,
     FanInActivated,
+    GraphMigrated,
     GraphStarted,
     HistoryAppended,
     InstanceDeleted,
+    LeaderEpochNoted,
     LogEvent,
+    PartitionClaimed,
     PostsSent,
-    RunResumed,
+    RunEvent,
     RunStarted,
+    RunSuspended,
+    RunTerminated,
+    TasksDispatched,
     TokenCompleted,
     TokenFailed,
+    TokensCancelled,
     TokensTimedOut,
 )
 
@@ -45,9 +61,13 @@ _TRIGGERS: Final = (
     TokenFailed,
     TokensTimedOut,
     FanInActivated,
-    RunResumed,
+    GraphMigrated,
     PostsSent,
 )
+
+
+#: Events that nothing follows.
+_UNPLANNED: Final = (CommandRejected, GraphMigrated, LeaderEpochNoted, PartitionClaimed)
 
 
 class Tracing:
@@ -155,7 +175,7 @@ def _recompute(past: Past, events: Sequence[LogEvent], at_ms: int) -> tuple[Draf
         graph = graph_of(json.loads(first.document))
     assert graph is not None  # noqa: S101, GraphStarted comes first
     draft = Draft(run, graph, at_ms, past.evaluator)
-    action = _trigger(run, first)
+    action = _trigger(run, events)
     if action is None:
         return draft, _count_until(events, _TRIGGERS), True
     before = plans = 0
@@ -168,6 +188,11 @@ def _recompute(past: Past, events: Sequence[LogEvent], at_ms: int) -> tuple[Draf
     act_and_advance(draft, counted_action)
     if _begins_with(events, draft.events):
         return draft, len(draft.events), True
+    decided_events = [event for event in events if not isinstance(event, RunSuspended)]
+    if draft.ended_nodes >= ENDED_MAX and _begins_with(draft.events, decided_events):
+        # The decision ended nodes before this event, too, and so reached its limit earlier.
+        draft.plans[:] = [plan for plan in draft.plans if plan[0] < len(events)]
+        return draft, len(events), True
     if before and _begins_with(events, draft.events[:before]):
         # Several things were due at once; their consequences come after the last of them.
         del draft.plans[plans:]
@@ -187,33 +212,61 @@ def _begins_with(events: Sequence[LogEvent], prefix: Sequence[LogEvent]) -> bool
     return 0 < count <= len(events) and list(events[:count]) == list(prefix)
 
 
-def _trigger(run: GraphRun, first: LogEvent) -> Callable[[Draft], None] | None:
-    """Return the action that a planner decided about, from its first event; None if none did."""
+def _trigger(  # noqa: PLR0911, one for each kind of event
+    run: GraphRun, events: Sequence[LogEvent]
+) -> Callable[[Draft], None] | None:
+    """Return the action that was decided, from its events; None if it cannot be repeated."""
+    first = events[0]
     match first:
+        case _ if run.sequence == 1 and not isinstance(first, GraphStarted):
+            # Only its RunStarted precedes: it retries another run.
+            return continue_failed
         case GraphStarted():
-
-            def starting(draft: Draft) -> None:
-                draft.emit(first)
-                begin(draft)
-
-            return starting
-        # A result that the run could not continue with is in the failure.
-        case (
-            TokenCompleted(token=number, result=str(result))
-            | TokenFailed(token=number, result=str(result))
-        ) if number in run.tokens:
-            token = run.tokens[number]
-            return lambda draft: complete(draft, token, result)
+            return lambda draft: begin(draft, first)
+        case TokenCompleted(token=number) | TokenFailed(token=number, retry_at_ms=None) if (
+            number in run.tokens
+        ):
+            return _trigger_of_end(run, run.tokens[number], first)
         case TokensTimedOut(tokens=(number, *_)) | FanInActivated(tokens=(number, *_)):
             waiting = run.tokens.get(number)
             if waiting is None or waiting.fork is None:
                 return None
             key = meeting_key(waiting.fork, waiting.node)
-            return lambda draft: meeting_timed_out(draft, key)
-        case RunResumed():
-            return lambda draft: draft.emit(first)
-        case _:
+            return lambda draft: deadline_passed(draft, key)
+        case TasksDispatched(tasks=tasks):
+            retried = [task.token for task in tasks if task.input is None]
+            return (lambda draft: dispatch_retries(draft, retried)) if retried else _nothing
+        case TokensCancelled(reason=reason):
+            ended = next((event for event in events if isinstance(event, RunTerminated)), None)
+            return None if ended is None else lambda draft: end(draft, ended, reason)
+        case _ if run.ended or isinstance(first, _UNPLANNED):
             return None
+        case _:
+            # No planner decides it, but what follows.
+            return lambda draft: draft.emit(cast("RunEvent", first))
+
+
+def _nothing(draft: Draft) -> None:
+    """Do nothing: what follows was left by an earlier decision."""
+
+
+def _trigger_of_end(
+    run: GraphRun, token: LiveToken, event: TokenCompleted | TokenFailed
+) -> Callable[[Draft], None]:
+    """Return the action with which a node ended."""
+    if token.number in run.held:
+        return lambda draft: apply_held(draft, token)
+    if token.status is TokenStatus.WAITING_FOR_TIME:
+        return lambda draft: end_wait(draft, token)
+    # A result that the run could not continue with is in the failure.
+    if event.result is not None:
+        result, consumed = event.result, event.consumed
+        return lambda draft: complete(draft, token, result, consumed)
+    assert not isinstance(event, TokenCompleted)  # noqa: S101, it has a result
+    if event.timed_out and token.waits_for_others:
+        return lambda draft: deadline_passed(draft, str(token.number))
+    failure, timed_out = event.failure, event.timed_out
+    return lambda draft: fail_node(draft, token, failure, timed_out=timed_out)
 
 
 # -- traces of events

@@ -1,10 +1,9 @@
 """Providers: senders of webhooks and their declarations, and the owners of their deliveries.
 
 Everything specific to a provider is in its declaration: where its deliveries are posted and how
-they are signed, what a body means and which user it is about, which types of deliveries exist, and
-how they become rows. Gateway and pipeline know only names of providers, so a new one is a package
-with a declaration, and nothing else changes. Installed packages add providers through the entry
-point group `headwater.providers`.
+they are signed, what a body means and whom it is about, which types of deliveries exist, and how
+they become rows. Gateway and pipeline know only names of providers. Installed packages add
+providers through the entry point group `headwater.providers`.
 """
 
 import re
@@ -122,17 +121,16 @@ class AfterWipe(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unnamed:
-    """How to find what a delivery without a subject is about, among rows of its user.
+    """What applies to a delivery that has no subject, and may name its user alone.
 
     Attributes:
-        table: The table with the rows; all rows of it in the partition are read.
-        find: Returns Headwater's id of one of the user's rows, or None.
-        reason: Why a delivery is skipped that names no user either.
+        table: Table of what it may be about. One that names a wiped user is accepted if it was sent
+            after the wipe and the user has a row there, which is newer than the wipe.
+        reason: Why a delivery is skipped that names no user either; None if it is a dead letter.
     """
 
     table: Table
-    find: Callable[[WebhookAdmitted, Iterable[Row]], str | None]
-    reason: str
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +152,7 @@ class DeliveryType(Generic[P]):
         latest: Returns the latest events of the subject from its row of the lookup. With it, equal
             bytes are another event if an opposite one happened in between; without it, a copy.
         after_wipe: What becomes of it if its user was wiped.
-        unnamed: How to find what a delivery is about that names its user and no subject.
+        unnamed: What applies to a delivery that names no subject, if it need not have one.
         version: To be increased with every change of the result; rows store it.
     """
 
@@ -226,13 +224,13 @@ class Provider:
     receives no webhooks: Headwater publishes its deliveries, so their references are user ids.
 
     Attributes:
-        read: Routes a verified body; takes it and those of `headers` that were sent, with lowercase
-            names. It may raise MalformedPayload.
+        read: Routes a verified body, with its `headers` by lowercase name; or MalformedPayload.
         type_header: Header of `headers` that contains the type of a delivery, if any.
         type_in_body: Whether the type is in the body: one of unknown type has to be JSON.
-        ranges: Paths of the numbers whose plausible ranges the sources file may replace.
+        ranges: Paths of numbers whose plausible ranges the sources file may replace.
         with_ranges: Returns the provider with other ranges, by path: lowest and highest value.
         skipped: Types that are known and fill nothing.
+        silent_after_days: Days without data of silent connections, by maker.
 
     Raises:
         ValueError: The declaration contradicts itself.
@@ -249,6 +247,7 @@ class Provider:
     more_paths: tuple[str, ...] = ()
     ranges: frozenset[str] = frozenset()
     with_ranges: "Callable[[Mapping[str, tuple[float, float]]], Provider] | None" = None
+    silent_after_days: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Reject an invalid declaration."""

@@ -21,8 +21,6 @@ SLEEP_RANK: Final = 1
 # A lab report may be returned before it is recorded that it was sent: the later stage wins.
 #: An upload that was submitted to Terra outranks one that is only stored here.
 SUBMITTED_RANK: Final = 1
-#: The final status of a report outranks both.
-REPORT_RANK: Final = 2
 
 
 # -- results

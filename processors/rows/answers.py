@@ -1,7 +1,7 @@
 """Build answers of the API from rows: columns have the names of fields in `schemas.answers`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from types import SimpleNamespace
@@ -9,10 +9,12 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
+from headwater.processors.graph.planning import Frames, Taken, frames_with
 from headwater.schemas.answers import (
     Answer,
     Event,
     Failure,
+    GraphEvent,
     InstanceStatus,
     LogLine,
     StatusOfRun,
@@ -20,7 +22,7 @@ from headwater.schemas.answers import (
     Token,
 )
 from headwater.schemas.history import Json
-from headwater.schemas.workflow_tables import WorkflowTable
+from headwater.schemas.workflow_columns import WorkflowTable
 
 A = TypeVar("A", bound=Answer)
 S = TypeVar("S", bound=InstanceStatus)
@@ -55,7 +57,7 @@ def step_of(row: Row) -> Step:
 
 
 def token_of(row: Row) -> Token:
-    """Return a token of a history."""
+    """Return a token of a history, with the transitions that it took since its parent."""
     parent = row["parent_token_id"]
     return made(
         Token,
@@ -69,6 +71,31 @@ def token_of(row: Row) -> Token:
     )
 
 
+def with_iteration_counts(tokens: Iterable[Token], ancestors: Iterable[Row] = ()) -> list[Token]:
+    """Return tokens with the transitions that they and their ancestors took.
+
+    Args:
+        tokens: The tokens of rows.
+        ancestors: Rows of all their ancestors that are not among them.
+    """
+    listed = list(tokens)
+    own = {
+        row["id"]: (row["parent_token_id"], json.loads(row["iteration_counts"]))
+        for row in ancestors
+    }
+    for token in listed:
+        parent = token.parent_token_id
+        own[int(token.id)] = (None if parent is None else int(parent), token.iteration_counts)
+    taken: dict[int | None, Frames] = {}
+    # A parent has a lower number.
+    for number, (parent, counts) in sorted(own.items()):
+        taken[number] = frames_with(taken.get(parent, ()), counts)
+    return [
+        msgspec.structs.replace(token, iteration_counts=dict(Taken(taken[int(token.id)])))
+        for token in listed
+    ]
+
+
 def event_of(row: Row) -> Event:
     """Return an event of a history."""
     return made(Event, row, payload=raw(row["payload"]))
@@ -77,6 +104,17 @@ def event_of(row: Row) -> Event:
 def log_line_of(row: Row) -> LogLine:
     """Return a log line of a history."""
     return made(LogLine, row, data=raw(row["data"]))
+
+
+def graph_event_of(row: Row) -> GraphEvent:
+    """Return a workflow event of a graph."""
+    number = row["token_id"]
+    return made(
+        GraphEvent,
+        row,
+        token_id=None if number is None else str(number),
+        payload=msgspec.json.decode(row["payload"]),
+    )
 
 
 def run_status(kind: type[S], row: Row) -> S:

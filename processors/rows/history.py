@@ -5,7 +5,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from headwater.processors.graph.planning import TokenStatus
+from headwater.processors.rows.graph_events import chosen
 from headwater.processors.rows.patches import Patches, Row, Rows, Values
 from headwater.processors.rows.plan import plan_record
 from headwater.schemas.history import HistoryAppended
@@ -37,6 +37,13 @@ class HistoryRows(Patches):
     def lines(self, run_number: int) -> list[Values]:
         """Return the log lines of a run."""
         return [row for row in self.logs if row["run_number"] == run_number]
+
+    def graph_events_of(self, run_number: int) -> list[Values]:
+        """Return the workflow events of a graph's run, in the order of its history."""
+        tokens = {row["id"]: row for row in self.tokens(run_number)}
+        rows = (row for row in self.graph_events if row["run_number"] == run_number)
+        resolved = (chosen(row, tokens.get(row["token_id"])) for row in rows)
+        return [row for row in resolved if row is not None]
 
     @override
     def retry(self, row: Values) -> None:
@@ -80,16 +87,13 @@ def _reopened(step: Values, retry: Values) -> Values:
 
 def _restarted(token: Values, retry: Values) -> Values:
     """Return the columns of a token that a retry changes, if the token ended with the run."""
-    status, wake_at = token.get("retry_status"), token.get("wake_at")
+    status = token.get("retry_status")
     if status is None:
         return {}
-    now = retry["started_at"]
-    # A token that waits for siblings has as much time left as when the run ended.
-    waits = status == TokenStatus.WAITING_FOR_SIBLINGS and wake_at is not None
     return {
         **dict.fromkeys(TOKEN.cleared),
         "status": status,
         "attempts": 0,
-        "wake_at": wake_at + now - token["updated_at"] if waits else None,
-        "updated_at": now,
+        "wake_at": None,
+        "updated_at": retry["started_at"],
     }

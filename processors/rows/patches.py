@@ -121,6 +121,8 @@ class Patches:
         #: Runs of each instance in order; only the last still changes.
         self.instances: dict[_Instance, list[Row]] = {}
         self.logs: list[Values] = []
+        #: Workflow events of graphs, see `graph_events.row_of`.
+        self.graph_events: list[Values] = []
         #: The latest claim of each partition.
         self.owners: dict[int, Values] = {}
         #: Entries without rows, so that their ends change no rows.
@@ -158,6 +160,7 @@ class Patches:
         for stage in self.stages:
             stage.drop(key)
         self.logs = [row for row in self.logs if _instance_of(row) != key]
+        self.graph_events = [row for row in self.graph_events if _instance_of(row) != key]
         self._hidden = {hidden for hidden in self._hidden if hidden[0][:2] != key}
 
     # --- instances ----------------------------------------------------------------------------
@@ -247,6 +250,17 @@ class Patches:
         """Add a log line."""
         self.logs.append(values)
 
+    def leave_node(self, context: EventContext, node: str, tokens: Iterable[int]) -> None:
+        """Keep the node at which workflow events of this batch happened, before tokens leave it."""
+        leaving = set(tokens)
+        for row in self.graph_events:
+            if row["token_id"] in leaving and _run_of(row) == context.run:
+                row["node_ref"] = row["node_ref"] or node
+
+    def add_graph_event(self, values: Values) -> None:
+        """Add a workflow event of a graph."""
+        self.graph_events.append(values)
+
 
 def _change(rows: Rows, context: EventContext, name: str, key: str | int, values: Values) -> None:
     of_run = rows.setdefault(context.run, {})
@@ -255,6 +269,10 @@ def _change(rows: Rows, context: EventContext, name: str, key: str | int, values
         of_run[key] = row = Row(context.values(**{name: key}), is_whole=False)
     row.values.update(values)
     row.values["offset"] = context.offset
+
+
+def _run_of(row: Values) -> Run:
+    return row["workflow_name"], row["instance_id"], row["run_number"]
 
 
 def _instance_of(row: Values) -> _Instance:

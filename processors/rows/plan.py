@@ -11,12 +11,15 @@ from typing import Any, Final
 
 import msgspec
 
+from headwater.processors.rows.graph_events import derive, row_of
 from headwater.processors.rows.patches import EventContext, Patches, Values, error_of
 from headwater.processors.rows.token_plan import TOKEN_PLANNERS
 from headwater.processors.runs.slots import SLOTS_ID
 from headwater.processors.runs.state import TRANSITIONS
 from headwater.schemas.history import (
     BranchChanged,
+    BranchFailed,
+    BranchOutputSet,
     CancelRequested,
     CommandRejected,
     ContextChanged,
@@ -37,6 +40,8 @@ from headwater.schemas.history import (
     LeaderEpochNoted,
     LogWritten,
     LoopAdvanced,
+    OfGraph,
+    OutcomeHeld,
     PartitionClaimed,
     PostsQueued,
     PostsSent,
@@ -72,6 +77,8 @@ _UNNUMBERED: Final = frozenset(
 INSTANCE_ONLY: Final[frozenset[type]] = frozenset(
     {
         BranchChanged,
+        BranchFailed,
+        BranchOutputSet,
         CancelRequested,
         CommandRejected,
         ContextChanged,
@@ -80,6 +87,7 @@ INSTANCE_ONLY: Final[frozenset[type]] = frozenset(
         GraphStarted,
         HostLost,
         LeaderEpochNoted,
+        OutcomeHeld,
         PostsQueued,
         PostsSent,
         RollbackFailed,
@@ -114,6 +122,7 @@ def plan_record(
         offset,
         appended.sequence,
     )
+    in_graph = False
     for context.index, event in enumerate(appended.events):
         kind = type(event)
         if kind not in _NOT_OF_INSTANCE:
@@ -122,6 +131,10 @@ def plan_record(
                 _move(instance, kind)
         if kind not in INSTANCE_ONLY:
             PLANNERS[kind](patches, context, event)
+        # The record that ends the run of a graph has events of its last tokens.
+        in_graph = in_graph or isinstance(event, OfGraph)
+        for position, derived in enumerate(derive(event, in_graph=in_graph)):
+            patches.add_graph_event(row_of(context, position, derived))
         if kind not in _UNNUMBERED:
             context.sequence += 1
 

@@ -13,6 +13,7 @@ from headwater.processors.graph.planning import TERMINAL, TokenStatus
 from headwater.processors.rows.patches import EventContext, Patches, error_of
 from headwater.schemas.history import (
     FanInActivated,
+    GraphMigrated,
     JobActivated,
     JobExtended,
     LeaseExpired,
@@ -25,6 +26,9 @@ from headwater.schemas.history import (
     TokensCancelled,
     TokensCreated,
     TokensTimedOut,
+    TransitionsJoined,
+    WaitRestarted,
+    WaitStarted,
 )
 from headwater.schemas.workflow_tables import AS_STORED
 
@@ -47,6 +51,9 @@ def _set(
 
 def _created(patches: Patches, context: EventContext, event: TokensCreated) -> None:
     counts = {transition.ref: transition.times for transition in event.taken}
+    if not counts and event.transition is not None:
+        counts = {event.transition: 1}
+    # Only what was taken since the parent: a reader adds its ancestors'.
     iteration_counts = msgspec.json.encode(counts).decode()
     for index in range(event.count):
         number, branch = event.first + index, event.branch + index
@@ -94,6 +101,13 @@ def _expired(patches: Patches, context: EventContext, event: LeaseExpired) -> No
 def _completed(patches: Patches, context: EventContext, event: TokenCompleted) -> None:
     ended = {"result": event.result, **error_of(None)}
     _set(patches, context, event.token, TokenStatus.COMPLETED, **ended)
+    _deliver(patches, context, event)
+
+
+def _deliver(patches: Patches, context: EventContext, event: TokenCompleted | TokenFailed) -> None:
+    """Record which token consumed an event."""
+    if event.consumed is not None:
+        patches.deliver(context, event.consumed, str(event.token))
 
 
 def _failed(patches: Patches, context: EventContext, event: TokenFailed) -> None:
@@ -102,10 +116,17 @@ def _failed(patches: Patches, context: EventContext, event: TokenFailed) -> None
         status, values["next_retry_at"] = TokenStatus.PENDING, event.retry_at_ms
     else:
         status = TokenStatus.TIMED_OUT if event.timed_out else TokenStatus.FAILED
-        values["retry_status"] = TokenStatus.PENDING
+        values["retry_status"] = None if event.handled else TokenStatus.PENDING
         if event.result is not None:
             values["result"] = event.result
     _set(patches, context, event.token, status, **values)
+    _deliver(patches, context, event)
+
+
+def _waits(patches: Patches, context: EventContext, event: WaitStarted) -> None:
+    for_time = event.event_type is None
+    status = TokenStatus.WAITING_FOR_TIME if for_time else TokenStatus.WAITING_FOR_EVENT
+    _set(patches, context, event.token, status, wake_at=event.until_ms)
 
 
 def _arrived(patches: Patches, context: EventContext, event: TokenArrived) -> None:
@@ -124,6 +145,11 @@ def _waits_for_child(patches: Patches, context: EventContext, event: Subworkflow
 
 
 def _joined(patches: Patches, context: EventContext, event: FanInActivated) -> None:
+    for number in (*event.tokens, *event.elsewhere):
+        _set(patches, context, number, TokenStatus.COMPLETED)
+
+
+def _transitions_joined(patches: Patches, context: EventContext, event: TransitionsJoined) -> None:
     for number in event.tokens:
         _set(patches, context, number, TokenStatus.COMPLETED)
 
@@ -142,9 +168,22 @@ def _retry_status(before: str | None) -> str:
     return _WAITING if before == _WAITING else TokenStatus.PENDING
 
 
+def _wait_restarted(patches: Patches, context: EventContext, event: WaitRestarted) -> None:
+    for number in event.tokens:
+        _set(patches, context, number, _WAITING, wake_at=event.until_ms)
+
+
 def _timed_out(patches: Patches, context: EventContext, event: TokensTimedOut) -> None:
     for number in event.tokens:
         _set(patches, context, number, TokenStatus.TIMED_OUT, retry_status=_WAITING)
+
+
+def _migrated(patches: Patches, context: EventContext, event: GraphMigrated) -> None:
+    for moved in event.nodes:
+        node = {"node_ref": moved.to, "task": moved.task, "subworkflow": moved.subworkflow}
+        patches.leave_node(context, moved.node, moved.tokens)
+        for number in moved.tokens:
+            patches.change_token(context, number, dict(node))
 
 
 #: Planners by event.
@@ -157,9 +196,13 @@ TOKEN_PLANNERS: Final[Mapping[type, Callable[[Patches, EventContext, Any], None]
     LeaseExpired: _expired,
     TokenCompleted: _completed,
     TokenFailed: _failed,
+    WaitStarted: _waits,
     TokenArrived: _arrived,
     SubworkflowStarted: _waits_for_child,
     FanInActivated: _joined,
+    TransitionsJoined: _transitions_joined,
     TokensCancelled: _cancelled,
+    WaitRestarted: _wait_restarted,
     TokensTimedOut: _timed_out,
+    GraphMigrated: _migrated,
 }

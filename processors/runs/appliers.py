@@ -63,6 +63,7 @@ def begin(state: type[R], before: R | None, record: HistoryAppended) -> tuple[R,
         deployment=event.deployment,
         labels=event.labels,
         limits=event.limits,
+        depth=event.depth,
         once=event.once,
         keys=before.keys if before else {},
     )

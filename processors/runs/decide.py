@@ -40,6 +40,7 @@ from headwater.schemas.failures import (
     INVALID_PARAMS,
     JOB_NOT_FOUND,
     MAILBOX_FULL,
+    NOT_A_GRAPH,
     NOT_PAUSED,
     NOT_THE_PARENT,
     STALE,
@@ -155,7 +156,8 @@ def begin(
         case StartRun():
             return _start(run, command, facts, kind, limits)
         case RestartRun() if run is not None:
-            provenance = (run.definition, run.deployment, run.once, run.labels, recorded(limits))
+            made_from = (run.definition, run.deployment, run.once, run.labels)
+            provenance = (*made_from, recorded(limits), run.depth)
             return [RunStarted(run.params, facts.seed, run.parent, None, (), run.kind, *provenance)]
         case SendEvent(start=str(params)):
             # Creates the instance that receives the event, with the event in its mailbox.
@@ -191,7 +193,7 @@ def _start(run: Run | None, command: StartRun, facts: Facts, kind: str, limits: 
             f"{run.status}; restart runs it again",
         )
     made_from = (command.definition, command.deployment)
-    provenance = (*made_from, command.once, command.labels, recorded(limits))
+    provenance = (*made_from, command.once, command.labels, recorded(limits), command.depth)
     return [RunStarted(command.params, facts.seed, command.parent, None, (), kind, *provenance)]
 
 
@@ -287,6 +289,15 @@ def no_job(run: Run) -> Rejection:
     """Return the rejection of a job command for a workflow without jobs."""
     return Rejection(
         JOB_NOT_FOUND, f"expected a job of a graph, found {run.workflow}, a workflow of code"
+    )
+
+
+def no_graph(run: Run) -> Rejection:
+    """Return the rejection of a command that only graphs understand."""
+    return Rejection(
+        NOT_A_GRAPH,
+        f"expected an instance of a graph, found one of {run.workflow}, a workflow of code; a run "
+        "of code moves to a deployment by a retry",
     )
 
 

@@ -5,6 +5,7 @@ from typing import Final, Generic, TypeVar
 
 from headwater.schemas.graph_answers import (
     Explanation,
+    MigrationPlan,
     SimulatedRouting,
     SimulatedSynchronization,
     TokensPage,
@@ -94,4 +95,12 @@ SIMULATE_SYNCHRONIZATION: Final = Question(
     answer=SimulatedSynchronization,
     summary="Simulate the arrival of a token at a join",
     effect=f"The counts of the join, and the decisions that would follow. {_AS_OF}",
+)
+SIMULATE_MIGRATION: Final = Question(
+    path="/graph/simulate-migration",
+    operation="simulateMigration",
+    answer=MigrationPlan,
+    summary="Simulate moving a run to another version of its graph",
+    effect="Where every live token would be, and why the run cannot continue there, if it cannot. "
+    "Nothing is changed.",
 )

@@ -4,13 +4,16 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.processors.runs.slots import slot_return
 from headwater.processors.runs.state import Run
+from headwater.schemas.failures import DEPTH_LIMIT
 from headwater.schemas.history import (
     CancelRun,
     Child,
     Failure,
     FinishChild,
+    Json,
     Parent,
     Post,
     PostsQueued,
@@ -78,6 +81,22 @@ def _with_order(event: PostsQueued, order: int) -> PostsQueued:
             for post in event.posts
         )
     )
+
+
+def start_child(run: Run, child: Child, params: Json, key: str) -> Post | Failure:
+    """Return the post that starts a child, or why no further instance may be nested."""
+    depth = run.depth + 1
+    most = (run.limits or DEFAULT_LIMITS).max_depth
+    if depth >= most:
+        return Failure(
+            DEPTH_LIMIT,
+            f"expected at most {most} instances nested in one another (max_depth), found that "
+            f"{run.workflow}/{run.instance_id} is the last of so many and starts another one, of "
+            f"{child.workflow}; does a workflow run itself without an end?",
+        )
+    parent = Parent(run.workflow, run.instance_id, run.run_number, key)
+    command = StartRun(params, parent, deployment=run.deployment, depth=depth)
+    return Post(0, child.workflow, child.instance_id, command)
 
 
 # -- the end of a run

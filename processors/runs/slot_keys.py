@@ -5,14 +5,10 @@ import json
 from functools import lru_cache
 from typing import Final
 
+from headwater.processors.cel_programs import ExpressionInvalid, ResultKind
+from headwater.processors.cel_programs import Names as KnownNames
 from headwater.processors.evaluations import EvaluationProblem, Evaluations
-from headwater.processors.expressions import (
-    Expression,
-    ExpressionInvalid,
-    ExpressionValues,
-    ResultKind,
-)
-from headwater.processors.expressions import Names as KnownNames
+from headwater.processors.expressions import Expression, ExpressionValues
 from headwater.processors.input_texts import JsonInvalid, read_json
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import bounded
@@ -57,6 +53,9 @@ def slot_scope(
                 f"{concurrency.key}, found that it gives none: {problem}"
             ),
         )
+    # A sender may write the number 7 as 7.0.
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     key = json.dumps(value, ensure_ascii=False)
     digest = hashlib.sha256(key.encode()).hexdigest()
     return SlotScope(f"{SLOTS_ID}{digest[:32]}", key)

@@ -74,6 +74,7 @@ TRANSITIONS: Final[dict[type, dict[RunStatus, RunStatus]]] = {
     EntryCompleted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
     EntryErrored: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
     TasksDispatched: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE},
+    # Of a paused graph nothing completes or fails: this is only simulated.
     TokenCompleted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
     FanInActivated: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
 }
@@ -125,6 +126,7 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
         keys: Idempotency keys of events, the oldest first (see `remember`).
         limits: Limits of its code; None for the defaults.
         slot: Slot of its workflow's concurrency limit, if any (see `processors.runs.slots`).
+        depth: Instances around it: 0 unless a parent waits for its end.
     """
 
     workflow: str
@@ -152,6 +154,7 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
     keys: dict[str, StoredKey] = {}
     limits: Limits | None = None
     slot: Slot | None = None
+    depth: int = 0
 
     @property
     def ended(self) -> bool:

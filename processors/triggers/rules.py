@@ -20,7 +20,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from headwater.processors.expressions import Expression, ExpressionInvalid, ResultKind
+from headwater.processors.cel_programs import ExpressionInvalid, ResultKind
+from headwater.processors.expressions import Expression
 from headwater.processors.runs.limits import (
     EVENT_TYPE_MAX,
     PROGRAM,

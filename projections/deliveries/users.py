@@ -1,6 +1,6 @@
 """Everything about one user: connections, rows, outcomes, waiting deliveries, wipe progress."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -8,6 +8,7 @@ import msgspec
 from psycopg import sql
 
 from headwater.processors.wipes import digest
+from headwater.projections.deliveries.quality import ConnectionActivity, activity_of
 from headwater.projections.deliveries.queries import Outcome
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.postgres.statements import filled, names_user, statement
@@ -95,7 +96,7 @@ class UserWhole(msgspec.Struct, frozen=True, kw_only=True):
     `counts` are by table, plus `raw_events`, the user's deliveries, and `dead_letters`, those of
     them that are still not processed completely. `sources` are rows by source. `dead` are the
     latest deliveries that are still dead, also of the user's connections before they were the
-    user's.
+    user's. `activity` is what came last of the active connections.
     """
 
     user_id: str
@@ -105,6 +106,7 @@ class UserWhole(msgspec.Struct, frozen=True, kw_only=True):
     last_outcomes: tuple[Outcome, ...]
     waiting: tuple[Outcome, ...]
     dead: tuple[Outcome, ...]
+    activity: tuple[ConnectionActivity, ...] = ()
 
 
 def _count_query(table: Table) -> bytes:
@@ -173,8 +175,15 @@ async def lab_status(reader: PooledReader, upload_id: str) -> str | None:
     return rows[0]["terra_status"] if rows else None
 
 
-async def user_whole(reader: PooledReader, user_id: str) -> UserWhole:
+async def user_whole(
+    reader: PooledReader, user_id: str, silent_after_days: Mapping[str, int]
+) -> UserWhole:
     """Return everything about a user; for an unknown user, all counts are 0.
+
+    Args:
+        reader: Reads Postgres.
+        user_id: The user.
+        silent_after_days: See `Provider`.
 
     Raises:
         StoreUnavailable: Postgres does not answer.
@@ -201,6 +210,7 @@ async def user_whole(reader: PooledReader, user_id: str) -> UserWhole:
         last_outcomes=msgspec.convert(outcomes, tuple[Outcome, ...]),
         waiting=await waiting_of(reader, subjects, limit=_OUTCOMES_SHOWN),
         dead=msgspec.convert(dead, tuple[Outcome, ...]),
+        activity=await activity_of(reader, user_id, silent_after_days),
     )
 
 

@@ -102,7 +102,7 @@ comment on column daily_summary.peak_active_zone_minutes is 'Minutes of vigorous
 comment on column daily_summary.stress_management_score is 'Average stress level, 0 to 100.';
 comment on column daily_summary.strain is 'Strain (Whoop: 0 to 21).';
 comment on column daily_summary.recovery_score is 'Recovery, 0 to 100, of the main sleep, else of the day; Whoop''s readiness if it has none.';
-comment on column daily_summary.sleep_score is 'Sleep score, 0 to 100, of the main sleep if it has one, else of the day.';
+comment on column daily_summary.sleep_score is 'Sleep score, 0 to 100, of the main sleep; of the day if no sleep is known.';
 comment on column daily_summary.sleep_minutes is 'Minutes asleep, of the main sleep: the longest that ended on this day and is not a nap.';
 comment on column daily_summary.bed_time is 'Start of that sleep; local time is utc_offset_minutes later.';
 comment on column daily_summary.wake_up_time is 'End of that sleep; local time is utc_offset_minutes later.';
@@ -317,103 +317,258 @@ comment on column users.column_sources is 'The delivery that set each column: {"
 comment on column users.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
 comment on column users.updated_at is 'When the projector last wrote the row.';
 create view biomarkers_wide as
+with units (of_code, of_unit, factor, term) as (values
+    ('glucose', 'mg/dl', 1.0, 0.0),
+    ('glucose', 'mmol/l', 18.0156, 0.0),
+    ('glucose', 'g/l', 100.0, 0.0),
+    ('hba1c', '%', 1.0, 0.0),
+    ('hba1c', 'percent', 1.0, 0.0),
+    ('hba1c', 'mmol/mol', 0.09148, 2.152),
+    ('total_cholesterol', 'mg/dl', 1.0, 0.0),
+    ('total_cholesterol', 'mmol/l', 38.665, 0.0),
+    ('ldl', 'mg/dl', 1.0, 0.0),
+    ('ldl', 'mmol/l', 38.665, 0.0),
+    ('hdl', 'mg/dl', 1.0, 0.0),
+    ('hdl', 'mmol/l', 38.665, 0.0),
+    ('triglycerides', 'mg/dl', 1.0, 0.0),
+    ('triglycerides', 'mmol/l', 88.57, 0.0),
+    ('creatinine', 'mg/dl', 1.0, 0.0),
+    ('creatinine', 'umol/l', 0.011312, 0.0),
+    ('creatinine', 'mg/l', 0.1, 0.0),
+    ('hemoglobin', 'g/dl', 1.0, 0.0),
+    ('hemoglobin', 'g/l', 0.1, 0.0),
+    ('hemoglobin', 'mmol/l', 1.6114, 0.0),
+    ('vitamin_d', 'ng/ml', 1.0, 0.0),
+    ('vitamin_d', 'ug/l', 1.0, 0.0),
+    ('vitamin_d', 'nmol/l', 0.40064, 0.0),
+    ('ferritin', 'ng/ml', 1.0, 0.0),
+    ('ferritin', 'ug/l', 1.0, 0.0),
+    ('tsh', 'mu/l', 1.0, 0.0),
+    ('tsh', 'uu/ml', 1.0, 0.0),
+    ('crp', 'mg/l', 1.0, 0.0),
+    ('crp', 'mg/dl', 10.0, 0.0),
+    ('crp', 'ug/ml', 1.0, 0.0),
+    ('systolic_bp', 'mmhg', 1.0, 0.0),
+    ('systolic_bp', 'mm[hg]', 1.0, 0.0),
+    ('systolic_bp', 'kpa', 7.50062, 0.0),
+    ('diastolic_bp', 'mmhg', 1.0, 0.0),
+    ('diastolic_bp', 'mm[hg]', 1.0, 0.0),
+    ('diastolic_bp', 'kpa', 7.50062, 0.0),
+    ('weight_kg', 'kg', 1.0, 0.0),
+    ('weight_kg', 'lb', 0.45359237, 0.0),
+    ('weight_kg', 'lbs', 0.45359237, 0.0),
+    ('weight_kg', '[lb_av]', 0.45359237, 0.0),
+    ('weight_kg', 'g', 0.001, 0.0),
+    ('body_fat_percent', '%', 1.0, 0.0),
+    ('body_fat_percent', 'percent', 1.0, 0.0),
+    ('non_hdl_cholesterol', 'mg/dl', 1.0, 0.0),
+    ('non_hdl_cholesterol', 'mmol/l', 38.665, 0.0),
+    ('apolipoprotein_b', 'mg/dl', 1.0, 0.0),
+    ('apolipoprotein_b', 'g/l', 100.0, 0.0),
+    ('lipoprotein_a', 'nmol/l', 1.0, 0.0),
+    ('hs_crp', 'mg/l', 1.0, 0.0),
+    ('hs_crp', 'mg/dl', 10.0, 0.0),
+    ('hs_crp', 'ug/ml', 1.0, 0.0),
+    ('homocysteine', 'umol/l', 1.0, 0.0),
+    ('homocysteine', 'mg/l', 7.397, 0.0),
+    ('insulin', 'uu/ml', 1.0, 0.0),
+    ('insulin', 'mu/l', 1.0, 0.0),
+    ('insulin', 'pmol/l', 0.16666666666666666, 0.0),
+    ('egfr', 'ml/min/1.73m2', 1.0, 0.0),
+    ('egfr', 'ml/min/1.73', 1.0, 0.0),
+    ('egfr', 'ml/min/1.73m^2', 1.0, 0.0),
+    ('egfr', 'ml/min/{1.73_m2}', 1.0, 0.0),
+    ('urea_nitrogen', 'mg/dl', 1.0, 0.0),
+    ('urea_nitrogen', 'mmol/l', 2.8014, 0.0),
+    ('uric_acid', 'mg/dl', 1.0, 0.0),
+    ('uric_acid', 'umol/l', 0.016811, 0.0),
+    ('uric_acid', 'mmol/l', 16.811, 0.0),
+    ('alt', 'u/l', 1.0, 0.0),
+    ('alt', 'ukat/l', 60.0, 0.0),
+    ('ast', 'u/l', 1.0, 0.0),
+    ('ast', 'ukat/l', 60.0, 0.0),
+    ('alp', 'u/l', 1.0, 0.0),
+    ('alp', 'ukat/l', 60.0, 0.0),
+    ('ggt', 'u/l', 1.0, 0.0),
+    ('ggt', 'ukat/l', 60.0, 0.0),
+    ('bilirubin', 'mg/dl', 1.0, 0.0),
+    ('bilirubin', 'umol/l', 0.058466, 0.0),
+    ('albumin', 'g/dl', 1.0, 0.0),
+    ('albumin', 'g/l', 0.1, 0.0),
+    ('sodium', 'mmol/l', 1.0, 0.0),
+    ('sodium', 'meq/l', 1.0, 0.0),
+    ('potassium', 'mmol/l', 1.0, 0.0),
+    ('potassium', 'meq/l', 1.0, 0.0),
+    ('calcium', 'mg/dl', 1.0, 0.0),
+    ('calcium', 'mmol/l', 4.0078, 0.0),
+    ('calcium', 'meq/l', 2.0039, 0.0),
+    ('magnesium', 'mg/dl', 1.0, 0.0),
+    ('magnesium', 'mmol/l', 2.4305, 0.0),
+    ('magnesium', 'meq/l', 1.21525, 0.0),
+    ('iron', 'ug/dl', 1.0, 0.0),
+    ('iron', 'umol/l', 5.5845, 0.0),
+    ('vitamin_b12', 'pg/ml', 1.0, 0.0),
+    ('vitamin_b12', 'ng/l', 1.0, 0.0),
+    ('vitamin_b12', 'pmol/l', 1.35537, 0.0),
+    ('folate', 'ng/ml', 1.0, 0.0),
+    ('folate', 'ug/l', 1.0, 0.0),
+    ('folate', 'nmol/l', 0.4414, 0.0),
+    ('free_t3', 'pg/ml', 1.0, 0.0),
+    ('free_t3', 'ng/l', 1.0, 0.0),
+    ('free_t3', 'ng/dl', 10.0, 0.0),
+    ('free_t3', 'pmol/l', 0.65097, 0.0),
+    ('free_t4', 'ng/dl', 1.0, 0.0),
+    ('free_t4', 'ng/l', 0.1, 0.0),
+    ('free_t4', 'pg/ml', 0.1, 0.0),
+    ('free_t4', 'pmol/l', 0.077687, 0.0),
+    ('testosterone', 'ng/dl', 1.0, 0.0),
+    ('testosterone', 'nmol/l', 28.842, 0.0),
+    ('testosterone', 'ng/ml', 100.0, 0.0),
+    ('testosterone', 'ug/l', 100.0, 0.0),
+    ('cortisol', 'ug/dl', 1.0, 0.0),
+    ('cortisol', 'nmol/l', 0.036246, 0.0),
+    ('cortisol', 'ng/ml', 0.1, 0.0),
+    ('cortisol', 'ug/l', 0.1, 0.0),
+    ('hematocrit', '%', 1.0, 0.0),
+    ('hematocrit', 'percent', 1.0, 0.0),
+    ('hematocrit', 'l/l', 100.0, 0.0),
+    ('red_blood_cells', '10^12/l', 1.0, 0.0),
+    ('red_blood_cells', '10^6/ul', 1.0, 0.0),
+    ('red_blood_cells', '10e6/ul', 1.0, 0.0),
+    ('red_blood_cells', '10^6/mm3', 1.0, 0.0),
+    ('red_blood_cells', 'm/ul', 1.0, 0.0),
+    ('red_blood_cells', 'mill/ul', 1.0, 0.0),
+    ('red_blood_cells', 'million/ul', 1.0, 0.0),
+    ('red_blood_cells', '10e12/l', 1.0, 0.0),
+    ('red_blood_cells', 't/l', 1.0, 0.0),
+    ('white_blood_cells', '10^9/l', 1.0, 0.0),
+    ('white_blood_cells', '10^3/ul', 1.0, 0.0),
+    ('white_blood_cells', '10e3/ul', 1.0, 0.0),
+    ('white_blood_cells', '10^3/mm3', 1.0, 0.0),
+    ('white_blood_cells', 'k/ul', 1.0, 0.0),
+    ('white_blood_cells', 'thou/ul', 1.0, 0.0),
+    ('white_blood_cells', 'thousand/ul', 1.0, 0.0),
+    ('white_blood_cells', '10e9/l', 1.0, 0.0),
+    ('white_blood_cells', 'g/l', 1.0, 0.0),
+    ('white_blood_cells', '/ul', 0.001, 0.0),
+    ('white_blood_cells', 'cells/ul', 0.001, 0.0),
+    ('platelets', '10^9/l', 1.0, 0.0),
+    ('platelets', '10^3/ul', 1.0, 0.0),
+    ('platelets', '10e3/ul', 1.0, 0.0),
+    ('platelets', '10^3/mm3', 1.0, 0.0),
+    ('platelets', 'k/ul', 1.0, 0.0),
+    ('platelets', 'thou/ul', 1.0, 0.0),
+    ('platelets', 'thousand/ul', 1.0, 0.0),
+    ('platelets', '10e9/l', 1.0, 0.0),
+    ('platelets', 'g/l', 1.0, 0.0),
+    ('platelets', '/ul', 0.001, 0.0),
+    ('platelets', 'cells/ul', 0.001, 0.0)
+),
+converted as (
+    select user_id, source, date, code, value, value * factor + term as canonical
+    from biomarkers_raw
+    left join units on of_code = code and of_unit = replace(replace(replace(replace(replace(replace(replace(replace(replace(lower(unit), ' ', ''), 'µ', 'u'), 'μ', 'u'), 'mcg', 'ug'), 'iu/', 'u/'), 'x10', '10'), '10*', '10^'), '²', '2'), '³', '3')
+    where code in ('glucose', 'hba1c', 'total_cholesterol', 'ldl', 'hdl', 'triglycerides', 'creatinine', 'hemoglobin', 'vitamin_d', 'ferritin', 'tsh', 'crp', 'systolic_bp', 'diastolic_bp', 'weight_kg', 'body_fat_percent', 'non_hdl_cholesterol', 'apolipoprotein_b', 'lipoprotein_a', 'hs_crp', 'homocysteine', 'insulin', 'egfr', 'urea_nitrogen', 'uric_acid', 'alt', 'ast', 'alp', 'ggt', 'bilirubin', 'albumin', 'sodium', 'potassium', 'calcium', 'magnesium', 'iron', 'vitamin_b12', 'folate', 'free_t3', 'free_t4', 'testosterone', 'cortisol', 'hematocrit', 'red_blood_cells', 'white_blood_cells', 'platelets')
+)
 select user_id, source, date,
-    max(value) filter (where code = 'glucose') as glucose,
-    max(value) filter (where code = 'hba1c') as hba1c,
-    max(value) filter (where code = 'total_cholesterol') as total_cholesterol,
-    max(value) filter (where code = 'ldl') as ldl,
-    max(value) filter (where code = 'hdl') as hdl,
-    max(value) filter (where code = 'triglycerides') as triglycerides,
-    max(value) filter (where code = 'creatinine') as creatinine,
-    max(value) filter (where code = 'hemoglobin') as hemoglobin,
-    max(value) filter (where code = 'vitamin_d') as vitamin_d,
-    max(value) filter (where code = 'ferritin') as ferritin,
-    max(value) filter (where code = 'tsh') as tsh,
-    max(value) filter (where code = 'crp') as crp,
-    max(value) filter (where code = 'systolic_bp') as systolic_bp,
-    max(value) filter (where code = 'diastolic_bp') as diastolic_bp,
-    max(value) filter (where code = 'weight_kg') as weight_kg,
-    max(value) filter (where code = 'body_fat_percent') as body_fat_percent,
-    max(value) filter (where code = 'non_hdl_cholesterol') as non_hdl_cholesterol,
-    max(value) filter (where code = 'apolipoprotein_b') as apolipoprotein_b,
-    max(value) filter (where code = 'lipoprotein_a') as lipoprotein_a,
-    max(value) filter (where code = 'hs_crp') as hs_crp,
-    max(value) filter (where code = 'homocysteine') as homocysteine,
-    max(value) filter (where code = 'insulin') as insulin,
-    max(value) filter (where code = 'egfr') as egfr,
-    max(value) filter (where code = 'urea_nitrogen') as urea_nitrogen,
-    max(value) filter (where code = 'uric_acid') as uric_acid,
-    max(value) filter (where code = 'alt') as alt,
-    max(value) filter (where code = 'ast') as ast,
-    max(value) filter (where code = 'alp') as alp,
-    max(value) filter (where code = 'ggt') as ggt,
-    max(value) filter (where code = 'bilirubin') as bilirubin,
-    max(value) filter (where code = 'albumin') as albumin,
-    max(value) filter (where code = 'sodium') as sodium,
-    max(value) filter (where code = 'potassium') as potassium,
-    max(value) filter (where code = 'calcium') as calcium,
-    max(value) filter (where code = 'magnesium') as magnesium,
-    max(value) filter (where code = 'iron') as iron,
-    max(value) filter (where code = 'vitamin_b12') as vitamin_b12,
-    max(value) filter (where code = 'folate') as folate,
-    max(value) filter (where code = 'free_t3') as free_t3,
-    max(value) filter (where code = 'free_t4') as free_t4,
-    max(value) filter (where code = 'testosterone') as testosterone,
-    max(value) filter (where code = 'cortisol') as cortisol,
-    max(value) filter (where code = 'hematocrit') as hematocrit,
-    max(value) filter (where code = 'red_blood_cells') as red_blood_cells,
-    max(value) filter (where code = 'white_blood_cells') as white_blood_cells,
-    max(value) filter (where code = 'platelets') as platelets
-from biomarkers_raw
+    max(canonical) filter (where code = 'glucose') as glucose,
+    max(canonical) filter (where code = 'hba1c') as hba1c,
+    max(canonical) filter (where code = 'total_cholesterol') as total_cholesterol,
+    max(canonical) filter (where code = 'ldl') as ldl,
+    max(canonical) filter (where code = 'hdl') as hdl,
+    max(canonical) filter (where code = 'triglycerides') as triglycerides,
+    max(canonical) filter (where code = 'creatinine') as creatinine,
+    max(canonical) filter (where code = 'hemoglobin') as hemoglobin,
+    max(canonical) filter (where code = 'vitamin_d') as vitamin_d,
+    max(canonical) filter (where code = 'ferritin') as ferritin,
+    max(canonical) filter (where code = 'tsh') as tsh,
+    max(canonical) filter (where code = 'crp') as crp,
+    max(canonical) filter (where code = 'systolic_bp') as systolic_bp,
+    max(canonical) filter (where code = 'diastolic_bp') as diastolic_bp,
+    max(canonical) filter (where code = 'weight_kg') as weight_kg,
+    max(canonical) filter (where code = 'body_fat_percent') as body_fat_percent,
+    max(canonical) filter (where code = 'non_hdl_cholesterol') as non_hdl_cholesterol,
+    max(canonical) filter (where code = 'apolipoprotein_b') as apolipoprotein_b,
+    max(canonical) filter (where code = 'lipoprotein_a') as lipoprotein_a,
+    max(canonical) filter (where code = 'hs_crp') as hs_crp,
+    max(canonical) filter (where code = 'homocysteine') as homocysteine,
+    max(canonical) filter (where code = 'insulin') as insulin,
+    max(canonical) filter (where code = 'egfr') as egfr,
+    max(canonical) filter (where code = 'urea_nitrogen') as urea_nitrogen,
+    max(canonical) filter (where code = 'uric_acid') as uric_acid,
+    max(canonical) filter (where code = 'alt') as alt,
+    max(canonical) filter (where code = 'ast') as ast,
+    max(canonical) filter (where code = 'alp') as alp,
+    max(canonical) filter (where code = 'ggt') as ggt,
+    max(canonical) filter (where code = 'bilirubin') as bilirubin,
+    max(canonical) filter (where code = 'albumin') as albumin,
+    max(canonical) filter (where code = 'sodium') as sodium,
+    max(canonical) filter (where code = 'potassium') as potassium,
+    max(canonical) filter (where code = 'calcium') as calcium,
+    max(canonical) filter (where code = 'magnesium') as magnesium,
+    max(canonical) filter (where code = 'iron') as iron,
+    max(canonical) filter (where code = 'vitamin_b12') as vitamin_b12,
+    max(canonical) filter (where code = 'folate') as folate,
+    max(canonical) filter (where code = 'free_t3') as free_t3,
+    max(canonical) filter (where code = 'free_t4') as free_t4,
+    max(canonical) filter (where code = 'testosterone') as testosterone,
+    max(canonical) filter (where code = 'cortisol') as cortisol,
+    max(canonical) filter (where code = 'hematocrit') as hematocrit,
+    max(canonical) filter (where code = 'red_blood_cells') as red_blood_cells,
+    max(canonical) filter (where code = 'white_blood_cells') as white_blood_cells,
+    max(canonical) filter (where code = 'platelets') as platelets,
+    count(*) filter (where value is not null and canonical is null) as unconverted
+from converted
 group by user_id, source, date;
 
-comment on view biomarkers_wide is 'The biomarkers of a day side by side: those with a canonical code, as numbers. Units and all else are in biomarkers_raw.';
+comment on view biomarkers_wide is 'The biomarkers of a day side by side: those with a canonical code, as numbers in one unit for each column. Everything else is in biomarkers_raw.';
 comment on column biomarkers_wide.user_id is 'Our user.';
 comment on column biomarkers_wide.source is 'Where it was measured, as in biomarkers_raw.';
 comment on column biomarkers_wide.date is 'The day, as in biomarkers_raw.';
-comment on column biomarkers_wide.glucose is 'Glucose in the blood, fasting; as sent.';
-comment on column biomarkers_wide.hba1c is 'Glycated hemoglobin; as sent.';
-comment on column biomarkers_wide.total_cholesterol is 'Cholesterol, all of it; as sent.';
-comment on column biomarkers_wide.ldl is 'LDL cholesterol; as sent.';
-comment on column biomarkers_wide.hdl is 'HDL cholesterol; as sent.';
-comment on column biomarkers_wide.triglycerides is 'Triglycerides; as sent.';
-comment on column biomarkers_wide.creatinine is 'Creatinine in the blood; as sent.';
-comment on column biomarkers_wide.hemoglobin is 'Hemoglobin; as sent.';
-comment on column biomarkers_wide.vitamin_d is 'Vitamin D, 25-hydroxy; as sent.';
-comment on column biomarkers_wide.ferritin is 'Ferritin; as sent.';
-comment on column biomarkers_wide.tsh is 'Thyroid-stimulating hormone; as sent.';
-comment on column biomarkers_wide.crp is 'C-reactive protein; as sent.';
-comment on column biomarkers_wide.systolic_bp is 'Systolic blood pressure, mmHg.';
-comment on column biomarkers_wide.diastolic_bp is 'Diastolic blood pressure, mmHg.';
-comment on column biomarkers_wide.weight_kg is 'Weight, kg.';
-comment on column biomarkers_wide.body_fat_percent is 'Body fat, percent.';
-comment on column biomarkers_wide.non_hdl_cholesterol is 'Cholesterol that is not HDL; as sent.';
-comment on column biomarkers_wide.apolipoprotein_b is 'Apolipoprotein B; as sent.';
-comment on column biomarkers_wide.lipoprotein_a is 'Lipoprotein(a); as sent.';
-comment on column biomarkers_wide.hs_crp is 'C-reactive protein, high sensitivity; as sent.';
-comment on column biomarkers_wide.homocysteine is 'Homocysteine; as sent.';
-comment on column biomarkers_wide.insulin is 'Insulin, fasting; as sent.';
-comment on column biomarkers_wide.egfr is 'Estimated glomerular filtration rate; as sent.';
-comment on column biomarkers_wide.urea_nitrogen is 'Urea nitrogen in the blood; as sent.';
-comment on column biomarkers_wide.uric_acid is 'Uric acid; as sent.';
-comment on column biomarkers_wide.alt is 'Alanine aminotransferase; as sent.';
-comment on column biomarkers_wide.ast is 'Aspartate aminotransferase; as sent.';
-comment on column biomarkers_wide.alp is 'Alkaline phosphatase; as sent.';
-comment on column biomarkers_wide.ggt is 'Gamma-glutamyl transferase; as sent.';
-comment on column biomarkers_wide.bilirubin is 'Bilirubin, all of it; as sent.';
-comment on column biomarkers_wide.albumin is 'Albumin in the blood; as sent.';
-comment on column biomarkers_wide.sodium is 'Sodium; as sent.';
-comment on column biomarkers_wide.potassium is 'Potassium; as sent.';
-comment on column biomarkers_wide.calcium is 'Calcium; as sent.';
-comment on column biomarkers_wide.magnesium is 'Magnesium; as sent.';
-comment on column biomarkers_wide.iron is 'Iron; as sent.';
-comment on column biomarkers_wide.vitamin_b12 is 'Vitamin B12; as sent.';
-comment on column biomarkers_wide.folate is 'Folate; as sent.';
-comment on column biomarkers_wide.free_t3 is 'Free triiodothyronine; as sent.';
-comment on column biomarkers_wide.free_t4 is 'Free thyroxine; as sent.';
-comment on column biomarkers_wide.testosterone is 'Testosterone, all of it; as sent.';
-comment on column biomarkers_wide.cortisol is 'Cortisol; as sent.';
-comment on column biomarkers_wide.hematocrit is 'Hematocrit; as sent.';
-comment on column biomarkers_wide.red_blood_cells is 'Red blood cells; as sent.';
-comment on column biomarkers_wide.white_blood_cells is 'White blood cells; as sent.';
-comment on column biomarkers_wide.platelets is 'Platelets; as sent.';
+comment on column biomarkers_wide.glucose is 'Glucose in the blood, fasting, in mg/dL.';
+comment on column biomarkers_wide.hba1c is 'Glycated hemoglobin, in %.';
+comment on column biomarkers_wide.total_cholesterol is 'Cholesterol, all of it, in mg/dL.';
+comment on column biomarkers_wide.ldl is 'LDL cholesterol, in mg/dL.';
+comment on column biomarkers_wide.hdl is 'HDL cholesterol, in mg/dL.';
+comment on column biomarkers_wide.triglycerides is 'Triglycerides, in mg/dL.';
+comment on column biomarkers_wide.creatinine is 'Creatinine in the blood, in mg/dL.';
+comment on column biomarkers_wide.hemoglobin is 'Hemoglobin, in g/dL.';
+comment on column biomarkers_wide.vitamin_d is 'Vitamin D, 25-hydroxy, in ng/mL.';
+comment on column biomarkers_wide.ferritin is 'Ferritin, in ng/mL.';
+comment on column biomarkers_wide.tsh is 'Thyroid-stimulating hormone, in mU/L.';
+comment on column biomarkers_wide.crp is 'C-reactive protein, in mg/L.';
+comment on column biomarkers_wide.systolic_bp is 'Systolic blood pressure, in mmHg.';
+comment on column biomarkers_wide.diastolic_bp is 'Diastolic blood pressure, in mmHg.';
+comment on column biomarkers_wide.weight_kg is 'Weight, in kg.';
+comment on column biomarkers_wide.body_fat_percent is 'Body fat, in %.';
+comment on column biomarkers_wide.non_hdl_cholesterol is 'Cholesterol that is not HDL, in mg/dL.';
+comment on column biomarkers_wide.apolipoprotein_b is 'Apolipoprotein B, in mg/dL.';
+comment on column biomarkers_wide.lipoprotein_a is 'Lipoprotein(a), in nmol/L.';
+comment on column biomarkers_wide.hs_crp is 'C-reactive protein, high sensitivity, in mg/L.';
+comment on column biomarkers_wide.homocysteine is 'Homocysteine, in umol/L.';
+comment on column biomarkers_wide.insulin is 'Insulin, fasting, in uU/mL.';
+comment on column biomarkers_wide.egfr is 'Estimated glomerular filtration rate, in mL/min/1.73m2.';
+comment on column biomarkers_wide.urea_nitrogen is 'Urea nitrogen in the blood, in mg/dL.';
+comment on column biomarkers_wide.uric_acid is 'Uric acid, in mg/dL.';
+comment on column biomarkers_wide.alt is 'Alanine aminotransferase, in U/L.';
+comment on column biomarkers_wide.ast is 'Aspartate aminotransferase, in U/L.';
+comment on column biomarkers_wide.alp is 'Alkaline phosphatase, in U/L.';
+comment on column biomarkers_wide.ggt is 'Gamma-glutamyl transferase, in U/L.';
+comment on column biomarkers_wide.bilirubin is 'Bilirubin, all of it, in mg/dL.';
+comment on column biomarkers_wide.albumin is 'Albumin in the blood, in g/dL.';
+comment on column biomarkers_wide.sodium is 'Sodium, in mmol/L.';
+comment on column biomarkers_wide.potassium is 'Potassium, in mmol/L.';
+comment on column biomarkers_wide.calcium is 'Calcium, in mg/dL.';
+comment on column biomarkers_wide.magnesium is 'Magnesium, in mg/dL.';
+comment on column biomarkers_wide.iron is 'Iron, in ug/dL.';
+comment on column biomarkers_wide.vitamin_b12 is 'Vitamin B12, in pg/mL.';
+comment on column biomarkers_wide.folate is 'Folate, in ng/mL.';
+comment on column biomarkers_wide.free_t3 is 'Free triiodothyronine, in pg/mL.';
+comment on column biomarkers_wide.free_t4 is 'Free thyroxine, in ng/dL.';
+comment on column biomarkers_wide.testosterone is 'Testosterone, all of it, in ng/dL.';
+comment on column biomarkers_wide.cortisol is 'Cortisol, in ug/dL.';
+comment on column biomarkers_wide.hematocrit is 'Hematocrit, in %.';
+comment on column biomarkers_wide.red_blood_cells is 'Red blood cells, in 10^12/L.';
+comment on column biomarkers_wide.white_blood_cells is 'White blood cells, in 10^9/L.';
+comment on column biomarkers_wide.platelets is 'Platelets, in 10^9/L.';
+comment on column biomarkers_wide.unconverted is 'Number of values of these codes that are only in biomarkers_raw, because their unit is missing, unknown or not convertible.';

@@ -203,7 +203,7 @@ create table workflow_token (
     node_ref text not null,
     task text,
     subworkflow text,
-    status text not null check (status in ('pending', 'dispatched', 'executing', 'waiting_for_siblings', 'waiting_for_subworkflow', 'completed', 'failed', 'timed_out', 'cancelled')),
+    status text not null check (status in ('pending', 'dispatched', 'executing', 'waiting_for_siblings', 'waiting_for_subworkflow', 'waiting_for_time', 'waiting_for_event', 'completed', 'failed', 'timed_out', 'cancelled')),
     path_id text not null,
     parent_token_id bigint,
     sibling_group text,
@@ -256,13 +256,13 @@ comment on column workflow_token.id is 'Number within the run, in the order of c
 comment on column workflow_token.node_ref is 'The node.';
 comment on column workflow_token.task is 'The task of that node.';
 comment on column workflow_token.subworkflow is 'The workflow that the node starts, if it has no task.';
-comment on column workflow_token.status is 'pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow, completed, failed, timed_out or cancelled.';
+comment on column workflow_token.status is 'pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow, waiting_for_time, waiting_for_event, completed, failed, timed_out or cancelled.';
 comment on column workflow_token.path_id is 'Its path, extended by .node.branch at each fork.';
 comment on column workflow_token.parent_token_id is 'The token that it follows.';
 comment on column workflow_token.sibling_group is 'The group of its innermost fork.';
 comment on column workflow_token.branch_index is 'Its branch in that fork; the first is 0.';
 comment on column workflow_token.branch_total is 'Number of branches of that fork.';
-comment on column workflow_token.iteration_counts is 'How often it took each transition: an object of counts by ref.';
+comment on column workflow_token.iteration_counts is 'Transitions taken since its parent: an object of counts by ref. Those of its ancestors are in their rows.';
 comment on column workflow_token.attempts is 'Number of its latest attempt; 0 before the first.';
 comment on column workflow_token.input is 'Input of its task, unchanged JSON text.';
 comment on column workflow_token.result is 'Result of its task or workflow, unchanged JSON text.';
@@ -270,7 +270,7 @@ comment on column workflow_token.error_name is 'Name of the error of its latest 
 comment on column workflow_token.error_message is 'Message of the error; NUL is replaced by U+FFFD.';
 comment on column workflow_token.error_detail is 'Additional data of the error.';
 comment on column workflow_token.next_retry_at is 'When the next attempt begins, while it is scheduled.';
-comment on column workflow_token.wake_at is 'When its wait for siblings or a workflow times out; kept after its end.';
+comment on column workflow_token.wake_at is 'When its wait ends or times out; kept after its end.';
 comment on column workflow_token.reason is 'Why it was cancelled.';
 comment on column workflow_token.retry_status is 'Its status after a retry of its run; null if it had ended before.';
 comment on column workflow_token.child_workflow_name is 'Workflow of the child that it started.';
@@ -350,6 +350,38 @@ comment on column workflow_log.message is 'The message; NUL is replaced by U+FFF
 comment on column workflow_log.data is 'Additional data, unchanged JSON text.';
 comment on column workflow_log.is_replay is 'Whether it was written during a replay.';
 comment on column workflow_log.created_at is 'When it was written.';
+
+create table workflow_graph_event (
+    workflow_name text collate "C",
+    instance_id text collate "C",
+    run_number integer,
+    sequence bigint,
+    position integer,
+    name text collate "C" not null,
+    node_ref text,
+    token_id bigint,
+    payload json not null,
+    created_at timestamptz not null,
+    "offset" bigint not null,
+    primary key (workflow_name, instance_id, run_number, sequence, position)
+);
+
+create index workflow_graph_event_changed
+    on workflow_graph_event (workflow_name, instance_id, run_number, "offset");
+create index workflow_graph_event_name on workflow_graph_event (name, created_at);
+
+comment on table workflow_graph_event is 'Workflow events of graphs: what happened in a run, by name. Topic workflow-history.';
+comment on column workflow_graph_event.workflow_name is 'The workflow.';
+comment on column workflow_graph_event.instance_id is 'The instance.';
+comment on column workflow_graph_event.run_number is 'The run.';
+comment on column workflow_graph_event.sequence is 'Number, within the run, of the event of the history that it is derived from.';
+comment on column workflow_graph_event.position is 'Its position among those that are derived from the same event; the first is 0.';
+comment on column workflow_graph_event.name is 'workflow.started, workflow.completed, workflow.failed, task.dispatched, task.completed, task.failed, token.created, token.completed, token.waiting, fan_out.started, fan_in.completed, branches.merged, subworkflow.dispatched or subworkflow.completed.';
+comment on column workflow_graph_event.node_ref is 'Its node; null for an event of the whole run.';
+comment on column workflow_graph_event.token_id is 'Its token; null for an event of the whole run, or of several tokens.';
+comment on column workflow_graph_event.payload is 'Details, an object; values of authors are not among them.';
+comment on column workflow_graph_event.created_at is 'When it happened.';
+comment on column workflow_graph_event."offset" is 'Offset of its record, in the instance''s partition of workflow-history.';
 
 create table workflow_slot (
     workflow_name text collate "C",

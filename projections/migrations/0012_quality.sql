@@ -197,3 +197,147 @@ comment on column rejected_values.provider is
 comment on column rejected_values.field is 'Path of the field, without positions in lists.';
 comment on column rejected_values.reason is 'not_measured, out_of_range or wrong_type.';
 comment on column rejected_values.number is 'Number of values.';
+
+create function skipped_deliveries_since(first_week date)
+    returns table (
+        week date,
+        source text,
+        provider text,
+        type text,
+        reason text,
+        number bigint
+    )
+    language sql stable
+begin atomic
+    select
+        date_trunc('week', o.received_at at time zone 'UTC')::date,
+        o.source,
+        coalesce(lower(c.provider), ''),
+        o.type,
+        o.reason,
+        count(*)
+    from webhook_outcomes o
+    left join terra_connections c on c.terra_user_id = o.subject
+    where o.received_at >= first_week::timestamp at time zone 'UTC' and o.status = 'skipped'
+    group by 1, 2, 3, 4, 5;
+end;
+
+comment on function skipped_deliveries_since(date) is
+    'As the view skipped_deliveries, since a Monday.';
+
+create view skipped_deliveries as
+select *
+from skipped_deliveries_since(date_trunc('week', now() at time zone 'UTC')::date - 12 * 7);
+
+comment on view skipped_deliveries is
+    'Deliveries that were received and not stored as rows, by week, source, provider, type and reason; the last 13 weeks. For more: select * from skipped_deliveries_since(''2026-01-05'').';
+comment on column skipped_deliveries.week is 'Its Monday, in UTC.';
+comment on column skipped_deliveries.source is 'The source, for example terra.';
+comment on column skipped_deliveries.provider is
+    'The wearable''s maker, lower case; empty if the delivery names no connection.';
+comment on column skipped_deliveries.type is 'The source''s event type.';
+comment on column skipped_deliveries.reason is
+    'Why it was skipped, for example nutrition or empty_data.';
+comment on column skipped_deliveries.number is 'Number of deliveries.';
+
+-- Active connections: what came last, and whether they are silent.
+
+create function connection_activity_with(silent_after_days jsonb)
+    returns table (
+        terra_user_id text,
+        user_id text,
+        provider text,
+        state text,
+        connected_at timestamptz,
+        last_delivery_at timestamptz,
+        last_day date,
+        silent_days integer,
+        failing_since timestamptz
+    )
+    language sql stable
+begin atomic
+    select
+        c.terra_user_id,
+        c.user_id,
+        lower(c.provider),
+        case
+            when failure.at is not null then 'failing'
+            when silence.days >= coalesce(
+                (silent_after_days ->> lower(c.provider))::integer,
+                (silent_after_days ->> 'default')::integer,
+                3
+            ) then 'silent'
+            else 'receiving'
+        end,
+        opened.sent_at,
+        data.at,
+        latest.day,
+        silence.days,
+        failure.at
+    from terra_connections c
+    cross join lateral value_source(c.column_sources, 'active') as opened
+    left join lateral (
+        select o.received_at as at
+        from webhook_outcomes o
+        where o.user_id = c.user_id
+          and o.subject = c.terra_user_id
+          and o.status = 'processed'
+          and o.type in ('activity', 'body', 'daily', 'sleep')
+        order by o.received_at desc
+        limit 1
+    ) as data on true
+    -- Deliveries after the latest data are few.
+    cross join lateral (
+        select min(o.received_at) as at
+        from webhook_outcomes o
+        where o.user_id = c.user_id
+          and o.subject = c.terra_user_id
+          and o.type = 'connection_error'
+          and o.received_at > greatest(data.at, opened.sent_at)
+    ) as failure
+    cross join lateral (
+        select greatest(
+            (select max(d.datetime) from daily_summary d
+             where d.user_id = c.user_id and d.source = lower(c.provider)),
+            (select (max(a.start_time) at time zone 'UTC')::date from activities a
+             where a.user_id = c.user_id and a.source = lower(c.provider)),
+            (select max(b.date) from biomarkers_raw b
+             where b.user_id = c.user_id and b.source = lower(c.provider) || '_body')
+        ) as day
+        -- Otherwise it would be computed for each mention of it.
+        offset 0
+    ) as latest
+    cross join lateral (
+        select greatest(
+            0,
+            (now() at time zone 'UTC')::date
+                - greatest(latest.day, (opened.sent_at at time zone 'UTC')::date)
+        ) as days
+    ) as silence
+    where c.active and c.user_id is not null and c.provider is not null;
+end;
+
+comment on function connection_activity_with(jsonb) is
+    'As the view connection_activity, with other numbers of days: {"garmin": 2, "default": 5}.';
+
+create view connection_activity as
+select *
+from connection_activity_with('{}');
+
+comment on view connection_activity is
+    'Every active connection: what came last, and whether it is silent. For other numbers of days: select * from connection_activity_with(''{"withings": 14, "default": 5}'').';
+comment on column connection_activity.terra_user_id is 'Terra''s id of the connection.';
+comment on column connection_activity.user_id is 'User id.';
+comment on column connection_activity.provider is 'The wearable''s maker, lower case.';
+comment on column connection_activity.state is
+    'receiving; silent if no data of the last 3 days has arrived; failing if Terra has reported an error of the connection (connection_error) since the last data, so that the user may have to connect again.';
+comment on column connection_activity.connected_at is
+    'When the delivery that last reported it active was sent.';
+comment on column connection_activity.last_delivery_at is
+    'When the last delivery with data (activity, body, daily or sleep) was received; null if none was.';
+comment on column connection_activity.last_day is
+    'The newest day with data of this user and provider; null without any.';
+comment on column connection_activity.silent_days is
+    'Days from the newest day with data, or from the connection if that is later, until today in UTC.';
+comment on column connection_activity.failing_since is
+    'When the first connection_error after the last data was received; null without one.';

@@ -126,6 +126,7 @@ def _keep_login(connection: psycopg.Connection) -> None:
 #: Documented tables in addition to the projection tables: the outcomes of deliveries. All others
 #: are internal.
 _DOCUMENTED: Final = (
+    "daily_summary_by_person",
     "biomarkers_wide",
     "deliveries",
     "webhook_outcomes",
@@ -134,6 +135,8 @@ _DOCUMENTED: Final = (
     "effects",
     "data_quality",
     "rejected_values",
+    "skipped_deliveries",
+    "connection_activity",
 )
 #: Session settings of the role: longer timeouts than for a service, but limited.
 _SETTINGS: Final = {

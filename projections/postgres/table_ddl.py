@@ -21,7 +21,8 @@ from headwater.schemas.avro_schemas import doc_of, row_schema_of
 from headwater.schemas.installed_tables import ALL_TABLES, INSTALLED
 from headwater.schemas.row_states import Stamps
 from headwater.schemas.tables import Table
-from headwater.schemas.workflow_tables import WORKFLOW_TABLES, WorkflowTable
+from headwater.schemas.workflow_columns import WorkflowTable
+from headwater.schemas.workflow_tables import WORKFLOW_TABLES
 
 _CONNECT_TIMEOUT_S: Final = 5
 #: Postgres's names of types that declarations name differently.
@@ -161,16 +162,19 @@ def _definitions(table: Table) -> Iterator[str]:
 
 def column_comments(table: Table) -> Iterator[str]:
     """Return the statements that comment on a table and its columns."""
-    schema = row_schema_of(table.kind)
+    doc_of_table = row_schema_of(table.kind)["doc"]
+    yield f"comment on table {table.name} is {quoted(f'{doc_of_table} Topic {table.topic}.')};"
+    for name, doc in column_docs(table).items():
+        yield f"comment on column {table.name}.{name} is {quoted(doc)};"
+
+
+def column_docs(table: Table) -> dict[str, str]:
+    """Return the meaning of every column of a projection table, in their order."""
+    fields = row_schema_of(table.kind)["fields"][: -len(Stamps.__struct_fields__)]
     docs = {column.name: column.doc for column in table.generated}
-    docs |= {
-        field["name"]: field["doc"] for field in schema["fields"][: -len(Stamps.__struct_fields__)]
-    }
+    docs |= {field["name"]: field["doc"] for field in fields}
     docs |= {column.name: column.doc for column in table.times}
-    docs |= {name: doc for name, _, doc in BOOKKEEPING}
-    yield f"comment on table {table.name} is {_text(schema['doc'] + f' Topic {table.topic}.')};"
-    for name, doc in docs.items():
-        yield f"comment on column {table.name}.{name} is {_text(doc)};"
+    return docs | {name: doc for name, _, doc in BOOKKEEPING}
 
 
 def workflow_ddl(table: WorkflowTable) -> str:
@@ -185,9 +189,9 @@ def workflow_ddl(table: WorkflowTable) -> str:
 def workflow_comments(table: WorkflowTable) -> str:
     """Return the statements that comment on a table of workflows and its columns."""
     doc = " ".join((inspect.getdoc(table.kind) or "").split())
-    lines = [f"comment on table {table.name} is {_text(doc)};"]
+    lines = [f"comment on table {table.name} is {quoted(doc)};"]
     for column in table.columns:
-        text = _text(doc_of(table.kind, column.name))
+        text = quoted(doc_of(table.kind, column.name))
         lines.append(f"comment on column {table.name}.{_quoted(column.name)} is {text};")
     return "\n".join(lines) + "\n"
 
@@ -196,7 +200,8 @@ def _quoted(name: str) -> str:
     return f'"{name}"' if name == "offset" else name  # reserved in SQL
 
 
-def _text(text: str) -> str:
+def quoted(text: str) -> str:
+    """Return a text as a literal of SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -1,27 +1,50 @@
 """The view biomarkers_wide: one row per day of biomarkers_raw, one column per canonical code.
 
-Its migration contains the output of `python -m headwater.projections.postgres.wide_view`.
+A column has one unit, into which values are converted. Its migration contains the output of
+`python -m headwater.projections.postgres.wide_view`.
 """
 
 import sys
 from typing import Final
 
-from headwater.schemas.biomarkers import CANONICAL
+from headwater.schemas.biomarkers import (
+    CANONICAL,
+    CANONICAL_UNITS,
+    UNIT_SPELLINGS,
+    conversions,
+)
 from headwater.schemas.tables import BIOMARKERS
 
 NAME: Final = "biomarkers_wide"
 _KEY: Final = BIOMARKERS.key_names[:-1]
+_UNCONVERTED: Final = "unconverted"
 
 
 def definition() -> str:
     """Return the statement that creates the view, for Postgres and SQLite."""
     key = ", ".join(_KEY)
-    columns = ",\n    ".join(
-        f"max(value) filter (where code = '{code}') as {code}" for code in CANONICAL
+    units = ",\n    ".join(
+        f"('{code}', '{unit}', {conversion.factor!r}, {conversion.offset!r})"
+        for code, unit, conversion in conversions()
     )
+    columns = ",\n    ".join(
+        f"max(canonical) filter (where code = '{code}') as {code}" for code in CANONICAL
+    )
+    unit = "lower(unit)"
+    for spelling, replacement in UNIT_SPELLINGS:
+        unit = f"replace({unit}, '{spelling}', '{replacement}')"
+    codes = ", ".join(f"'{code}'" for code in CANONICAL)
     return (
-        f"create view {NAME} as\nselect {key},\n    {columns}\n"
-        f"from {BIOMARKERS.name}\ngroup by {key};\n"
+        f"create view {NAME} as\n"  # noqa: S608 (declared names)
+        f"with units (of_code, of_unit, factor, term) as (values\n    {units}\n),\n"
+        f"converted as (\n    select {key}, code, value, value * factor + term as canonical\n"
+        f"    from {BIOMARKERS.name}\n"
+        f"    left join units on of_code = code and of_unit = {unit}\n"
+        f"    where code in ({codes})\n)\n"
+        f"select {key},\n    {columns},\n"
+        "    count(*) filter (where value is not null and canonical is null)"
+        f" as {_UNCONVERTED}\n"
+        f"from converted\ngroup by {key};\n"
     )
 
 
@@ -34,17 +57,17 @@ def wide_view_ddl() -> str:
             "source": "Where it was measured, as in biomarkers_raw",
             "date": "The day, as in biomarkers_raw",
             **{
-                code: description
-                if description.endswith(("kg", "mmHg", "percent"))
-                else f"{description}; as sent"
+                code: f"{description}, in {CANONICAL_UNITS[code]}"
                 for code, description in CANONICAL.items()
             },
+            _UNCONVERTED: "Number of values of these codes that are only in biomarkers_raw, because"
+            " their unit is missing, unknown or not convertible",
         }.items()
     )
     return (
         f"{definition()}\n"
         f"comment on view {NAME} is 'The biomarkers of a day side by side: those with a canonical "
-        "code, as numbers. Units and all else are in biomarkers_raw.';\n"
+        "code, as numbers in one unit for each column. Everything else is in biomarkers_raw.';\n"
         f"{comments}\n"
     )
 

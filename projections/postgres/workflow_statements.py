@@ -11,17 +11,17 @@ from typing import Final, LiteralString
 from psycopg import sql
 
 from headwater.projections.postgres.statements import filled, listed, statement
+from headwater.schemas.workflow_columns import WorkflowColumn, WorkflowTable
 from headwater.schemas.workflow_tables import (
     AS_STORED,
     EVENT,
+    GRAPH_EVENT,
     INSTANCE,
     LOG,
     RUN,
     SLOT,
     STEP,
     TOKEN,
-    WorkflowColumn,
-    WorkflowTable,
 )
 
 Expressions = Mapping[str, LiteralString]
@@ -75,15 +75,20 @@ _STEP_COPIES: Final[Expressions] = {
     "else 'pending' end",
     "updated_at": _RESTARTED_AT,
 }
-#: A token that waits for siblings has as much time left as when the run ended.
 _TOKEN_COPIES: Final[Expressions] = {
     **_COPIED,
     "status": "coalesce(t.retry_status, t.status)",
     "attempts": "case when restarts then 0 else t.attempts end",
-    "wake_at": "case when not restarts then t.wake_at "
-    "when t.retry_status = 'waiting_for_siblings' "
-    f"then t.wake_at + ({_STARTED_AT} - t.updated_at) end",
+    # An event of the retry sets it for those that wait for siblings.
+    "wake_at": "case when not restarts then t.wake_at end",
     "updated_at": _RESTARTED_AT,
+}
+
+#: Of workflow events: what the row of the token determines.
+_DERIVED: Final[Expressions] = {
+    "name": "case when r.child_name is not null and t.task is null then r.child_name "
+    "else r.name end",
+    "node_ref": "coalesce(r.node_ref, t.node_ref)",
 }
 
 
@@ -114,6 +119,16 @@ def _insert(table: WorkflowTable, *, replaces: bool = False) -> bytes:
         action=sql.SQL("update set {}").format(_replacements(table))
         if replaces
         else sql.SQL("nothing"),
+    )
+
+
+def _insert_graph_events() -> bytes:
+    values = [_expression(column, _DERIVED) or _received(column) for column in GRAPH_EVENT.columns]
+    return filled(
+        "insert_graph_events",
+        columns=_names(GRAPH_EVENT),
+        definitions=_definitions(GRAPH_EVENT),
+        values=listed(values),
     )
 
 
@@ -230,6 +245,7 @@ STATEMENTS: Final[Mapping[str, bytes]] = {
     TOKEN.name: _insert(TOKEN),
     EVENT.name: _insert(EVENT, replaces=True),
     LOG.name: _insert(LOG),
+    GRAPH_EVENT.name: _insert_graph_events(),
     SLOT.name: _insert(SLOT),
     **{f"{table.name}_changes": _change(table) for table in (INSTANCE, STEP, TOKEN, EVENT)},
 }

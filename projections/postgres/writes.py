@@ -17,7 +17,16 @@ from headwater.projections.postgres.statements import (
 from headwater.projections.postgres.workflow_statements import STATEMENTS
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.tables import Table
-from headwater.schemas.workflow_tables import EVENT, INSTANCE, LOG, RUN, SLOT, STEP, TOKEN
+from headwater.schemas.workflow_tables import (
+    EVENT,
+    GRAPH_EVENT,
+    INSTANCE,
+    LOG,
+    RUN,
+    SLOT,
+    STEP,
+    TOKEN,
+)
 
 _BINARY_ROWS: Final = sql.SQL("unnest(%(rows)s::pg_temp.{}[])")
 #: The alias of the function is needed for the names of its columns.
@@ -118,7 +127,9 @@ UPSERTS: Final[dict[str, bytes]] = {
 }
 
 #: Tables with rows of workflow instances.
-OF_INSTANCES: Final = tuple(table.name for table in (INSTANCE, RUN, STEP, TOKEN, EVENT, LOG))
+OF_INSTANCES: Final = tuple(
+    table.name for table in (INSTANCE, RUN, STEP, TOKEN, EVENT, LOG, GRAPH_EVENT)
+)
 #: All tables of the projection of workflows.
 OF_WORKFLOWS: Final = (*OF_INSTANCES, SLOT.name, "workflow_owner")
 _INSTANCE: Final = (SqlColumn("workflow_name", "text"), SqlColumn("instance_id", "text"))

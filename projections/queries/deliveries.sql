@@ -297,3 +297,29 @@ from rejected_values_since(date_trunc('week', now() at time zone 'UTC')::date - 
 where %(source)s::text is null or source = %(source)s
 order by week desc, number desc, source, provider, field, reason
 limit %(limit)s
+
+-- name: skipped_deliveries
+select *
+from skipped_deliveries_since(date_trunc('week', now() at time zone 'UTC')::date - 7 * (%(weeks)s::int - 1))
+where %(source)s::text is null or source = %(source)s
+order by week desc, number desc, source, provider, type, reason
+limit %(limit)s
+
+-- name: connection_counts
+select provider, state, count(*) as connections
+from connection_activity_with(%(silent_after_days)s::jsonb)
+group by provider, state
+order by provider, state
+
+-- name: connections_not_receiving
+select *
+from connection_activity_with(%(silent_after_days)s::jsonb)
+where state <> 'receiving'
+order by silent_days desc, terra_user_id
+limit %(limit)s
+
+-- name: connection_activity_of_user
+select *
+from connection_activity_with(%(silent_after_days)s::jsonb)
+where user_id = %(user_id)s
+order by terra_user_id

@@ -75,20 +75,6 @@ where rebuild = %(id)s and partition = %(partition)s and key = %(key)s
 delete from rebuild_rows
 where rebuild = %(id)s
 
--- name: insert_rebuild_differences
-insert into rebuild_rows (rebuild, number, partition, key, before, after)
-select
-    %(id)s,
-    (select coalesce(max(number) + 1, 0) from rebuild_rows where rebuild = %(id)s)
-    + row_number() over () - 1,
-    null,
-    convert_to(json_build_array(%(table)s::text, {key})::text, 'UTF8'),
-    convert_to({before}, 'UTF8'),
-    convert_to({after}, 'UTF8')
-from {served} b
-full join {rebuilt} a on {match}
-where {differs}
-
 -- name: insert_rebuild_row
 insert into rebuild_rows (rebuild, number, partition, key, before, after)
 values (%(id)s, %(number)s, %(partition)s, %(key)s, %(before)s, %(after)s)
@@ -105,6 +91,9 @@ where locktype = 'advisory'
 -- name: lock_rebuilds
 -- One at a time in the whole system: the schema of rebuilt tables is one.
 select pg_try_advisory_lock(hashtextextended('headwater rebuilds', 6))
+
+-- name: next_rebuild_row
+select coalesce(max(number) + 1, 0) from rebuild_rows where rebuild = %(id)s
 
 -- name: put_rebuilt_rows
 insert into headwater.{table}
@@ -142,6 +131,15 @@ select count(*) filter (where before is null), count(*) filter (where after is n
        count(*) filter (where before is not null and after is not null)
 from rebuild_rows
 where rebuild = %(id)s and partition is null
+
+-- name: rebuild_differences
+select
+    convert_to(json_build_array(%(table)s::text, {key})::text, 'UTF8'),
+    convert_to({before}, 'UTF8'),
+    convert_to({after}, 'UTF8')
+from {served} b
+full join {rebuilt} a on {match}
+where {differs}
 
 -- name: rebuild_ended
 update rebuilds

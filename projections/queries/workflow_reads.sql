@@ -466,6 +466,26 @@ where workflow_name = %(workflow_name)s
 order by ordinal {order}, sequence {order}
 limit %(limit)s
 
+-- name: workflow_token_ancestors
+-- Tokens of a run and their ancestors, with the transitions that each took since its parent.
+with recursive ancestor as (
+    select t.id, t.parent_token_id, t.iteration_counts::text as iteration_counts
+    from workflow_token t
+    where t.workflow_name = %(workflow_name)s
+      and t.instance_id = %(instance_id)s
+      and t.run_number = %(run_number)s
+      and t.id = any(%(ids)s::integer[])
+    union
+    select t.id, t.parent_token_id, t.iteration_counts::text
+    from ancestor a
+    join workflow_token t
+      on t.workflow_name = %(workflow_name)s
+     and t.instance_id = %(instance_id)s
+     and t.run_number = %(run_number)s
+     and t.id = a.parent_token_id
+)
+select id, parent_token_id, iteration_counts from ancestor
+
 -- name: workflow_tokens
 select {columns}
 from workflow_token t

@@ -25,6 +25,20 @@ from (
 ) g
 where s.workflow_name = g.workflow_name and s.instance_id = g.instance_id and s.number = g.number
 
+-- name: insert_graph_events
+-- The row of its token has the node of an event, and whether it is one of a task or of a child
+-- workflow: what ends at a node without either has no event.
+insert into workflow_graph_event ({columns})
+select {values}
+from json_to_recordset(%(rows)s::json) as r ({definitions})
+left join workflow_token t
+  on t.workflow_name = r.workflow_name
+ and t.instance_id = r.instance_id
+ and t.run_number = r.run_number
+ and t.id = r.token_id
+where r.child_name is null or t.task is not null or t.subworkflow is not null
+on conflict do nothing
+
 -- name: insert_workflow_rows
 insert into {table} as t ({columns})
 select {values}
@@ -35,7 +49,7 @@ on conflict ({key}) do {action}
 -- A retry copies entries of the previous run. Reopened ones and unfinished sleeps are copied
 -- without their ends, and unconsumed events are copied, too. Negative sequence numbers keep their
 -- order before all new ones. A retry of a graph copies all tokens: those that ended with the run
--- continue, and those that waited for siblings have as much time left as when the run ended.
+-- continue.
 with retried as materialized (
     select * from json_to_recordset(%(rows)s::json) as r (
         workflow_name text, instance_id text, run_number integer, kept text[], reopened text[],

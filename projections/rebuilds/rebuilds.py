@@ -186,12 +186,17 @@ class RebuildWork:
     async def begin(self) -> bool:
         """Connect. Return False if another process carries out a rebuild."""
         with store_edge("begin a rebuild"):
-            self._connection = await AsyncConnection.connect(
-                own_dsn(self._dsn), autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S
-            )
+            self._connection = await self.connect()
             cursor = await self._do("lock_rebuilds")
             row = await cursor.fetchone()
             return bool(row and row[0])
+
+    async def connect(self) -> AsyncConnection[Any]:
+        """Open another connection."""
+        with store_edge("connect for a rebuild"):
+            return await AsyncConnection.connect(
+                own_dsn(self._dsn), autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S
+            )
 
     async def progress(self, applied: int, total: int) -> None:
         """Record the progress."""

@@ -4,14 +4,15 @@ Rows are compared by their values. Who set them (`column_sources`), when they we
 which transaction are no differences, but are right again in a row that is written.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final, LiteralString
 
 from psycopg import AsyncConnection, DataError, sql
 from typing_extensions import override
 
 from headwater.projections.deliveries.plan import DELIVERIES
+from headwater.projections.errors import store_edge
 from headwater.projections.postgres.statements import (
     SqlColumn,
     key_columns,
@@ -20,11 +21,18 @@ from headwater.projections.postgres.statements import (
     value_columns,
 )
 from headwater.projections.postgres.writes import delete_synced, upsert_of
-from headwater.projections.rebuilds.shadow_tables import SCHEMA, ShadowTables, match
+from headwater.projections.rebuilds.shadow_tables import SCHEMA, Offsets, ShadowTables, match
 from headwater.schemas.codec import decode_row
 from headwater.schemas.tables import Table
 from headwater.schemas.topics import WIPES
 
+#: Begins a snapshot. A full join of tens of millions of rows takes minutes.
+_SNAPSHOT: Final[tuple[LiteralString, ...]] = (
+    "set transaction isolation level repeatable read, read only",
+    "set local timezone to 'UTC'",
+    "set local statement_timeout to '1h'",
+    "select 1",
+)
 #: Columns that differ with every write of a row.
 _NEUTRAL: Final[dict[str, LiteralString]] = {
     "changed_in": "'0'::xid8",
@@ -36,9 +44,23 @@ class ShadowTable(ShadowTables):
     """A second set of the rows of a projection table.
 
     A wipe removes rows, too, so the topic of wipes is paused with that of the table.
+
+    Rows are compared in a snapshot, while the projector and readers of sync continue: the
+    transaction of the snapshot writes nothing, and another connection stores what differs.
+
+    Args:
+        connect: Opens another connection.
     """
 
-    def __init__(self, connection: AsyncConnection[Any], rebuild_id: str, table: Table) -> None:
+    compares_paused = False
+
+    def __init__(
+        self,
+        connection: AsyncConnection[Any],
+        rebuild_id: str,
+        table: Table,
+        connect: Callable[[], Awaitable[AsyncConnection[Any]]],
+    ) -> None:
         super().__init__(
             connection,
             rebuild_id,
@@ -48,7 +70,27 @@ class ShadowTable(ShadowTables):
             neutral=_NEUTRAL,
         )
         self._table = table
+        self._connect = connect
         self._values = frozenset(column.name for column in value_columns(table))
+
+    @override
+    @asynccontextmanager
+    async def comparable(
+        self, complete: Callable[[Offsets], Awaitable[bool]]
+    ) -> AsyncIterator[bool]:
+        with store_edge("compare two versions of a projection"):
+            async with AsyncExitStack() as exits:
+                other = await exits.enter_async_context(await self._connect())
+                # If the server has ended it, it fails at its end, and the snapshot is not used.
+                async with other.transaction():
+                    is_complete = await complete(await self.lock(other))
+                    await exits.enter_async_context(self._connection.transaction())
+                    for query in _SNAPSHOT:
+                        await self._connection.execute(query)
+                await other.execute("set timezone to 'UTC'")
+                self._writer = other
+                exits.callback(setattr, self, "_writer", self._connection)
+                yield is_complete
 
     @override
     async def put(self, *, back: bool, now_ms: int) -> None:
@@ -89,13 +131,13 @@ class ShadowTable(ShadowTables):
             key=listed([column.parameter for column in key])
         )
         errors = "select value from {}.projection_errors where value is not null"
-        cursor = await self._connection.execute(sql.SQL(errors).format(sql.Identifier(SCHEMA)))
+        cursor = await self._writer.execute(sql.SQL(errors).format(sql.Identifier(SCHEMA)))
         for (value,) in await cursor.fetchall():
             texts = zip(self._table.key_names, decode_row(self._table, value).key, strict=True)
             parameters = {"id": self._id, "table": self._table.name, **dict(texts)}
             with suppress(DataError):  # The key itself is refused, so there is no row.
-                async with self._connection.transaction():
-                    await self._connection.execute(forget, parameters)
+                async with self._writer.transaction():
+                    await self._writer.execute(forget, parameters)
 
     @override
     def is_shown(self, table: str, column: str) -> bool:

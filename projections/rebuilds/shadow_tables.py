@@ -1,14 +1,15 @@
 """Tables in a separate schema, filled by the projector's own code, to compare the serving ones.
 
 The projector's statements name no schema, so the search path selects the tables; values are
-represented as in the serving tables, and only real differences differ. While two versions are
-compared, the serving projector waits for the lock on its offsets, so both have the same records.
+represented as in the serving tables, and only real differences differ. Two versions are compared
+at the same offsets: while they are completed, the serving projector waits for the lock on its
+offsets.
 
 Differing rows are stored as text, which Postgres reads back exactly. The tables are not logged: if
 the server crashes they are empty, with their offsets.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any, Final, LiteralString, TypeAlias
@@ -32,8 +33,14 @@ SCHEMA: Final = "headwater_rebuilt"
 _EXAMPLES: Final = 10
 #: Tables that the projector writes in addition to rows.
 _BOOKKEEPING: Final = ("projection_offsets", "projection_errors", "deletions")
-#: A process that freezes in the transaction in which it compares does not stop the projector.
+#: A process that freezes while the projector waits does not stop it.
 _IDLE_S: Final = 60
+#: Longest statement for which the projector waits: rows of a switch are written in half a minute a
+#: million.
+_PAUSED_STATEMENT_MIN: Final = 10
+#: Differing rows that are stored together.
+_PAGE: Final = 1_000
+_CURSOR: Final = "headwater_differences"
 _KINDS: Final = {
     "added": "before is null",
     "removed": "after is null",
@@ -44,6 +51,9 @@ _KINDS: Final = {
 class ShadowTables:
     """A second set of the tables of workflows; `ShadowTable` is one of a projection table.
 
+    The projector of workflows waits during the whole comparison, because it deletes instances, and
+    differences about them must not be stored after that.
+
     All methods raise StoreUnavailable.
 
     Args:
@@ -53,7 +63,12 @@ class ShadowTables:
         topics: The topics with its rows. While it is paused, their offsets do not move.
         tables: The tables.
         neutral: Columns that are no difference, and what replaces them in the text of rows.
+
+    Attributes:
+        compares_paused: Whether the projector waits while rows are compared.
     """
+
+    compares_paused: bool = True
 
     def __init__(
         self,
@@ -66,6 +81,8 @@ class ShadowTables:
         neutral: Mapping[str, LiteralString] = MappingProxyType({}),
     ) -> None:
         self._connection = connection
+        #: Stores the rows that differ.
+        self._writer = connection
         self._id = rebuild_id
         self._projection = projection
         self._topics = list(topics)
@@ -114,17 +131,60 @@ class ShadowTables:
         """Open a transaction in which nothing is projected; yield the serving tables' offsets."""
         with store_edge("compare two versions of a projection"):
             async with self._connection.transaction():
-                await self._do("set local timezone to 'UTC'")
-                await self._do(f"set local idle_in_transaction_session_timeout to '{_IDLE_S}s'")
-                yield await self._ends("lock_projection")
+                yield await self.lock(self._connection)
+
+    @asynccontextmanager
+    async def comparable(
+        self, complete: Callable[[Offsets], Awaitable[bool]]
+    ) -> AsyncIterator[bool]:
+        """Complete both versions up to the same offsets, and open a transaction to compare them.
+
+        Args:
+            complete: Completes the shadow tables up to these offsets, or returns False.
+        """
+        async with self.paused_projection() as ends:
+            yield await complete(ends)
+
+    async def lock(self, connection: AsyncConnection[Any]) -> Offsets:
+        """Make the projector wait for the end of this transaction; return its offsets."""
+        await connection.execute("set local timezone to 'UTC'")
+        for setting, value in (
+            ("idle_in_transaction_session_timeout", f"{_IDLE_S}s"),
+            ("statement_timeout", f"{_PAUSED_STATEMENT_MIN}min"),
+        ):
+            query = sql.SQL("set local {} to {}").format(sql.Identifier(setting), value)
+            await connection.execute(query)
+        return await self._ends("lock_projection", connection)
 
     async def compare(self) -> tuple[dict[str, int], list[Example]]:
         """Store the rows that differ. Return their counts and some examples."""
-        for table in self._tables:
-            await self._do(await self._difference(table), id=self._id, table=table)
+        with store_edge("compare two versions of a projection"):
+            for table in self._tables:
+                await self._store_differences(table)
+            return await self._counts_and_examples()
+
+    async def _store_differences(self, table: str) -> None:
+        cursor = await self._writer.execute(statement("next_rebuild_row"), {"id": self._id})
+        (number,) = await cursor.fetchone() or (0,)
+        async with (
+            self._connection.transaction(),
+            self._connection.cursor(_CURSOR) as differing,
+            self._writer.cursor() as storing,
+        ):
+            await differing.execute(await self._difference(table), {"table": table})
+            while rows := await differing.fetchmany(_PAGE):
+                parameters = [
+                    {"id": self._id, "number": number + index, "partition": None, "key": key,
+                     "before": before, "after": after}
+                    for index, (key, before, after) in enumerate(rows)
+                ]  # fmt: skip
+                await storing.executemany(statement("insert_rebuild_row"), parameters)
+                number += len(rows)
+
+    async def _counts_and_examples(self) -> tuple[dict[str, int], list[Example]]:
         await self.leave_out_refused()
-        cursor = await self._do(statement("rebuild_counts"), id=self._id)
-        added, removed, changed = await cursor.fetchone()
+        cursor = await self._writer.execute(statement("rebuild_counts"), {"id": self._id})
+        added, removed, changed = await cursor.fetchone() or (0, 0, 0)
         counts = {"added": added, "removed": removed, "changed": changed}
         examples = [example for kind in _KINDS for example in await self._examples(kind)]
         return counts, examples
@@ -188,8 +248,10 @@ class ShadowTables:
     async def _do(self, query: bytes | LiteralString, **parameters: object) -> Any:  # noqa: ANN401
         return await self._connection.execute(query, parameters or None)
 
-    async def _ends(self, query: str) -> Offsets:
-        cursor = await self._do(statement(query), projection=self._projection, topics=self._topics)
+    async def _ends(self, query: str, connection: AsyncConnection[Any] | None = None) -> Offsets:
+        cursor = await (connection or self._connection).execute(
+            statement(query), {"projection": self._projection, "topics": self._topics}
+        )
         ends: dict[str, dict[int, int]] = {topic: {} for topic in self._topics}
         for topic, partition, offset in await cursor.fetchall():
             ends[topic][partition] = offset
@@ -203,7 +265,7 @@ class ShadowTables:
     async def _difference(self, table: str) -> bytes:
         key = await self.key_of(table)
         return filled(
-            "insert_rebuild_differences",
+            "rebuild_differences",
             differs=await self.differs(table),
             before=await self.text_of(table, "b"),
             after=await self.text_of(table, "a"),
@@ -215,7 +277,7 @@ class ShadowTables:
 
     async def _examples(self, kind: str) -> list[Example]:
         query = filled("rebuild_examples", which=sql.SQL(_KINDS[kind]))
-        cursor = await self._do(query, id=self._id, limit=_EXAMPLES)
+        cursor = await self._writer.execute(query, {"id": self._id, "limit": _EXAMPLES})
         return [
             await self._example(kind, table, before, after)
             for table, before, after in await cursor.fetchall()

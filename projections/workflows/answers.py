@@ -8,6 +8,7 @@ import msgspec
 from headwater.processors.rows.answers import (
     Row,
     event_of,
+    graph_event_of,
     log_line_of,
     made,
     raw,
@@ -21,6 +22,7 @@ from headwater.schemas.answers import (
     Concurrency,
     CurrentStep,
     Event,
+    GraphEvent,
     Instance,
     InstanceFound,
     InstanceListed,
@@ -90,14 +92,15 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """A row as it is now, and the offset of the last record that changed it."""
 
     offset: int
-    row: Step | Token | Event | LogLine | StatusOfRun
+    row: Step | Token | Event | LogLine | GraphEvent | StatusOfRun
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Changes of an instance's current run, by offset.
 
-    Rows of one record are in the order: steps, tokens, events, log lines, status of the instance.
-    The next changes are those after `offset`; `more` means that some exist already.
+    Rows of one record are in the order: steps, tokens, events, log lines, workflow events
+    of a graph, status of the instance. The next changes are those after `offset`; `more` means that
+    some exist already.
 
     If `run_offset`, the offset of the record that began the run, differs from before, this is
     another run and the rows are all of it. Its number may be the same if the instance was deleted
@@ -179,10 +182,13 @@ def job_of(row: Row) -> JobListed:
 
 
 #: Builders for rows of `workflow_changes`, by rank within a record.
-BY_RANK: Final[dict[int, Callable[[Row], Step | Token | Event | LogLine | StatusOfRun]]] = {
+BY_RANK: Final[
+    dict[int, Callable[[Row], Step | Token | Event | LogLine | GraphEvent | StatusOfRun]]
+] = {
     1: step_of,
     2: token_of,
     3: event_of,
     4: log_line_of,
-    5: status_of,
+    5: graph_event_of,
+    6: status_of,
 }

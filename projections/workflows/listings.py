@@ -14,8 +14,9 @@ from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
 from headwater.projections.postgres.statements import filled, template
 from headwater.projections.postgres.workflow_statements import selected
 from headwater.projections.workflows.answers import Page
-from headwater.schemas.answers import CurrentStep, InstanceFound, InstanceStatus
-from headwater.schemas.workflow_tables import EVENT, INSTANCE, LOG, STEP, TOKEN, WorkflowTable
+from headwater.schemas.answers import GRAPH_EVENTS, CurrentStep, InstanceFound, InstanceStatus
+from headwater.schemas.workflow_columns import WorkflowTable
+from headwater.schemas.workflow_tables import EVENT, GRAPH_EVENT, INSTANCE, LOG, STEP, TOKEN
 
 Order: TypeAlias = Literal["asc", "desc"]
 R = TypeVar("R", bound=msgspec.Struct)
@@ -248,21 +249,47 @@ _BY_ID: Final[dict[str, LiteralString]] = {
     "through": "id < (select p.lines || lpad((p.through + 1)::text, 15, '0') from page p) "
     'collate "C"',
 }
+#: Workflow events of graphs: only those that are requested.
+_BY_NAME: Final[dict[str, LiteralString]] = {
+    **_BY_OFFSET,
+    "after": f"{_BY_OFFSET['after']} and name = any(%(names)s::text[])",
+}
+_PLACES: Final = {LOG: _BY_ID, GRAPH_EVENT: _BY_NAME}
 #: Tables by the rank of their rows within a record, and the columns that order rows of a rank.
 _RANKED: Final[tuple[tuple[WorkflowTable, LiteralString, LiteralString], ...]] = (
     (STEP, "ordinal", "sequence"),
     (TOKEN, "id", "0"),
     (EVENT, "sequence", "0"),
     (LOG, "substr(id, 23)", "0"),
+    (GRAPH_EVENT, "sequence", "position"),
     (INSTANCE, "0", "0"),
 )
 
 
-def _changes() -> bytes:
+#: Message that a changed row of a table becomes.
+MESSAGES: Final = {STEP: "step", TOKEN: "token", EVENT: "event", LOG: "log", INSTANCE: "status"}
+
+
+def changes_of(names: frozenset[str]) -> bytes:
+    """Return the query of changes that become messages with these names, and of the status.
+
+    The names of workflow events are also a parameter of the query, `names`.
+    """
+    tables = {table for table, name in MESSAGES.items() if name in names}
+    if names & set(GRAPH_EVENTS):
+        tables.add(GRAPH_EVENT)
+    # Without others, changes of the instance alone would not fill a page.
+    return _changes(frozenset(tables - {INSTANCE} or {EVENT}))
+
+
+@cache
+def _changes(tables: frozenset[WorkflowTable]) -> bytes:
     """Return the query of changes: offsets of changed rows that end a page, then the rows."""
     offsets, rows = [], []
     for rank, (table, first, second) in enumerate(_RANKED, 1):
-        texts = (_BY_ID if table is LOG else _BY_OFFSET) | {"first": first, "second": second}
+        if table is not INSTANCE and table not in tables:
+            continue
+        texts = _PLACES.get(table, _BY_OFFSET) | {"first": first, "second": second}
         parts: dict[str, sql.Composable] = {name: sql.SQL(text) for name, text in texts.items()}
         parts |= {"rank": sql.Literal(rank), "table": sql.Identifier(table.name)}
         names = table.bits.keys() - ({"params"} if table is INSTANCE else set())
@@ -272,6 +299,3 @@ def _changes() -> bytes:
             offsets.append(template("workflow_changes_offsets").format(**parts))
     union = sql.SQL(" union all ")
     return filled("workflow_changes", offsets=union.join(offsets), rows=union.join(rows))
-
-
-CHANGES: Final = _changes()

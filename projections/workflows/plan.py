@@ -32,15 +32,16 @@ from headwater.projections.projector.projection import (
 )
 from headwater.projections.workflows.history import PROJECTION, HistoryRecord, read_history
 from headwater.schemas.topics import WORKFLOW_HISTORY
+from headwater.schemas.workflow_columns import WorkflowTable
 from headwater.schemas.workflow_tables import (
     EVENT,
+    GRAPH_EVENT,
     INSTANCE,
     LOG,
     SLOT,
     STEP,
     TOKEN,
     WORKFLOW_TABLES,
-    WorkflowTable,
 )
 
 #: Columns with JSON text, which is stored unchanged or rejected.
@@ -75,6 +76,8 @@ def _statements(patches: Patches) -> Iterator[RowStatement]:
         for table, rows in ((STEP, stage.steps), (TOKEN, stage.tokens), (EVENT, stage.events)):
             yield from _of_rows(table, [row for of_run in rows.values() for row in of_run.values()])
     yield from _write(LOG.name, patches.logs)
+    # They read the rows of their tokens.
+    yield from _write(GRAPH_EVENT.name, patches.graph_events)
     # Earlier slots are granted before new ones are added.
     slots = patches.slots
     yield from _write("workflow_slot_grants", slots.granted)

@@ -11,7 +11,14 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.rows.answers import event_of, log_line_of, raw, step_of, token_of
+from headwater.processors.rows.answers import (
+    event_of,
+    log_line_of,
+    raw,
+    step_of,
+    token_of,
+    with_iteration_counts,
+)
 from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, statement
 from headwater.projections.postgres.workflow_statements import selected
@@ -32,9 +39,9 @@ from headwater.projections.workflows.answers import (
 )
 from headwater.projections.workflows.history import PROJECTION
 from headwater.projections.workflows.listings import (
-    CHANGES,
     CURRENT_STEP,
     DECLARED,
+    MESSAGES,
     NAMES_WITH_INSTANCES,
     OF_AUTHORS,
     EventCursor,
@@ -45,11 +52,13 @@ from headwater.projections.workflows.listings import (
     Order,
     StepCursor,
     TokenCursor,
+    changes_of,
     page_of,
     rows_of,
 )
 from headwater.projections.workflows.trimmed_entries import TrimmedEntries
 from headwater.schemas.answers import (
+    GRAPH_EVENTS,
     Event,
     InstanceFound,
     InstanceStatus,
@@ -65,6 +74,7 @@ from headwater.schemas.workflow_tables import INSTANCE
 
 __all__ = [
     "CHANGES_MAX",
+    "FOLLOWED",
     "Beginning",
     "Changed",
     "Changes",
@@ -85,6 +95,8 @@ _INPUTS_MAX: Final = 4 * 1024 * 1024
 _STEPS_MAX: Final = 100
 #: Rows of one response to a client that follows a run.
 CHANGES_MAX: Final = 500
+#: Messages that a client which follows a run receives unless it names others.
+FOLLOWED: Final = frozenset(MESSAGES.values())
 
 
 class TimeRange(msgspec.Struct, frozen=True):
@@ -269,9 +281,21 @@ class Workflows:
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
     ) -> Page[Token]:
         """Return tokens of a graph run, in the order of their creation."""
-        return await page_of(
+        page = await page_of(
             self._reader, _TOKENS, _parameters(run), order=order, limit=limit, after=after
         )
+        return msgspec.structs.replace(page, rows=tuple(await self._with_counts(run, page.rows)))
+
+    async def _with_counts(self, run: RunKey, tokens: Sequence[Token]) -> list[Token]:
+        """Return tokens of a run with the transitions that their ancestors took."""
+        shown = {int(token.id) for token in tokens}
+        parents = {int(token.parent_token_id) for token in tokens if token.parent_token_id}
+        ancestors: Sequence[Row] = ()
+        if parents - shown:
+            ancestors = await self._reader.answers(
+                statement("workflow_token_ancestors"), **_parameters(run), ids=sorted(parents)
+            )
+        return with_iteration_counts(tokens, ancestors)
 
     async def events(
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
@@ -303,15 +327,31 @@ class Workflows:
         return await next_offsets(self._reader, PROJECTION, WORKFLOW_HISTORY)
 
     async def changes(
-        self, workflow_name: str, instance_id: str, after: int, *, limit: int = CHANGES_MAX
+        self,
+        workflow_name: str,
+        instance_id: str,
+        after: int,
+        *,
+        names: frozenset[str] = FOLLOWED,
+        limit: int = CHANGES_MAX,
     ) -> Changes | None:
         """Return what changed in the current run since an offset; None if there is no instance.
 
         After -1, all of the run is returned. There are at most `limit` rows plus the instance,
         unless a single record changed more: the rows of a record are not split.
+
+        Args:
+            workflow_name: The workflow.
+            instance_id: The instance.
+            after: The offset.
+            names: Names of messages, see `listings.changes_of`. The instance is always included.
+            limit: Maximum number of rows.
         """
+        query = changes_of(names)
+        bound = {"names": sorted(names & set(GRAPH_EVENTS))} if names & set(GRAPH_EVENTS) else {}
         rows = await self._reader.answers(
-            CHANGES,
+            query,
+            **bound,
             workflow_name=workflow_name,
             instance_id=instance_id,
             after=min(max(after, -1), _OFFSET_MAX),
@@ -320,10 +360,21 @@ class Workflows:
         if not rows:
             return None
         first = rows[0]
+        changed = [_changed(row) for row in rows if row["row"] is not None]
+        run = RunKey(workflow_name, instance_id, first["run_number"])
+        tokens = await self._with_counts(
+            run, [change.row for change in changed if isinstance(change.row, Token)]
+        )
+        counted = iter(tokens)
         return Changes(
             run_number=first["run_number"],
             run_offset=first["run_offset"],
-            rows=tuple(_changed(row) for row in rows if row["row"] is not None),
+            rows=tuple(
+                msgspec.structs.replace(change, row=next(counted))
+                if isinstance(change.row, Token)
+                else change
+                for change in changed
+            ),
             offset=first["through"],
             more=first["more"],
         )

@@ -13,6 +13,7 @@ from headwater.schemas.history.values import (
     Label,
     Once,
     Parent,
+    Part,
     Sender,
     Tagged,
 )
@@ -37,6 +38,8 @@ class StartRun(Tagged, frozen=True):
     once: Once | None = None
     #: Its labels.
     labels: tuple[Label, ...] = ()
+    #: Instances around it: 0 unless a parent waits for its end.
+    depth: int = 0
 
 
 class SendEvent(Tagged, frozen=True):
@@ -100,6 +103,41 @@ class RetryRun(Tagged, frozen=True):
 
     #: The first entry that is executed again; null for the one that failed.
     from_key: str | None = None
+
+
+class SetBranchOutput(Tagged, frozen=True):
+    """Replace the output of a branch of an errored run, before a retry merges it again."""
+
+    #: Group of the fork.
+    group: str
+    #: The branch; the first is 0.
+    branch: int
+    #: The output, an object as JSON text.
+    output: Json
+    #: The fork, if several forks of the group wait for their branches; null for the only one.
+    fork: str | None = None
+
+
+class NodeRename(Part, frozen=True):
+    """Where the tokens of a node move in another definition."""
+
+    #: The node.
+    node: str
+    #: The node of the other definition.
+    to: str
+
+
+class MigrateRun(Tagged, frozen=True):
+    """Continue the run of a graph on another definition."""
+
+    #: The definition, JSON text.
+    document: Json
+    #: Its digest.
+    digest: str
+    #: Its version; null if it has none.
+    version: int | None = None
+    #: Nodes that have another name there.
+    nodes: tuple[NodeRename, ...] = ()
 
 
 class FinishChild(Tagged, frozen=True):
@@ -209,6 +247,8 @@ RunCommand: TypeAlias = (
     | FinishChild
     | NoteRefusal
     | RetryRun
+    | SetBranchOutput
+    | MigrateRun
     | JobCommand
     | SlotCommand
 )

@@ -14,7 +14,7 @@ class OfGraph(Tagged, frozen=True):
 
 
 class TimesTaken(Part, frozen=True):
-    """How often a token, or its ancestors, took a transition."""
+    """How often tokens took a transition."""
 
     #: The transition.
     ref: str
@@ -49,6 +49,8 @@ class GraphStarted(OfGraph, frozen=True):
 
     #: The definition, JSON text.
     document: Json
+    #: How long the run may take, milliseconds; null for any time.
+    timeout_ms: int | None = None
 
 
 class ForkOpened(OfGraph, frozen=True):
@@ -87,7 +89,7 @@ class TokensCreated(OfGraph, frozen=True):
     branch: int
     #: Number of branches of the fork.
     total: int
-    #: How often they and their ancestors took transitions.
+    #: Transitions taken since the parent, after a join; empty if it was `transition` alone.
     taken: tuple[TimesTaken, ...]
     #: The name of a branch's item in expressions.
     item_name: str | None = None
@@ -97,6 +99,12 @@ class TokensCreated(OfGraph, frozen=True):
     task: str | None = None
     #: The workflow that the node starts, if it has no task.
     subworkflow: str | None = None
+    #: Whether external workers execute the task.
+    external: bool = False
+    #: The error of the node before, if an error transition led here.
+    failure: Failure | None = None
+    #: Of a token that continues from a join: branches of the fork that failed.
+    failed: int | None = None
 
 
 class TasksDispatched(OfGraph, frozen=True):
@@ -154,8 +162,19 @@ class LeaseExpired(OfGraph, frozen=True):
     failure: Failure
 
 
+class WaitStarted(OfGraph, frozen=True):
+    """A token waits for a time, or for an event."""
+
+    #: The token.
+    token: int
+    #: End of the wait, Unix milliseconds.
+    until_ms: int
+    #: Type of the event; null if only the time ends the wait.
+    event_type: str | None = None
+
+
 class TokenCompleted(OfGraph, frozen=True):
-    """A task, or the workflow that a token waited for, has its result."""
+    """The node of a token has its result: of a task, a workflow, an event, or the end of a wait."""
 
     #: The token.
     token: int
@@ -163,6 +182,8 @@ class TokenCompleted(OfGraph, frozen=True):
     attempt: int
     #: The result, JSON text.
     result: Json
+    #: The event that it consumed.
+    consumed: str | None = None
 
 
 class TokenFailed(OfGraph, frozen=True):
@@ -174,12 +195,35 @@ class TokenFailed(OfGraph, frozen=True):
     attempt: int
     #: The error.
     failure: Failure
-    #: When it is retried, Unix milliseconds; null if its run fails with it.
+    #: When it is retried, Unix milliseconds; null if it has failed for good.
     retry_at_ms: int | None = None
     #: Whether it timed out.
     timed_out: bool = False
     #: Its result, JSON text, if its run cannot continue with it; null if the attempt failed.
     result: Json | None = None
+    #: Whether the run continues without the token, which has ended.
+    handled: bool = False
+    #: The event that it consumed, if it has ended.
+    consumed: str | None = None
+
+
+class OutcomeHeld(OfGraph, frozen=True):
+    """A node succeeded or failed while its run was paused; it takes effect after the pause."""
+
+    #: The token.
+    token: int
+    #: When that was, Unix milliseconds.
+    at_ms: int
+    #: The result, JSON text, if it has one.
+    result: Json | None = None
+    #: The error, if it failed.
+    failure: Failure | None = None
+    #: When a failed attempt is retried, Unix milliseconds; null if it is not.
+    retry_at_ms: int | None = None
+    #: Whether it timed out.
+    timed_out: bool = False
+    #: The event that its wait ended with.
+    event_id: str | None = None
 
 
 class ContextChanged(OfGraph, frozen=True):
@@ -201,12 +245,21 @@ class BranchChanged(OfGraph, frozen=True):
 
 
 class TokenArrived(OfGraph, frozen=True):
-    """A token waits at a join."""
+    """A token waits at a join of its fork, or at a node for tokens by its other transitions."""
 
     #: The token.
     token: int
     #: End of the wait, Unix milliseconds; null for no limit.
     until_ms: int | None = None
+    #: How often it took its transition, at a node that joins its transitions; null at other joins.
+    times: int | None = None
+
+
+class TransitionsJoined(OfGraph, frozen=True):
+    """Tokens that waited at a node, one by each of its transitions, have ended."""
+
+    #: The tokens; one that continues follows the last.
+    tokens: tuple[int, ...]
 
 
 class BranchMerge(Part, frozen=True):
@@ -223,7 +276,7 @@ class BranchMerge(Part, frozen=True):
 
 
 class FanInActivated(OfGraph, frozen=True):
-    """Branches were joined: their waiting tokens have ended, their outputs are merged.
+    """Branches were joined, and their fork is over: tokens that waited have ended.
 
     The merged values are computed from the outputs: together they may not fit into a record.
     """
@@ -232,10 +285,34 @@ class FanInActivated(OfGraph, frozen=True):
     fork: str
     #: The node.
     node: str
-    #: The tokens.
+    #: The tokens that waited there.
     tokens: tuple[int, ...]
     #: The merges of the transitions by which they arrived.
     merges: tuple[BranchMerge, ...] = ()
+    #: The tokens that waited at other joins of the fork.
+    elsewhere: tuple[int, ...] = ()
+
+
+class BranchFailed(OfGraph, frozen=True):
+    """A branch has ended because a token in it failed, and a join of its fork tolerates that."""
+
+    #: The fork.
+    fork: str
+    #: The branch.
+    branch: int
+    #: The error of the token.
+    failure: Failure
+
+
+class BranchOutputSet(OfGraph, frozen=True):
+    """An operator has replaced the output of a branch of an errored run."""
+
+    #: The fork.
+    fork: str
+    #: The branch.
+    branch: int
+    #: The output, an object as JSON text.
+    output: Json
 
 
 class TokensCancelled(OfGraph, frozen=True):
@@ -247,6 +324,19 @@ class TokensCancelled(OfGraph, frozen=True):
     reason: str
     #: Whether their run has failed with them, so that a retry continues them.
     kept: bool = False
+
+
+class WaitRestarted(OfGraph, frozen=True):
+    """Tokens that wait at a join have their full time again, because their run is retried."""
+
+    #: The fork.
+    fork: str
+    #: The node.
+    node: str
+    #: The tokens.
+    tokens: tuple[int, ...]
+    #: End of the wait, Unix milliseconds.
+    until_ms: int
 
 
 class TokensTimedOut(OfGraph, frozen=True):
@@ -274,6 +364,36 @@ class SubworkflowStarted(OfGraph, frozen=True):
     until_ms: int | None = None
 
 
+class NodeMoved(Part, frozen=True):
+    """A node whose tokens are at a node of another definition now."""
+
+    #: The node.
+    node: str
+    #: The node of the new definition.
+    to: str
+    #: The live tokens that moved.
+    tokens: tuple[int, ...]
+    #: The task of the new node.
+    task: str | None = None
+    #: The workflow that the new node starts, if it has no task.
+    subworkflow: str | None = None
+    #: Whether external workers execute the task.
+    external: bool = False
+
+
+class GraphMigrated(OfGraph, frozen=True):
+    """The run continues on another definition, and stays on it."""
+
+    #: The definition, JSON text.
+    document: Json
+    #: Its digest.
+    digest: str
+    #: Its version; null if it has none.
+    version: int | None
+    #: The nodes whose tokens moved, or that the run knows by another name now.
+    nodes: tuple[NodeMoved, ...] = ()
+
+
 GraphEvent: TypeAlias = (
     GraphStarted
     | ForkOpened
@@ -283,14 +403,21 @@ GraphEvent: TypeAlias = (
     | JobActivated
     | JobExtended
     | LeaseExpired
+    | WaitStarted
     | TokenCompleted
     | TokenFailed
+    | OutcomeHeld
     | ContextChanged
     | BranchChanged
     | TokenArrived
+    | TransitionsJoined
     | FanInActivated
+    | BranchFailed
+    | BranchOutputSet
     | TokensCancelled
+    | WaitRestarted
     | TokensTimedOut
     | ForkEnded
     | SubworkflowStarted
+    | GraphMigrated
 )

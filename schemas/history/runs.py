@@ -77,6 +77,8 @@ class RunStarted(Tagged, frozen=True):
     labels: tuple[Label, ...] = ()
     #: Limits of its code; null for the defaults.
     limits: Limits | None = None
+    #: Instances around it: 0 unless another one waits for its end.
+    depth: int = 0
 
 
 class RunSuspended(Tagged, frozen=True):

@@ -24,7 +24,7 @@ class Tagged(msgspec.Struct, frozen=True, tag=True, tag_field="_", array_like=Tr
 
 
 class Limits(Part, frozen=True):
-    """Limits of names and values of workflows; each is the setting of its name.
+    """Limits of workflows; each is the setting of its name.
 
     Input from outside is checked against the current limits. A run's own code is checked against
     the limits at its start, so that a changed setting changes no replay.
@@ -52,6 +52,12 @@ class Limits(Part, frozen=True):
     max_log_data_bytes: int = 1024 * 1024
     #: Days that a sleep may last.
     max_sleep_days: int = 365
+    #: Tokens that a run of a graph may create.
+    max_tokens: int = 100_000
+    #: Instances that may be nested in one another, the outermost included.
+    max_depth: int = 32
+    #: Visits of one node by a token and its ancestors.
+    max_rounds: int = 10_000
 
 
 class Failure(Part, frozen=True):

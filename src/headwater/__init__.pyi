@@ -28,7 +28,11 @@ from .processors.graph.builder import GraphWorkflow
 from .processors.graph.definition import DefinitionInvalid
 from .processors.graph.plain import (
     Planned,
+    decide_cancel,
+    decide_dispatch,
     decide_routing,
+    decide_subworkflow_result,
+    decide_subworkflow_timeout,
     decide_synchronization,
     decide_timeout,
     extract_output,
@@ -134,7 +138,11 @@ __all__ = (
     "WorkflowParamsInvalidError",
     "WorkflowTest",
     "Workflows",
+    "decide_cancel",
+    "decide_dispatch",
     "decide_routing",
+    "decide_subworkflow_result",
+    "decide_subworkflow_timeout",
     "decide_synchronization",
     "decide_timeout",
     "extract_output",

@@ -15,6 +15,7 @@ from typing_extensions import override
 from headwater.processors.runs.inspection import (
     EXPLAIN,
     MERMAID,
+    SIMULATE_MIGRATION,
     SIMULATE_ROUTING,
     SIMULATE_SYNCHRONIZATION,
     SVG,
@@ -25,6 +26,7 @@ from headwater.processors.runs.inspection import (
 )
 from headwater.schemas.graph_answers import (
     Explanation,
+    MigrationPlan,
     SimulatedRouting,
     SimulatedSynchronization,
     TokensPage,
@@ -119,6 +121,16 @@ class InspectableInstance(ABC):
         return await self.inspect(
             InspectionQuery(question=SIMULATE_SYNCHRONIZATION, numbers={"at": at}, texts=texts)
         )
+
+    async def _simulate_migration(self, to: Json, renamed: Mapping[str, str]) -> MigrationPlan:
+        """Show where the tokens of the run would be in another definition, see `migrate`.
+
+        Args:
+            to: The definition, or its version, as JSON text.
+            renamed: Nodes of that definition by nodes of the run's, where they differ.
+        """
+        texts = {"to": to, "map": encode(dict(renamed), "map")}
+        return await self.inspect(InspectionQuery(question=SIMULATE_MIGRATION, texts=texts))
 
     async def explain(self, at: int | None = None) -> Explanation:
         """Explain what the run waits for: `.says` in sentences, `.joins` as data."""

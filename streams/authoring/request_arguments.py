@@ -78,14 +78,14 @@ class NewInstance(NamedTuple):
 
 
 def parse_batch(batch: Iterable[Mapping[str, Any]]) -> list[NewInstance]:
-    """Parse a batch of instances.
+    """Parse a batch of instances; of several with the same id, only the first is returned.
 
     Raises:
         ValueError: An item is not a mapping with "id" and optionally "params" and "labels". The
             message has its index.
         InvalidInstanceIdError: An id breaks the rules of every server.
     """
-    instances = []
+    instances: dict[str, NewInstance] = {}
     for number, item in enumerate(batch):
         untyped: object = item
         known = isinstance(untyped, Mapping) and untyped.keys() <= {"id", "params", "labels"}
@@ -99,5 +99,6 @@ def parse_batch(batch: Iterable[Mapping[str, Any]]) -> list[NewInstance]:
             # A server may be configured to allow longer ids than the default.
             problem = name_problem("an instance id", instance_id, INSTANCE_ID_MAX)
             raise refused(INVALID_INSTANCE_ID, f"{problem}, as number {number} of the batch")
-        instances.append(NewInstance(instance_id, item.get("params"), item.get("labels") or {}))
-    return instances
+        labels = item.get("labels") or {}
+        instances.setdefault(instance_id, NewInstance(instance_id, item.get("params"), labels))
+    return list(instances.values())

@@ -15,6 +15,7 @@ from headwater.schemas.history import (
     EntryRolledBack,
     Failure,
     HistoryAppended,
+    OutcomeHeld,
     PostsQueued,
     PostsSent,
     RollbackFailed,
@@ -169,7 +170,11 @@ class Committer:
         """Stop timing the attempts of an entry."""
         self._activations.attempts_ended(live, event.key)
 
-    def token_ended(self, live: LiveInstance, event: TokenCompleted | TokenFailed) -> None:
+    def token_ended(
+        self,
+        live: LiveInstance,
+        event: TokenCompleted | TokenFailed | OutcomeHeld,
+    ) -> None:
         """Stop timing the attempts of a token."""
         self._activations.attempts_ended(live, str(event.token))
 
@@ -221,7 +226,7 @@ _FollowUp: TypeAlias = Callable[[Committer, LiveInstance, Any], None]
 def _follow_ups() -> dict[type, _FollowUp]:
     by_method: dict[_FollowUp, tuple[type, ...]] = {
         Committer.entry_ended: (StepCompleted, StepFailed, EntryRolledBack, RollbackFailed),
-        Committer.token_ended: (TokenCompleted, TokenFailed),
+        Committer.token_ended: (TokenCompleted, TokenFailed, OutcomeHeld),
         Committer.tokens_cancelled: (TokensCancelled,),
         Committer.rest: (SlotAsked, PostsSent, *get_args(SlotEvent)),
         Committer.slot_granted: (SlotGranted,),
@@ -238,7 +243,9 @@ def _follow_ups() -> dict[type, _FollowUp]:
 #: What follows an event, by its type. Other events have no effects.
 _FOLLOW_UPS: Final = _follow_ups()
 #: Events with which an attempt may have failed.
-_FAILURES: Final = frozenset({StepFailed, RollbackFailed, EntryRolledBack, TokenFailed})
+_FAILURES: Final = frozenset(
+    {StepFailed, RollbackFailed, EntryRolledBack, TokenFailed, OutcomeHeld}
+)
 
 
 def _failed_attempt(event: RunEvent) -> str | None:
@@ -249,6 +256,8 @@ def _failed_attempt(event: RunEvent) -> str | None:
         case EntryRolledBack() if event.failure is not None:
             return event.key
         case TokenFailed():
+            return str(event.token)
+        case OutcomeHeld() if event.failure is not None:
             return str(event.token)
         case _:
             return None

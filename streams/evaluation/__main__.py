@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 from typing import Final
 
+from headwater.processors.cel_programs import NO_MEMORY, ResultKind
 from headwater.processors.evaluations import EvaluationProblem
-from headwater.processors.expressions import NO_MEMORY, Expression, ExpressionValues, ResultKind
+from headwater.processors.expressions import Expression, ExpressionValues
 from headwater.processors.task_runner import TaskResponse, TaskRunner, failure_of
 from headwater.streams.evaluation.frames import LENGTH_BYTES, READY, decode_request, framed
 

@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 
+from headwater.processors.cel_programs import NO_MEMORY
 from headwater.processors.evaluations import EvaluationProblem, SharedValues, Task, TaskOutcome
-from headwater.processors.expressions import NO_MEMORY
 from headwater.processors.task_runner import TaskRequest, TaskResponse, decode, keep_shared
 from headwater.streams.evaluation.frames import LENGTH_BYTES, READY, decode_response, framed
 

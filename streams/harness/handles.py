@@ -6,23 +6,30 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from typing_extensions import override
 
+from headwater.processors.graph.builder import GraphWorkflow
+from headwater.processors.graph.definition import to_dict
+from headwater.processors.graph.draft import text_of
 from headwater.processors.graph.explaining import explain
+from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.introspection import (
     introspect_tokens,
     simulate_routing,
     simulate_synchronization,
 )
+from headwater.processors.graph.migrating import simulate_migration
 from headwater.processors.graph.past import Past, draw
 from headwater.processors.graph.tracing import Tracing
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.inspection import (
     EXPLAIN,
+    SIMULATE_MIGRATION,
     SIMULATE_ROUTING,
     SIMULATE_SYNCHRONIZATION,
     SVG,
     TOKENS,
     TRACE,
     TRACED_MAX,
+    Question,
 )
 from headwater.processors.runs.lifecycle import Action
 from headwater.processors.runs.limits import (
@@ -44,12 +51,17 @@ from headwater.schemas.failures import (
     is_refused,
     refused,
 )
+from headwater.schemas.graph_answers import MigrationPlan
 from headwater.schemas.history import (
     Command,
     HistoryAppended,
+    Json,
     Limits,
+    MigrateRun,
+    NodeRename,
     ReplySent,
     SendEvent,
+    SetBranchOutput,
     StartRun,
 )
 from headwater.schemas.statuses import OPEN, RunStatus
@@ -135,21 +147,29 @@ def answer_query(
 
 def _answer(past: Past, folded: Past | Tracing, query: InspectionQuery[Any]) -> Any:  # noqa: ANN401, depends on the query
     numbers, texts = query.numbers, query.texts or {}
-    names = {name: json.loads(text) for name, text in texts.items() if text and name != "output"}
     question = query.question
     if question is TOKENS:
         after = numbers.get("after")
         limit = numbers.get("pageSize")
         return introspect_tokens(past, after=-1 if after is None else after, limit=limit)
-    if question is SIMULATE_ROUTING:
-        return simulate_routing(past, **names, output=texts.get("output"))
-    if question is SIMULATE_SYNCHRONIZATION:
-        return simulate_synchronization(past, **names)
+    if texts:
+        return _simulate(past, question, texts)
     if question is EXPLAIN:
         return explain(past)
     if isinstance(folded, Tracing):
         return folded.page()
     return draw(past, "svg" if question is SVG else "mermaid")
+
+
+def _simulate(past: Past, question: Question[Any], texts: Mapping[str, Json | None]) -> Any:  # noqa: ANN401, depends on the question
+    names = {name: json.loads(text) for name, text in texts.items() if text and name != "output"}
+    if question is SIMULATE_ROUTING:
+        return simulate_routing(past, **names, output=texts.get("output"))
+    if question is SIMULATE_SYNCHRONIZATION:
+        return simulate_synchronization(past, **names)
+    assert question is SIMULATE_MIGRATION  # noqa: S101, the only other one with values
+    after = graph_of(names["to"])
+    return simulate_migration(past, after=after, version=None, renamed=names["map"])
 
 
 # -- instances
@@ -251,6 +271,13 @@ class TestInstance(Controllable[None], InspectableInstance, Generic[R_co]):
         text = encode_object(payload, "an event's payload", VALUE_BYTES_TOP)
         await self._send(SendEvent(self._harness.new_id("evt"), type, text))
 
+    async def set_branch_output(
+        self, group: str, branch: int, output: Mapping[str, Any], *, fork: str | None = None
+    ) -> None:
+        """Replace the output of a branch of an errored graph run; a retry merges it again."""
+        text = encode_object(output, "the output of a branch", VALUE_BYTES_TOP)
+        await self._send(SetBranchOutput(group, branch, text, fork))
+
     @override
     async def perform(self, action: Action, argument: str | None = None) -> None:
         if argument is not None:
@@ -268,6 +295,36 @@ class TestInstance(Controllable[None], InspectableInstance, Generic[R_co]):
         past = Past(self.workflow_name, self.id, number)
         answer: A = answer_query(past, records, query)
         return answer
+
+    async def migrate(
+        self,
+        to: GraphWorkflow | Mapping[str, Any],
+        *,
+        map: Mapping[str, str] | None = None,  # noqa: A002, as the CLI and the API name it
+        dry_run: bool = False,
+    ) -> MigrationPlan:
+        """Continue a run of a graph on another definition of the same name.
+
+        Args:
+            to: The definition.
+            map: Its nodes by nodes of the run's definition, where the refs differ.
+            dry_run: Change nothing.
+
+        Returns:
+            Where the live tokens are, or would be, and why not.
+
+        Raises:
+            CommandRefusedError: It is not possible (MIGRATION_REFUSED); not for a dry run.
+            DefinitionInvalid: The definition contradicts itself.
+        """
+        graph = to.graph() if isinstance(to, GraphWorkflow) else graph_of(to)
+        document = text_of(to_dict(graph.definition))
+        renamed = map or {}
+        plan = await self._simulate_migration(document, renamed)
+        if not dry_run:
+            renames = tuple(NodeRename(node, other) for node, other in renamed.items())
+            await self._send(MigrateRun(document, graph.digest, None, renames))
+        return plan
 
     async def _send(self, command: Command) -> None:
         reply = await self._harness.send(self.workflow_name, self.id, command)

@@ -9,20 +9,22 @@ import msgspec
 from headwater.processors.rows.answers import (
     as_read,
     event_of,
+    graph_event_of,
     log_line_of,
     step_of,
     token_of,
+    with_iteration_counts,
 )
 from headwater.processors.rows.history import HistoryRows
 from headwater.processors.rows.patches import Values
 from headwater.processors.runs.engine import Engines, runs
 from headwater.processors.runs.state import Run
 from headwater.schemas import history
-from headwater.schemas.answers import Answer, Failure, History, Step
+from headwater.schemas.answers import GRAPH_EVENTS, Answer, Failure, GraphEvent, History, Step
 from headwater.schemas.failures import InstanceNotFoundError
 from headwater.schemas.history import HistoryAppended, Json, instance_key
 from headwater.schemas.statuses import EntryKind
-from headwater.schemas.workflow_tables import EVENT, LOG, STEP, TOKEN
+from headwater.schemas.workflow_tables import EVENT, GRAPH_EVENT, LOG, STEP, TOKEN
 from headwater.streams.authoring.failures import traceback_of
 from headwater.streams.authoring.values import decode
 
@@ -83,8 +85,19 @@ def history_of(records: Sequence[HistoryAppended], number: int) -> History:
         steps=[_step(step_of(as_read(STEP, row))) for row in rows.steps(number)],
         events=[_parsed(event_of(as_read(EVENT, row))) for row in rows.events(number)],
         logs=[_parsed(line, id=str(index)) for index, line in enumerate(lines)],
-        tokens=[_parsed(token_of(as_read(TOKEN, row))) for row in rows.tokens(number)],
+        tokens=with_iteration_counts(
+            _parsed(token_of(as_read(TOKEN, row))) for row in rows.tokens(number)
+        ),
+        events_by_name=_by_name(rows, number),
     )
+
+
+def _by_name(rows: HistoryRows, number: int) -> dict[str, list[GraphEvent]]:
+    """Return the workflow events of a graph's run; every name has a list."""
+    events: dict[str, list[GraphEvent]] = {name: [] for name in GRAPH_EVENTS}
+    for row in rows.graph_events_of(number):
+        events[row["name"]].append(graph_event_of(as_read(GRAPH_EVENT, row)))
+    return events
 
 
 def _step(step: Step) -> Step:

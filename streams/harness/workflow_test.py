@@ -65,6 +65,8 @@ log = logging.getLogger(__name__)
 
 _TO_HOST: Final = (msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[ToHost]))
 _FROM_HOST: Final = (msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[FromHost]))
+#: Turns after which the test's event loop may do something else, such as a timeout of the test.
+_TURNS_AT_ONCE: Final = 64
 #: The hosts of built-in workflows, if a test has any, and of all others.
 _BUILTIN, _APP = _HOSTS = range(2)
 
@@ -99,6 +101,10 @@ class WorkflowTest:
         definitions = Definitions.collect(workflows, tasks)
         replay = ReplayEngine(max_steps, milliseconds(cleanup), limits)
         self._evaluator = EvaluatorProcess()
+        #: Warnings about graphs, by the name of the graph; only graphs that have any.
+        self.warnings = {
+            name: graph.warnings for name, graph in definitions.graphs.items() if graph.warnings
+        }
         graphs = GraphEngine(definitions.graphs.values(), limits, self._evaluator)
         self._concurrency = concurrency_limits(definitions.workflows.values())
         slots = SlotsEngine({name: self._concurrency.get(name) for name in definitions.workflows})
@@ -464,10 +470,13 @@ class WorkflowTest:
         `complete` means that everything at the current time has happened.
         """
         hosts = self._hosts
-        count = self._turn(limit, complete=complete)
+        count, turns = self._turn(limit, complete=complete), 0
         while self._hosts is hosts:
             if self._moves(ready=not once):
                 count += self._turn(0 if once else None)
+                turns += 1
+                if turns % _TURNS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 continue
             moved = lambda: bool(self._sent_by_hosts) or self._hosts is not hosts  # noqa: E731
             if not await self._callbacks.moved(moved):

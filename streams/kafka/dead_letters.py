@@ -29,6 +29,7 @@ RULE: Final = "headwater.rule"
 REPLAYED: Final = "headwater.replayed"
 REPLAYED_AT: Final = "headwater.replayed_at_ms"
 EXPIRED: Final = "headwater.expired"
+RESTATED: Final = "headwater.restated"
 
 CONNECT_PREFIX: Final = "__connect.errors."
 
@@ -62,6 +63,8 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         REPLAYED: "On a record of the topic dead-letters that marks another one as replayed.",
         REPLAYED_AT: "With it: when, in Unix milliseconds.",
         EXPIRED: "On a record of the topic dead-letters that marks another one as expired.",
+        RESTATED: "On a delivery in webhooks that a later attempt repeated: the offset of that, "
+        "which states another time. This record has the time of the first, for compaction to keep.",
     }
 )
 _OWN: Final = (

@@ -18,6 +18,8 @@ worker owns a partition number of all three topics.
 from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
+import msgspec
+
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.providers.provider import Placement, reroute
 from headwater.processors.triggers.rules import Rule
@@ -35,10 +37,10 @@ from headwater.schemas.topics import (
     WEBHOOKS,
     WIPES,
 )
-from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
+from headwater.streams.kafka.dead_letters import REPLAY_OF, RESTATED, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import StoreCorrupted
-from headwater.streams.pipeline.partition_state import PartitionState
+from headwater.streams.pipeline.partition_state import Claim, PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.record_batch import RecordBatch
 from headwater.streams.pipeline.wiping import accept_again, forget, is_wiped, subject_of, was_wiped
@@ -130,7 +132,7 @@ class Intake:
         # A wipe finds the names that an unreadable delivery turns out to have.
         delivery = reroute(delivery, self._placement.providers)
         if was_wiped(state, self._placement, delivery, original.offset):
-            state.claims.claim(original.claims, record.offset)
+            state.claims.claim(original.claims, Claim(record.offset, delivery.sent_at_ms))
             unit.output.add(_removed(record))
             return
         user = self._placement.user_of(delivery)
@@ -139,11 +141,31 @@ class Intake:
             # Not claimed: when the user has come back, the same bytes are new.
             unit.skip_wiped(delivery, record)
         elif original.offset < record.offset and not is_replayed(record):
-            unit.output.add(_dropped(delivery, record, original, unit.output.now_ms))
+            self._drop(unit, delivery, record, original)
         else:
-            state.claims.claim(original.claims, record.offset)
+            state.claims.claim(original.claims, Claim(record.offset, delivery.sent_at_ms))
             unit.output.records += accepted
             unit.admit(delivery, record, original.offset)
+
+    @staticmethod
+    def _drop(
+        unit: Processing, delivery: WebhookReceived, record: Incoming, original: "Original"
+    ) -> None:
+        """Drop a duplicate.
+
+        Compaction keeps the last record of an event id. If that was sent later than the first, by
+        which rows are ordered, a rebuild would compute other rows; so the delivery is appended
+        once more, as of the time of the first.
+        """
+        if text_header(record, RESTATED) is not None:
+            return
+        unit.output.add(_dropped(delivery, record, original, unit.output.now_ms))
+        sent_at_ms = original.sent_at_ms
+        if sent_at_ms not in (None, delivery.sent_at_ms):
+            restated = msgspec.structs.replace(delivery, sent_at_ms=sent_at_ms)
+            headers = [(RESTATED, str(record.offset).encode())]
+            out = Outgoing(record.topic, record.partition, record.key, encode(restated), headers)
+            unit.output.add(out)
 
     def _take_event(self, unit: Processing, record: Incoming) -> None:
         if record.value is None:
@@ -193,11 +215,14 @@ class Original(NamedTuple):
         offset: Its first offset.
         event_id: Its id, or that of the copy if it is not known.
         claims: The ids to claim, if it is not a copy.
+        sent_at_ms: When the first delivery with the same id was sent, in Unix milliseconds; None if
+            there is none, or it has another id.
     """
 
     offset: int
     event_id: str
     claims: tuple[str, ...]
+    sent_at_ms: int | None = None
 
 
 def original_of(
@@ -211,8 +236,10 @@ def original_of(
     only a signature's time is a copy unless it was signed after the latest opposite event.
     """
     own, kind, claims = delivery.event_id, placement.kind_of(delivery), state.claims
-    offset = claims.known(own)
-    new = Original(record.offset if offset is None else min(offset, record.offset), own, (own,))
+    claim = claims.known(own)
+    new = Original(record.offset, own, (own,))
+    if claim is not None:
+        new = Original(min(claim.offset, record.offset), own, (own,), claim.sent_at_ms)
     if kind is None or kind.latest is None or is_replayed(record):
         return new
     recurrence = placement.recurrence_of(delivery)
@@ -221,14 +248,16 @@ def original_of(
     new = new._replace(claims=(own, same_bytes))
     claims.load_more([same_bytes.encode()])
     first = claims.known(same_bytes)
-    if offset is not None or recurrence.has_own_time or first is None or first >= record.offset:
+    if claim is not None or recurrence.has_own_time or first is None:
+        return new
+    if first.offset >= record.offset:
         return new
     table = kind.lookup.table if kind.lookup else None
     row = None if table is None else state.rows.get(table, (delivery.subject,))
     latest = kind.latest(row)
     if latest.opposite_ms is not None and delivery.sent_at_ms > latest.opposite_ms:
         return new
-    return Original(first, latest.same or own, ())
+    return Original(first.offset, latest.same or own, ())
 
 
 def is_replayed(record: Incoming) -> bool:

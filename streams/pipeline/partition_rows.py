@@ -1,19 +1,23 @@
 """Rows of a partition: those that a commit unit changed, and those that depend on them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from headwater.processors.columns import RowDeleted, RowUpdate, Update, adopt, merge
-from headwater.processors.nights import day_of_session, settle
-from headwater.processors.wipes import remaining_row, user_in
+from headwater.processors.nights import day_of_session, settle, summary_ids
+from headwater.processors.uploads import settle_failures
+from headwater.processors.wipes import digest, remaining_row, user_in
 from headwater.schemas.codec import decode_row, encode_row
 from headwater.schemas.epochs import HIDDEN, WIPED
 from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_TOPIC
 from headwater.schemas.tables import (
     DAILY_SUMMARY,
+    LAB_UPLOADS,
     SLEEP_SESSIONS,
+    USERS,
     Owner,
     Row,
     Table,
@@ -23,8 +27,10 @@ from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, Staged
 
 ROWS: Final = Family("r")
-#: The name of the row with some unique columns, by table and columns.
+#: The name of the row with some unique columns, by table and columns; and days of sleeps, by id.
 INDEX: Final = Family("i")
+#: Parts of a day in its record: beginning, end and Terra's id of a sleep.
+_PART: Final = re.compile(rb'"\d+/\d+/((?:[^"\\]|\\.)+)"')
 #: Rows that are kept decoded; decoding one costs about 20 µs.
 _ROWS_KEPT: Final = 4_000
 
@@ -55,6 +61,8 @@ class Rows:
         """Apply a row of the log, or its tombstone."""
         table, key = TABLE_BY_TOPIC[record.topic], record.key or b""
         self._kept.pop((table.name, key), None)
+        if table is DAILY_SUMMARY:
+            self._restore_sleeps(key, record.value)
         self._staged.put(ROWS, stored_key(table, key), record.value)
         unique = _unique_key(table, _decode_key(key)) if table.unique else None
         if unique is not None and record.value is not None and HIDDEN not in record.headers:
@@ -81,14 +89,17 @@ class Rows:
 
         Days are settled when they have all of the delivery: of versions in it, none is later.
         """
-        days: list[tuple[str, ...]] = []
+        depended_on: list[Update] = []
         for update in updates:
             self.merge(update)
-            if update.table is DAILY_SUMMARY and type(update) is RowUpdate and update.parts:
-                days.append(update.key)
-        # Even if a day did not change: it may be durable, and what depends on it may be not.
-        for day in days:
-            self._settle(day)
+            if update.table is LAB_UPLOADS or (type(update) is RowUpdate and update.parts):
+                depended_on.append(update)
+        # Even if a row did not change: it may be durable, and what depends on it may be not.
+        for update in depended_on:
+            if update.table is DAILY_SUMMARY:
+                self._settle(update.key)
+            elif update.table in (USERS, LAB_UPLOADS):
+                self._settle_uploads(update.table, update.key)
 
     def merge(self, update: Update) -> None:
         """Merge an update into its row, and delete an older row with the same unique columns."""
@@ -99,6 +110,8 @@ class Rows:
         if row is not before:
             self._kept[table.name, name] = row
             self._changed[table.name, name] = (table, row)
+            if table is DAILY_SUMMARY and type(update) is RowUpdate and update.parts:
+                self._index_sleeps(row.key, summary_ids(update.parts))
         if table.unique:
             self._replace_other(table, name, row)
 
@@ -107,6 +120,7 @@ class Rows:
         row = adopt(table, self._row(table, key), rebuilt, ends)
         self._put(table, key, row)
         if row is not None:
+            self._index(table, row)
             self._follow(table, key, row)
 
     def _put(self, table: Table, name: bytes, row: Row | None) -> None:
@@ -123,13 +137,56 @@ class Rows:
         """Change the rows that depend on a row that was rebuilt, or is what a wipe left."""
         if table.unique:
             self._replace_other(table, name, row)
+        if table in (USERS, LAB_UPLOADS):
+            self._settle_uploads(table, row.key)
         day = day_of_session(row) if table is SLEEP_SESSIONS else row.key
         if table in (DAILY_SUMMARY, SLEEP_SESSIONS) and day is not None:
             self._settle(day)
 
     def _settle(self, day: tuple[str, ...]) -> None:
-        for table, row in settle(day, self._stored):
+        for table, row in settle(day, self._stored, self._days_of):
             self._put(table, table.row_key(row.key), row)
+
+    def _days_of(self, sleep: tuple[str, str, str]) -> list[str]:
+        """Return the days of sleeps with an id; perhaps some that have none any more."""
+        days = self._staged.get(INDEX, _sleep_key(sleep))
+        return [] if days is None else days.decode().split()
+
+    def _restore_sleeps(self, key: bytes, value: bytes | None) -> None:
+        """Index the sleeps of a day of the log; a removed day must not leave the user's name."""
+        if value is not None:
+            parts = _PART.findall(value)
+            if parts:
+                self._index_sleeps(_decode_key(key), map(_text_of, parts))
+            return
+        user, source, day = _decode_key(key)
+        removed = self._staged.get(ROWS, stored_key(DAILY_SUMMARY, key)) or b""
+        for summary_id in map(_text_of, _PART.findall(removed)):
+            sleep = (user, source, summary_id)
+            days = [one for one in self._days_of(sleep) if one != day]
+            self._staged.put(INDEX, _sleep_key(sleep), " ".join(days).encode() or None)
+
+    def _index(self, table: Table, row: Row) -> None:
+        if table is DAILY_SUMMARY and row.state is not None:
+            self._index_sleeps(row.key, summary_ids(row.state.parts))
+
+    def _index_sleeps(self, day: tuple[str, ...], ids: Iterable[str]) -> None:
+        for summary_id in ids:
+            sleep = (day[0], day[1], summary_id)
+            days = self._days_of(sleep)
+            if day[2] not in days:
+                self._staged.put(INDEX, _sleep_key(sleep), " ".join([*days, day[2]]).encode())
+
+    def _settle_uploads(self, table: Table, key: tuple[str, ...]) -> None:
+        """Change the uploads of a user to which failed reports apply that name only the user."""
+        row = self._stored(table, key)
+        user = None if row is None else user_in(table, row)
+        reported = None if user is None else self._stored(USERS, (user,))
+        if user is None or reported is None or reported.state is None:
+            return
+        uploads = self.of_user(LAB_UPLOADS, user)
+        for upload in settle_failures(reported.state.parts, uploads):
+            self._put(LAB_UPLOADS, LAB_UPLOADS.row_key(upload.key), upload)
 
     def _stored(self, table: Table, key: tuple[str, ...]) -> Row | None:
         return self._row(table, table.row_key(key))
@@ -160,14 +217,21 @@ class Rows:
 
     # -- wipes
 
-    def forget(self, user: str, fence: Sequence[int]) -> Forgotten:
-        """Remove from the rows of a user what deliveries before a fence have set."""
+    def forget(self, user: str, fence: Sequence[int], digests: Collection[str] = ()) -> Forgotten:
+        """Remove from the rows of a user what deliveries before a fence have set.
+
+        Args:
+            user: The user.
+            fence: One offset per partition.
+            digests: Those of subjects whose rows are the user's if they name no other user: an
+                earlier fence may have removed the user and left the rest.
+        """
         for (_, name), (table, changed) in self._changed.items():
             self._stage(table, name, changed)
         counts: dict[str, int] = {}
         subjects: list[str] = []
         remaining_rows: list[tuple[Table, bytes, Row]] = []
-        for table, name, row in list(self._of_user(user)):
+        for table, name, row in list(self._of_user(user, digests)):
             if table.owner is Owner.SUBJECT:
                 subjects.append(row.key[0])
             remaining = remaining_row(table, row, fence)
@@ -180,11 +244,15 @@ class Rows:
                     remaining_rows.append((table, name, remaining))
                 if not row.is_hidden:
                     counts[table.name] = counts.get(table.name, 0) + 1
+        for key, _ in list(self._staged.scan(INDEX, _sleep_key((user,))[:-1])):
+            self._staged.put(INDEX, key, None)
+        for table, _, remaining in remaining_rows:
+            self._index(table, remaining)
         for table, name, remaining in remaining_rows:
             self._follow(table, name, remaining)
         return Forgotten(counts, subjects)
 
-    def _of_user(self, user: str) -> Iterator[tuple[Table, bytes, Row]]:
+    def _of_user(self, user: str, digests: Collection[str]) -> Iterator[tuple[Table, bytes, Row]]:
         """Yield the rows of a user, by their keys or by the user in rows of subjects."""
         for table in ALL_TABLES:
             by_key = begins_with_user(table)
@@ -194,7 +262,9 @@ class Rows:
             prefix = table.row_key((user,))[:-1] if by_key else b""
             for stored, value in self._staged.scan(ROWS, stored_key(table, prefix)):
                 row = decode_row(table, value)
-                if user_in(table, row) == user:
+                named = user_in(table, row)
+                is_theirs = table.owner is Owner.SUBJECT and digest(row.key[0]) in digests
+                if named == user or (named is None and is_theirs):
                     yield table, stored.partition(b"\0")[2], row
 
     def changed(self) -> list[Outgoing]:
@@ -244,6 +314,16 @@ class Rows:
 
 
 _decode_key: Final = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+def _text_of(escaped: bytes) -> str:
+    """Return a text as it is in JSON."""
+    return str(msgspec.json.decode(b'"%b"' % escaped))
+
+
+def _sleep_key(sleep: tuple[str, ...]) -> bytes:
+    """Return the key in the index of sleeps with an id, by user, source and that id."""
+    return stored_key(DAILY_SUMMARY, msgspec.json.encode(sleep))
 
 
 def _unique_key(table: Table, key: tuple[str, ...]) -> bytes | None:

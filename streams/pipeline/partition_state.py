@@ -7,6 +7,7 @@ on disk, with the bytes of the topics; rows that were used recently are cached.
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from struct import Struct
 from typing import Final, NamedTuple
 
 import msgspec
@@ -27,7 +28,7 @@ from headwater.streams.pipeline.partition_rows import INDEX, ROWS, Rows, stored_
 log = logging.getLogger(__name__)
 
 #: Version of the keys and values in the store.
-FORM: Final = "1"
+FORM: Final = "2"
 
 _HORIZON_MS: Final = next(t.retention_ms for t in TOPICS if t.name == ADMISSIONS) or 0
 #: Claims of this period share a family, and are dropped together. A lookup reads every family, so
@@ -41,6 +42,10 @@ _MARK: Final = Family("m")
 #: Wipes, by the digest of their user.
 _WIPED: Final = Family("x")
 _TIME_BYTES: Final = 8
+#: Offset, and Unix milliseconds.
+_CLAIM: Final = Struct(">Qq")
+_pack_claim: Final = _CLAIM.pack
+_unpack_claim: Final = _CLAIM.unpack
 
 
 class PartitionCheckpoint(msgspec.Struct, frozen=True):
@@ -150,17 +155,24 @@ class PartitionState:
         self._staged.store.close()
 
 
+class Claim(NamedTuple):
+    """The first offset of an event id, and when that delivery was sent, in Unix milliseconds."""
+
+    offset: int
+    sent_at_ms: int
+
+
 class Claims:
-    """First offsets of the event ids of a partition, for as long as senders retry."""
+    """First deliveries of the event ids of a partition, for as long as senders retry."""
 
     def __init__(self, partition: int, staged: Staged) -> None:
         self._partition = partition
         self._staged = staged
         self._buckets = {family for family in staged.store.families() if family.startswith(_BUCKET)}
-        #: Stored offsets of the event ids in the current batch.
-        self._known: dict[str, int] = {}
+        #: Stored claims of the event ids in the current batch.
+        self._known: dict[str, Claim] = {}
         #: Claims since the last call of `changed`.
-        self._fresh: dict[str, int] = {}
+        self._fresh: dict[str, Claim] = {}
 
     def restore_record(self, record: Incoming) -> None:
         """Apply the claims of a batch.
@@ -185,25 +197,26 @@ class Claims:
             values = self._staged.store.multi_get(bucket, keys)
             for key, value in zip(keys, values, strict=True):
                 if value is not None:
-                    offset, event_id = int.from_bytes(value, "big"), key.decode()
-                    self._known[event_id] = min(offset, self._known.get(event_id, offset))
+                    claim, event_id = Claim(*_unpack_claim(value)), key.decode()
+                    self._known[event_id] = min(claim, self._known.get(event_id, claim))
 
-    def known(self, event_id: str) -> int | None:
-        """Return the first offset of a loaded event id; None if it was not claimed."""
+    def known(self, event_id: str) -> Claim | None:
+        """Return the claim of a loaded event id; None if it was not claimed."""
         known = self._known.get(event_id)
         return self._fresh.get(event_id) if known is None else known
 
-    def claim(self, event_ids: Iterable[str], offset: int) -> None:
-        """Claim an offset for those loaded event ids that have none."""
+    def claim(self, event_ids: Iterable[str], claim: Claim) -> None:
+        """Claim those loaded event ids that have no claim."""
         for event_id in event_ids:
             if event_id not in self._known:
-                self._fresh.setdefault(event_id, offset)
+                self._fresh.setdefault(event_id, claim)
 
     def changed(self, now_ms: int) -> list[Outgoing]:
         """Return the claims since the last call as one record."""
         if not self._fresh:
             return []
-        claimed = WebhooksClaimed(list(self._fresh), list(self._fresh.values()), now_ms)
+        offsets, sent_at_ms = map(list, zip(*self._fresh.values(), strict=True))
+        claimed = WebhooksClaimed(list(self._fresh), offsets, sent_at_ms, now_ms)
         self._put(claimed)
         self._fresh.clear()
         return [Outgoing(ADMISSIONS, self._partition, None, encode(claimed))]
@@ -218,8 +231,9 @@ class Claims:
     def _put(self, claimed: WebhooksClaimed) -> None:
         bucket = Family(f"{_BUCKET}{claimed.admitted_at_ms // _BUCKET_MS}")
         self._buckets.add(bucket)
-        pairs = zip(claimed.event_ids, claimed.offsets, strict=True)
-        self._staged.put_all(bucket, {name.encode(): _number(offset) for name, offset in pairs})
+        values = map(_pack_claim, claimed.offsets, claimed.sent_at_ms)
+        names = map(str.encode, claimed.event_ids)
+        self._staged.put_all(bucket, dict(zip(names, values, strict=True)))
 
 
 class Waits:
@@ -342,10 +356,10 @@ class Wipes:
     def record_found(self, wipe: UserForgotten) -> list[Outgoing]:
         """Return the record of the counts of a wipe, or of the end of its search.
 
-        It is empty if another wipe was ordered meanwhile, which starts a new search.
+        It is empty if the wipe, or another one, was ordered meanwhile, which starts a new search.
         """
         pending = {other.wipe_id: other for other in self.pending()}
-        if wipe.wipe_id not in pending:
+        if wipe.wipe_id not in pending or pending[wipe.wipe_id].fence != wipe.fence:
             return []
         # Names may have been accepted again since the search began.
         accepted = pending[wipe.wipe_id].accepted

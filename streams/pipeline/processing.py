@@ -168,7 +168,7 @@ class Processing:
         if kind.skip_reason(event.body) is not None:
             self._normalize(event, record)
             return
-        if kind.unnamed is not None:
+        if kind.unnamed is not None and kind.unnamed.reason:
             self.output.outcome(event, record, "skipped", kind.unnamed.reason)
             return
         detail = "expected a delivery with a subject, or a reference that is a user id of ours; "
@@ -182,7 +182,7 @@ class Processing:
             record: The record of the hop.
             replayed: Whether it was a dead letter of `events`, and needs another outcome.
         """
-        self._event = event = event if event.subject else self._with_unnamed(event)
+        self._event = event
         result = self._provider_of(event).normalize(event)
         self._merge(event, result)
         if replayed or not isinstance(result, Normalized):
@@ -196,8 +196,6 @@ class Processing:
         self._event = None
 
     def _to_owner(self, owner: str, event: WebhookAdmitted, record: Incoming) -> None:
-        if not event.subject:
-            event = self._with_unnamed(event)
         result = self._normalize(event, record)
         key = event.event_id.encode()
         if updates_of(result) and not self._hops(EVENTS, owner, key, event):
@@ -222,15 +220,6 @@ class Processing:
             return False
         self.output.add(Outgoing(topic, partition, key, encode(event)))
         return True
-
-    def _with_unnamed(self, event: WebhookAdmitted) -> WebhookAdmitted:
-        """Add our id of what a delivery is about, if it names only its user."""
-        kind = self._placement.kind_of(event)
-        if kind is None or kind.unnamed is None or not event.user_id:
-            return event
-        rows = self.state.rows.of_user(kind.unnamed.table, event.user_id)
-        our_id = kind.unnamed.find(event, rows)
-        return msgspec.structs.replace(event, our_id=our_id)
 
     # -- rows and outcomes
 
@@ -472,6 +461,7 @@ def admitted(
         received_at_ms=delivery.received_at_ms,
         body=delivery.body,
         headers=delivery.headers,
+        written_at_ms=delivery.written_at_ms,
         user_id=user,
         partition=record.partition,
         offset=first,

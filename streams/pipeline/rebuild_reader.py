@@ -69,6 +69,7 @@ class NormalizedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False,
         patches: Updates of rows.
         skippable: Names for which it is skipped after a wipe.
         received_ms: When it was received, in Unix milliseconds.
+        written_ms: When its record was written to a source's topic; 0 for a webhook.
     """
 
     offset: int
@@ -78,6 +79,7 @@ class NormalizedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False,
     patches: tuple[Patch, ...]
     skippable: tuple[str | None, ...]
     received_ms: int
+    written_ms: int
 
     @property
     def key(self) -> bytes:
@@ -195,6 +197,7 @@ class RebuildReader:
             patches=patches,
             skippable=() if is_accepted else (user, delivery.reference, delivery.subject),
             received_ms=delivery.received_at_ms,
+            written_ms=delivery.written_at_ms,
         )
 
 
@@ -263,4 +266,6 @@ def _tables(placement: Placement, table: Table) -> set[Table]:
     """Return a table, those on which its rows depend, and those in which users are looked up."""
     kinds = [kind for provider in placement.providers.values() for kind in provider.types.values()]
     depends_on = {DAILY_SUMMARY} if table is SLEEP_SESSIONS else set()
-    return {table, *depends_on, *(kind.lookup.table for kind in kinds if kind.lookup is not None)}
+    lookups = (kind.lookup.table for kind in kinds if kind.lookup is not None)
+    about = (kind.unnamed.table for kind in kinds if kind.unnamed and table in kind.tables)
+    return {table, *depends_on, *lookups, *about}

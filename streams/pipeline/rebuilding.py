@@ -41,7 +41,11 @@ from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StateStore, StoreCorrupted
 from headwater.streams.pipeline.deduplication import is_replayed, original_of
-from headwater.streams.pipeline.partition_state import PartitionCheckpoint, PartitionState
+from headwater.streams.pipeline.partition_state import (
+    Claim,
+    PartitionCheckpoint,
+    PartitionState,
+)
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.rebuild_reader import Chunk, NormalizedDelivery, RebuildReader, Span
 from headwater.streams.pipeline.record_batch import RecordBatch
@@ -226,11 +230,12 @@ class Rebuild:
         """Write the rows of a normalized delivery, unless it is a duplicate or was wiped."""
         state, offset = self._states[number], delivery.offset
         fences = state.wipes.fences
-        if fences.skips_since(delivery.skippable, delivery.received_ms) is not None:
+        at_ms, written_ms = delivery.received_ms, delivery.written_ms
+        if fences.skips_since(delivery.skippable, at_ms, written_ms) is not None:
             return
         first = state.claims.known(delivery.event_id)
-        state.claims.claim([delivery.event_id], offset)
-        is_copy = first is not None and first < offset
+        state.claims.claim([delivery.event_id], Claim(offset, 0))
+        is_copy = first is not None and first.offset < offset
         if not is_copy and not fences.cover(delivery.names, number, offset):
             state.rows.merge_delivery(patch.update for patch in delivery.patches)
 
@@ -262,7 +267,7 @@ class Rebuild:
             return
         # A duplicate has a later signature and the same data: it must not count as later.
         if original.offset >= record.offset or is_replayed(record):
-            state.claims.claim(original.claims, record.offset)
+            state.claims.claim(original.claims, Claim(record.offset, received.sent_at_ms))
             processing.admit(delivery, record, original.offset)
 
     def _hop(self, hops: Sequence[Outgoing], origin: Incoming) -> None:

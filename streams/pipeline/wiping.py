@@ -10,9 +10,10 @@ import contextlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from hashlib import sha256
+from itertools import zip_longest
 from typing import Final, TypeAlias
 
 import msgspec
@@ -73,30 +74,39 @@ def forget(
 ) -> list[Outgoing]:
     """Wipe a user's rows and waits; return the records to append, except those of changed rows."""
     before = state.wipes.get(order.user_id)
+    same = before if before is not None and before.wipe_id == order.wipe_id else None
+    fence = _later(same.fence if same else (), order.fence)
     forgets_instances = _effect(order, delivery, record)
-    if before is not None and before.wipe_id == order.wipe_id and not before.names:
+    if same is not None and not same.names and fence == same.fence:
         return [forgets_instances]  # It is read again, and done.
-    forgotten = state.rows.forget(order.user_id, order.fence)
-    names = [order.user_id, *forgotten.subjects]
+    known = {*map(digest, order.subjects), *(same.digests if same else ())}
+    forgotten = state.rows.forget(order.user_id, fence, known)
+    names = [order.user_id, *forgotten.subjects, *order.subjects]
     counts: dict[str, int] = {}
-    if before is not None and before.names:
-        # This wipe, or an earlier one that this one completes, began before a crash: rows are
-        # removed already, and their subjects are known.
+    if before is not None and (before.names or same):
+        # This wipe, or an earlier one that this one completes, began before: rows are removed
+        # already, and their subjects are known.
         names += before.names
         counts = dict(zip(before.found, before.counts, strict=True))
     names = list(dict.fromkeys(names))
-    ended = state.waits.forget(names, order.fence)
+    ended = state.waits.forget(names, fence)
     counts = _at_least(counts, {**forgotten.counts, _WAITING: len(ended)})
     wipe = UserForgotten(
         wipe_id=order.wipe_id,
         digests=_digests(names, before),
         names=names,
-        fence=list(order.fence),
+        fence=fence,
         found=list(counts),
         counts=list(counts.values()),
         ordered_at_ms=delivery.received_at_ms,
+        accepted=same.accepted if same else (),
     )
     return [state.wipes.put(wipe), *ended, forgets_instances]
+
+
+def _later(fence: Sequence[int], other: Sequence[int]) -> list[int]:
+    """Return the later offsets of two fences."""
+    return list(map(max, zip_longest(fence, other, fillvalue=0)))
 
 
 def _effect(order: WipeOrder, delivery: WebhookReceived, record: Incoming) -> Outgoing:
@@ -128,9 +138,14 @@ def accept_again(
     kind, names = placement.kind_of(delivery), (user, delivery.reference, delivery.subject)
     if kind is not None and kind.after_wipe is AfterWipe.ACCEPTED:
         return []
-    wiped_ms = state.wipes.fences.skips_since(names, delivery.received_at_ms)
+    wiped_ms = state.wipes.fences.skips_since(
+        names, delivery.received_at_ms, delivery.written_at_ms
+    )
     if wiped_ms is None:
         return []
+    if kind is not None and kind.unnamed is not None and user and not delivery.subject:
+        is_later = is_sent_after(delivery.sent_at_ms, wiped_ms)
+        return [] if is_later and state.rows.of_user(kind.unnamed.table, user) else None
     if kind is None or kind.after_wipe is not AfterWipe.COMES_BACK:
         return None
     with contextlib.suppress(MalformedPayload):
@@ -180,6 +195,8 @@ class WipeSearch:
         self._events: set[str] = set()
         #: Deliveries that name one of the subjects, but belong to another user.
         self._others: set[str] = set()
+        #: Deliveries of the user that are not wiped: they came after the fence.
+        self._later: set[str] = set()
         #: By topic, keys whose last record is the user's, and whether they are counted.
         self._keys: defaultdict[str, dict[bytes, bool]] = defaultdict(dict)
         #: Deliveries that are removed already, and counted all the same.
@@ -277,12 +294,20 @@ class WipeSearch:
     ) -> bool:
         if event_id in self._others:
             return False
-        if named & self._names and is_before(self.wipe.fence, partition, offset):
-            self._events.add(event_id)
+        if named & self._names:
+            is_wiped = is_before(self.wipe.fence, partition, offset)
+            (self._events if is_wiped else self._later).add(event_id)
         return event_id in self._events
 
     def _is_effect(self, record: Incoming) -> bool:
-        return decode(record.value, EffectDecided).event_id in self._events
+        """Return whether it is theirs: by its delivery, or a name.
+
+        A worker that died may have left an effect, and the delivery was removed or skipped since.
+        """
+        event_id = decode(record.value, EffectDecided).event_id
+        if event_id in self._events or event_id in self._later:
+            return event_id in self._events
+        return self._pattern.search(record.value or b"") is not None
 
     def _is_letter(self, record: Incoming) -> bool:
         event_id = next((v.decode() for name, v in record.headers if name == EVENT_ID and v), "")
@@ -307,6 +332,8 @@ def _pattern_of(names: Iterable[str]) -> re.Pattern[bytes]:
 
 #: The hexadecimal digits of an event id.
 _ID_CHARS = 32
+#: Orders of one wipe; see `processors.wipes`.
+_ORDERS: Final = 2
 
 
 class WipeLog:
@@ -322,20 +349,23 @@ class WipeLog:
         await self._offsets.stop()
         await self._appender.stop()
 
-    async def order(self, user_id: str, wipe_id: str) -> int:
+    async def order(self, user_id: str, wipe_id: str, subjects: Iterable[str] = ()) -> int:
         """Order a wipe; return, when it is durable, how many partitions carry it out.
+
+        Args:
+            user_id: The user.
+            wipe_id: Id of the wipe.
+            subjects: The user's subjects as far as they are known.
 
         Raises:
             BrokerUnavailable: Some partitions may have it; the call can be repeated safely.
         """
-        partitions = range(await self.partitions())
-        ends = [await self._offsets.ends([WEBHOOKS], partition) for partition in partitions]
-        fence = tuple(end[WEBHOOKS] for end in ends)
-        body = msgspec.json.encode(WipeOrder(wipe_id, user_id, fence))
-        now_ms = self._clock()
-        await self._appender.append_or_stop(
-            [_order_record(wipe_id, user_id, body, partition, now_ms) for partition in partitions]
-        )
+        partitions, now_ms = range(await self.partitions()), self._clock()
+        for number in range(_ORDERS):
+            ends = [await self._offsets.ends([WEBHOOKS], partition) for partition in partitions]
+            fence = tuple(end[WEBHOOKS] for end in ends)
+            order = WipeOrder(wipe_id, user_id, fence, tuple(subjects))
+            await self._appender.append_or_stop(order_records(order, number, now_ms))
         return len(partitions)
 
     async def partitions(self) -> int:
@@ -347,17 +377,29 @@ class WipeLog:
         return await self._appender.partitions(WEBHOOKS)
 
 
-def _order_record(wipe_id: str, user_id: str, body: bytes, partition: int, now_ms: int) -> Outgoing:
-    event_id = sha256(f"{TYPE}\0{wipe_id}\0{partition}".encode()).hexdigest()[:_ID_CHARS]
-    delivery = WebhookReceived(
-        event_id=event_id,
-        request_id=wipe_id,
-        source=SOURCE,
-        type=TYPE,
-        subject=user_id,
-        sent_at_ms=now_ms,
-        updated_at_ms=0,
-        received_at_ms=now_ms,
-        body=body,
-    )
-    return Outgoing(WEBHOOKS, partition, event_id.encode(), encode(delivery))
+def order_records(order: WipeOrder, number: int, now_ms: int) -> list[Outgoing]:
+    """Return the records of an order of a wipe, one for each partition.
+
+    Args:
+        order: The order.
+        number: Its number among the orders of the wipe.
+        now_ms: The time, in Unix milliseconds; the same for all orders of the wipe.
+    """
+    body = msgspec.json.encode(order)
+    records = []
+    for partition in range(len(order.fence)):
+        identity = f"{TYPE}\0{order.wipe_id}\0{partition}\0{number}"
+        event_id = sha256(identity.encode()).hexdigest()[:_ID_CHARS]
+        delivery = WebhookReceived(
+            event_id=event_id,
+            request_id=order.wipe_id,
+            source=SOURCE,
+            type=TYPE,
+            subject=order.user_id,
+            sent_at_ms=now_ms,
+            updated_at_ms=0,
+            received_at_ms=now_ms,
+            body=body,
+        )
+        records.append(Outgoing(WEBHOOKS, partition, event_id.encode(), encode(delivery)))
+    return records

@@ -1,4 +1,4 @@
-"""Graphs that are killed in tests, beside the workflows of code: thirteen shapes, and all in one.
+"""Graphs that are killed in tests, beside the workflows of code: fourteen shapes, and all in one.
 
 What they come to does not depend on who dies, and when. Where only some branches meet, all of them
 give the same.
@@ -196,6 +196,30 @@ everything = _graph(
     end="state.end",
 )
 
+mended = _graph(
+    "g_mended",
+    [
+        {"ref": "a", "wait": {"durationMs": 50}},
+        {
+            "ref": "b",
+            "event": {"type": "go", "timeoutMs": 600_000},
+            "outputMapping": {"state.number": "result.payload[1]"},
+        },
+        _on("c", "refuse"),
+        _on("never"),
+        {"ref": "d", "event": {"type": "none", "timeoutMs": 100}},
+        {**_node("e", "state.number"), "outputMapping": {"output.n": "result.n"}},
+    ],
+    [
+        _way("a", "b"),
+        _way("b", "c"),
+        _way("c", "never"),
+        _way("c", "d", on="error", condition="error.name == 'NonRetryableError'"),
+        _way("d", "e", on="error", condition="error.name == 'EventTimeoutError'"),
+    ],
+    n="output.n",
+)
+
 _SOME = [2, 4, 6, 8]
 #: What instances come to: an output, or the name of an error.
 OUTPUTS: dict[str, object] = {
@@ -210,6 +234,7 @@ OUTPUTS: dict[str, object] = {
     "g_quorum": {"all": [14, 14, 14]},
     "g_failing": "NonRetryableError",
     "g_in_time": {"all": [14]},
+    "g_mended": {"n": 2},
     "g_outer": {"n": 2, "ten": 45},
     "g_everything": {"all": _SOME * 4, "end": 4},
 }

@@ -48,6 +48,13 @@ class Person(NamedTuple):
     provider: str
     #: Minutes from UTC until the day on which the clocks of the place go forward.
     offset: int
+    #: Terra's id after a reauthentication, if there is one, and the day of that.
+    again: str | None = None
+    on: int = 0
+
+    def subject_on(self, day: int) -> str:
+        """Terra's id of the connection on a day of the month."""
+        return self.subject if self.again is None or day < self.on else self.again
 
     def zone(self, moment: datetime) -> timezone:
         """The zone of a local time."""
@@ -73,7 +80,10 @@ class Month:
         offset = 30 * self._draw.randint(-20, 24)
         several = 2 if self._draw.random() < 0.2 else 1
         for one, maker in enumerate(self._draw.sample(MAKERS, several)):
-            yield Person(f"user_{name}{number}", f"{name}-terra-{number}-{one}", maker, offset)
+            subject = f"{name}-terra-{number}-{one}"
+            again = f"{subject}-b" if self._draw.random() < 0.15 else None
+            day = self._draw.randrange(self._days)
+            yield Person(f"user_{name}{number}", subject, maker, offset, again, day)
 
     def _at(self, body: Json, fact: SystemEvent | None) -> Sent:
         self._next_ms += 1
@@ -83,12 +93,18 @@ class Month:
 
     def _of(self, person: Person) -> Iterator[tuple[Json, SystemEvent | None]]:
         user = {"user_id": person.subject, "provider": person.provider, "scopes": "A,B"}
-        yield (
-            {"type": "auth", "status": "success", "user": user | {"reference_id": person.user}},
-            None,
-        )
+        connects = {"type": "auth", "status": "success"}
+        connects["user"] = user | {"reference_id": person.user}
+        yield connects, None
+        if self._draw.random() < 0.15:  # Disconnects, and connects again by the same bytes.
+            yield {"type": "deauth", "status": "success", "user": user}, None
+            yield connects, None
         known = user | {"reference_id": person.user if self._draw.random() < 0.3 else "widget"}
         for day in range(self._days):
+            if person.again is not None and day == person.on:
+                old, known = known, known | {"user_id": person.again}
+                names = {"old_user": old, "new_user": known}
+                yield {"type": "user_reauth", "status": "success", **names}, None
             for kind in (
                 "daily",
                 "daily",
@@ -157,6 +173,8 @@ class Month:
         draw = self._draw
         begun = draw.choice((-2.5, -2.4, -1.0, 0.5))
         name = f"{person.subject}-{day:%d}" if draw.random() < 0.5 else None
+        if draw.random() < 0.04:  # A clock that was days off, and was set right.
+            name = f'{person.subject} "moved"'
         kind = draw.random()
         if kind < 0.15:
             pieces = [(begun, begun + 3.5, name, None), (begun + 4.5, begun + 8, None, None)]
@@ -213,6 +231,7 @@ class Month:
     def _activity(self, person: Person, day: datetime) -> list[Json]:
         start = self._draw.choice((7.0, 7.1, 18.25))
         name = self._draw.choice((None, f"{person.subject}-w{day:%d}"))
+        name = f"{person.subject}-moved" if self._draw.random() < 0.04 else name
         return [
             {
                 "metadata": {
@@ -286,6 +305,10 @@ class Month:
                 ("glucose_fasting", "ldl_cholesterol", "ferritin", "odd_one"), 3
             )
         ]
+        if draw.random() < 0.3:  # A share and a count of the same thing, in either order.
+            share = {"biomarker": "odd_two", "value": draw.choice((56, "few")), "unit": "%"}
+            count = {"biomarker": "odd_two", "value": 3.2, "unit": "10^9/L"}
+            results += draw.sample((share, count), 2)
         bad = {"biomarker": "tsh", "value": 1, "collection_date": "20260-01-01"}
         body: Json = {"report_date": "2026-06-15", "results": [*results, bad]}
         if draw.random() < 0.5:
@@ -293,8 +316,12 @@ class Month:
         elif draw.random() < 0.8:
             yield {"type": "lab_report.completed", "upload_id": theirs, "data": body}, None
         else:
-            error = {"error": {"code": "file_unreadable"}}
-            yield {"type": "lab_report.failed", "upload_id": theirs, "data": error}, None
+            failed = {"error": {"code": "file_unreadable"}}
+            if draw.random() < 0.5:
+                named = {"type": "lab_report.failed", "event_id": f"evt-{person.subject}"}
+                yield named | {"data": failed | {"reference_id": person.user}}, None
+            else:
+                yield {"type": "lab_report.failed", "upload_id": theirs, "data": failed}, None
 
 
 def _fields(fact: SystemEvent) -> Json:

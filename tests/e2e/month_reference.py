@@ -34,7 +34,12 @@ def reference(people: Iterable[Person], sent: Iterable[Sent]) -> Tables:
 
 class _Reference:
     def __init__(self, people: Iterable[Person]) -> None:
-        self._person_of = {person.subject: person for person in people}
+        self._person_of = {
+            subject: person
+            for person in people
+            for subject in (person.subject, person.again)
+            if subject is not None
+        }
         self._tables: Tables = defaultdict(lambda: defaultdict(dict))
         #: Sleeps of each wearable, in the order of their deliveries.
         self._sleeps: dict[tuple[str, str], list[_Slept]] = defaultdict(list)
@@ -48,6 +53,8 @@ class _Reference:
         for item in sorted(sent, key=lambda one: one.at_ms):
             if item.fact is not None:
                 self._fact(item)
+            elif item.body.get("type") == "user_reauth":
+                self._reauth(item)
             elif "user" in item.body:
                 self._of_terra(item)
             else:
@@ -86,11 +93,20 @@ class _Reference:
         self._write("lab_uploads", (fact.upload_id,), columns)
         self._heard(fact.user_id, sent.at_ms)
 
+    def _reauth(self, sent: Sent) -> None:
+        old, new = sent.body["old_user"], sent.body["new_user"]
+        person = self._person_of[new["user_id"]]
+        columns = {"user_id": person.user, "provider": person.provider}
+        self._write("terra_connections", (old["user_id"],), columns | {"active": False})
+        opened = {"scopes": new["scopes"], "reference_id": new["reference_id"], "active": True}
+        self._write("terra_connections", (new["user_id"],), columns | opened)
+        self._heard(person.user, sent.at_ms)
+
     def _of_terra(self, sent: Sent) -> None:
         body, kind = sent.body, sent.body["type"]
         named = body["user"]
         person = self._person_of[named["user_id"]]
-        connection = (person.subject,)
+        connection = (named["user_id"],)
         if kind == "nutrition":
             return
         if kind == "permission_change":
@@ -171,6 +187,8 @@ class _Reference:
             }
             self._write("sleep_sessions", (*owner, one.start), columns)
         for day, one in days.items():
+            # What a day says of a night is not mixed with the night.
+            self._tables["daily_summary"][*owner, day].pop("sleep_score", None)
             self._write("daily_summary", (*owner, day), one.night)
 
     def _activity(self, person: Person, record: Json) -> bool:
@@ -221,6 +239,9 @@ class _Reference:
 
     def _lab(self, sent: Sent) -> None:
         body = sent.body
+        if "upload_id" not in body:
+            self._failed(sent.at_ms, body["data"])
+            return
         user, upload = self._upload_of[body["upload_id"]]
         self._heard(user, sent.at_ms)
         if body.get("type") == "lab_report.failed":
@@ -230,9 +251,12 @@ class _Reference:
         parsed = {"terra_status": "parsed", "parsed_at": moment_of(sent.at_ms)}
         self._write("lab_uploads", (upload,), parsed)
         report = body["data"][0] if isinstance(body["data"], list) else body["data"]
-        for result in report["results"]:  # The last one has a date of the year 20260.
+        # Of two results with one code, a number is written over a text, and a unit over a later
+        # one of the alphabet. One has a date of the year 20260.
+        ordered = sorted(report["results"], key=lambda one: one.get("unit") or "", reverse=True)
+        for result in sorted(ordered, key=lambda one: one["value"] not in ("few", "<0.5")):
             value, limits = result["value"], result.get("reference_range") or {}
-            text = value if value == "<0.5" else None
+            text = value if value in ("<0.5", "few") else None
             columns = {
                 "value": None if text else float(value),
                 "value_text": text,
@@ -248,6 +272,19 @@ class _Reference:
             key = (user, "terra_lab", date.fromisoformat(report["report_date"]), code)
             known = {name: value for name, value in columns.items() if value is not None}
             self._tables["biomarkers_raw"][key] = known
+
+    def _failed(self, at_ms: int, failure: Json) -> None:
+        """A failure that names only the user is of the oldest upload that waits."""
+        user = failure["reference_id"]
+        self._heard(user, at_ms)
+        waiting = [
+            (row["created_at"], key)
+            for key, row in self._tables["lab_uploads"].items()
+            if row["user_id"] == user and row["terra_status"] == "submitted"
+        ]
+        if waiting:
+            _, key = min(waiting)
+            self._write("lab_uploads", key, {"terra_status": f"failed:{failure['error']['code']}"})
 
 
 class _Slept(NamedTuple):

@@ -49,10 +49,10 @@ def _keys(*keys: str) -> Callable[[str], set[str]]:
     return lambda _: set(keys)
 
 
-def _graph(output: object) -> Shape:
+def _graph(output: object, events: int) -> Shape:
     """A graph, which has no steps; of one that fails the name of its error."""
     comes_to = (RunStatus.ERRORED, output) if isinstance(output, str) else output
-    return Shape(lambda _: comes_to, _keys())
+    return Shape(lambda _: comes_to, _keys(), events)
 
 
 SHAPES = {
@@ -82,7 +82,7 @@ SHAPES = {
     "publisher": Shape(lambda _: None, _keys(*(f"p{n}" for n in range(5)))),
     "bookkeeper": Shape(lambda _: {"entries": ENTRIES}, _keys(*(f"e{n}" for n in range(ENTRIES)))),
     "racing": Shape(lambda _: ["fast", "fast"], _keys("who/fast/win")),
-} | {name: _graph(output) for name, output in OUTPUTS.items()}
+} | {name: _graph(output, int(name == "g_mended")) for name, output in OUTPUTS.items()}
 ROOTS = [name for name in SHAPES if name not in ("child", "created")]
 
 

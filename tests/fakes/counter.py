@@ -45,6 +45,7 @@ from headwater.schemas.history import (
     RunSuspended,
     RunTerminated,
     SendEvent,
+    SetBranchOutput,
     StartRun,
     TerminateRun,
 )
@@ -91,7 +92,14 @@ class CounterEngine:
                 return runs.note_refusal(run, command)
             case ActivateJob() | CompleteJob() | FailJob() | ExtendJob():
                 return runs.no_job(run)
-            case RetryRun() | FinishChild() | AskSlot() | ReturnSlot() | GrantSlot():
+            case (
+                RetryRun()
+                | SetBranchOutput()
+                | FinishChild()
+                | AskSlot()
+                | ReturnSlot()
+                | GrantSlot()
+            ):
                 return _STALE
             case StartRun() | RestartRun():
                 return _STALE

@@ -26,16 +26,24 @@ def works(_: Random) -> dict[str, Any]:
 class Blocks:
     """Puts blocks together.
 
-    Shape:  `timeouts` says whether joins may have one, `deep` how many blocks lie in each other.
+    Shape:  `timeouts` says whether joins may have one, `tolerant` whether branches may fail, `deep`
+            how many blocks lie in each other.
     """
 
     def __init__(
-        self, draw: Random, strategies: Sequence[str], does: Does = works, *, timeouts: bool = False
+        self,
+        draw: Random,
+        strategies: Sequence[str],
+        does: Does = works,
+        *,
+        timeouts: bool = False,
+        tolerant: bool = False,
     ) -> None:
         self.draw = draw
         self.strategies = strategies
         self.does = does
         self.timeouts = timeouts
+        self.tolerant = tolerant
         self.nodes: list[dict[str, Any]] = []
         self.ways: list[dict[str, Any]] = []
 
@@ -58,7 +66,11 @@ class Blocks:
         self.ways.append({"ref": ref, "fromNodeRef": start, "toNodeRef": end, **more})
 
     def block(self, deep: int) -> tuple[str, str]:
-        kinds = ["node", "row", "fork", "apart", "choice", "loop"] if deep else ["node"]
+        kinds = ["node"]
+        if deep:
+            kinds += ["row", "fork", "apart", "choice", "loop", "straight"]
+            # The order of two ways at once may decide what the output is.
+            kinds += ["both"] if len(self.strategies) > 1 else []
         kind = self.draw.choice(kinds)
         if kind == "node":
             only = self.node()
@@ -86,8 +98,29 @@ class Blocks:
             # At the same priority, or in place of the join.
             elsewhere, tier = self.node(), self.draw.choice([-1, 0])
             self.way(body[1], elsewhere, condition="_branch.index % 2 == 1", priority=tier)
-        self.way(body[1], end, synchronization=self._join(group))
+        join = self._join(group)
+        self.way(body[1], end, synchronization=join)
+        if len(self.strategies) > 1 and self.draw.random() < 0.4:
+            self._other_join(body[1], end, join)
         return start, end
+
+    def _other_join(self, start: str, end: str, join: dict[str, Any]) -> None:
+        """A second meeting point of the same fork, which may lead to where the first does."""
+        if self._continues_empty(join["siblingGroup"]):
+            return
+        other, tier = self.node(), self.draw.choice([-1, 0, 0])
+        condition = self.draw.choice(["_branch.index < 1", "_branch.index % 2 == 0", "true"])
+        strategy = {"strategy": self.draw.choice(self.strategies)}
+        self.way(
+            start, other, condition=condition, priority=tier, synchronization={**join, **strategy}
+        )
+        if self.draw.random() < 0.5:
+            self.way(other, end)
+
+    def _continues_empty(self, group: str) -> bool:
+        """Whether a fork of this group asks for its only join when it is empty."""
+        ways = [way for way in self.ways if way.get("siblingGroup") == group]
+        return any("onEmpty" in way.get("foreach", {}) for way in ways)
 
     def apart(self, deep: int) -> tuple[str, str]:
         """Branches of different blocks, which are one fork."""
@@ -99,10 +132,24 @@ class Blocks:
             self.way(item[1], end, synchronization=join)
         return start, end
 
+    def straight(self, deep: int) -> tuple[str, str]:
+        """A fork in a fork, of which the inner branches come to the meeting point of the outer."""
+        start, middle, end = self.node(), self.node(), self.node()
+        body = self.block(deep)
+        outer = f"g/{len(self.ways)}"
+        self.way(start, middle, siblingGroup=outer, spawnCount=2)
+        self.way(middle, body[0], siblingGroup=f"g/{len(self.ways)}", spawnCount=2)
+        join = self._join(outer)
+        join["merge"]["source"] = "_branch.output"
+        self.way(body[1], end, synchronization=join)
+        return start, end
+
     def _join(self, group: str) -> dict[str, Any]:
         merge = {"source": "_branch.output.at", "target": "output.all"}
         merge["strategy"] = self.draw.choice(_MERGES)
         join = {"strategy": self.draw.choice(self.strategies), "siblingGroup": group}
+        if self.tolerant and self.draw.random() < 0.5:
+            join["onBranchFailure"] = "tolerate"
         if self.timeouts and self.draw.random() < 0.4:
             then = self.draw.choice(["fail", "proceed_with_available", "proceed_with_available"])
             join |= {"timeoutMs": self.draw.choice([1_000, 6_000, 60_000]), "onTimeout": then}
@@ -115,6 +162,17 @@ class Blocks:
         self.way(start, right[0], priority=1)
         self.way(left[1], end)
         self.way(right[1], end)
+        return start, end
+
+    def both(self, deep: int) -> tuple[str, str]:
+        """Two ways at once, whose end waits for both; in some graphs one of them may not come."""
+        start, left, right, end = self.node(), self.block(deep), self.block(deep), self.node()
+        self.nodes[-1]["join"] = "all"
+        self.way(start, left[0])
+        self.way(start, right[0])
+        self.way(left[1], end)
+        some = self.draw.random() < 0.1
+        self.way(right[1], end, **({"condition": "_branch.index != 1"} if some else {}))
         return start, end
 
     def loop(self, deep: int) -> tuple[str, str]:

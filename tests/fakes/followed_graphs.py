@@ -5,6 +5,7 @@ that were over. Which tokens follow, where branches meet and what becomes of the
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -25,15 +26,15 @@ from headwater.schemas.history import (
     TokenFailed,
     TokensTimedOut,
 )
-from tests.property.graph_model import CANCELLED, DONE, READY, WAITING, Model
+from tests.property.graph_model import CANCELLED, DONE, FAILED, HELD, READY, WAITING, Model
 
 #: What people see of a token, and what it is for the model.
 _SEEN: Final = {
     "completed": {DONE},
-    "waiting_for_siblings": {WAITING},
-    "cancelled": {CANCELLED, READY, WAITING},
-    "failed": {READY},
-    "timed_out": {READY, WAITING},
+    "waiting_for_siblings": {WAITING, HELD},
+    "cancelled": {CANCELLED, READY, WAITING, HELD},
+    "failed": {READY, FAILED, DONE},
+    "timed_out": {READY, WAITING, FAILED, DONE},
 }
 
 
@@ -65,17 +66,19 @@ class Followed:
             case RunStarted(kept=None):
                 self._given, self._model = json.loads(event.params), None
             case RunStarted():
-                self.model.error = None
+                self.model.restart()
             case GraphStarted():
                 self._model = Model(graph_of(json.loads(event.document)), self._given)
             case TokenCompleted():
                 self.model.complete(self._token(event.token), json.loads(event.result))
-                assert self.model.error is None, self.model.error
-            case TokenFailed(result=str(result)):
+                assert self.model.error is None or self.model.stays, self.model.error
+            case TokenFailed(result=str(result), handled=False):
                 self.model.complete(self._token(event.token), json.loads(result))
                 assert self.model.error == event.failure.message
             case TokenFailed(retry_at_ms=None):
-                self.model.error = event.failure.message
+                self.model.fail(self._token(event.token), event.failure)
+                failed = self.model.error is not None and not self.model.stays
+                assert failed != event.handled, self.model.error
             case FanInActivated() if not self.model.activated[event.fork, event.node]:
                 self.model.time_out(event.fork, event.node)
                 assert self.model.error is None, self.model.error
@@ -97,10 +100,12 @@ class Followed:
         """The tokens are the same, one by one; in the midst of a record they need not be."""
         tokens = self._model.tokens if self._model else {}
         rows = self._rows.tokens(run_number)
+        taken_by: dict[int | None, Counter[str]] = {None: Counter()}
         assert [str(row["id"]) for row in rows] == list(tokens)
         for seen in rows:
             mine = tokens[str(seen["id"])]
-            taken = json.loads(seen["iteration_counts"])
+            since = Counter(json.loads(seen["iteration_counts"]))
+            taken = taken_by[seen["id"]] = taken_by[seen["parent_token_id"]] + since
             place = (seen["node_ref"], seen["path_id"], seen["branch_index"], seen["branch_total"])
             assert (*place, taken) == (
                 mine.node_ref,

@@ -1,13 +1,13 @@
 """Deliveries of Terra through the pipeline's own intake, in memory: rows and outcomes come out."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
 
 from headwater.gateway.settings.providers import installed_providers
-from headwater.processors.providers.envelope import Malformed, event_id, sent_at_ms
+from headwater.processors.providers.envelope import Malformed, event_id, occurrence_of, sent_at_ms
 from headwater.processors.providers.headwater import HEADWATER, delivery_of
 from headwater.processors.providers.provider import Placement, Provider
 from headwater.processors.providers.terra.provider import TERRA
@@ -48,8 +48,11 @@ def of_body(body: bytes, at_s: float = 0, *, ordered_ms: int | None = None) -> W
     routing = TERRA.route(body, header)
     assert not isinstance(routing, Malformed), routing
     signed_ms = NOW_MS + round(at_s * 1000)
+    kind = TERRA.types.get(routing.type)
+    may_recur = kind is not None and kind.latest is not None
+    occurrence = occurrence_of(signed_ms, routing.ordered_ms) if may_recur else ""
     return WebhookReceived(
-        event_id=event_id("terra", routing.type, routing.subject, body),
+        event_id=event_id("terra", routing.type, routing.subject, body, occurrence),
         request_id="r",
         source="terra",
         type=routing.type,
@@ -151,7 +154,7 @@ class TerraIntake:
         return {field["path"]: field["reason"] for field in fields}
 
 
-def taken(deliveries: Iterable[WebhookReceived], units: Sequence[int] = ()) -> TerraIntake:
+def taken(deliveries: Iterable[WebhookReceived], units: Collection[int] = ()) -> TerraIntake:
     """Takes deliveries, of which a new commit unit begins at each of some numbers."""
     intake, unit = TerraIntake(), []
     for number, item in enumerate(deliveries):

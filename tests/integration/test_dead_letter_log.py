@@ -110,7 +110,7 @@ FATES = [
 def fated(number: int, fields: dict[str, str], *key: tuple[str, bytes]) -> Outgoing:
     headers = [(CONNECT_PREFIX + name, value.encode()) for name, value in fields.items()]
     # What is put back is read by other tests, too.
-    claimed = encode(WebhooksClaimed(["fate"], [0], 0))
+    claimed = encode(WebhooksClaimed(["fate"], [0], [0], 0))
     value = claimed if fields.get("topic") == ADMISSIONS else encode(a_delivery("fate"))
     return Outgoing(DEAD_LETTERS, 1, f"fate-{number}".encode(), value, [*headers, *key])
 

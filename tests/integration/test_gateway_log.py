@@ -319,7 +319,9 @@ def test_a_start_looks_back_at_the_last_admissions_alone(topics: str):
     """More of them would only be read: what is older, intake knows."""
     partition = 3
     claims = [
-        Outgoing(ADMISSIONS, partition, None, encode(WebhooksClaimed([f"{number:032x}"], [0], 0)))
+        Outgoing(
+            ADMISSIONS, partition, None, encode(WebhooksClaimed([f"{number:032x}"], [0], [0], 0))
+        )
         for number in range(1_500)
     ]
 
@@ -351,7 +353,7 @@ def test_work_in_the_background_goes_on_after_an_error_that_nobody_expected(
             await super().start()
 
     monkeypatch.setattr(webhook_log, "AIOKafkaConsumer", FailsOnce)
-    claimed = encode(WebhooksClaimed(["f" * 32], [0], 0))
+    claimed = encode(WebhooksClaimed(["f" * 32], [0], [0], 0))
 
     async def whole() -> None:
         log = real_log(topics)

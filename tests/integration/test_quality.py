@@ -7,12 +7,15 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import msgspec
+import psycopg
+from psycopg import sql
 
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.quality import Quality, quality
 from headwater.projections.deliveries.queries import Reader
+from headwater.projections.postgres.connections import own_dsn
 from headwater.projections.projector.store import Store
-from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY
+from headwater.schemas.tables import BIOMARKERS, CONNECTIONS, DAILY_SUMMARY, Value
 from tests.integration.written import (
     Written,
     answer,
@@ -123,3 +126,123 @@ def test_other_sources_are_left_out(migrated: str):
     result = read(migrated, records, lambda reader: quality(reader, weeks=1, source="github"))
     assert [row["source"] for row in result["weeks"]] == ["github"]
     assert result["weeks"][0]["deliveries"] == 1
+
+
+def test_what_is_skipped_is_counted_by_type(migrated: str):
+    skipped = {"status": "skipped", "rows": 0}
+    records = [
+        connection("t1", "user_1", "GARMIN", MONDAY),
+        *(received(f"n{number}", MONDAY, type="nutrition", reason="nutrition", **skipped)
+          for number in range(2)),
+        received("s3", MONDAY, type="s3_payload", reason="s3_payload", subject="", **skipped),
+        received("done", MONDAY),
+    ]  # fmt: skip
+    result = read(migrated, records, lambda reader: quality(reader, weeks=1))
+    assert [tuple(row.values()) for row in result["skipped"]] == [
+        (MONDAY.isoformat(), "terra", "garmin", "nutrition", "nutrition", 2),
+        (MONDAY.isoformat(), "terra", "", "s3_payload", "s3_payload", 1),
+    ]
+
+
+def test_a_connection_without_new_data_is_silent_and_one_with_an_error_is_failing(migrated: str):
+    def ago(days: int) -> date:
+        return TODAY - timedelta(days=days)
+
+    def error(event_id: str, user: str, subject: str, when: date) -> Written:
+        values = {"type": "connection_error", "status": "skipped", "reason": "connection_error"}
+        return received(event_id, when, user_id=user, subject=subject, rows=0, **values)
+
+    weight = row(
+        BIOMARKERS, ("user_3", "withings_body", ago(6).isoformat(), "weight_kg"), value=70.0
+    )
+    records = [
+        *(connection(f"t{number}", f"user_{number}", "GARMIN", ago(90)) for number in (1, 2, 4, 5)),
+        connection("t3", "user_3", "WITHINGS", ago(90)),
+        connection("new", "user_6", "GARMIN", ago(1)),
+        table_record(CONNECTIONS, row(CONNECTIONS, ("closed",), user_id="user_7", active=False)),
+        day("user_1", ago(1), ago(1), "e1"),
+        received("e1", ago(1), user_id="user_1", subject="t1"),
+        # Its days are requested again every night.
+        day("user_2", ago(5), ago(1), "e2"),
+        received("e2", ago(1), user_id="user_2", subject="t2"),
+        table_record(BIOMARKERS, weight),
+        day("user_4", ago(1), ago(1), "e4"),
+        received("e4", ago(1), user_id="user_4", subject="t4"),
+        error("error-4", "user_4", "t4", ago(0)),
+        error("error-5", "user_5", "t5", ago(2)),
+        day("user_5", ago(1), ago(1), "e5"),
+        received("e5", ago(1), user_id="user_5", subject="t5"),
+    ]
+    days = {"withings": 14}
+    result = read(
+        migrated, records, lambda reader: quality(reader, weeks=1, silent_after_days=days)
+    )
+    silent, failing = result["not_receiving"]
+    names = ("user_id", "state", "silent_days")
+    assert [silent[name] for name in names] == ["user_2", "silent", 5]
+    assert [failing[name] for name in names] == ["user_4", "failing", 1]
+    assert (silent["last_day"], silent["last_delivery_at"][:10]) == (
+        ago(5).isoformat(),
+        ago(1).isoformat(),
+    )
+    assert failing["failing_since"][:10] == TODAY.isoformat()
+    counts = {(one["provider"], one["state"]): one["connections"] for one in result["connections"]}
+    assert counts == {
+        ("garmin", "receiving"): 3,
+        ("garmin", "silent"): 1,
+        ("garmin", "failing"): 1,
+        ("withings", "receiving"): 1,
+    }
+    with psycopg.connect(own_dsn(migrated)) as database:
+        states = dict(database.execute("select user_id, state from connection_activity").fetchall())
+    assert (states["user_3"], states["user_2"]) == ("silent", "silent")
+
+
+def test_a_day_of_a_person_has_each_column_from_the_first_source_that_has_it(migrated: str):
+    def recorded(source: str, **values: Value) -> Written:
+        key = ("user_1", source, "2026-07-01")
+        return table_record(DAILY_SUMMARY, row(DAILY_SUMMARY, key, **values))
+
+    bed = "2026-06-30T22:00:00.000Z"
+    records = [
+        recorded(
+            "garmin", steps=9_000, bed_time=bed, sleep_minutes=400.0, spo2=96.0,
+            resting_heart_rate=52.0, active_zone_minutes=30.0, peak_active_zone_minutes=5.0,
+            utc_offset_minutes=60,
+        ),
+        recorded(
+            "oura", steps=8_000, bed_time=bed, sleep_minutes=430.0, heart_rate_variability=61.0,
+            utc_offset_minutes=120,
+        ),
+        recorded("apple", stress_management_score=20.0, peak_active_zone_minutes=9.0),
+    ]  # fmt: skip
+
+    async def done(_reader: Reader) -> Quality:
+        return Quality(weeks=[], rejected_values=[], skipped=[], connections=[], not_receiving=[])
+
+    read(migrated, records, done)
+    columns = sql.SQL(
+        "steps, sleep_minutes, spo2, resting_heart_rate, heart_rate_variability,"
+        " stress_management_score, active_zone_minutes, peak_active_zone_minutes,"
+        " utc_offset_minutes, sources"
+    )
+    with psycopg.connect(own_dsn(migrated)) as database:
+        query = sql.SQL("select {} from daily_summary_by_person").format(columns)
+        (by_default,) = database.execute(query)
+        (other,) = database.execute(
+            sql.SQL(
+                "select {} from daily_summary_by_person_with(array['oura'], array['garmin'])"
+                " where user_id = 'user_1'"
+            ).format(columns)
+        )
+    # The night is Oura's, which has no oxygen; the rest is of the first that has it.
+    assert by_default == (
+        9_000, 430.0, None, 52.0, 61.0, 20.0, 30.0, 5.0, 120,
+        {
+            "steps": "garmin", "night": "oura", "resting_heart_rate": "garmin",
+            "heart_rate_variability": "oura", "stress_management_score": "apple",
+            "active_zone_minutes": "garmin",
+        },
+    )  # fmt: skip
+    assert other[:4] == (8_000, 400.0, 96.0, 52.0)
+    assert (other[8], other[9]["steps"], other[9]["night"]) == (60, "oura", "garmin")

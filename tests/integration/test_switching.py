@@ -16,7 +16,7 @@ from headwater.projections.postgres.writes import UPSERTS
 from headwater.projections.projector.store import Store
 from headwater.projections.rebuilds.rebuilds import RebuildWork, RowRecord, are_locked
 from headwater.projections.rebuilds.shadow_table import ShadowTable
-from headwater.projections.rebuilds.shadow_tables import SCHEMA
+from headwater.projections.rebuilds.shadow_tables import SCHEMA, Offsets
 from headwater.schemas.codec import encode_row
 from headwater.schemas.records import Stamp
 from headwater.schemas.tables import (
@@ -118,7 +118,7 @@ class Scene:
         self.dsn = dsn
         self.table = table
         self.work = work
-        self.shadow = ShadowTable(work.connection, "r", table)
+        self.shadow = ShadowTable(work.connection, "r", table, work.connect)
 
     async def write(self, records: list[RowRecord], *schemas: str) -> None:
         projection = dataclasses.replace(DELIVERIES, is_synced=False)
@@ -217,6 +217,48 @@ def test_what_was_changed_lost_and_invented_is_shown_repaired_at_once_and_put_ba
     query = sql.SQL("select count(*) from {} where updated_at = to_timestamp(1)")
     written = database.execute(query.format(sql.Identifier(table.name))).fetchone()
     assert written == (3,)
+
+
+def test_the_projector_and_readers_of_sync_continue_while_rows_are_compared(
+    module_migrated: str, database: psycopg.Connection
+) -> None:
+    database.execute(
+        "insert into projection_offsets (projection, topic, partition, next_offset)"
+        " values (%s, %s, 0, 40) on conflict do nothing",
+        [DELIVERIES.name, DAILY_SUMMARY.topic],
+    )
+    lock = "select from projection_offsets where topic = %s for update nowait"
+
+    async def scene(it: Scene) -> None:
+        async def complete(ends: Offsets) -> bool:
+            assert ends[DAILY_SUMMARY.topic] == {0: 40}
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                database.execute(lock, [DAILY_SUMMARY.topic])
+            return True
+
+        database.execute(SPOILED[DAILY_SUMMARY.name][0][0].encode())
+        async with it.shadow.comparable(complete) as is_complete:
+            assert is_complete
+            database.execute(lock, [DAILY_SUMMARY.topic])
+            # Later changes are not compared, and the horizon of sync has passed them.
+            database.execute("update daily_summary set steps = 5 where datetime = '2026-01-20'")
+            before = database.execute("select pg_current_xact_id()::text::bigint").fetchone()
+            after = "select pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+            assert database.execute(after).fetchone() > before
+            counts, changed = await it.compare()
+        assert counts == {"added": 0, "removed": 0, "changed": 1}
+        assert changed["steps"] == (999999, 2)
+        database.execute("update daily_summary set steps = 7 where datetime = '2026-01-03'")
+        async with it.shadow.paused_projection():
+            await it.shadow.put(back=False, now_ms=1_000)
+        # A row that has changed since is its owner's.
+        (steps,) = database.execute(
+            "select array_agg(steps order by datetime) from daily_summary"
+            " where datetime in ('2026-01-03', '2026-01-20')"
+        ).fetchone() or (None,)
+        assert steps == [7, 5]
+
+    play(module_migrated, DAILY_SUMMARY, scene)
 
 
 def test_a_row_whose_newest_version_postgres_refuses_is_no_difference(

@@ -45,6 +45,7 @@ from headwater.schemas.history import (
     LogEvent,
     LogWritten,
     LoopAdvanced,
+    OutcomeHeld,
     Parent,
     PostsSent,
     Reopened,
@@ -73,6 +74,7 @@ from headwater.schemas.history import (
     TokensCancelled,
     TokensCreated,
     TokensTimedOut,
+    WaitStarted,
 )
 from headwater.schemas.statuses import EntryKind, RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
@@ -88,6 +90,13 @@ TABLES = {
     "workflow_token": ("workflow_name", "instance_id", "run_number", "id"),
     "workflow_event": ("workflow_name", "instance_id", "run_number", "id"),
     "workflow_log": ("workflow_name", "instance_id", "run_number", "id"),
+    "workflow_graph_event": (
+        "workflow_name",
+        "instance_id",
+        "run_number",
+        "sequence",
+        "position",
+    ),
     "workflow_slot": ("workflow_name", "instance_id", "number"),
     "workflow_owner": ("partition",),
 }
@@ -245,11 +254,14 @@ TOKEN_EVENTS = st.one_of(
     st.builds(JobActivated, TOKENS, NUMBERS, TEXTS, MOMENTS),
     st.builds(JobExtended, TOKENS, NUMBERS, TEXTS, MOMENTS),
     st.builds(LeaseExpired, TOKENS, NUMBERS, FAILURES),
-    st.builds(TokenCompleted, TOKENS, NUMBERS, VALUES),
+    st.builds(TokenCompleted, TOKENS, NUMBERS, VALUES, st.none() | TEXTS),
     st.builds(
         TokenFailed,
         *(TOKENS, NUMBERS, FAILURES, st.none() | MOMENTS, st.booleans(), st.none() | VALUES),
+        *(st.booleans(), st.none() | TEXTS),
     ),
+    st.builds(WaitStarted, TOKENS, MOMENTS, st.none() | TEXTS),
+    st.builds(OutcomeHeld, TOKENS, MOMENTS, st.none() | VALUES),
     st.builds(TokenArrived, TOKENS, st.none() | MOMENTS),
     st.builds(FanInActivated, TEXTS, TEXTS, SOME_TOKENS),
     st.builds(TokensCancelled, SOME_TOKENS, TEXTS, st.booleans()),

@@ -9,41 +9,40 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import structs
+
 from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.context import Branch, Context, Scope, section_of, set_path
 from headwater.processors.graph.data_flow import decide_completion, map_input, map_output
 from headwater.processors.graph.definition import Transition
 from headwater.processors.graph.graph import Graph
-from headwater.processors.graph.joins import (
-    Arrival,
-    decide_branch_end,
-    decide_continuation,
-    decide_synchronization,
-    decide_timeout,
-)
+from headwater.processors.graph.joins import Arrival, decide_continuation, decide_timeout
 from headwater.processors.graph.planning import (
     ActivateFanIn,
     ApplyBranchOutput,
     CancelTokens,
     CompleteTokens,
     CompleteWorkflow,
-    Counts,
     CreateToken,
     Decision,
     FailWorkflow,
     Fork,
     InitializeWorkflow,
-    MarkForDispatch,
-    MarkWaiting,
     SetContext,
     Token,
     TokenParams,
 )
 from headwater.processors.graph.routing import decide_routing, decide_start
+from headwater.processors.graph.validation import quorum
+from headwater.schemas.history import Failure
 
 READY, WAITING, DONE, CANCELLED = "ready", "waiting", "done", "cancelled"
+FAILED, HELD = "failed", "held"
 #: What a result changes, and takes back if the run cannot go on with it.
-_STATE = ("tokens", "status", "came_by", "forks", "outputs", "items", "activated", "merged")
+_STATE = (
+    *("tokens", "status", "came_by", "forks", "over", "outputs", "items", "inner"),
+    *("activated", "merged", "failed", "came", "held"),
+)
 
 
 class Model:
@@ -55,13 +54,25 @@ class Model:
         self.status: dict[str, str] = {}
         self.came_by: dict[str, str] = {}
         self.forks: dict[str, Fork] = {}
+        self.over: set[str] = set()
         self.outputs: dict[tuple[str, int], dict[str, Any]] = {}
+        #: Of tokens that left nested forks: their branches there, and the output of the last.
+        self.inner: dict[str, tuple[tuple[tuple[int, int], ...], dict[str, Any]]] = {}
+        #: The branches of a fork that failed, with their errors.
+        self.failed: dict[str, dict[int, str]] = {}
         self.items: dict[tuple[str, int], tuple[str, Any]] = {}
         self.context = Context(input=given, state={}, output={})
         self.activated: Counter[tuple[str, str]] = Counter()
         self.merged: dict[tuple[str, str], set[int]] = {}
+        #: Tokens that came to a meeting point, in this order.
+        self.came: list[str] = []
+        #: Tokens that wait for others on the other ways to their node, as they came.
+        self.held: dict[tuple[str | None, int, str, int], tuple[str, ...]] = {}
         self.output: dict[str, Any] | None = None
+        self.errors: dict[str, Failure] = {}
         self.error: str | None = None
+        #: Whether what came before the error stays.
+        self.stays = False
         self.apply(decide_start(graph, given).decisions, None)
 
     def ready(self) -> list[str]:
@@ -83,15 +94,25 @@ class Model:
         """Takes a result; one with which the run cannot go on changes nothing but that it fails."""
         self._all_or_nothing(lambda: self._complete(token, result))
 
+    def fail(self, token: Token, failure: Failure) -> None:
+        """A node has failed for good: its error transitions are followed, or its branch fails."""
+        self._all_or_nothing(lambda: self._fail(token, failure))
+
     def time_out(self, fork: str, node_ref: str) -> None:
         """Those who wait at a meeting point have waited too long."""
         self._all_or_nothing(lambda: self._time_out(fork, node_ref))
+
+    def restart(self) -> None:
+        """A retry looks at all meeting points again."""
+        self.error, self.stays = None, False
+        for name in list(self.forks):
+            self.settle([name])
 
     def _all_or_nothing(self, what: Callable[[], None]) -> None:
         before = {name: copy.copy(getattr(self, name)) for name in _STATE}
         context = self.context
         what()
-        if self.error is not None:
+        if self.error is not None and not self.stays:
             self.context = context
             for name, value in before.items():
                 setattr(self, name, value)
@@ -100,9 +121,13 @@ class Model:
         waiting = self.waiting(fork, node_ref)
         transition = self.graph.transition(self.came_by[waiting[0].id])
         for decision in decide_timeout(transition, waiting).decisions:
-            if isinstance(decision, ActivateFanIn | FailWorkflow):
-                self.apply((decision,), waiting[0])
-        self.settle()
+            match decision:
+                case ActivateFanIn():
+                    self.activate(fork, node_ref)
+                case FailWorkflow(error=error):
+                    self.error = error
+                case _:
+                    pass
 
     def _complete(self, token: Token, result: object) -> None:
         self.apply(map_output(self.graph, token, self.scope(token), result).decisions, token)
@@ -110,10 +135,47 @@ class Model:
             return
         self.status[token.id] = DONE
         planned = decide_routing(self.graph, token, self.scope(token), self.forks.__getitem__)
-        self.apply(planned.decisions, token)
-        self.settle()
+        made = self.apply(planned.decisions, token)
+        self.check_held(token)
+        self.settle([token.fork, *(created.fork for created in made)])
 
-    def scope(self, token: Token) -> Scope:
+    def _fail(self, token: Token, failure: Failure) -> None:
+        forks = self.forks.__getitem__
+        scope = self.scope(token, failure)
+        routed = decide_routing(self.graph, token, scope, forks, failed_node=True)
+        if routed.decisions:
+            self.status[token.id] = FAILED
+            made = self.apply(routed.decisions, token)
+            self.errors |= {created.id: failure for created in made}
+            self.check_held(token)
+            self.settle([token.fork, *(created.fork for created in made)])
+            return
+        self._fail_branch(token, failure.message)
+
+    def _fail_branch(self, token: Token, error: str) -> None:
+        at = token
+        while at.fork is not None:
+            fork = self.forks[at.fork]
+            joins = (way.synchronization for way in self.ways_to_joins(fork.group))
+            if any(join and join.on_branch_failure == "tolerate" for join in joins):
+                break
+            at = fork.origin
+        self.status[token.id] = FAILED
+        if at.fork is None:
+            self.error = error
+            return
+        for other in self.moving(at.fork):
+            if self.branch_of(other, at.fork) == at.branch_index:
+                self.status[other.id] = CANCELLED
+        self.over.update(
+            name
+            for name in self.forks
+            if self.branch_of(self.forks[name].origin, at.fork) == at.branch_index
+        )
+        self.failed[at.fork] = {**self.failed.get(at.fork, {}), at.branch_index: error}
+        self.settle([at.fork])
+
+    def scope(self, token: Token, error: Failure | None = None) -> Scope:
         items: dict[str, Any] = {}
         at, branch = token, None
         while at.fork is not None:
@@ -122,24 +184,26 @@ class Model:
             if key in self.items:
                 items.setdefault(*self.items[key])
             at = self.forks[at.fork].origin
-        return Scope(self.context, branch, items)
+        error = error or self.errors.get(token.id)
+        return Scope(self.context, branch, items, error=error)
 
     # -- decisions
 
-    def apply(self, decisions: tuple[Decision, ...], token: Token | None) -> None:
-        arrivals = []
+    def apply(self, decisions: tuple[Decision, ...], token: Token | None) -> list[Token]:
+        """Gives the tokens that were made."""
+        created = [
+            self.create(decision.params, token)
+            for decision in decisions
+            if isinstance(decision, CreateToken)
+        ]
         for decision in decisions:
-            if isinstance(decision, CreateToken):
-                created = self.create(decision.params, token)
-                if decision.params.transition_ref is not None and token is not None:
-                    arrivals.append(
-                        (created, self.graph.transition(decision.params.transition_ref))
-                    )
-            else:
+            if not isinstance(decision, CreateToken):
                 self.apply_one(decision, token)
-        for created, transition in arrivals:
-            if self.error is None and transition.synchronization is not None:
-                self.arrive(created, transition)
+        met = [join for new in created if self.error is None for join in self.arrive(new)]
+        for join in met:
+            if self.error is None:
+                join()
+        return created
 
     def apply_one(self, decision: Decision, token: Token | None) -> None:
         match decision:
@@ -156,7 +220,8 @@ class Model:
             case CancelTokens(token_ids=ids):
                 self.status.update(dict.fromkeys(ids, CANCELLED))
             case ActivateFanIn():
-                self.activate(decision, token)
+                assert token is not None
+                self._activate_without_branches(decision, token)
             case CompleteWorkflow(output=output):
                 self.output = dict(output)
             case FailWorkflow(error=error):
@@ -186,26 +251,116 @@ class Model:
                 total=params.branch_total,
                 origin=origin,
             )
+        elif origin is not None and origin.fork not in {None, params.fork}:
+            self._leave(token, origin)
         if params.item_var is not None and params.fork is not None:
             self.items[params.fork, params.branch_index] = (params.item_var, params.item)
         self.tokens[token.id], self.status[token.id] = token, READY
         self.came_by[token.id] = params.transition_ref or ""
         return token
 
+    def _leave(self, token: Token, origin: Token) -> None:
+        """A token leaves nested forks, if it does not begin one."""
+        at, path = origin, []
+        while at.fork is not None and at.fork != token.fork:
+            path.insert(0, (int(self.forks[at.fork].origin.id), at.branch_index))
+            at = self.forks[at.fork].origin
+        if at.fork == token.fork and path:
+            output = self.outputs.get((origin.fork or "", origin.branch_index), {})
+            self.inner[token.id] = (tuple(path), output)
+
     # -- meeting points
 
-    def arrive(self, token: Token, transition: Transition) -> None:
-        if self.status[token.id] != READY:
+    def ways_to_joins(self, group: str | None) -> list[Transition]:
+        return [
+            way
+            for way in self.graph.definition.transitions
+            if way.synchronization is not None and way.synchronization.sibling_group == group
+        ]
+
+    def arrive(self, token: Token) -> list[Callable[[], None]]:
+        """Gives what a meeting point does that goes on with this arrival."""
+        if self.holds(token):
+            return [lambda: self.join_ways(token)]
+        ways = self.graph.definition.transitions
+        joined = {way.ref: way.synchronization for way in ways}.get(self.came_by[token.id])
+        if joined is None or token.fork is None or token.sibling_group != joined.sibling_group:
+            return []
+        self.status[token.id] = WAITING
+        self.came.append(token.id)
+        fork, node_ref = token.fork, token.node_ref
+        if self.satisfied(fork, node_ref):
+            return [lambda: None if fork in self.over else self.activate(fork, node_ref)]
+        nodes = [way.to_node_ref for way in self.ways_to_joins(token.sibling_group)]
+        if not any(self.possible(token.fork, node_ref) for node_ref in nodes):
+            self.error = self.unreachable(token.fork, token.node_ref)
+        return []
+
+    def ways_to(self, node_ref: str) -> list[str]:
+        """The ways to a node that waits for one token on each."""
+        nodes = {node.ref: node.join for node in self.graph.definition.nodes}
+        ways = self.graph.definition.transitions
+        into = [way.ref for way in ways if way.to_node_ref == node_ref]
+        return into if nodes[node_ref] == "all" and len(into) > 1 else []
+
+    def place(self, token: Token) -> tuple[str | None, int, str, int]:
+        times = token.iteration_counts[self.came_by[token.id]]
+        return (token.fork, token.branch_index, token.node_ref, times)
+
+    def holds(self, token: Token) -> bool:
+        """Whether a token waits for tokens on other ways to its node."""
+        if not self.came_by[token.id] or not self.ways_to(token.node_ref):
+            return False
+        self.status[token.id] = HELD
+        self.held[self.place(token)] = (*self.held.get(self.place(token), ()), token.id)
+        return True
+
+    def join_ways(self, token: Token) -> None:
+        if self.status[token.id] != HELD:
             return
-        waiting = self.waiting(token.fork, token.node_ref)
-        counts = self.counts(token.fork, token.node_ref, token) if token.fork else None
-        counts = counts or Counts(total=0, completed=0, terminal=0)
-        planned = decide_synchronization(transition, token, counts, [item.id for item in waiting])
-        (decision,) = planned.decisions
-        if isinstance(decision, MarkWaiting):
-            self.status[token.id] = WAITING
-        elif not isinstance(decision, MarkForDispatch):
-            self.apply((decision,), token)
+        place = self.place(token)
+        here = self.held[place]
+        first = {self.came_by[item]: item for item in reversed(here)}
+        if set(first) != set(self.ways_to(token.node_ref)):
+            return
+        self.held[place] = tuple(item for item in here if item not in first.values())
+        joined = [self.tokens[item] for item in sorted(first.values(), key=int)]
+        counts: dict[str, int] = {}
+        for item in joined:
+            self.status[item.id] = DONE
+            for ref, times in item.iteration_counts.items():
+                counts[ref] = max(times, counts.get(ref, 0))
+        last = joined[-1]
+        new = structs.replace(
+            last, id=str(len(self.tokens)), parent_token_id=last.id, iteration_counts=counts
+        )
+        self.tokens[new.id], self.status[new.id] = new, READY
+        self.came_by[new.id] = self.came_by[last.id]
+
+    def check_held(self, token: Token) -> None:
+        """Those who wait for others must not be all that is left of a branch."""
+        if self.error is not None:
+            return
+        scope = (token.fork, token.branch_index)
+        here = [
+            other
+            for other in self.tokens.values()
+            if (other.fork, other.branch_index) == scope and self.status[other.id] in (READY, HELD)
+        ]
+        held = [other for other in here if self.status[other.id] == HELD]
+        nested = [
+            name
+            for name, fork in self.forks.items()
+            if (fork.origin.fork, fork.origin.branch_index) == scope and name not in self.over
+        ]
+        if held and len(held) == len(here) and not nested:
+            place = self.place(held[0])
+            arrived = {self.came_by[other.id] for other in held if self.place(other) == place}
+            missing = [ref for ref in self.ways_to(held[0].node_ref) if ref not in arrived]
+            self.error = (
+                f"Node {held[0].node_ref!r} waits for a token by each of its transitions, and none "
+                f"can arrive by {', '.join(missing)}"
+            )
 
     def waiting(self, fork: str | None, node_ref: str) -> list[Token]:
         return [
@@ -222,83 +377,166 @@ class Model:
             at = self.forks[at.fork].origin
         return None
 
-    def counts(self, fork: str, node_ref: str, arrived: Token | None = None) -> Counts:
-        here = self.waiting(fork, node_ref) + ([arrived] if arrived else [])
-        moving = set()
-        for token in self.tokens.values():
-            # Who waits at a meeting point of this fork brings nothing more; of a nested one, may.
-            stays = self.status[token.id] == WAITING and token.fork == fork
-            if self.status[token.id] in (READY, WAITING) and not stays and token is not arrived:
-                moving.add(self.branch_of(token, fork))
-        total = self.forks[fork].total
-        return Counts(
-            total=total,
-            completed=len({item.branch_index for item in here}),
-            terminal=total - len(moving - {None}),
+    def moving(self, fork: str) -> list[Token]:
+        """Tokens of a fork that may still arrive; who waits at a nested one, may."""
+        return [
+            token
+            for token in self.tokens.values()
+            if self.branch_of(token, fork) is not None
+            and (
+                self.status[token.id] in (READY, HELD)
+                or (self.status[token.id] == WAITING and token.fork != fork)
+            )
+        ]
+
+    def strategy(self, fork: str, node_ref: str) -> str:
+        ways = self.ways_to_joins(self.forks[fork].group)
+        (found,) = {
+            way.synchronization.strategy
+            for way in ways
+            if way.synchronization and way.to_node_ref == node_ref
+        }
+        return found
+
+    def satisfied(self, fork: str, node_ref: str) -> bool:
+        here = {token.branch_index for token in self.waiting(fork, node_ref)}
+        strategy = self.strategy(fork, node_ref)
+        if strategy == "all":
+            return bool(here) and not self.moving(fork)
+        return len(here) >= (quorum(strategy) or 1)
+
+    def can_be_there(self, fork: str, node_ref: str) -> int:
+        """So many branches are there, or may come."""
+        here = {token.branch_index for token in self.waiting(fork, node_ref)}
+        return len(here | {self.branch_of(token, fork) for token in self.moving(fork)})
+
+    def possible(self, fork: str, node_ref: str) -> bool:
+        needed = quorum(self.strategy(fork, node_ref)) or 1
+        return self.can_be_there(fork, node_ref) >= needed
+
+    def unreachable(self, fork: str, node_ref: str) -> str:
+        here = {token.branch_index for token in self.waiting(fork, node_ref)}
+        failed = len(self.failed.get(fork, {}))
+        return (
+            f"Synchronization of sibling group {self.forks[fork].group!r} cannot be reached: "
+            f"{self.strategy(fork, node_ref)} of {self.forks[fork].total} branches, {len(here)} "
+            f"arrived{f', {failed} failed' if failed else ''} and at most "
+            f"{self.can_be_there(fork, node_ref)} can"
         )
 
-    def settle(self) -> None:
-        """Branches that ended elsewhere may settle meeting points, and those again others."""
-        settled = True
-        while settled and self.error is None:
-            settled = False
-            for token in list(self.tokens.values()):
-                if self.status[token.id] != WAITING or token.fork is None:
-                    continue
-                transition = self.graph.transition(self.came_by[token.id])
-                waiting = self.waiting(token.fork, token.node_ref)
-                counts = self.counts(token.fork, token.node_ref)
-                planned = decide_branch_end(transition, waiting, counts)
-                if planned.decisions:
-                    self.apply(planned.decisions, token)
-                    settled = True
+    def settle(self, names: list[str | None]) -> None:
+        """Branches that begin or end may settle meeting points, and those the forks around."""
+        for first in dict.fromkeys(names):
+            name = first
+            while name is not None and name not in self.over and self.error is None:
+                if self._settled(name) or self.moving(name) or self._waits(name):
                     break
+                self.over.add(name)
+                self.check_held(self.forks[name].origin)
+                name = self.forks[name].origin.fork
 
-    def activate(self, found: ActivateFanIn, token: Token | None) -> None:
-        assert found.fork is not None
-        assert token is not None
-        fork = self.forks.get(found.fork)
-        if fork is None:
-            group = found.fan_in_path.partition(":")[0]
-            fork = self.forks[found.fork] = Fork(id=found.fork, group=group, total=0, origin=token)
-        key = (found.fork, found.node_ref)
-        self.activated[key] += 1
-        arrivals = [
-            Arrival(
-                token_id=item,
-                branch_index=self.tokens[item].branch_index,
-                transition_ref=self.came_by[item],
-                iteration_counts=self.tokens[item].iteration_counts,
-                output=self.outputs.get((found.fork, self.tokens[item].branch_index), {}),
-            )
-            for item in found.merged_token_ids
-        ]
-        self.merged[key] = {arrival.branch_index for arrival in arrivals}
-        in_flight = [
-            token.id
+    def _waits(self, fork: str) -> list[Token]:
+        return [
+            token
             for token in self.tokens.values()
-            if self.branch_of(token, found.fork) is not None
-            and token.id not in found.merged_token_ids
-            and (
-                self.status[token.id] == READY
-                or (self.status[token.id] == WAITING and token.fork != found.fork)
-            )
+            if self.status[token.id] == WAITING and token.fork == fork
         ]
-        origin = fork.origin
+
+    def _settled(self, fork: str) -> bool:
+        """Whether a meeting point goes on, or none can and the run fails."""
+        nodes = [way.to_node_ref for way in self.ways_to_joins(self.forks[fork].group)]
+        here = [node_ref for node_ref in self.arrived_in_order(fork) if node_ref in nodes]
+        for node_ref in here:
+            if self.satisfied(fork, node_ref):
+                self.activate(fork, node_ref)
+                return True
+        ordered = list(dict.fromkeys([*here, *nodes]))
+        if any(self.possible(fork, node_ref) for node_ref in ordered):
+            return False
+        failed = self.failed.get(fork)
+        if failed and not any(self.can_be_there(fork, node_ref) for node_ref in ordered):
+            self.error = next(iter(failed.values()))
+            return True
+        for node_ref in ordered:
+            if quorum(self.strategy(fork, node_ref)):
+                self.error = self.unreachable(fork, node_ref)
+                return True
+        return False
+
+    def arrived_in_order(self, fork: str) -> list[str]:
+        """The meeting points where tokens wait, by the first that came."""
+        arrived = sorted(self._waits(fork), key=lambda token: self.came.index(token.id))
+        return list(dict.fromkeys(token.node_ref for token in arrived))
+
+    def activate(self, name: str, node_ref: str) -> None:
+        fork = self.forks[name]
+        waiting = self.waiting(name, node_ref)
+        arrivals = []
+        for token in waiting:
+            path, output = self.inner.get(
+                token.id, ((), self.outputs.get((name, token.branch_index), {}))
+            )
+            arrivals.append(
+                Arrival(
+                    token_id=token.id,
+                    branch_index=token.branch_index,
+                    transition_ref=self.came_by[token.id],
+                    taken=self._taken_since(token, fork.origin),
+                    output=output,
+                    inner=path,
+                )
+            )
         around = None
-        if origin.fork is not None:
-            around = self.outputs.get((origin.fork, origin.branch_index), {})
+        if fork.origin.fork is not None:
+            around = self.outputs.get((fork.origin.fork, fork.origin.branch_index), {})
+        here = {token.id for token in waiting}
+        planned = decide_continuation(
+            self.graph,
+            self.graph.transition(self.came_by[waiting[0].id]),
+            fork,
+            arrivals,
+            elsewhere=[token.id for token in self._waits(name) if token.id not in here],
+            in_flight=[token.id for token in self.moving(name)],
+            failed_branches=len(self.failed.get(name, {})),
+            enclosing_output=around,
+        )
+        self._continue(planned.decisions, fork.origin)
+        if self.error is not None:
+            self.stays = True
+            return
+        self.activated[name, node_ref] += 1
+        self.merged[name, node_ref] = {token.branch_index for token in waiting}
+        self.over.update(
+            other
+            for other in self.forks
+            if other == name or self.branch_of(self.forks[other].origin, name) is not None
+        )
+
+    def _taken_since(self, token: Token, origin: Token) -> dict[str, int]:
+        before = origin.iteration_counts
+        times = {ref: n - before.get(ref, 0) for ref, n in token.iteration_counts.items()}
+        return {ref: n for ref, n in times.items() if n}
+
+    def _activate_without_branches(self, found: ActivateFanIn, token: Token) -> None:
+        assert found.fork is not None
+        fork = Fork(id=found.fork, group=None, total=0, origin=token)
+        self.activated[found.fork, found.node_ref] += 1
+        around = None
+        if token.fork is not None:
+            around = self.outputs.get((token.fork, token.branch_index), {})
         planned = decide_continuation(
             self.graph,
             self.graph.transition(found.transition_ref),
             fork,
-            arrivals,
-            in_flight=in_flight,
+            [],
             enclosing_output=around,
             came_by=found.came_by,
         )
-        for decision in planned.decisions:
+        self._continue(planned.decisions, token)
+
+    def _continue(self, decisions: tuple[Decision, ...], origin: Token) -> None:
+        for decision in decisions:
             if isinstance(decision, CreateToken):
                 self.create(decision.params, None)
             else:
-                self.apply_one(decision, token)
+                self.apply_one(decision, origin)

@@ -11,14 +11,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from headwater.processors.cel_programs import ExpressionInvalid, Names, ResultKind
 from headwater.processors.evaluations import EvaluationProblem, Evaluations
-from headwater.processors.expressions import (
-    Expression,
-    ExpressionInvalid,
-    ExpressionValues,
-    Names,
-    ResultKind,
-)
+from headwater.processors.expressions import Expression, ExpressionValues
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 from headwater.streams.evaluation.evaluator import EvaluationLimits, EvaluatorProcess
 

@@ -37,7 +37,7 @@ def moment(hours: float, offset: int) -> str:
 
 @st.composite
 def periods(draw: st.DrawFn, lengths: Sequence[float]) -> dict[str, Any]:
-    start = draw(st.sampled_from((-26, -25.5, -3, -2, -1, 0, 3, 13, 22)))
+    start = draw(st.sampled_from((-200, -26, -25.5, -3, -2, -1, 0, 3, 13, 22)))
     begun, ended = (draw(st.sampled_from(OFFSETS)) for _ in range(2))
     return {
         "start_time": moment(start, begun),

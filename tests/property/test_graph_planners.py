@@ -3,7 +3,6 @@
 Each run is done by the naive model.
 """
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,15 +11,6 @@ from hypothesis import strategies as st
 
 from headwater.processors.graph.data_flow import map_input
 from headwater.processors.graph.graph import Graph, graph_of
-from headwater.processors.graph.planning import (
-    BatchCreateTokens,
-    CreateToken,
-    MarkForDispatch,
-    TokenParams,
-    TokenStatus,
-    UpdateTokenStatus,
-    batch,
-)
 from headwater.processors.graph.validation import quorum
 from tests.fakes.drawn_graphs import INPUT, STRATEGIES, Blocks
 from tests.property.graph_model import CANCELLED, DONE, Model
@@ -57,7 +47,7 @@ def test_every_token_ends_and_no_meeting_point_goes_on_twice(graph: Graph, data:
         assert set(model.status.values()) <= {DONE, CANCELLED}
         assert model.output is not None
     else:
-        assert "cannot be reached" in model.error
+        assert "cannot be reached" in model.error or "none can arrive by" in model.error
 
 
 @given(graph=graphs(("all",)), data=st.data())
@@ -71,31 +61,6 @@ def test_the_order_of_arrival_does_not_matter_for_all(graph: Graph, data: st.Dat
     assert len(first.tokens) == len(second.tokens)
     assert sorted(first.merged.values(), key=sorted) == sorted(second.merged.values(), key=sorted)
     assert first.output == second.output
-
-
-DECISIONS = st.sampled_from(
-    [
-        CreateToken(params=TokenParams(node_ref="a", parent_token_id=None, path_id="root")),
-        CreateToken(params=TokenParams(node_ref="b", parent_token_id=None, path_id="root")),
-        UpdateTokenStatus(token_id="t", status=TokenStatus.TIMED_OUT),
-        MarkForDispatch(token_id="t"),
-    ]
-)
-
-
-@given(st.lists(DECISIONS))
-def test_putting_decisions_together_changes_nothing_but_their_number(decisions: list[Any]):
-    again: list[Any] = []
-    for entry in batch(decisions):
-        if isinstance(entry, BatchCreateTokens):
-            again += [CreateToken(params=params) for params in entry.all_params]
-        elif hasattr(entry, "updates"):
-            again += [UpdateTokenStatus(token_id=t, status=s) for t, s in entry.updates]
-        else:
-            again.append(entry)
-    assert again == decisions
-    kinds = [type(item) for item in batch(decisions)]
-    assert all(a is not b or a is MarkForDispatch for a, b in itertools.pairwise(kinds))
 
 
 def test_a_fan_in_within_a_loop_goes_on_once_a_round():

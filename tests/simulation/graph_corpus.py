@@ -72,6 +72,15 @@ def _race(blocks: Blocks) -> tuple[str, str]:
     return start, end
 
 
+def _follow_errors(blocks: Blocks, draw: Random) -> None:
+    """Of some nodes that may fail, the error is followed by another node."""
+    blocks.does = lambda _: {"task": "work", "retries": _EVER}
+    for node in list(blocks.nodes):
+        fails = node.get("task") == "refuse" or node.get("subworkflow") in {"breaks", "longest"}
+        if fails and draw.random() < 0.4:
+            blocks.way(node["ref"], blocks.node(), on="error")
+
+
 def drawn_graph(variant: int) -> dict[str, Any]:
     """The definition `grown` of a variant: of an even one a settled graph, of some with jobs."""
     document = _drawn(variant)
@@ -80,13 +89,22 @@ def drawn_graph(variant: int) -> dict[str, Any]:
     for node in document["nodes"]:
         if node.get("task") == "work" and draw.random() < share:
             node["external"] = True
+    draw = Random(f"waits {variant}")
+    for node in document["nodes"]:
+        if node.get("task") == "work" and draw.random() < 0.1:
+            for key in ("task", "retries", "timeoutMs", "external", "inputMapping"):
+                node.pop(key, None)
+            node["wait"] = {"durationMs": draw.choice([0, 1_000, 8_000])}
     return document
 
 
 def _drawn(variant: int) -> dict[str, Any]:
     draw = Random(f"graph {variant}")
     if variant % 2:
-        return Blocks(draw, STRATEGIES, _unsettled, timeouts=True).document("grown")
+        blocks = Blocks(draw, STRATEGIES, _unsettled, timeouts=True, tolerant=True)
+        document = blocks.document("grown")
+        _follow_errors(blocks, Random(f"errors {variant}"))
+        return document
     blocks = Blocks(draw, ("all",), _settled)
     document = blocks.document("grown")
     if draw.random() < 0.3:

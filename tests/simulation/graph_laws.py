@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.past import Past
-from headwater.processors.graph.state import GraphRun, branch_key, meeting_key
+from headwater.processors.graph.state import GraphRun, LiveBranch, branch_key, meeting_key
 from headwater.processors.graph.tracing import Tracing
 from headwater.schemas.history import (
+    BranchFailed,
     FanInActivated,
     ForkEnded,
     ForkOpened,
     HistoryAppended,
     LogEvent,
+    OutcomeHeld,
     RunStarted,
     SubworkflowStarted,
     TasksDispatched,
@@ -28,6 +30,8 @@ from headwater.schemas.history import (
     TokensCancelled,
     TokensCreated,
     TokensTimedOut,
+    TransitionsJoined,
+    WaitStarted,
 )
 from headwater.schemas.statuses import RunStatus
 from tests.fakes.followed_graphs import followed
@@ -37,9 +41,12 @@ from tests.simulation.shapes import Violation
 if TYPE_CHECKING:
     from tests.simulation.engine_world import World
 
-PENDING, FLYING, CHILD, WAITS, DONE, KEPT = "pending", "flying", "child", "waits", "done", "kept"
+PENDING, FLYING, CHILD, SLEEPS, WAITS = "pending", "flying", "child", "sleeps", "waits"
+DONE, KEPT = "done", "kept"
+#: It waits for tokens on the other ways to its node.
+HELD = "held"
 #: What an event needs a token to be.
-_UNDER_WAY = {FLYING, CHILD}
+_UNDER_WAY = {FLYING, CHILD, SLEEPS}
 
 
 @dataclass
@@ -49,6 +56,7 @@ class _Token:
     branch: int
     status: str = PENDING
     tries_later: bool = False
+    external: bool = False
 
 
 @dataclass
@@ -59,9 +67,12 @@ class GraphLaws:
     #: The token that a fork began at.
     forks: dict[str, int] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
-    met: Counter[tuple[str, str]] = field(default_factory=Counter)
+    met: set[str] = field(default_factory=set)
+    failed: set[tuple[str, int]] = field(default_factory=set)
     #: What tokens were that a failed run has kept.
     kept: dict[int, str] = field(default_factory=dict)
+    #: Tokens with an outcome that waits for the end of a pause.
+    held: set[int] = field(default_factory=set)
     jobs: JobLaws = field(default_factory=JobLaws)
 
     def read(self, record: HistoryAppended, after: GraphRun) -> None:
@@ -90,11 +101,12 @@ class GraphLaws:
             case RunStarted():
                 for number, status in self.kept.items():
                     self.tokens[number].status = status
-                self.kept = {}
+                self.kept, self.held = {}, set()
             case TokensCreated():
                 assert event.first == len(self.tokens)
                 for nth in range(event.count):
                     token = _Token(event.node, event.fork, event.branch + nth)
+                    token.external = event.external
                     self.tokens[event.first + nth] = token
                 assert event.fork is None or event.fork in self.forks
             case ForkOpened():
@@ -113,23 +125,44 @@ class GraphLaws:
                 self._become(event.token, {PENDING}, CHILD)
             case TokenCompleted():
                 self._become(event.token, _UNDER_WAY, DONE)
+            case WaitStarted():
+                self._become(event.token, {PENDING}, SLEEPS)
+            case OutcomeHeld():
+                assert self.tokens[event.token].status in _UNDER_WAY
+                assert event.token not in self.held
+                self.held.add(event.token)
+            case TokenFailed(handled=True):
+                self._become(event.token, {*_UNDER_WAY, PENDING}, DONE)
             case TokenFailed(retry_at_ms=None):
                 self._keep(event.token, PENDING)
             case TokenFailed():
                 self._become(event.token, {FLYING}, PENDING)
                 self.tokens[event.token].tries_later = True
+                self.held.discard(event.token)
             case TokenArrived():
-                self._become(event.token, {PENDING}, WAITS)
+                waits = WAITS if event.times is None else HELD
+                self._become(event.token, {PENDING}, waits)
+            case TransitionsJoined():
+                joined = [self.tokens[number] for number in event.tokens]
+                assert len({(token.fork, token.branch, token.node) for token in joined}) == 1
+                for number in event.tokens:
+                    self._become(number, {HELD}, DONE)
             case FanInActivated():
                 assert set(event.tokens) == set(self._waiting(event.fork, event.node))
-                for number in event.tokens:
+                joined = {*event.tokens, *event.elsewhere}
+                assert joined == set(self._waiting(event.fork))
+                for number in joined:
                     self._become(number, {WAITS}, DONE)
-                self.met[event.fork, event.node] += 1
-                assert self.met[event.fork, event.node] == 1
+                assert event.fork not in self.met
+                self.met.add(event.fork)
+            case BranchFailed():
+                assert (event.fork, event.branch) not in self.failed
+                assert event.branch not in self._moving(event.fork)
+                self.failed.add((event.fork, event.branch))
             case TokensCancelled(kept=True) | TokensTimedOut():
                 for number in event.tokens:
-                    waits = self.tokens[number].status == WAITS
-                    self._keep(number, WAITS if waits else PENDING)
+                    status = self.tokens[number].status
+                    self._keep(number, status if status in {WAITS, HELD} else PENDING)
             case TokensCancelled():
                 for number in event.tokens:
                     self._become(number, _LIVE, DONE)
@@ -140,6 +173,8 @@ class GraphLaws:
         token = self.tokens[number]
         assert token.status in before, f"token {number} is {token.status}"
         token.status = after
+        if after == DONE:
+            self.held.discard(number)
 
     def _keep(self, number: int, anew: str) -> None:
         self._become(number, _LIVE, KEPT)
@@ -159,7 +194,7 @@ class GraphLaws:
         """How many tokens move in each branch of a fork, and forks within it."""
         result: Counter[int] = Counter()
         for token in self.tokens.values():
-            if token.fork == fork and token.status in {PENDING, FLYING, CHILD}:
+            if token.fork == fork and token.status in {PENDING, FLYING, CHILD, SLEEPS, HELD}:
                 result[token.branch] += 1
         for name, origin in self.forks.items():
             began = self.tokens[origin]
@@ -173,13 +208,17 @@ class GraphLaws:
         _law(run.created == len(self.tokens), "created", run.created)
         flying = sum(token.status == FLYING for token in self.tokens.values())
         _law(run.in_flight == flying, "in_flight", (run.in_flight, flying))
-        free = [
-            number
-            for number, token in self.tokens.items()
-            if token.status == PENDING and not token.tries_later
-        ]
-        first = min(free, default=run.created)
-        _law(run.undispatched == first, "undispatched", (run.undispatched, first))
+        for external, undispatched in ((False, run.undispatched), (True, run.undispatched_job)):
+            free = [
+                number
+                for number, token in self.tokens.items()
+                if token.status == PENDING and not token.tries_later and token.external is external
+            ]
+            first = min(free, default=run.created)
+            _law(undispatched == first, "undispatched", (external, undispatched, first))
+        _law(set(run.held) == self.held, "held", (set(run.held), self.held))
+        waits = {number for number, token in self.tokens.items() if token.status == SLEEPS}
+        _law(set(run.waits) == waits, "waits", (set(run.waits), waits))
         jobs = sum(self.tokens[attempt].status == FLYING for attempt in self.jobs.attempts)
         _law(run.jobs == jobs, "jobs", (run.jobs, jobs))
         at_work = flying - jobs
@@ -187,10 +226,14 @@ class GraphLaws:
         idle = run.status is RunStatus.ACTIVE and not at_work
         _law(not idle, "active with nothing under way", run)
         forks = self.forks.keys() - self.ended
+        _law(not forks & self.met, "forks that are over", forks & self.met)
         _law(set(run.forks) == forks, "forks", (set(run.forks), forks))
         for name in forks:
             self._check_fork(run, name)
-        places = {key.rpartition("/")[0] for key in run.branches}
+        places = {key.rpartition("/")[0] for key in run.branches} - {""}
+        held = sum(token.status == HELD for token in self.tokens.values())
+        _law(held == sum(branch.held for branch in run.branches.values()), "held", held)
+        _law(held == sum(map(len, run.gatherings.values())), "gatherings", run.gatherings)
         _law(places <= forks, "branches of forks that are over", places - forks)
 
     def _check_fork(self, run: GraphRun, name: str) -> None:
@@ -202,6 +245,11 @@ class GraphLaws:
             result = run.branches.get(branch_key(name, branch))
             active = result.active if result else 0
             _law(active == moving.get(branch, 0), "active tokens", (name, branch, result))
+            _law(self._members(name, branch) == _members_of(result), "members", (name, result))
+            has_failed = (name, branch) in self.failed
+            _law(has_failed == bool(result and result.failed), "failed", (name, branch, result))
+        failed = sum(at == name for at, _ in self.failed)
+        _law(failed == fork.failed, "failed branches", (fork, failed))
         nodes = Counter(self.tokens[number].node for number in waiting)
         _law(set(fork.meetings) == set(nodes), "meetings", (fork, nodes))
         for node, count in nodes.items():
@@ -209,11 +257,33 @@ class GraphLaws:
             branches = {
                 self.tokens[item].branch for item in waiting if self.tokens[item].node == node
             }
-            seen = (meeting.tokens, meeting.branches)
-            _law(seen == (count, len(branches)), "a meeting", (meeting, count, branches))
+            seen = (meeting.tokens, meeting.branches, meeting.settled)
+            counted = (count, len(branches), len(branches - moving.keys()))
+            _law(seen == counted, "a meeting", (meeting, counted))
+
+    def _members(self, fork: str, branch: int) -> tuple[set[int], set[str]]:
+        """The live tokens of a branch, and the forks that began in it."""
+        began = self.forks.keys() - self.ended
+        return (
+            {
+                number
+                for number, token in self.tokens.items()
+                if token.status in _LIVE and (token.fork, token.branch) == (fork, branch)
+            },
+            {
+                name
+                for name in began
+                for origin in [self.tokens[self.forks[name]]]
+                if (origin.fork, origin.branch) == (fork, branch)
+            },
+        )
 
 
-_LIVE = {PENDING, FLYING, CHILD, WAITS}
+def _members_of(branch: LiveBranch | None) -> tuple[set[int], set[str]]:
+    return (set(branch.tokens), set(branch.forks)) if branch else (set(), set())
+
+
+_LIVE = {PENDING, FLYING, CHILD, SLEEPS, WAITS, HELD}
 
 
 def _law(holds: bool, what: str, found: object) -> None:

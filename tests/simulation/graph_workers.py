@@ -9,9 +9,9 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from headwater.processors.graph.decide import LEASES_LOST_MAX
 from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import GraphRun, LiveToken
+from headwater.processors.graph.timing import LEASES_LOST_MAX
 from headwater.schemas.failures import is_refused
 from headwater.schemas.history import (
     ActivateJob,

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headwater.processors.graph.decide import LEASES_LOST_MAX
 from headwater.processors.graph.state import GraphRun
+from headwater.processors.graph.timing import LEASES_LOST_MAX
 from headwater.schemas.failures import JOB_END_REPEATED, LEASE_EXPIRED
 from headwater.schemas.history import (
     ActivateJob,

@@ -8,14 +8,16 @@ More seeds: `make soak`, or `python -m tests.simulation.engine --graphs --seeds 
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from types import ModuleType
 
 import pytest
+from msgspec.structs import replace
 
-from headwater.processors.graph import advancing, decide, draft, jobs
-from headwater.processors.graph.planning import Counts
+from headwater.processors.graph import advancing, decide, draft, jobs, joining, timing
+from headwater.processors.graph.draft import Draft
+from headwater.processors.graph.joins import JoinState
 from headwater.processors.graph.state import Lease, LiveToken
 from headwater.processors.runs.decisions import Rejection
 from headwater.schemas.errors import InvariantViolation
@@ -26,6 +28,9 @@ from tests.simulation.engine_world import World
 from tests.simulation.shapes import Violation
 
 SEEDS = range(48)
+
+
+MEMBERS_OF = joining.members_of
 
 
 def grown(seed: int) -> World:
@@ -65,6 +70,7 @@ def test_the_worlds_of_graphs_are_as_bad_as_they_should_be():
     assert min(seen["retries"], seen["SubworkflowStarted"], seen["TokensCancelled"]) > 1, seen
     assert min(seen["JobActivated"], seen["comes late"]) > 10, seen
     assert min(seen["JobExtended"], seen["LeaseExpired"], seen["workers gone"]) > 1, seen
+    assert min(seen["OutcomeHeld"], seen["WaitStarted"]) > 1, seen
 
 
 def _kinds(records: list[HistoryAppended]) -> Counter[str]:
@@ -87,12 +93,25 @@ def found_out() -> str:
     pytest.fail("expected a world to fail, found none")
 
 
-def _meets_early(counts: Callable[..., Counts]) -> Callable[..., Counts]:
-    def early(*where: object) -> Counts:
-        result = counts(*where)
-        return Counts(total=result.total, completed=result.completed, terminal=result.terminal + 1)
+def _meets_early(joins: Callable[..., Iterator[JoinState]]) -> Callable[..., Iterator[JoinState]]:
+    def early(*where: object) -> Iterator[JoinState]:
+        for join in joins(*where):
+            terminal = join.counts.terminal + 1
+            yield join._replace(counts=replace(join.counts, terminal=terminal))
 
     return early
+
+
+def _blames_no_branch(*_: object) -> bool:
+    """A branch ends, and nobody is told."""
+    return True
+
+
+def _only_its_own(draft: Draft, name: str, branches: object = None) -> joining.Members:
+    """Nested forks go on when a fork is over."""
+    members = MEMBERS_OF(draft, name, branches)
+    moving = [number for number in members.moving if draft.run.tokens[number].fork == name]
+    return members._replace(moving=moving, nested=[])
 
 
 def _for_ever(*_: object) -> None:
@@ -118,14 +137,16 @@ def _leaves_children(*_: object, **__: object) -> list[object]:
 @pytest.mark.parametrize(
     ("module", "name", "fault"),
     [
-        (advancing, "_counts", _meets_early(advancing._counts)),
-        (advancing, "_close", _for_ever),
+        (joining, "_joins", _meets_early(joining._joins)),
+        (joining, "members_of", _only_its_own),
+        (decide, "restart_waits", _for_ever),
+        (advancing, "fail_branch", _blames_no_branch),
         (advancing, "evaluate_joins", _for_ever),
         (draft, "end_children", _leaves_children),
         (jobs, "_lost", _hears_late_ones),
         (jobs, "_ended", _repeated),
         (jobs, "_extend", _shortens),
-        (decide, "LEASES_LOST_MAX", 3),
+        (timing, "LEASES_LOST_MAX", 3),
     ],
 )
 def test_an_engine_of_graphs_with_a_fault_is_found_out(

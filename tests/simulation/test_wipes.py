@@ -80,8 +80,9 @@ def run(seed: int, *, searches: bool = True) -> Ended:
         for (subject,), row in world.rows()[CONNECTIONS.name].items()
         if row.values[CONNECTIONS.index["user_id"]] == USER
     }
-    fence = world.order(USER, "w1")
-    while not is_prompt and not world.has_taken_in("w1"):
+    between = [one for one in drawn(draw, range(50, 54), named=True) if is_theirs(one)]
+    fence = world.order(USER, "w1", between)
+    while not is_prompt and not world.has_taken_in("w1", fence):
         world.step(faults=True)
     late = drawn(draw, range(100, 100 + draw.randint(0, 8)), named=False)
     late = [one for one in late if returns or not is_theirs(one)]

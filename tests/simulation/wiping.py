@@ -5,22 +5,24 @@ owner forgets rows and waits when it reads it, and then reads its topics whole, 
 batches go on. Whoever dies amid that is followed by somebody who begins again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import msgspec
 from typing_extensions import override
 
-from headwater.processors.wipes import SOURCE, TYPE, WipeOrder
-from headwater.schemas.codec import decode, decode_row, encode
+from headwater.processors.wipes import WipeOrder
+from headwater.schemas.codec import decode, decode_row
 from headwater.schemas.epochs import CLAIM_KEY
 from headwater.schemas.records import UserForgotten, WebhookReceived
 from headwater.schemas.tables import TABLES, Row
 from headwater.schemas.topics import ADMISSIONS, TOPICS, TRACES, WEBHOOKS, WIPES
-from headwater.streams.kafka.records import Outgoing
 from headwater.streams.pipeline.rebuilding import Rebuild
-from headwater.streams.pipeline.wiping import SWEPT_TOPICS, WipeSearch
+from headwater.streams.pipeline.wiping import SWEPT_TOPICS, WipeSearch, order_records
 from tests.fakes.memory_store import MemoryStore
 from tests.simulation.pipeline import PARK_FOR_MS, PARTITIONS, PLACEMENT, World
+
+if TYPE_CHECKING:
+    from headwater.streams.kafka.records import Outgoing
 
 #: They have ids and digests alone, and stay.
 _STAY = {ADMISSIONS, TRACES}
@@ -49,32 +51,33 @@ class WipingWorld(World):
         #: Under way, with the tenure that each belongs to.
         self._searching: dict[int, tuple[object, WipeSearch, Iterator[tuple[str, str]]]] = {}
 
-    def order(self, user: str, wipe_id: str) -> tuple[int, ...]:
-        """Orders a wipe; returns its fence."""
-        fence = tuple(self.log.end(WEBHOOKS, partition) for partition in range(PARTITIONS))
-        self.trace.append(f"wipe {wipe_id} of {user} before {fence}")
-        body = msgspec.json.encode(WipeOrder(wipe_id, user, fence))
-        for partition in range(PARTITIONS):
-            event_id = f"{wipe_id}-{partition}"
-            ordered = WebhookReceived(
-                event_id=event_id,
-                request_id=wipe_id,
-                source=SOURCE,
-                type=TYPE,
-                subject=user,
-                sent_at_ms=self.now_ms,
-                updated_at_ms=0,
-                received_at_ms=self.now_ms,
-                body=body,
-            )
-            self.log.append(Outgoing(WEBHOOKS, partition, event_id.encode(), encode(ordered)))
+    def order(
+        self, user: str, wipe_id: str, between: Iterable[WebhookReceived] = ()
+    ) -> tuple[int, ...]:
+        """Orders a wipe twice; returns its last fence.
+
+        Some deliveries come between the first fence and its order.
+        """
+        ordered_ms, fence = self.now_ms, ()
+        for number in range(2):
+            fence = tuple(self.log.end(WEBHOOKS, partition) for partition in range(PARTITIONS))
+            self.trace.append(f"wipe {wipe_id} of {user} before {fence}")
+            for one in between if number == 0 else ():
+                self.deliver(one)
+            for record in order_records(WipeOrder(wipe_id, user, fence), number, ordered_ms):
+                self.log.append(record)
+            for _ in range(self.random.randint(0, 10)):
+                self.step(faults=True)
         return fence
 
-    def has_taken_in(self, wipe_id: str) -> bool:
-        """Whether every partition has read the order."""
+    def has_taken_in(self, wipe_id: str, fence: Sequence[int]) -> bool:
+        """Whether every partition has read the order with a fence."""
         return all(
             any(
-                record and record.value and decode(record.value, UserForgotten).wipe_id == wipe_id
+                record
+                and record.value
+                and (wipe := decode(record.value, UserForgotten)).wipe_id == wipe_id
+                and wipe.fence == list(fence)
                 for record in self.log.records[WIPES, partition]
                 if record and record.key != CLAIM_KEY
             )

@@ -9,7 +9,8 @@ from headwater import WorkflowTest
 from headwater.processors.graph.context import SEGMENTS_MAX, is_deeper
 from headwater.processors.graph.definition import DefinitionInvalid
 from headwater.processors.graph.graph import graph_of
-from headwater.processors.graph.validation import NAME_MAX
+from headwater.processors.graph.validation import NAME_MAX, REF_MAX
+from headwater.processors.runs.limits import WORKFLOW_NAME_MAX
 from headwater.schemas.history import NESTING_MAX
 from headwater.streams.harness.handles import TestInstance as Instance
 from tests.workflows.graphing import edge, graph, node, outcome, play
@@ -91,7 +92,11 @@ def long_names() -> dict[str, dict[str, Any]]:
 def test_a_name_that_keys_and_rows_hold_has_a_maximum_length(place: str):
     ((path, message),) = problems(long_names()[place])
     assert path == place
-    assert f"at most {NAME_MAX} characters, found {NAME_MAX + 1}" in message
+    if place.endswith(("task", "subworkflow")):
+        assert f"of 1 to {WORKFLOW_NAME_MAX} characters" in message
+    else:
+        most = REF_MAX if place.endswith(".ref") else NAME_MAX
+        assert f"at most {most} characters, found {NAME_MAX + 1}" in message
 
 
 def test_a_name_that_no_record_can_hold_is_refused():
@@ -133,6 +138,32 @@ def test_no_mapping_makes_a_value_deeper_than_values_may_be(
             assert f"expected at most {NESTING_MAX} levels" in error[1]
 
     play(definition, scenario, nested(levels))
+
+
+@pytest.mark.parametrize("type_", [None, "number"])
+def test_writing_below_a_number_replaces_it_unless_the_schema_refuses_that(type_: str | None):
+    declared = {"type": "object", "properties": {"total": {"type": type_} if type_ else {}}}
+    definition = graph(
+        [
+            node("a", outputMapping={"state.total": "5"}),
+            node("b", outputMapping={"state.total.net": "4"}),
+        ],
+        [edge("a", "b")],
+        contextSchema=declared,
+        outputMapping={"total": "state.total"},
+    )
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        status, output, error = await outcome(instance)
+        if type_ is None:
+            assert (status, output) == ("complete", {"total": {"net": 4}})
+        else:
+            assert status == "errored"
+            assert error is not None
+            assert "total" in error[1]
+
+    play(definition, scenario, {})
 
 
 def test_values_at_the_limit_are_told_from_those_beyond_it():

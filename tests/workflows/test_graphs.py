@@ -321,7 +321,7 @@ def test_a_paused_run_begins_nothing_until_it_goes_on():
         await test.run_until_idle()
         await instance.pause()
         await test.advance("1 minute")
-        assert await statuses(instance, "end") == ["completed", "completed", "pending"]
+        assert await statuses(instance, "end") == ["waiting_for_siblings"]
         assert (await instance.status()).status == "paused"
         await instance.resume()
         await test.run_until_idle()

@@ -299,7 +299,12 @@ def test_a_batch_skips_ids_that_exist_and_leaves_them_out_of_the_answer():
         await begin(test, instance="b")
         created = await test.create_batch(
             "order",
-            [{"id": "a", "params": "hurry"}, {"id": "b", "params": "hurry"}, {"id": "c"}],
+            [
+                {"id": "a", "params": "hurry"},
+                {"id": "b", "params": "hurry"},
+                {"id": "c"},
+                {"id": "a"},
+            ],
         )
         assert [instance.id for instance in created] == ["a", "c"]
         await test.run_until_idle()

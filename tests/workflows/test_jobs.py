@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headwater import ClientError, GraphWorkflow, TaskInfo, WorkflowTest, task
-from headwater.processors.graph.decide import LEASES_LOST_MAX
+from headwater.processors.graph.timing import LEASES_LOST_MAX
 from headwater.schemas.history import Attempt, CompleteJob
 from headwater.streams.harness.handles import TestInstance as Instance
 from headwater.streams.harness.job_handle import TestJob as Job

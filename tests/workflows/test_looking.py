@@ -130,7 +130,9 @@ def test_what_would_follow_changes_nothing_and_is_what_follows():
         result = await instance.simulate_routing(slow.id, output={"n": 10})
         assert [(fire.transition_ref, fire.tokens) for fire in result.fires] == [("work-end", 1)]
         types = [decision["type"] for decision in result.decisions]
-        assert types == ["APPLY_BRANCH_OUTPUT", "CREATE_TOKEN", "MARK_WAITING"]
+        assert types == [
+            *("COMPLETE_TOKEN", "APPLY_BRANCH_OUTPUT", "CREATE_TOKEN", "MARK_WAITING"),
+        ]
         assert "decision.routing.start" in [item["type"] for item in result.trace]
         assert (result.would_be, result.token.id) == ("waiting", slow.id)
         assert await instance.introspect_tokens() == before

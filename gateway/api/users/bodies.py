@@ -11,6 +11,7 @@ from headwater.gateway.api.workflows.bodies import Body
 from headwater.gateway.builtin.instances import InstanceNamed
 from headwater.gateway.settings.patterns import WEARABLE
 from headwater.processors.input_texts import text_problem
+from headwater.projections.deliveries.imports import Import
 from headwater.schemas.history import Limits
 
 DAYS_MAX: Final = 1460
@@ -108,6 +109,20 @@ class Importing(msgspec.Struct, frozen=True, kw_only=True):
     connections: int
     requests: int
     instance: InstanceNamed
+
+
+#: Description of the routes that answer with `Imports`.
+IMPORTS: Final = (
+    "The latest 10 imports, and backfills of connections that became active, newest first. For "
+    "each connection and type of data: Terra's answer, what has come since, the days of the import "
+    "with data, and those without."
+)
+
+
+class Imports(msgspec.Struct, frozen=True):
+    """The latest imports of a user, newest first."""
+
+    imports: list[Import]
 
 
 class Reconciling(msgspec.Struct, frozen=True, kw_only=True):

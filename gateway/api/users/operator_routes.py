@@ -3,7 +3,7 @@
 from typing import Final
 
 import msgspec
-from litestar import post
+from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
@@ -13,9 +13,11 @@ from headwater.gateway.api.request_parameters import UserId, check_user_id
 from headwater.gateway.api.request_scope import AnyRequest, own_request_id
 from headwater.gateway.api.users.bodies import (
     DAYS_MAX,
+    IMPORTS,
     Days,
     Disconnecting,
     Importing,
+    Imports,
     Reconciling,
     days_of,
 )
@@ -23,6 +25,7 @@ from headwater.gateway.api.users.ports import UserPorts
 from headwater.gateway.api.users.user_operations import (
     PROBLEMS,
     disconnect_all,
+    list_imports,
     start_import,
     start_reconcile,
 )
@@ -38,7 +41,7 @@ class ImportOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
-    """Return the routes under /admin/user that start an operation for a user."""
+    """Return the routes under /admin/user for operations, and what came of imports."""
 
     @post(
         "/user/{user_id:str}/import",
@@ -96,7 +99,21 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
         _note_instance(request, answer.instance)
         return answer
 
-    return [import_days, reconcile, disconnect]
+    return [import_days, _imports(ports), reconcile, disconnect]
+
+
+def _imports(ports: UserPorts) -> HTTPRouteHandler:
+    @get(
+        "/user/{user_id:str}/imports",
+        summary="List the imports of a user",
+        description=IMPORTS,
+        responses=problem_responses("store_unavailable"),
+    )
+    async def imports(user_id: UserId) -> Imports:
+        check_user_id(user_id)
+        return await list_imports(ports, user_id)
+
+    return imports
 
 
 def _note_instance(request: AnyRequest, instance: InstanceNamed | None) -> None:

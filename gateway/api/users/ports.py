@@ -14,6 +14,7 @@ from headwater.gateway.builtin.blobs.store import Blobs
 from headwater.gateway.builtin.instances import InstanceNamed
 from headwater.gateway.builtin.terra.client import Terra
 from headwater.processors.runs.limits import labels_of
+from headwater.projections.deliveries.imports import Import
 from headwater.projections.deliveries.users import Connection
 from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.errors import StoreUnavailable
@@ -47,6 +48,7 @@ class UserPorts:
         commands: Sends commands to workflows.
         instances: Queries of workflow instances.
         connections: Returns the connections of a user; raises StoreUnavailable.
+        imports: Returns the imports of a user, by id and label; raises StoreUnavailable.
         clock: Returns Unix milliseconds.
         new_id: Returns unique ids.
     """
@@ -56,6 +58,7 @@ class UserPorts:
     commands: WorkflowClient
     instances: Workflows
     connections: Callable[[str], Awaitable[Sequence[Connection]]]
+    imports: Callable[[str, str], Awaitable[list[Import]]]
     clock: Callable[[], int]
     new_id: Callable[[], str]
 

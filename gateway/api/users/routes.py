@@ -16,8 +16,10 @@ from headwater.gateway.api.request_parameters import with_checked_parameters
 from headwater.gateway.api.request_scope import AnyRequest, own_request_id
 from headwater.gateway.api.users.bodies import (
     DAYS_MAX,
+    IMPORTS,
     Disconnecting,
     Importing,
+    Imports,
     NewConnection,
     NewImport,
     Session,
@@ -28,7 +30,7 @@ from headwater.gateway.api.users.lab_reports import UploadLimits
 from headwater.gateway.api.users.lab_uploads import upload_route
 from headwater.gateway.api.users.ports import UserPorts
 from headwater.gateway.api.users.user_operations import PROBLEMS as OPERATION_PROBLEMS
-from headwater.gateway.api.users.user_operations import disconnect_one, start_import
+from headwater.gateway.api.users.user_operations import disconnect_one, list_imports, start_import
 from headwater.gateway.api.workflows.request_guard import BodyRequest
 from headwater.gateway.builtin.terra.answers import TerraFailed
 
@@ -66,7 +68,13 @@ def user_routes(
     return [
         Router(
             "/v1",
-            route_handlers=[_connect(ports), _me(ports), _import(ports), _disconnect(ports)],
+            route_handlers=[
+                _connect(ports),
+                _me(ports),
+                _import(ports),
+                _imports(ports),
+                _disconnect(ports),
+            ],
             middleware=[bodies],
             request_class=BodyRequest,
             **shared,
@@ -136,6 +144,19 @@ def _import(ports: UserPorts) -> HTTPRouteHandler:
         return await start_import(ports, user_id, days_of(data.days), request_id)
 
     return import_days
+
+
+def _imports(ports: UserPorts) -> HTTPRouteHandler:
+    @get(
+        "/imports",
+        summary="List your imports",
+        description=IMPORTS,
+        responses=problem_responses("store_unavailable", *_TOKEN_PROBLEMS),
+    )
+    async def imports(request: AnyRequest) -> Imports:
+        return await list_imports(ports, user_of(request.scope))
+
+    return imports
 
 
 def _disconnect(ports: UserPorts) -> HTTPRouteHandler:

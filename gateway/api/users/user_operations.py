@@ -9,9 +9,16 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.users.bodies import DAYS_MAX, Disconnecting, Importing, Reconciling
+from headwater.gateway.api.users.bodies import (
+    DAYS_MAX,
+    Disconnecting,
+    Importing,
+    Imports,
+    Reconciling,
+)
 from headwater.gateway.api.users.connections import Connected, reconciled
 from headwater.gateway.api.users.ports import UserPorts, begin
+from headwater.gateway.builtin.data_requests import USER_LABEL
 from headwater.gateway.builtin.instances import (
     DISCONNECT,
     IMPORT,
@@ -36,7 +43,6 @@ PROBLEMS: Final = (
     "not_yet_readable",
 )
 
-_LABEL: Final = "user"
 _DIGEST_BYTES: Final = 16
 
 
@@ -72,6 +78,15 @@ async def start_import(ports: UserPorts, user_id: str, days: int, request_id: st
         requests=len(params.connections) * len(DATA_TYPES),
         instance=InstanceNamed(IMPORT, instance_id),
     )
+
+
+async def list_imports(ports: UserPorts, user_id: str) -> Imports:
+    """Return the latest imports of a user, and what has come of each request.
+
+    Raises:
+        StoreUnavailable: Postgres did not answer.
+    """
+    return Imports(await ports.imports(user_id, _digest(user_id)))
 
 
 async def _next_import(ports: UserPorts, user_id: str) -> str:
@@ -185,7 +200,7 @@ async def _active(ports: UserPorts, user_id: str, request_id: str) -> tuple[Conn
 
 
 def _labels(user_id: str) -> dict[str, str]:
-    return {_LABEL: _digest(user_id)}
+    return {USER_LABEL: _digest(user_id)}
 
 
 def _digest(user_id: str) -> str:

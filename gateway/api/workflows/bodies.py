@@ -13,6 +13,7 @@ from typing_extensions import override
 from headwater.gateway.api.json_bodies import check_json, decoded, invalid
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.settings.patterns import NAME
+from headwater.processors.graph.validation import BRANCHES_MAX, NAME_MAX
 from headwater.processors.runs.lifecycle import ACTIONS
 from headwater.processors.runs.limits import (
     BATCH_MAX,
@@ -34,7 +35,7 @@ from headwater.schemas.failures import (
     INVALID_LABELS,
     INVALID_PARAMS,
 )
-from headwater.schemas.history import Command, Json, Limits
+from headwater.schemas.history import Command, Json, Limits, SetBranchOutput
 from headwater.schemas.statuses import RunStatus
 
 #: Most characters of a cursor; real ones have about sixty.
@@ -191,6 +192,31 @@ class Retry(Body, frozen=True, kw_only=True):
             raise invalid(f"{at}fromStep", "expected a step's key without NUL")
 
 
+class BranchOutput(Body, frozen=True, kw_only=True):
+    """The output of a branch that waits at a join of an errored run."""
+
+    group: Annotated[
+        str, msgspec.Meta(min_length=1, max_length=NAME_MAX, description="Sibling group.")
+    ]
+    branch: Annotated[int, msgspec.Meta(ge=0, lt=BRANCHES_MAX, description="The first is 0.")]
+    output: Annotated[msgspec.Raw, msgspec.Meta(description="The whole output, a JSON object.")]
+    fork: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=2 * NAME_MAX)] | None,
+        msgspec.Meta(description="Needed if several forks of the group wait."),
+    ] = None
+
+    @override
+    def check(self, limits: Limits, at: str = "") -> None:
+        problem = value_problem(
+            f"{at}output", text(self.output), limits.max_result_bytes, "max_result_bytes"
+        )
+        _refuse(INVALID_PARAMS, f"{at}output", problem)
+
+    def command(self) -> SetBranchOutput:
+        """Return the command that sets it."""
+        return SetBranchOutput(self.group, self.branch, text(self.output), self.fork)
+
+
 class BulkChange(Ending, frozen=True, kw_only=True):
     """An action for all instances of a workflow with a status or labels."""
 
@@ -223,6 +249,19 @@ class BulkChange(Ending, frozen=True, kw_only=True):
     def command(self) -> Command:
         """Return the command of the action."""
         return _BULK[self.action].command_with(self.reason or None)
+
+
+class Migration(Body, frozen=True, kw_only=True):
+    """The version of a graph on which a run continues."""
+
+    to: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1, description="Number of the version.")]
+    map: Annotated[
+        dict[_Ref, _Ref],
+        msgspec.Meta(
+            max_length=10_000,
+            description="Its nodes by nodes of the run's definition, where the refs differ.",
+        ),
+    ] = {}
 
 
 class RoutingSimulation(Body, frozen=True, kw_only=True):

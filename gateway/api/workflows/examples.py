@@ -44,6 +44,7 @@ NAMES: Final[dict[str, Any]] = {
 }
 DONE: Final[dict[str, Any]] = {"ok": True, "status": {"status": "paused"}}
 RUN_STARTED: Final[dict[str, Any]] = {"ok": True, "status": {"status": "active"}, "runNumber": 1}
+OUTPUT_SET: Final[dict[str, Any]] = {"ok": True, "status": {"status": "errored"}}
 EVENT_SENT: Final[dict[str, Any]] = {"status": STATUS}
 TICKED: Final[dict[str, Any]] = {"processed": 3}
 
@@ -198,6 +199,22 @@ JOINED: Final[dict[str, Any]] = {
     "strategy": "m_of_n:2",
     "decision": "MARK_WAITING",
     "counts": _COUNTS,
+}
+MIGRATED: Final[dict[str, Any]] = {
+    **_INSPECTED,
+    "version": 2,
+    "digest": "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae",
+    "possible": False,
+    "tokens": [
+        {
+            "id": "2",
+            "nodeRef": "vote",
+            "toNodeRef": "judge",
+            "status": "executing",
+            "problem": "it has begun the task 'ask_judge', and 'judge' runs the task 'judge'",
+        }
+    ],
+    "problems": [],
 }
 _SENTENCE: Final = "Branch 1 runs 'vote' (token 2)."
 EXPLAINED: Final[dict[str, Any]] = {

@@ -211,7 +211,7 @@ Last: TypeAlias = Annotated[int | None, _number("to", "Last event to read.")]
 def graph_inspection_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
     """Return the routes that inspect an instance in its current or an earlier state."""
 
-    @get(**_spec(TOKENS, examples.TOKENS))
+    @get(**spec_of(TOKENS, examples.TOKENS))
     async def get_tokens(
         run: Run,
         position: Position,
@@ -223,7 +223,7 @@ def graph_inspection_routes(inspection: GraphInspection) -> list[HTTPRouteHandle
         inspect = partial(introspect_tokens, after=last, limit=page_size)
         return await inspection.inspect(run, position, at, inspect)
 
-    @get(**_spec(TRACE, examples.TRACED))
+    @get(**spec_of(TRACE, examples.TRACED))
     async def get_trace(
         run: Run,
         position: Position,
@@ -238,7 +238,7 @@ def graph_inspection_routes(inspection: GraphInspection) -> list[HTTPRouteHandle
         inspect: Callable[[Past], Inspected],
         media_type: str = JSON,
     ) -> HTTPRouteHandler:
-        @get(**_spec(question, example, media_type=media_type))
+        @get(**spec_of(question, example, media_type=media_type))
         async def get_answer(run: Run, position: Position, at: At = None) -> Response[bytes]:
             return await inspection.inspect(run, position, at, inspect, media_type)
 
@@ -255,7 +255,7 @@ def graph_inspection_routes(inspection: GraphInspection) -> list[HTTPRouteHandle
     ]
 
 
-def _spec(
+def spec_of(
     question: Question[Any], example: object, *problems: str, media_type: str = JSON
 ) -> dict[str, Any]:
     """Describe the route of a question, with the problems that only it has."""
@@ -268,7 +268,8 @@ def _spec(
     }
 
 
-_SIMULATION_PROBLEMS: Final = (*BODY_PROBLEMS, TOKEN_NOT_FOUND, INSTANCE_TERMINAL)
+#: Problems of simulations.
+SIMULATION_PROBLEMS: Final = (*BODY_PROBLEMS, TOKEN_NOT_FOUND, INSTANCE_TERMINAL)
 
 
 def _simulation_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
@@ -276,7 +277,7 @@ def _simulation_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
 
     @post(
         body=BodySize.VALUE,
-        **_spec(SIMULATE_ROUTING, examples.ROUTED, *_SIMULATION_PROBLEMS, NODE_NOT_FOUND),
+        **spec_of(SIMULATE_ROUTING, examples.ROUTED, *SIMULATION_PROBLEMS, NODE_NOT_FOUND),
     )
     async def post_routing(
         run: Run,
@@ -289,10 +290,10 @@ def _simulation_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
         return await inspection.inspect(run, position, at, inspect)
 
     @post(
-        **_spec(
+        **spec_of(
             SIMULATE_SYNCHRONIZATION,
             examples.JOINED,
-            *_SIMULATION_PROBLEMS,
+            *SIMULATION_PROBLEMS,
             TRANSITION_NOT_FOUND,
         )
     )

@@ -31,7 +31,14 @@ from headwater.processors.runs.limits import BUILTIN_PREFIX
 from headwater.schemas.answers import Answer
 from headwater.schemas.deployments import GraphDeployed
 from headwater.schemas.failures import GRAPH_CHANGED, GRAPH_INVALID, GRAPH_NOT_FOUND, GRAPH_OF_APP
-from headwater.schemas.graph_answers import GraphDefinition, GraphList, GraphVersion, GraphVersions
+from headwater.schemas.graph_answers import (
+    DefinitionWarning,
+    GraphDefinition,
+    GraphDeployment,
+    GraphList,
+    GraphVersion,
+    GraphVersions,
+)
 from headwater.streams.workflows.deployment_log import DefinitionLog
 
 #: Most errors of a definition that one response lists.
@@ -69,7 +76,7 @@ class Graphs:
         match await self._definitions.deploy(record):
             case Deployed(version, new):
                 status = HTTPStatus.CREATED if new else HTTPStatus.OK
-                return _response(_graph_version(version), status, version)
+                return _response(_deployment(version, graph), status, version)
             case NotDeployed(code, message):
                 raise Problem(code, message)
             case outcome:
@@ -86,7 +93,7 @@ class Graphs:
         catalogue = await self._definitions.catch_up()
         versions = catalogue.versions.get(name)
         if versions is None:
-            raise _not_found(catalogue, name)
+            raise graph_not_found(catalogue, name)
         rows = [_graph_version(version) for version in reversed(versions)]
         return _response(GraphVersions(versions=rows))
 
@@ -95,14 +102,14 @@ class Graphs:
         catalogue = await self._definitions.catch_up()
         version = catalogue.newest(name) if number is None else catalogue.version(name, number)
         if version is None:
-            raise _not_found(catalogue, name, number)
+            raise graph_not_found(catalogue, name, number)
         definition = msgspec.Raw(version.document.encode())
         row = GraphDefinition(**_fields(version), definition=definition)
         return _response(row, HTTPStatus.OK, version)
 
 
 def _parse(name: str, body: bytes) -> Graph:
-    """Parse and validate the definition in a body."""
+    """Parse and validate the definition in a body, and compute its warnings."""
     if name.startswith(BUILTIN_PREFIX):
         raise Problem(
             GRAPH_OF_APP,
@@ -120,6 +127,7 @@ def _parse(name: str, body: bytes) -> Graph:
     if graph.definition.name != name:
         message = f"expected the name of the path, {name!r}, found {graph.definition.name[:64]!r}"
         raise _invalid((DefinitionError(INVALID_DEFINITION, "name", message),))
+    graph.warnings  # noqa: B018, computed in this thread
     return graph
 
 
@@ -137,7 +145,8 @@ def _invalid(errors: tuple[DefinitionError, ...]) -> Problem:
     )
 
 
-def _not_found(catalogue: Catalogue, name: str, number: int | None = None) -> Problem:
+def graph_not_found(catalogue: Catalogue, name: str, number: int | None = None) -> Problem:
+    """Return the problem of a graph, or a version of one, that does not exist."""
     versions = catalogue.versions.get(name)
     if versions:
         return Problem(
@@ -145,6 +154,14 @@ def _not_found(catalogue: Catalogue, name: str, number: int | None = None) -> Pr
             f"expected a version of {name[:64]!r} from 1 to {len(versions)}, found {number}",
         )
     return Problem(GRAPH_NOT_FOUND, f"expected a deployed graph, found {name[:64]!r}")
+
+
+def _deployment(version: Version, graph: Graph) -> GraphDeployment:
+    warnings = [
+        DefinitionWarning(code=warning.code, path=warning.path, message=warning.message)
+        for warning in graph.warnings
+    ]
+    return GraphDeployment(**_fields(version), warnings=warnings)
 
 
 def _graph_version(version: Version) -> GraphVersion:
@@ -240,8 +257,10 @@ def _deploy(graphs: Graphs) -> HTTPRouteHandler:
         summary="Deploy a graph",
         description="New instances use it as soon as this request has returned. Existing instances "
         "stay on the version that they began with. Deploying the same definition again creates no "
-        "new version.",
-        **deploy_spec(GraphVersion, _VERSION, GRAPH_INVALID, GRAPH_OF_APP, GRAPH_CHANGED),
+        "new version. `warnings` lists parts that will not do what their author expects.",
+        **deploy_spec(
+            GraphDeployment, _VERSION | {"warnings": []}, GRAPH_INVALID, GRAPH_OF_APP, GRAPH_CHANGED
+        ),
     )
     async def deploy_graph(
         request: AnyRequest, workflow: PathName, if_match: _IfMatch = None

@@ -22,7 +22,8 @@ from headwater.processors.runs.limits import (
     WORKFLOW_NAME_MAX,
     labels_problem,
 )
-from headwater.projections.workflows.queries import Order, TimeRange
+from headwater.projections.workflows.queries import FOLLOWED, Order, TimeRange
+from headwater.schemas.answers import END, STREAMED
 from headwater.schemas.failures import INVALID_INSTANCE_ID
 from headwater.schemas.history import Once
 from headwater.schemas.statuses import RunStatus
@@ -181,6 +182,33 @@ LastEventQuery: TypeAlias = Annotated[
         description="The same as Last-Event-ID, for clients that cannot set headers.",
     ),
 ]
+MessageNames: TypeAlias = Annotated[
+    list[str] | None,
+    QueryParameter(
+        name="names",
+        description="Names of the messages to send, separated by commas: "
+        f"{', '.join(name for name in STREAMED if name != END)}. By default "
+        f"{', '.join(sorted(FOLLOWED))}. `end` is always sent.",
+    ),
+]
+
+
+def message_names(names: Sequence[str] | None) -> frozenset[str]:
+    """Return the names of messages that a stream sends, besides `end`.
+
+    Raises:
+        Problem: There is no message of a name.
+    """
+    if names is None:
+        return FOLLOWED
+    requested = {name for text in names for name in text.split(",")}
+    known = [name for name in STREAMED if name != END]
+    unknown = requested.difference(known)
+    if unknown:
+        message = f"names: expected some of {', '.join(known)}, found {min(unknown)[:64]!r}"
+        raise Problem("invalid_parameter", message, field="names")
+    return frozenset(requested)
+
 
 #: A name in the path, and the positions that a request requires, as `routes` provides them.
 PathName: TypeAlias = NamedDependency[str]

@@ -1,6 +1,6 @@
 """Routes that read workflows and instances, and stream live changes of an instance."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Final
 
 from litestar import Response, get
@@ -18,14 +18,22 @@ from headwater.gateway.api.workflows.parameters import (
     InstancesQuery,
     LastEventHeader,
     LastEventQuery,
+    MessageNames,
     PathName,
     Position,
+    message_names,
 )
 from headwater.gateway.api.workflows.positions import HEADER, Freshness, format_positions
 from headwater.gateway.api.workflows.query_service import QueryService, encode
-from headwater.projections.workflows.queries import Changed, Changes, LocatedInstance, Workflows
+from headwater.projections.workflows.queries import (
+    FOLLOWED,
+    Changed,
+    Changes,
+    LocatedInstance,
+    Workflows,
+)
 from headwater.schemas import answers
-from headwater.schemas.answers import STREAMED, Answer, Instance, StatusOfRun
+from headwater.schemas.answers import STREAMED, Answer, GraphEvent, Instance, StatusOfRun
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
 
@@ -34,7 +42,7 @@ _GAP_S: Final = 0.05
 #: Seconds before a stream queries Postgres again when it is unavailable.
 _RETRY_S: Final = 1.0
 #: Event name of a message by the type of its data; the last message of a stream is named `end`.
-_EVENT_NAMES: Final = {kind: event for event, kind in STREAMED.items() if event != "end"}
+_EVENT_NAMES: Final = {kind: event for event, kind in STREAMED.items() if event in FOLLOWED}
 
 
 class Tails:
@@ -50,23 +58,32 @@ class Tails:
         self._freshness = freshness
         self.streams = streams
 
-    def response(self, row: LocatedInstance, after: int) -> Streamed:
-        """Return the stream of an instance's changes after an offset."""
-        position = format_positions({row.partition: row.offset})
-        return self.streams.response(self._chunks(row, after), {HEADER: position})
+    def response(self, row: LocatedInstance, after: int, names: frozenset[str]) -> Streamed:
+        """Return the stream of an instance's changes after an offset.
 
-    async def _chunks(self, row: LocatedInstance, after: int) -> AsyncGenerator[bytes, None]:
+        Args:
+            row: The instance.
+            after: The offset.
+            names: Names of the messages to send, besides `end`.
+        """
+        position = format_positions({row.partition: row.offset})
+        return self.streams.response(self._chunks(row, after, names), {HEADER: position})
+
+    async def _chunks(
+        self, row: LocatedInstance, after: int, names: frozenset[str]
+    ) -> AsyncGenerator[bytes, None]:
         partition, status = row.partition, _status(row.instance)
         while not self.streams.closing.is_set():
             seen = self._freshness.applied().get(partition, -1)
-            changes = await self._changes(row.instance, after)
+            changes = await self._changes(row.instance, after, names)
             if changes is None:
                 await self.streams.sleep(_RETRY_S)
             else:
                 after = changes.offset
                 status = _latest(changes.rows) or status
-                if changes.rows:
-                    yield b"".join(_messages(changes.rows))
+                sent = [changed for changed in changes.rows if _name_of(changed) in names]
+                if sent:
+                    yield b"".join(_messages(sent))
                 if changes.more:
                     continue
                 if status.ended:
@@ -75,10 +92,13 @@ class Tails:
                 await self._wait_for_advance(partition, seen)
             yield b""
 
-    async def _changes(self, instance: Instance, after: int) -> Changes | None:
+    async def _changes(
+        self, instance: Instance, after: int, names: frozenset[str]
+    ) -> Changes | None:
         """Return the changes after an offset; None while Postgres is unavailable or rebuilt."""
+        workflow = instance.meta.workflow_name
         try:
-            return await self._workflows.changes(instance.meta.workflow_name, instance.id, after)
+            return await self._workflows.changes(workflow, instance.id, after, names=names)
         except StoreUnavailable:
             return None
 
@@ -100,12 +120,16 @@ def message(event: str, data: Answer, offset: int | None) -> bytes:
     return encode_message(event, encode(data), offset)
 
 
-def _messages(rows: tuple[Changed, ...]) -> Iterator[bytes]:
+def _name_of(changed: Changed) -> str:
+    """Return the event name of a change's message."""
+    row = changed.row
+    return row.name if isinstance(row, GraphEvent) else _EVENT_NAMES[type(row)]
+
+
+def _messages(rows: Sequence[Changed]) -> Iterator[bytes]:
     for index, changed in enumerate(rows):
         last = index + 1 == len(rows) or rows[index + 1].offset != changed.offset
-        yield message(
-            _EVENT_NAMES[type(changed.row)], changed.row, changed.offset if last else None
-        )
+        yield message(_name_of(changed), changed.row, changed.offset if last else None)
 
 
 def _latest(rows: tuple[Changed, ...]) -> StatusOfRun | None:
@@ -231,8 +255,10 @@ def tail_route(query_service: QueryService, tails: Tails) -> HTTPRouteHandler:
         operation_id="followInstance",
         summary="Stream the changes of an instance",
         description="Server-sent events: `status`, `step`, `token`, `event` and `log`, with the "
-        "same data as in a history, and `end` when the instance has ended. The stream begins with "
-        "the current run, or after Last-Event-ID. Comments keep the connection alive.",
+        "same data as in a history, and `end` when the instance has ended. With `names`, only "
+        "these, which may also be workflow events of a graph, such as `fan_in.completed`. The "
+        "stream begins with the current run, or after Last-Event-ID. Comments keep the connection "
+        "alive.",
         **read_spec(str, examples.TAIL, "overloaded", INSTANCE_NOT_FOUND, media_type=MEDIA_TYPE),
     )
     async def follow_instance(
@@ -241,11 +267,13 @@ def tail_route(query_service: QueryService, tails: Tails) -> HTTPRouteHandler:
         position: Position,
         last_event_id: LastEventHeader = None,
         last_event: LastEventQuery = None,
+        names: MessageNames = None,
     ) -> Streamed:
+        followed = message_names(names)
         applied = await query_service.wait_until_applied(position)
         row = await query_service.find_instance(workflow, instance_id, applied)
         tails.streams.require_capacity()
         after = last_event if last_event_id is None else last_event_id
-        return tails.response(row, -1 if after is None else after)
+        return tails.response(row, -1 if after is None else after, followed)
 
     return follow_instance

@@ -25,6 +25,7 @@ from headwater.gateway.api.workflows.graph_inspection import (
 from headwater.gateway.api.workflows.graphs import Graphs, graph_router
 from headwater.gateway.api.workflows.job_routes import job_routes
 from headwater.gateway.api.workflows.jobs import JobService
+from headwater.gateway.api.workflows.migrations import Migrations, migration_routes
 from headwater.gateway.api.workflows.parameters import (
     BATCH_ID,
     BATCH_PATH,
@@ -50,6 +51,7 @@ from headwater.gateway.api.workflows.runs.world import BASE as WORLD_BASE
 from headwater.gateway.api.workflows.runs.world import WorldApi, world_routes
 from headwater.gateway.api.workflows.ticks import Ticks
 from headwater.gateway.api.workflows.write_routes import (
+    branch_output_route,
     bulk_route,
     creation_routes,
     event_route,
@@ -139,6 +141,7 @@ class WorkflowService:
         self._command_service = CommandService(
             ports.commands, Statuses(ports.workflows.statuses), self._freshness, limits
         )
+        self._migrations = Migrations(ports.definitions, self._inspection, self._command_service)
         self._world_key = keys.world
         self._run_service = RunService(
             ports.run_ports,
@@ -248,7 +251,9 @@ class WorkflowService:
         return [
             *instance_routes(self._query_service),
             *graph_inspection_routes(self._inspection),
+            *migration_routes(self._migrations),
             *[lifecycle_route(self._command_service, action) for action in ACTIONS],
+            branch_output_route(self._command_service),
             event_route(self.request_guard, self._command_service, self._ports.new_id),
             tail_route(self._query_service, self._tails),
         ]

@@ -17,6 +17,7 @@ from headwater.gateway.api.request_scope import AnyConnection, AnyRequest
 from headwater.gateway.api.workflows import examples
 from headwater.gateway.api.workflows.authorization import Policy, RequestContext
 from headwater.gateway.api.workflows.bodies import (
+    BranchOutput,
     BulkChange,
     Ending,
     NewEvent,
@@ -45,8 +46,10 @@ from headwater.gateway.api.workflows.ticks import Ticks
 from headwater.processors.runs.lifecycle import Action
 from headwater.schemas import answers
 from headwater.schemas.failures import (
+    BRANCH_NOT_FOUND,
     IDEMPOTENCY_CONFLICT,
     INSTANCE_EXISTS,
+    INSTANCE_NOT_ERRORED,
     INSTANCE_NOT_FOUND,
     INSTANCE_TERMINAL,
     INVALID_EVENT_PAYLOAD,
@@ -55,6 +58,8 @@ from headwater.schemas.failures import (
     INVALID_LABELS,
     INVALID_PARAMS,
     MAILBOX_FULL,
+    NOT_A_GRAPH,
+    RECORD_TOO_LARGE,
     WORKFLOW_NOT_FOUND,
 )
 
@@ -292,6 +297,39 @@ def event_route(
         return await command_service.send_event(workflow, instance_id, command, prefer)
 
     return send_event
+
+
+def branch_output_route(command_service: CommandService) -> HTTPRouteHandler:
+    """Return the route that replaces the output of a branch."""
+
+    @post(
+        "/branch-output",
+        audit="instances.set_branch_output",
+        body=BodySize.VALUE,
+        operation_id="setBranchOutput",
+        summary="Set the output of a branch of an errored graph run",
+        description="For a run of which outputs could not be merged. A retry merges them again; it "
+        "runs no node for that.",
+        **write_spec(
+            Policy.MANAGE,
+            answers.Managed,
+            examples.OUTPUT_SET,
+            *(INSTANCE_NOT_FOUND, INSTANCE_NOT_ERRORED, NOT_A_GRAPH, BRANCH_NOT_FOUND),
+            *(INVALID_PARAMS, RECORD_TOO_LARGE),
+        ),
+    )
+    async def set_branch_output(
+        request: AnyRequest,
+        workflow: PathName,
+        instance_id: PathName,
+        data: JSONBody[BranchOutput],
+        prefer: Prefer = "",
+    ) -> Response[bytes]:
+        note(request, branch={"group": data.group, "fork": data.fork, "index": data.branch})
+        command = data.command()
+        return await command_service.control_instance(workflow, instance_id, command, prefer)
+
+    return set_branch_output
 
 
 def tick_route(request_guard: RequestGuard, ticks: Ticks) -> HTTPRouteHandler:

@@ -107,7 +107,7 @@ async def _of_table(
     appender: Appender,
     exits: AsyncExitStack,
 ) -> tuple[ShadowTables, RightRows]:
-    tables = ShadowTable(work.connection, row.id, table)
+    tables = ShadowTable(work.connection, row.id, table, work.connect)
     offsets = Offsets(cluster_of(settings), settings.app_id)
     exits.push_async_callback(offsets.stop)
     partitions = await appender.partitions(WEBHOOKS)

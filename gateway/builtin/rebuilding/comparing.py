@@ -1,8 +1,9 @@
 """Compare Postgres with the rows that are right, and switch to them and back.
 
-The right rows are written into shadow tables, by the projector's own code. Then the projector is
-paused for the last records and the comparison. A switch writes the rows that differ in the same
-transaction, so readers see all of the changes or none, and no record comes in between. Then it
+The right rows are written into shadow tables, by the projector's own code. The projector is paused
+for the last records. Rows of a table are compared in a snapshot of that moment, while it continues;
+those of workflows while it waits. A switch pauses it again, and writes the rows that differ and
+have not changed since, in one transaction: readers see all of the changes or none. Then it
 publishes rows to owners who have others; those adopt them unless a later delivery has set other
 values. A row that gets a delivery in between may show its old values until its owner has read the
 new ones.
@@ -12,7 +13,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from headwater.projections.rebuilds.rebuilds import Rebuild, RebuildWork
+from headwater.projections.rebuilds.rebuilds import Example, Rebuild, RebuildWork
 from headwater.projections.rebuilds.shadow_tables import Offsets, ShadowTables
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import StoreUnavailable
@@ -98,24 +99,44 @@ class Rebuilding:
             await self._work.forget_rows()
             await self._rows.fill()
             await self._tables.analyze()
-            async with self._tables.paused_projection() as ends:
-                if await self._rows.is_current():
-                    await self._compare_at(ends, put=put)
-                    return
+            is_compared = await self._compare_once(put=put)
             await self._tables.drop()
+            if is_compared:
+                return
             await asyncio.sleep(_RETRY_AFTER_S)
         raise StoreUnavailable("users are being wiped; the comparison starts over")
 
-    async def _compare_at(self, ends: Offsets, *, put: bool) -> None:
-        """Compare both sets of tables at these offsets, then drop the new ones."""
+    async def _compare_once(self, *, put: bool) -> bool:
+        """Compare both sets of tables; return False if a user was wiped meanwhile."""
+        tables = self._tables
+        async with tables.comparable(self._complete) as is_complete:
+            if not is_complete:
+                return False
+            result = await tables.compare()
+            if tables.compares_paused:
+                await self._finish(*result, put=put)
+                return True
+        # A wipe after the snapshot has not removed its rows from the differences.
+        async with tables.paused_projection():
+            if not await self._rows.is_current():
+                return False
+            await self._finish(*result, put=put)
+        return True
+
+    async def _complete(self, ends: Offsets) -> bool:
+        if not await self._rows.is_current():
+            return False
         await self._rows.read_up_to(ends)
-        counts, examples = await self._tables.compare()
+        return True
+
+    async def _finish(
+        self, counts: dict[str, int], examples: Sequence[Example], *, put: bool
+    ) -> None:
         await self._work.store_counts(counts, examples, self._rows.webhook_ends)
         if put:
             await self._tables.put(back=False, now_ms=now_ms())
         if self._row.is_verification:
             await self._work.forget_rows()
-        await self._tables.drop()
 
     async def _publish(self, sent: int, ends: Sequence[int], *, back: bool) -> None:
         """Publish the new rows to owners who have others."""

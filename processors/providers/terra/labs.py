@@ -6,7 +6,7 @@ optional field that cannot be read is dropped and named.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from math import isfinite
 from typing import Final, NamedTuple
@@ -15,7 +15,6 @@ from headwater.processors.columns import RowUpdate
 from headwater.processors.input_texts import storable, text_problem
 from headwater.processors.providers.results import (
     OUT_OF_RANGE,
-    REPORT_RANK,
     WRONG_TYPE,
     DroppedField,
     Normalized,
@@ -26,6 +25,7 @@ from headwater.processors.providers.results import (
 )
 from headwater.processors.providers.terra.lab_codes import code_of, status_of
 from headwater.processors.providers.terra.records import latest_of, read_day_of, short_text
+from headwater.processors.uploads import REPORT_RANK, failure_part
 from headwater.schemas.providers.terra import Unreadable
 from headwater.schemas.providers.terra_labs import (
     Interpretation,
@@ -40,7 +40,7 @@ from headwater.schemas.providers.terra_labs import (
     Result,
 )
 from headwater.schemas.records import WebhookAdmitted
-from headwater.schemas.tables import BIOMARKERS, LAB_UPLOADS, Row, Value
+from headwater.schemas.tables import BIOMARKERS, LAB_UPLOADS, USERS, Value
 
 SOURCE: Final = "terra_lab"
 #: Reason of a failed report that names no upload, and no user with one that waits.
@@ -53,8 +53,6 @@ _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII
 _GROUPED: Final = re.compile(r"[+-]?\d{1,3},\d{3}", re.ASCII)
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 _MAX_TEXT_CHARS: Final = 4_096
-_STATUS: Final = LAB_UPLOADS.index["terra_status"]
-_CREATED: Final = LAB_UPLOADS.index["created_at"]
 
 # Defaults for missing parts of a result.
 _PRINTED: Final = Printed()
@@ -77,8 +75,8 @@ def normalize_lab_report(
     """Normalize a lab report of either structure.
 
     Rows are keyed by day and code, with units as sent; the upload is `parsed`. Of several results
-    of one day and code the last counts, and the others are rejected unless they are equal. Rejected
-    results name the result and the field.
+    of one day and code one counts (`_preference`), and the others are rejected unless they are
+    equal. Rejected results name the result and the field.
     """
     latest_ms = latest_of(event)
     dropped = [DroppedField(path, WRONG_TYPE) for path in delivery.wrong]
@@ -88,10 +86,12 @@ def normalize_lab_report(
         if isinstance(result, Rejected):
             rejected.append(result)
             continue
+        kept = result
         earlier = rows.get(result.key)
         if earlier is not None and earlier.columns != result.columns:
-            rejected.append(_repeated(earlier, result))
-        rows[result.key] = result
+            kept, other = sorted((result, earlier), key=_preference)
+            rejected.append(_repeated(kept, other))
+        rows[result.key] = kept
     stamp = event.stamp()
     updates = [
         RowUpdate(
@@ -114,32 +114,21 @@ def why_skipped(failure: LabFailure) -> str | None:
     return None if failure.upload_id or failure.data.reference_id else NO_UPLOAD_NAMED
 
 
-def unnamed_upload(event: WebhookAdmitted, uploads: Iterable[Row]) -> str | None:
-    """Return the upload of a failed report that names only its user, among the user's uploads.
-
-    It is the oldest one that still waits for its report. Processed again, the delivery has the
-    upload whose status it set.
-    """
-    waiting: list[tuple[str, str]] = []
-    for upload in uploads:
-        status, stamp = upload.values[_STATUS], upload.stamps[_STATUS]
-        if stamp is None:
-            continue
-        if stamp.event_id == event.event_id:
-            return upload.key[0]
-        if status == "submitted" and stamp.sent_at_ms <= event.sent_at_ms:
-            waiting.append((str(upload.values[_CREATED]), upload.key[0]))
-    return min(waiting)[1] if waiting else None
-
-
 def normalize_lab_failure(
-    event: WebhookAdmitted, _user_id: str, failure: LabFailure
+    event: WebhookAdmitted, user_id: str, failure: LabFailure
 ) -> NormalizeResult:
-    """Normalize `lab_report.failed`: the upload's status is failed:<Terra's code>."""
-    if event.our_id is None:
+    """Normalize `lab_report.failed`: the upload's status is failed:<Terra's code>.
+
+    Which upload a report means that names only its user follows from all uploads and failures of
+    the user and not from one delivery (`processors.uploads`).
+    """
+    status = f"failed:{storable(failure.data.error.code or 'unknown')}"
+    if event.our_id is not None:
+        return Normalized((_upload(event, event.our_id, status),))
+    if event.subject:
         return Skipped(NO_UPLOAD_NAMED)
-    code = storable(failure.data.error.code or "unknown")
-    return Normalized((_upload(event, event.our_id, f"failed:{code}"),))
+    parts: dict[str, dict[str, Value]] = {failure_part(status, event.event_id): {}}
+    return Normalized((RowUpdate(USERS, (user_id,), {}, event.stamp(REPORT_RANK), parts),))
 
 
 def _upload(event: WebhookAdmitted, upload_id: str, status: str) -> RowUpdate:
@@ -147,11 +136,22 @@ def _upload(event: WebhookAdmitted, upload_id: str, status: str) -> RowUpdate:
     return RowUpdate(LAB_UPLOADS, (upload_id,), {"terra_status": status}, event.stamp(REPORT_RANK))
 
 
-def _repeated(earlier: _LabResult, later: _LabResult) -> Rejected:
-    day, code = earlier.key
+def _preference(result: _LabResult) -> tuple[bool, bool, str]:
+    """Return what orders results of one day and code, the preferred one first.
+
+    A number is preferred to a text. Of several units, as of a share and a count of one kind of
+    cells, the first one by the alphabet counts; so reports that list them in another order have the
+    same unit, and the values of different days can be compared. Without this the last one counts.
+    """
+    unit = result.columns["unit"]
+    return result.columns["value"] is None, unit is None, str(unit or "").casefold()
+
+
+def _repeated(kept: _LabResult, other: _LabResult) -> Rejected:
+    day, code = kept.key
     return Rejected(
         "repeated_result",
-        f"{earlier.path}: expected one result of {code} on {day}, found another at {later.path}, "
+        f"{other.path}: expected one result of {code} on {day}, found another at {kept.path}, "
         "which counts",
     )
 

@@ -41,7 +41,6 @@ from headwater.processors.providers.terra.labs import (
     NO_UPLOAD_NAMED,
     normalize_lab_failure,
     normalize_lab_report,
-    unnamed_upload,
     why_skipped,
 )
 from headwater.processors.providers.terra.limits import (
@@ -71,6 +70,7 @@ from headwater.schemas.tables import (
     DAILY_SUMMARY,
     LAB_UPLOADS,
     SLEEP_SESSIONS,
+    USERS,
     Table,
 )
 
@@ -106,10 +106,10 @@ _TYPES: Final[dict[str, DeliveryType[Any]]] = {
     LAB_FAILED: DeliveryType(
         decode=decode_lab_failure,
         normalize=normalize_lab_failure,
-        tables=(LAB_UPLOADS,),
+        tables=(LAB_UPLOADS, USERS),
         lookup=LAB_UPLOAD,
         skips=why_skipped,
-        unnamed=Unnamed(table=LAB_UPLOADS, find=unnamed_upload, reason=NO_UPLOAD_NAMED),
+        unnamed=Unnamed(table=LAB_UPLOADS, reason=NO_UPLOAD_NAMED),
     ),
     PERMISSION_CHANGE: DeliveryType(
         decode=decode_envelope,
@@ -123,6 +123,7 @@ _TYPES: Final[dict[str, DeliveryType[Any]]] = {
             normalize=normalize_lab_report,
             tables=(BIOMARKERS, LAB_UPLOADS),
             lookup=LAB_UPLOAD,
+            unnamed=Unnamed(table=LAB_UPLOADS),
         )
         for type_ in (LAB_REPORT, LAB_COMPLETED)
     },

@@ -1,11 +1,13 @@
 """Graphs are looked at and into, and retried."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 
 from headwater import Client
 from tests.e2e.system import System
@@ -210,3 +212,104 @@ def test_retried_and_restarted_graphs_are_looked_into_in_each_of_their_runs(
         (1, False),
     ]
     assert problem(api.get(where, params={"runNumber": 3})) == (404, "RUN_NOT_FOUND")
+
+
+def moving(ask: str, count: str) -> dict[str, Any]:
+    """A version of a graph in which two children are waited for."""
+    group = {"siblingGroup": "asked"}
+    merge = {"source": "_branch.output.n", "target": "state.all", "strategy": "append"}
+    return {
+        "initialNodeRef": "start",
+        "nodes": [
+            {"ref": "start", "task": "noop"},
+            {"ref": ask, "subworkflow": "waiting", "outputMapping": {"output.n": "_branch.index"}},
+            {"ref": count, "task": "noop"},
+        ],
+        "transitions": [
+            {"ref": "t1", "fromNodeRef": "start", "toNodeRef": ask, "spawnCount": 2, **group},
+            {
+                "ref": "t2",
+                "fromNodeRef": ask,
+                "toNodeRef": count,
+                "synchronization": {"strategy": "all", "merge": merge, **group},
+            },
+        ],
+        "outputMapping": {count: "state.all"},
+    }
+
+
+def test_a_run_moves_to_another_version_and_what_happens_has_names(
+    api: httpx.Client, system: System
+) -> None:
+    graphs = str(api.base_url).replace("/api/workflows", "/api/graphs/moving")
+    for document in (moving("ask", "tally"), moving("inquire", "count")):
+        assert api.put(graphs, json=document).status_code == 201
+    # The newest version is the second one; the first is deployed again as the third.
+    assert api.put(graphs, json=moving("ask", "tally")).json()["version"] == 3
+    name = create(api, "moving")
+    until(api, "moving", name, "waiting")
+    plan = api.post(of("moving", name, "graph/simulate-migration"), json={"to": 2}).json()
+    assert (plan["possible"], plan["version"]) == (False, 2)
+    assert [token["problem"] for token in plan["tokens"]] == ["there is no node 'ask'"] * 2
+    refused = api.post(of("moving", name, "migrate"), json={"to": 2})
+    assert problem(refused) == (409, "MIGRATION_REFUSED")
+    unknown = api.post(of("moving", name, "migrate"), json={"to": 9})
+    assert problem(unknown) == (404, "GRAPH_NOT_FOUND")
+    body = {"to": 2, "map": {"ask": "inquire", "tally": "count"}}
+    assert api.post(of("moving", name, "migrate"), json=body).json()["ok"]
+    tokens = api.get(of("moving", name, "graph/tokens")).json()
+    assert tokens["definitionDigest"] == plan["digest"]
+    children = {token["waitsFor"]["childInstanceId"] for token in tokens["tokens"]}
+    for child in children:
+        api.post(of("waiting", child, "events"), json={"type": "go"})
+    assert until(api, "moving", name, "complete")["output"] == {"count": [0, 1]}
+    assert {token["nodeRef"] for token in tokens_of_moving(api, name)} == {
+        *("start", "inquire", "count"),
+    }
+    traced = api.get(of("moving", name, "graph/trace")).json()["decided"]
+    assert all(decided["same"] for decided in traced)
+    assert audited_migration(system, name)["migration"] == body
+    has_named_events(api, system, name)
+
+
+def has_named_events(api: httpx.Client, system: System, name: str) -> None:
+    """Checks the workflow events of the run that moved, in the stream and in the table."""
+    wanted = "fan_out.started,subworkflow.completed,fan_in.completed,workflow.completed"
+    messages = follow(api, of("moving", name, f"events-stream?names={wanted}"))
+    assert [event for event, _, _ in messages] == [
+        *("fan_out.started", "subworkflow.completed", "subworkflow.completed"),
+        *("fan_in.completed", "workflow.completed", "end"),
+    ]
+    assert messages[1][2]["nodeRef"] == "inquire"
+    nothing = api.get(of("moving", name, "events-stream?names=fan_in"))
+    assert problem(nothing) == (400, "invalid_parameter")
+    with psycopg.connect(system.dsn) as connection:
+        rows = connection.execute(
+            "select name, node_ref, count(*) from headwater.workflow_graph_event "
+            "where instance_id = %s group by 1, 2 order by 1, 2",
+            [name],
+        ).fetchall()
+        assert ("subworkflow.dispatched", "ask", 2) in rows
+        assert ("subworkflow.completed", "inquire", 2) in rows
+        assert ("branches.merged", "count", 1) in rows
+
+
+def audited_migration(system: System, name: str) -> dict[str, Any]:
+    """What the audit log says of the move: its rows may come a moment after the answer."""
+    query = (
+        "select metadata_json from headwater.audit_logs where action = 'instances.migrate' "
+        "and result = 'success' and resource like %s"
+    )
+    deadline = time.monotonic() + 60
+    while True:
+        with psycopg.connect(system.dsn) as connection:
+            rows = connection.execute(query, [f"%{name}%"]).fetchall()
+        if rows:
+            return dict(json.loads(rows[0][0]))
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def tokens_of_moving(api: httpx.Client, name: str) -> list[dict[str, Any]]:
+    page: dict[str, Any] = api.get(of("moving", name, "history")).json()
+    return list(page["tokens"])

@@ -311,7 +311,7 @@ UNAUDITED = {
         "users see to what is theirs, with tokens of their own",
     ),
 }
-LOOKS = ("/graph/simulate-routing", "/graph/simulate-synchronization")
+LOOKS = tuple(f"/graph/simulate-{what}" for what in ("routing", "synchronization", "migration"))
 
 
 def test_every_route_that_changes_something_names_its_action(tmp_path: Path):

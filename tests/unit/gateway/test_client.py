@@ -1,6 +1,7 @@
 """The client of workflows: what it asks, what it repeats, and what it makes of answers."""
 
 import asyncio
+import json
 import pickle
 import subprocess
 import sys
@@ -133,6 +134,15 @@ def test_a_batch_gives_the_handles_of_those_that_are_new():
     assert network.body() == {
         "instances": [{"id": "a", "params": None}, {"id": "b", "params": [1]}]
     }
+
+
+def test_an_id_that_a_batch_names_twice_is_sent_once():
+    network = Network(answer({"instances": []}), answer({"instances": []}))
+    batch = [{"id": f"i-{number % 120}", "params": number} for number in range(250)]
+    do(network, lambda client: client.workflow("order").create_batch(batch))
+    sent = [json.loads(request.content)["instances"] for request in network.asked]
+    assert [len(instances) for instances in sent] == [100, 20]
+    assert [item["params"] for instances in sent for item in instances] == list(range(120))
 
 
 def test_a_large_batch_is_sent_in_several_requests():

@@ -16,6 +16,7 @@ from headwater.gateway.api.console.api_client import ConsoleKeys
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.console.views import projections_of
 from headwater.gateway.api.request_scope import STATE_NAME
+from headwater.projections.deliveries.quality import ConnectionActivity, ConnectionCount, Quality
 from headwater.projections.deliveries.queries import DeadLetter, DeadLetterPage
 from headwater.projections.deliveries.users import Connection, SourceRows, UserWhole
 from headwater.schemas.answers import (
@@ -111,9 +112,21 @@ OPEN = Connection(
     terra_user_id=HOSTILE, provider="WHOOP", active=True, reference_id="u", scopes=HOSTILE,
     connected_at=AT, deactivated_at=None,
 )  # fmt: skip
+SILENT = ConnectionActivity(
+    terra_user_id=HOSTILE, user_id=HOSTILE, provider="whoop", state="silent", connected_at=AT,
+    last_delivery_at=AT, last_day=AT.date(), silent_days=9, failing_since=AT,
+)  # fmt: skip
+QUALITY = Quality(
+    weeks=[],
+    rejected_values=[],
+    skipped=[],
+    connections=[ConnectionCount(provider="whoop", state="silent", connections=1)],
+    not_receiving=[SILENT],
+)
 CONNECTED = msgspec.structs.replace(
     STRANGER,
     connections=(OPEN,),
+    activity=(SILENT,),
     counts={"daily_summary": 3},
     sources=(SourceRows(source=HOSTILE, rows={"daily_summary": 3}, updated_at=AT),),
 )
@@ -169,6 +182,7 @@ def api(full: bool, of: str) -> list[Any]:
         f"{base}/order/instances/a": instance(full),
         f"{base}/order/instances/a/history": history(full, of),
         "/admin/user/{user_id:str}": CONNECTED if full else STRANGER,
+        "/admin/quality": QUALITY,
         "/admin/dlq": DeadLetterPage(
             rows=(LETTER,) if full else (), cursor="more" if full else None
         ),
@@ -287,8 +301,17 @@ def test_a_user_is_shown_by_source_with_what_can_be_done(client: TestClient[Any]
     page = client.get("/console/users", params={"user_id": "user_1"})
     assert HOSTILE not in page.text
     assert "3, last 2026-07-01 08:00:00" in words(page.text)
+    assert "silent whoop: newest day 2026-07-01, last delivery 2026-07-01" in words(page.text)
     buttons = ("Import", "Compare with Terra", "Disconnect all")
     assert all(any(button in form.labels for form in forms(page.text)) for button in buttons)
+
+
+@pytest.mark.parametrize("client", [(True, "code")], indirect=True)
+def test_connections_without_new_data_are_listed(client: TestClient[Any]):
+    page = client.get("/console/quality")
+    assert HOSTILE not in page.text
+    assert "Connections without new data" in words(page.text)
+    assert "whoop silent 9 2026-07-01" in words(page.text)
 
 
 @pytest.mark.parametrize("client", [(False, "code")], indirect=True)

@@ -1,6 +1,7 @@
 """`headwater doctor`: what is found of a user in five steps, and of the system; exit codes tell."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -99,7 +100,7 @@ def test_a_user_whose_days_arrive_is_well():
     known = user([ACTIVE, GARMIN], sources=rows_of("whoop", "garmin_body"))
     result, steps, requested = look(known)
     assert result.exit_code == 0, result.output
-    assert [step["check"][0] for step in steps] == ["1", "2", "3", "4", "5"]
+    assert [step["check"][0] for step in steps] == ["1", "2", "3", "4", "5", "6"]
     assert {step["state"] for step in steps} == {"ok"}
     assert not any(step["next"] for step in steps)
     assert "WHOOP: 3 rows of daily_summary, last 2026-07-01" in steps[4]["found"]
@@ -147,6 +148,33 @@ def test_each_step_says_what_it_found_and_the_command_that_comes_next(
     findings_of_it = reported["found"]
     assert all(part in findings_of_it for part in found.split(" .* ")), findings_of_it
     assert "headwater token" not in str(steps)
+
+
+SILENT = {
+    "provider": "whoop",
+    "state": "silent",
+    "last_day": "2026-06-20",
+    "last_delivery_at": "2026-06-21T04:00:00Z",
+    "failing_since": None,
+}
+FAILING = {**SILENT, "state": "failing", "failing_since": "2026-06-22T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("activity", "state", "code", "found", "command"),
+    [
+        (SILENT, "warning", 0, "whoop: silent, newest day 2026-06-20, last", "user reconcile"),
+        (FAILING, "problem", 1, "an error since 2026-06-22", "POST http://.*/v1/connect"),
+    ],
+)
+def test_a_connection_without_new_data_is_found(
+    activity: dict[str, Any], state: str, code: int, found: str, command: str
+):
+    known = user([ACTIVE], sources=rows_of("whoop")) | {"activity": [activity]}
+    result, steps, _ = look(known)
+    assert (result.exit_code, steps[5]["state"]) == (code, state)
+    assert found in steps[5]["found"]
+    assert re.search(command, steps[5]["next"])
 
 
 UNNAMED = {**GONE, "terra_user_id": "t-3", "provider": None}

@@ -23,6 +23,7 @@ from headwater.gateway.builtin.terra.answers import (
 )
 from headwater.gateway.builtin.terra.client import Terra
 from headwater.gateway.settings.terra import TerraNotConfigured
+from headwater.projections.deliveries.imports import Import
 from headwater.projections.deliveries.users import Connection
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import StoreUnavailable
@@ -185,6 +186,10 @@ class Running:
         return reply()
 
 
+async def no_imports(_user_id: str, _label: str) -> list[Import]:
+    return []
+
+
 def ports(commands: MemoryCommands, terra: Terra, *connections: Connection) -> UserPorts:
     return UserPorts(
         services=UserServices(tokens=None, terra=terra, blobs=FolderBlobs(Path("/none"))),
@@ -192,6 +197,7 @@ def ports(commands: MemoryCommands, terra: Terra, *connections: Connection) -> U
         commands=commands,  # type: ignore[arg-type]
         instances=Workflows(without_postgres()),
         connections=known(*connections),
+        imports=no_imports,
         clock=lambda: LISTED_S * 1000,
         new_id=lambda: "new",
     )

@@ -15,6 +15,7 @@ from tests.unit.gateway.test_workflow_commands import headwater
 from tests.unit.gateway.workflow_network import BASE_URL, Network, answer, problem
 
 GRAPH = {"name": "g", "initialNodeRef": "a", "nodes": [{"ref": "a", "task": "noop"}]}
+UNREACHED = GRAPH | {"nodes": [{"ref": "a", "task": "noop"}, {"ref": "b", "task": "noop"}]}
 DIGEST = "0" * 64
 VERSION: dict[str, Any] = {
     "name": "g",
@@ -46,7 +47,39 @@ def test_every_mistake_of_every_file_is_told_here(tmp_path: Path):
 
 def test_a_definition_of_standard_input_is_checked():
     result = headwater(Network(), "graph", "validate", "-", "--json", given="{")
-    assert (result.exit_code, json.loads(result.stdout)[0]["code"]) == (1, "INVALID_DEFINITION")
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["errors"][0]["code"]) == (1, "INVALID_DEFINITION")
+    assert answer["warnings"] == []
+
+
+def test_warnings_are_printed_beside_the_errors(tmp_path: Path):
+    file = tmp_path / "g.json"
+    file.write_text(json.dumps(UNREACHED))
+    result = headwater(Network(), "graph", "validate", str(file), "--json")
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["errors"]) == (0, [])
+    (warning,) = answer["warnings"]
+    assert {**warning, "message": ""} == {
+        "file": str(file),
+        "code": "UNREACHABLE_NODE",
+        "path": "nodes[1]",
+        "message": "",
+    }
+    printed = headwater(Network(), "graph", "validate", str(file))
+    assert (printed.exit_code, printed.stdout) == (0, "")
+    assert "Warning: UNREACHABLE_NODE at nodes[1]: " in printed.stderr
+
+
+def test_a_deployment_has_warnings(tmp_path: Path):
+    file = tmp_path / "g.json"
+    file.write_text(json.dumps(UNREACHED))
+    warning = {"code": "UNREACHABLE_NODE", "path": "nodes[1]", "message": "no way"}
+    deployed = VERSION | {"warnings": [warning]}
+    result = headwater(Network(answer(deployed)), "graph", "deploy", str(file), "--json")
+    assert json.loads(result.stdout)[0]["warnings"] == [warning]
+    printed = headwater(Network(answer(deployed)), "graph", "deploy", str(file))
+    assert printed.stdout == HEADING + LINE
+    assert "Warning: UNREACHABLE_NODE at nodes[1]: no way" in printed.stderr
 
 
 def test_a_definition_is_deployed_beside_the_workflows(tmp_path: Path):

@@ -13,7 +13,7 @@ from tests.fakes.definitions import MemoryDefinitions
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
 
 KEY = {"x-api-key": "dev-workflow-key"}
-ONE = {"initialNodeRef": "start", "nodes": [{"ref": "start", "task": "noop"}]}
+ONE: dict[str, Any] = {"initialNodeRef": "start", "nodes": [{"ref": "start", "task": "noop"}]}
 TWO = ONE | {"outputMapping": {"done": "true"}}
 AT_MS = 1_782_900_000_000
 
@@ -49,6 +49,15 @@ def put(client: TestClient[Any], body: object, name: str = "g", **headers: str) 
     return client.put(f"/api/graphs/{name}", json=body, headers=headers)
 
 
+def test_a_deployment_answers_warnings(client: TestClient[Any]):
+    unreached = ONE | {"nodes": [*ONE["nodes"], {"ref": "other", "task": "noop"}]}
+    deployed = put(client, unreached)
+    assert deployed.status_code == 201
+    (warning,) = deployed.json()["warnings"]
+    assert (warning["code"], warning["path"]) == ("UNREACHABLE_NODE", "nodes[1]")
+    assert "'other'" in warning["message"]
+
+
 def test_a_definition_is_a_new_version_once(client: TestClient[Any]):
     first, again, other = put(client, ONE), put(client, ONE | {"name": "g"}), put(client, TWO)
     assert [item.status_code for item in (first, again, other)] == [201, 200, 201]
@@ -56,9 +65,11 @@ def test_a_definition_is_a_new_version_once(client: TestClient[Any]):
     assert first.json()["deployedAt"] == "2026-07-01T10:00:00Z"
     assert first.headers["etag"] == f'"{first.json()["digest"]}"'
     assert other.json()["version"] == 2
-    assert client.get("/api/graphs").json() == {"graphs": [other.json()]}
+    old, newest = first.json(), other.json()
+    assert (old.pop("warnings"), newest.pop("warnings")) == ([], [])
+    assert client.get("/api/graphs").json() == {"graphs": [newest]}
     versions = client.get("/api/graphs/g/versions").json()["versions"]
-    assert versions == [other.json(), first.json()]
+    assert versions == [newest, old]
     assert client.get("/api/graphs/g").json()["definition"] == TWO | {"name": "g"}
     assert client.get("/api/graphs/g/versions/1").json()["definition"] == ONE | {"name": "g"}
 

@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headwater.gateway.api import group_metrics
 from headwater.gateway.api.group_metrics import MetricsFolder
 from headwater.gateway.api.monitoring import Metrics
 from tests.waiting import until
@@ -52,6 +54,17 @@ def test_counts_of_all_processes_are_added_and_gauges_are_of_the_one_that_answer
 def test_without_others_the_page_is_that_of_one_process():
     own = counted(3, 0, 0.002)
     assert own.render(True, {}) == own.render(True, {}, {})
+
+
+def test_a_full_disk_ends_no_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = MetricsFolder(tmp_path, 1, 0)
+    folder.publish(b"# first")
+    (file,) = tmp_path.glob("1-*")
+    os.utime(file, (1, 1))
+    monkeypatch.setattr(group_metrics, "_replace", lambda _file, _text: False)
+    folder.publish(b"# second")
+    assert file.read_bytes() == b"# first"
+    assert file.stat().st_mtime > 1
 
 
 def test_a_process_publishes_at_once_and_at_its_end(tmp_path: Path):

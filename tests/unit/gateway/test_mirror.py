@@ -276,8 +276,10 @@ def test_biomarkers_are_side_by_side_in_the_copy_as_they_are_in_postgres(tmp_pat
     database = tmp_path / "rows.sqlite"
     day = {"user_id": "u", "source": "terra_lab", "date": "2026-07-01"}
     result = [
-        {**day, "code": "glucose", "value": 91.0},
-        {**day, "code": "ldl", "value": 110.0},
+        {**day, "code": "glucose", "value": 5.0, "unit": "mmol/L"},
+        {**day, "code": "ldl", "value": 110.0, "unit": "mg/dL"},
+        {**day, "code": "hdl", "value": 50.0},
+        {**day, "code": "iron", "value": 12.0, "unit": "\u00b5mol / L"},
         {**day, "code": "of_nobody", "value": 1.0},
     ]
     for cursor in ("c1", "c2"):
@@ -285,8 +287,10 @@ def test_biomarkers_are_side_by_side_in_the_copy_as_they_are_in_postgres(tmp_pat
         (row,) = rows(database, "select * from biomarkers_wide")
         assert {name: value for name, value in row.items() if value is not None} == {
             **day,
-            "glucose": 91.0,
+            "glucose": pytest.approx(90.078),
             "ldl": 110.0,
+            "iron": pytest.approx(67.014),
+            "unconverted": 1,
         }
 
 

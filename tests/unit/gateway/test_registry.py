@@ -21,7 +21,7 @@ def get(client: TestClient[Any]) -> Get:
 
 
 def test_a_viewer_finds_the_schema_that_a_record_names(get: Get):
-    number = int.from_bytes(encode(WebhooksClaimed(["e1"], [1], 2))[1:5], "big")
+    number = int.from_bytes(encode(WebhooksClaimed(["e1"], [1], [1], 2))[1:5], "big")
     schema = json.loads(get(f"/schemas/ids/{number}").json()["schema"])
     assert schema["name"] == "WebhooksClaimed"
 

@@ -4,6 +4,7 @@ Each test runs `system`, a program of a few parts under a `Supervisor`, and read
 """
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from headwater.gateway.local import processes, reaper
-from headwater.gateway.local.processes import ProcessSpec, RestartPolicy
+from headwater.gateway.local.processes import Heartbeat, ProcessSpec, RestartPolicy
 from headwater.gateway.local.supervisor import ProcessFailed, Supervisor
 from headwater.schemas.errors import ProcessUnavailable
 from tests.waiting import wait_until
@@ -518,3 +519,40 @@ def test_processes_that_do_not_stop_are_killed_together_and_that_is_known(
             wait_until(lambda name=name: (tmp_path / f"{name}.pid").exists())
     assert said[-2:] == ["two killed", "one killed"] or said[-2:] == ["one killed", "two killed"]
     assert not system.stopped_in_order
+
+
+def test_a_process_whose_heartbeat_stops_is_killed_and_started_again():
+    said: list[str] = []
+
+    def report(line: str) -> None:
+        said.append(line)
+        if sum(line.startswith("stuck is running") for line in said) > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    stuck = dataclasses.replace(
+        unknown("stuck", "import signal; signal.pause()"), last_heartbeat=lambda _process_id: 1
+    )
+    policy = RestartPolicy(first_s=0.05, hung_after_s=1.0)
+    with Supervisor(report=report, restarts=policy) as system:
+        system.start(stuck)
+        system.watch()
+    assert "stuck makes no progress for 1 s and is killed" in said
+
+
+def test_a_heartbeat_stops_after_so_many_seconds_that_we_watched():
+    beats = iter([5, 6])
+    last = [next(beats)]
+    heartbeat = Heartbeat(lambda _process_id: last[0], 3.0)
+    assert not any(heartbeat.has_stopped(7, now_s) for now_s in (100.0, 101.0, 102.0))
+    assert not heartbeat.has_stopped(7, 102.5)
+    last[0] = next(beats)
+    # Of the hours in which we were suspended, two seconds count.
+    assert not any(heartbeat.has_stopped(7, now_s) for now_s in (103.0, 9_000.0, 9_000.9))
+    assert heartbeat.has_stopped(7, 9_001.0)
+    # The process that replaces it has just started.
+    assert not heartbeat.has_stopped(8, 9_002.0)
+
+
+def test_a_process_that_never_had_a_heartbeat_is_left_alone():
+    heartbeat = Heartbeat(lambda _process_id: 0, 3.0)
+    assert not any(heartbeat.has_stopped(7, now_s) for now_s in range(100, 200))

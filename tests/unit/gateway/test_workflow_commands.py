@@ -293,6 +293,33 @@ def test_lines_are_followed_to_the_end_each_printed_once():
     assert result.stderr == "order/order-1 has ended: complete\n"
 
 
+def test_workflow_events_are_shown_among_the_lines_that_are_followed():
+    event = {
+        **line(3), "name": "task.failed", "sequence": 7, "position": 0, "nodeRef": "vote",
+        "tokenId": "2", "payload": {"attempt": 1},
+    }  # fmt: skip
+    network = Network(
+        answer(history(line(1))),
+        stream(
+            message("task.failed", 2, event),
+            message("log", 3, line(3)),
+            message("end", 6, stands("complete")),
+        ),
+    )
+    names = ("--names", "task.failed,fan_in.completed")
+    result = headwater(network, "instances", "logs", *ON, "--follow", *names)
+    shown = result.stdout.splitlines()
+    assert any("vote #2" in row and "task.failed" in row and "attempt" in row for row in shown)
+    (followed,) = [query for query in queries(network.asked) if "names" in query]
+    assert sorted(followed["names"].split(",")) == [
+        *("fan_in.completed", "log", "status", "task.failed"),
+    ]
+    alone = headwater(Network(), "instances", "logs", *ON, *names)
+    assert "add --follow" in alone.output
+    unknown = headwater(Network(), "instances", "logs", *ON, "--follow", "--names", "task.lost")
+    assert "found 'task.lost'" in unknown.output
+
+
 def test_a_run_is_followed_until_the_next_begins():
     network = Network(
         answer(history(line(1))),
@@ -730,6 +757,40 @@ def test_what_would_follow_is_asked_for_and_told():
     assert "decision\tACTIVATE_FAN_IN\n" in result.stdout
     neither = headwater(Network(), "instances", "simulate-routing", *ON)
     assert "expected --token or --node" in neither.output
+
+
+def test_a_move_to_another_version_shows_where_tokens_go_and_may_be_tried():
+    tokens = [
+        {"id": "2", "nodeRef": "vote", "toNodeRef": "judge", "status": "pending"},
+        {"id": "3", "nodeRef": "tally", "status": "pending", "problem": "there is no node 'tally'"},
+    ]
+    plan = {
+        **AS_OF, "version": 2, "digest": "0", "possible": False, "tokens": tokens,
+        "problems": ["the new definition has no node 'x'"],
+    }  # fmt: skip
+    network = Network(answer(plan))
+    tried = ("graph", "migrate", *ON, "--to", "2", "--map", "vote=judge", "--dry-run")
+    result = headwater(network, *tried)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "token\tstatus\tnode\tto\tproblem",
+        "2\tpending\tvote\tjudge\t",
+        "3\tpending\ttally\t\tthere is no node 'tally'",
+    ]
+    assert "the new definition has no node 'x'\nIt is not possible." in result.stderr
+    (asked,) = network.asked
+    assert (asked.method, asked.url.path.rpartition("/")[2]) == ("POST", "simulate-migration")
+    assert json.loads(asked.content) == {"to": 2, "map": {"vote": "judge"}}
+    possible = {**plan, "possible": True, "tokens": tokens[:1], "problems": []}
+    network = Network(answer(possible), answer(OK))
+    moved = headwater(network, "graph", "migrate", *ON, "--to", "2", "--map", "vote=judge")
+    assert (moved.exit_code, moved.stderr) == (0, "order/order-1 runs version 2 now.\n")
+    assert json.loads(network.asked[1].content) == {"to": 2, "map": {"vote": "judge"}}
+    refused = problem(409, "MIGRATION_REFUSED", "the run cannot continue there: there is no node")
+    result = headwater(Network(answer(plan), refused), "graph", "migrate", *ON, "--to", "2")
+    assert (result.exit_code, "there is no node" in result.stderr) == (1, True)
+    unreadable = headwater(Network(), "graph", "migrate", *ON, "--to", "2", "--map", "vote")
+    assert "expected OLD=NEW, found 'vote'" in unreadable.output
 
 
 def test_a_trace_says_where_another_release_decided_otherwise():

@@ -26,7 +26,7 @@ def test_versions_of_a_nap_do_not_displace_the_night() -> None:
     deliveries += [asleep(n, 14, 4 + n / 100) for n in range(1, 2 * PARTS_MAX[DAILY_SUMMARY])]
     for delivery in deliveries:
         rows[delivery.key] = merge(rows.get(delivery.key), delivery)
-        for _, row in settle(delivery.key, lambda _, key: rows.get(key)):
+        for _, row in settle(delivery.key, lambda _, key: rows.get(key), lambda _: ()):
             rows[row.key] = row
     (row,) = rows.values()
     assert row.values[DAILY_SUMMARY.index["sleep_minutes"]] == 420

@@ -1,12 +1,12 @@
 """Lab reports of both shapes become biomarkers, and end an upload."""
 
+from itertools import permutations
 from typing import Any
 
 import msgspec
 import pytest
 
 from headwater.processors.providers.results import (
-    REPORT_RANK,
     DroppedField,
     Failed,
     Normalized,
@@ -15,6 +15,7 @@ from headwater.processors.providers.results import (
 )
 from headwater.processors.providers.terra.lab_codes import CODES, code_of, status_of
 from headwater.processors.providers.terra.provider import TERRA
+from headwater.processors.uploads import REPORT_RANK
 from headwater.schemas.biomarkers import CANONICAL
 from headwater.schemas.tables import BIOMARKERS, LAB_UPLOADS
 from tests.unit.processors.deliveries import admitted
@@ -232,6 +233,19 @@ def test_of_two_results_of_a_day_the_last_counts_and_the_other_is_rejected_unles
     assert isinstance(result, Normalized)
     assert [item.code for item in result.rejected] == ["repeated_result"]
     assert rows(result)["2026-06-20", "glucose"]["value"] == 91
+
+
+def test_of_results_in_different_units_the_same_unit_counts_in_every_order():
+    share, count, text = (
+        OLD | {"biomarker": "neutrophils", "value": value, "unit": unit}
+        for value, unit in ((56, "%"), (3.2, "10^9/L"), ("normal", None))
+    )
+    for results in permutations((count, share, text)):
+        result = report(*results)
+        assert isinstance(result, Normalized)
+        kept = rows(result)["2026-06-20", "neutrophils"]
+        assert (kept["value"], kept["unit"]) == (56, "%")
+        assert [item.code for item in result.rejected] == ["repeated_result"] * 2
 
 
 def test_ten_thousand_results_are_ten_thousand_rows():

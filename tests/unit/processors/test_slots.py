@@ -194,6 +194,13 @@ def test_a_queue_has_an_end(monkeypatch: pytest.MonkeyPatch):
     assert refused.code == "SLOT_QUEUE_FULL"
 
 
+@pytest.mark.parametrize("key", ["params.n", "params.n * 2", "'n-' + string(params.n)"])
+def test_a_key_does_not_depend_on_how_json_wrote_a_number(key: str):
+    scopes = {slot_scope(Concurrency(1, key), f'{{"n": {n}}}') for n in ("7", "7.0", "0.7e1")}
+    assert len(scopes) == 1
+    assert scopes != {slot_scope(Concurrency(1, key), '{"n": 7.5}')}
+
+
 @pytest.mark.parametrize(
     "region", ['"\\ud800"', "1e400", "9" * 30, "9" * 5_000, "[" * 5_000 + "]" * 5_000]
 )

@@ -1,13 +1,15 @@
 """What Terra's data mean: deliveries as wearables send them, and the rows that they come to."""
 
+import random
 from collections.abc import Mapping
 from itertools import permutations
+from math import fsum
 from typing import Any, NamedTuple
 
 import pytest
 
 from headwater.processors.providers.terra.provider import TERRA
-from headwater.processors.sources import SourcesInvalid, read_sources
+from headwater.processors.sources import SourcesInvalid, read_sources, silence_limits
 from headwater.schemas.providers.headwater import LabSubmitted, LabUploaded
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import (
@@ -311,7 +313,6 @@ CASES = {
                     "resting_heart_rate": 61.0,
                     "heart_rate_variability": 40.0,
                     "recovery_score": 50.0,
-                    "sleep_score": 70.0,
                     "utc_offset_minutes": 60,
                 }
             },
@@ -365,6 +366,44 @@ CASES = {
                 },
             },
             SLEEP_SESSIONS: {("garmin", "2026-06-30T19:00:00.000Z"): None},
+        },
+    ),
+    "a night of another week, by its id": Case(
+        [
+            sleep(
+                night(
+                    "2026-06-22T23:00:00+01:00",
+                    "2026-06-23T07:00:00+01:00",
+                    25_200,
+                    metadata={"summary_id": 'n "1"'},
+                )
+            ),
+            sleep(night("23:00", "07:00", 20_000, metadata={"summary_id": 'n "1"'}), at_s=60),
+            sleep(
+                night(
+                    "2026-06-20T23:00:00+01:00",
+                    "2026-06-21T07:00:00+01:00",
+                    21_000,
+                    metadata={"summary_id": 'n "1"'},
+                ),
+                at_s=120,
+            ),
+        ],
+        {
+            DAILY_SUMMARY: {
+                ("garmin", "2026-06-23"): None,
+                ON: None,
+                ("garmin", "2026-06-21"): {
+                    "sleep_minutes": 350.0,
+                    "bed_time": "2026-06-20T23:00:00.000+01:00",
+                    "wake_up_time": "2026-06-21T07:00:00.000+01:00",
+                    "utc_offset_minutes": 60,
+                },
+            },
+            SLEEP_SESSIONS: {
+                ("garmin", "2026-06-22T22:00:00.000Z"): None,
+                ("garmin", "2026-06-30T22:00:00.000Z"): None,
+            },
         },
     ),
     "shares where the time awake is unknown": Case(
@@ -547,6 +586,24 @@ def test_a_report_without_results_is_parsed(data: object):
     assert intake.rows(LAB_UPLOADS)["up-1",].values[LAB_UPLOADS.index["terra_status"]] == "parsed"
 
 
+def test_a_mean_counts_every_sample_of_deliveries_that_overlap():
+    minutes = [f"2026-07-01T{number // 60:02}:{number % 60:02}:00+01:00" for number in range(1_440)]
+    samples = [
+        {"timestamp": at, "systolic_bp": 100 + number % 50} for number, at in enumerate(minutes)
+    ]
+    deliveries = [
+        body(number, blood_pressure_data={"blood_pressure_samples": samples[begin:end]})
+        for number, (begin, end) in enumerate(((0, 600), (500, 1_100), (1_000, 1_440)))
+    ]
+    target = fsum(sample["systolic_bp"] for sample in samples) / len(samples)
+    for shuffled in permutations(deliveries):
+        intake = taken(shuffled, units=(1, 2))
+        (row,) = intake.restored().take(deliveries[0]).values(BIOMARKERS).values()
+        assert row == {"value": target, "samples": 1_440} | MMHG
+        (record,) = intake.topics[BIOMARKERS.topic].values()
+        assert len(record.value or b"") < 1_440 * 40
+
+
 def statuses(intake: TerraIntake) -> dict[str, object]:
     rows = intake.rows(LAB_UPLOADS)
     return {key[0]: row.values[LAB_UPLOADS.index["terra_status"]] for key, row in rows.items()}
@@ -563,9 +620,28 @@ def test_a_failure_that_names_only_its_user_is_of_the_oldest_upload_that_waits()
     intake.take(second)
     assert statuses(intake) == dict.fromkeys(("up-1", "up-2"), "failed:file_unreadable")
     third = delivery("lab_report.failed", FAILED, 90, event_id="evt-3")
-    assert intake.take(third).outcome(third) == ("skipped", "no_upload_named")
+    assert intake.take(third).outcome(third) == ("processed", "")
+    assert statuses(intake) == dict.fromkeys(("up-1", "up-2"), "failed:file_unreadable")
     stranger = delivery("lab_report.failed", FAILED | {"reference_id": "other"}, 90)
     assert intake.take(stranger).outcome(stranger) == ("skipped", "no_upload_named")
+
+
+def test_which_upload_a_failure_means_does_not_depend_on_when_its_owner_hears_of_the_uploads():
+    failures = [
+        delivery("lab_report.failed", FAILED, 60 + number, event_id=f"evt-{number}")
+        for number in (1, 2)
+    ]
+    parsed = delivery(
+        "lab_report.completed", {"report_date": "2026-06-30", "results": None}, 61.5,
+        upload_id="upl-2",
+    )  # fmt: skip
+    everything = [*UPLOADED, *SUBMITTED, *failures, parsed]
+    target = {"up-1": "failed:file_unreadable", "up-2": "parsed"}
+    for seed in range(40):
+        shuffled = random.Random(seed).sample(everything, len(everything))
+        intake = taken(shuffled, units=range(len(shuffled)))
+        assert statuses(intake) == target, seed
+        assert statuses(intake.restored()) == target
 
 
 def test_what_terra_had_later_within_a_second_is_later():
@@ -623,3 +699,12 @@ def test_the_sources_file_sets_ranges_and_names_wrong_ones():
     ):
         with pytest.raises(SourcesInvalid, match=problem):
             read_sources(written, {"terra": TERRA})
+
+
+def test_the_sources_file_sets_when_connections_are_silent():
+    text = '[[source]]\nname = "terra"\nprovider = "terra"\n[source.silent_after_days]\n{}\n'
+    (source,) = read_sources(text.format("Withings = 14\ndefault = 4"), {"terra": TERRA})
+    assert silence_limits({"terra": source.provider}) == {"withings": 14, "default": 4}
+    with pytest.raises(SourcesInvalid, match=r"silent_after_days\.garmin: expected 1 to 366 days"):
+        read_sources(text.format("garmin = 0"), {"terra": TERRA})
+    assert silence_limits({"terra": TERRA}) == {}

@@ -1,19 +1,22 @@
 """Goal: a table is declared once, and everything that is known of it follows."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from importlib.resources import files
 
 import pytest
 
 from headwater.gateway.cli.sync import sqlite_table
+from headwater.projections.postgres.person_view import person_view_ddl
 from headwater.projections.postgres.table_ddl import ddl_of, workflow_comments, workflow_ddl
 from headwater.projections.postgres.wide_view import wide_view_ddl
 from headwater.projections.postgres.writes import upsert_of
 from headwater.schemas.avro_schemas import row_schema_of
-from headwater.schemas.tables import TABLES, Table
+from headwater.schemas.tables import DAILY_SUMMARY, TABLES, Table
 from headwater.schemas.topics import Cleanup, topic_of
-from headwater.schemas.workflow_tables import WORKFLOW_TABLES, WorkflowTable
+from headwater.schemas.workflow_columns import WorkflowTable
+from headwater.schemas.workflow_tables import WORKFLOW_TABLES
 from tests.fakes.toy_table import TOY_BOXES
 
 DDL = """\
@@ -103,10 +106,16 @@ def test_a_declared_table_has_a_copy_in_sqlite():
     assert [bool(key) for *_, key in columns] == [True, True] + [False] * 5
 
 
-def test_a_migration_makes_the_wide_view_of_all_canonical_codes():
+@pytest.mark.parametrize("ddl", [wide_view_ddl, person_view_ddl])
+def test_a_migration_makes_the_views_that_follow_from_declarations(ddl: Callable[[], str]):
     folder = files("headwater.projections").joinpath("migrations")
     migrations = [path.read_text("utf-8") for path in folder.iterdir()]
-    assert sum(wide_view_ddl() in text for text in migrations) == 1, (
-        "expected one migration to hold the text that `python -m "
-        "headwater.projections.postgres.wide_view` prints"
+    assert sum(ddl() in text for text in migrations) == 1, (
+        f"expected one migration to hold the text that `python -m {ddl.__module__}` prints"
     )
+
+
+def test_the_day_of_a_person_has_all_columns_of_a_day():
+    view = person_view_ddl()
+    for column in DAILY_SUMMARY.columns:
+        assert f"comment on column daily_summary_by_person.{column.name} is" in view

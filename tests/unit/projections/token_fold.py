@@ -19,6 +19,9 @@ from headwater.schemas.history import (
     TokensCancelled,
     TokensCreated,
     TokensTimedOut,
+    TransitionsJoined,
+    WaitRestarted,
+    WaitStarted,
 )
 
 Row = dict[str, Any]
@@ -55,15 +58,15 @@ def take_over(table: Table, before: tuple[object, ...], run: Row, at: int, offse
         taken = {**row, **run, "offset": offset}
         again = row["retry_status"]
         if again is not None:
-            waits = again == "waiting_for_siblings" and row["wake_at"] is not None
-            wake_at = row["wake_at"] + at - row["updated_at"] if waits else None
-            taken.update(dict.fromkeys(NOT_KEPT), status=again, attempts=0, wake_at=wake_at)
+            taken.update(dict.fromkeys(NOT_KEPT), status=again, attempts=0, wake_at=None)
             taken["updated_at"] = at
         table[*run.values(), row["id"]] = taken
 
 
 def _created(event: TokensCreated) -> Iterator[Row]:
     counts = {item.ref: item.times for item in event.taken}
+    if not counts and event.transition is not None:
+        counts = {event.transition: 1}
     for branch in range(event.branch, event.branch + event.count):
         yield {
             "id": event.first + branch - event.branch,
@@ -111,6 +114,10 @@ def _changes(event: object, table: Table, run: tuple[object, ...]) -> Iterable[t
             ]
         case TokenFailed():
             return [(event.token, _failed(event))]
+        case WaitStarted():
+            for_time = event.event_type is None
+            status = "waiting_for_time" if for_time else "waiting_for_event"
+            return [(event.token, {"status": status, "wake_at": event.until_ms})]
         case TokenArrived():
             waits = {"status": "waiting_for_siblings"}
             return [(event.token, waits | _until(event.until_ms))]
@@ -122,7 +129,13 @@ def _changes(event: object, table: Table, run: tuple[object, ...]) -> Iterable[t
             waits = {"status": "waiting_for_subworkflow"}
             return [(event.token, waits | child | _until(event.until_ms))]
         case FanInActivated():
+            joined = (*event.tokens, *event.elsewhere)
+            return [(number, {"status": "completed"}) for number in joined]
+        case TransitionsJoined():
             return [(number, {"status": "completed"}) for number in event.tokens]
+        case WaitRestarted():
+            waits = {"status": "waiting_for_siblings", "wake_at": event.until_ms}
+            return [(number, waits) for number in event.tokens]
         case TokensTimedOut():
             again = {"retry_status": "waiting_for_siblings"}
             return [(number, {"status": "timed_out", **again}) for number in event.tokens]
@@ -145,7 +158,8 @@ def _failed(event: TokenFailed) -> Row:
         return {"status": "pending", "next_retry_at": event.retry_at_ms, **error}
     status = "timed_out" if event.timed_out else "failed"
     gave = {} if event.result is None else {"result": event.result}
-    return {"status": status, "retry_status": "pending", **gave, **error}
+    again = None if event.handled else "pending"
+    return {"status": status, "retry_status": again, **gave, **error}
 
 
 def _until(until_ms: int | None) -> Row:

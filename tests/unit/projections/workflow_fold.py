@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from headwater.processors.rows.graph_events import derive
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.durations import Retention
 from headwater.schemas.history import (
@@ -25,8 +26,10 @@ from headwater.schemas.history import (
     FanInActivated,
     HistoryAppended,
     InstanceDeleted,
+    LogEvent,
     LogWritten,
     LoopAdvanced,
+    OfGraph,
     PartitionClaimed,
     PostsSent,
     RunCompleted,
@@ -47,6 +50,7 @@ from headwater.schemas.history import (
     StepStarted,
     TasksDispatched,
     TokenCompleted,
+    TokenFailed,
 )
 from headwater.schemas.statuses import EntryKind
 from tests.unit.projections import token_fold
@@ -79,6 +83,7 @@ class Fold:
                 "workflow_token",
                 "workflow_event",
                 "workflow_log",
+                "workflow_graph_event",
                 "workflow_slot",
                 "workflow_owner",
             )
@@ -128,9 +133,13 @@ class Fold:
         if isinstance(claim, InstanceDeleted):
             self._forget((record.workflow, record.instance_id))
             return
+        in_graph = False
         for index, event in enumerate(record.events):
+            in_graph = in_graph or isinstance(event, OfGraph)
             if not isinstance(event, CommandRejected):
-                Telling(self, record, (partition, offset, index), sequence).tell(event)
+                telling = Telling(self, record, (partition, offset, index), sequence)
+                telling.tell(event)
+                telling.named(event, in_graph=in_graph)
                 sequence += not isinstance(event, PostsSent)
 
     def _slots(self, record: HistoryAppended) -> None:
@@ -158,7 +167,7 @@ class Fold:
                     del table[*limit, event.number]
 
     def _forget(self, instance: tuple[str, str]) -> None:
-        for name in ("instance", "run", "step", "token", "event", "log"):
+        for name in ("instance", "run", "step", "token", "event", "log", "graph_event"):
             table = self.tables[f"workflow_{name}"]
             for key in [key for key in table if key[:2] == instance]:
                 del table[key]
@@ -423,15 +432,38 @@ class Telling:
                 }
             case EntryCompleted():
                 for event_id in event.consumed:
-                    row = events.get((*self.run_key, event_id))
-                    if row is not None:
-                        row.update(
-                            delivered_at=self.at,
-                            consumed_by_step_key=event.key,
-                            offset=self.offset,
-                        )
+                    self.delivered(event_id, event.key)
+            case TokenCompleted() | TokenFailed() if event.consumed is not None:
+                self.delivered(event.consumed, str(event.token))
             case LogWritten():
                 self.line(event)
+
+    def delivered(self, event_id: str, key: str) -> None:
+        row = self.tables["workflow_event"].get((*self.run_key, event_id))
+        if row is not None:
+            row.update(delivered_at=self.at, consumed_by_step_key=key, offset=self.offset)
+
+    def named(self, event: LogEvent, *, in_graph: bool) -> None:
+        """The workflow events of a graph: a token's row says what it is that ended."""
+        for position, derived in enumerate(derive(event, in_graph=in_graph)):
+            token = self.tables["workflow_token"].get((*self.run_key, derived.token_id), {})
+            name = derived.name
+            if derived.child_name is not None:
+                runs = (token.get("task"), token.get("subworkflow"))
+                if runs == (None, None):
+                    continue
+                name = name if runs[0] is not None else derived.child_name
+            self.tables["workflow_graph_event"][*self.run_key, self.sequence, position] = {
+                **self.run,
+                "sequence": self.sequence,
+                "position": position,
+                "name": name,
+                "node_ref": derived.node_ref or token.get("node_ref"),
+                "token_id": derived.token_id,
+                "payload": msgspec.json.encode(derived.payload).decode(),
+                "created_at": self.at,
+                "offset": self.offset,
+            }
 
     def line(self, event: LogWritten) -> None:
         number = f"{self.partition:05}-{self.offset:015}-{self.index:06}"

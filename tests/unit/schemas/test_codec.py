@@ -28,7 +28,7 @@ from headwater.schemas.statuses import EntryKind
 from headwater.schemas.tables import DAILY_SUMMARY, TABLES, Row, Table
 from tests.property.structs import TEXTS, rows, structs
 
-CLAIMED = WebhooksClaimed([], [], 1)
+CLAIMED = WebhooksClaimed([], [], [], 1)
 
 
 @pytest.mark.parametrize("kind", RECORD_TYPES.values(), ids=RECORD_TYPES)
@@ -59,7 +59,8 @@ def test_a_record_starts_with_a_zero_byte_and_its_schema_id():
     data = encode(CLAIMED)
     assert data[:1] == b"\x00"
     assert int.from_bytes(data[1:5], "big") == IDS["webhooks_claimed.1"]
-    assert data[5:] == b"\x00\x00\x02"  # two empty arrays and a zigzag varint, nothing else
+    # Three empty arrays and a zigzag varint, nothing else.
+    assert data[5:] == b"\x00\x00\x00\x02"
 
 
 _STEP = StepCompleted("k", "n", 1, 2, 3, 4, 5, "{}")
@@ -96,7 +97,7 @@ def test_an_event_is_written_as_the_number_of_its_branch_and_its_fields():
 def test_who_sent_a_start_is_written_behind_its_parent():
     record = msgspec.structs.replace(_APPENDED, events=(PostsQueued((_STARTS,)),))
     sent, no_topic_no_order = b"\x02\x02w\x02i\x00\x02", b"\x00\x00\x00\x01"
-    nothing_more = b"\x00\x00\x00\x00\x00"
+    nothing_more = b"\x00\x00\x00\x00\x00\x00"
     post = b"\x04\x00\x00\x02\x04{}\x00" + sent + nothing_more + no_topic_no_order
     assert encode(record).endswith(b"\x02\x12\x02" + post + b"\x00\x00")
     assert decode(encode(record), HistoryAppended) == record

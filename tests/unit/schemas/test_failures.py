@@ -13,10 +13,15 @@ from headwater.schemas.failures import (
 #: Failures that reach a workflow as a StepFailedError, or nobody's code at all.
 NOT_CAUGHT = {
     "DataError",
+    "DeadEndError",
+    "DepthLimitError",
     "HostLostError",
     "LeaseExpiredError",
+    "RoundLimitError",
+    "RunTimeoutError",
     "StatementRefusedError",
     "StepTimeoutError",
+    "TokenLimitError",
 }
 
 

@@ -25,7 +25,7 @@ from headwater.schemas.history import HistoryAppended, HostLost, PartitionClaime
 from headwater.schemas.records import OutcomeRecorded, Stamp, WebhooksClaimed
 from headwater.schemas.tables import DAILY_SUMMARY, Row
 
-CLAIMED = WebhooksClaimed(["a"], [1], 2)
+CLAIMED = WebhooksClaimed(["a"], [1], [1], 2)
 CLAIM = PartitionClaimed("w")
 LOST = HostLost("stood still", 5)
 
@@ -167,4 +167,4 @@ def test_a_schema_that_nobody_else_knows_is_not_written(released: dict[str, dict
 
 def test_what_no_form_holds_is_refused_as_ever(released: dict[str, dict[str, Any]]):
     with pytest.raises(ValueError, match="expected a WebhooksClaimed"):
-        encode(WebhooksClaimed(["a"], ["no number"], 2))  # type: ignore[list-item]
+        encode(WebhooksClaimed(["a"], ["no number"], [1], 2))  # type: ignore[list-item]

@@ -17,7 +17,7 @@ from headwater.schemas.newer import (
 from headwater.schemas.records import WebhooksClaimed
 
 LATEST = max(IDS.values())
-KNOWN = encode(WebhooksClaimed(["a"], [1], 2))
+KNOWN = encode(WebhooksClaimed(["a"], [1], [1], 2))
 
 
 def of_schema(number: int) -> bytes:

@@ -7,14 +7,9 @@ from typing import Any
 
 import pytest
 
+from headwater.processors.cel_programs import Names, ResultKind
 from headwater.processors.evaluations import EvaluationProblem, Evaluations
-from headwater.processors.expressions import (
-    COPIED_MAX,
-    Expression,
-    ExpressionValues,
-    Names,
-    ResultKind,
-)
+from headwater.processors.expressions import COPIED_MAX, Expression, ExpressionValues
 from headwater.processors.json_schemas import JsonSchema
 from headwater.processors.task_runner import RESULT_MAX
 from headwater.streams.evaluation.evaluator import EvaluationLimits, EvaluatorProcess

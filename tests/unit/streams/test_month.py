@@ -12,6 +12,7 @@ import pytest
 
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import TABLES, Table, Value
+from tests.conftest import SEEDS
 from tests.e2e.month import Month, Sent, moment_of
 from tests.e2e.month_reference import Tables, reference
 from tests.fakes.terra_intake import NOW_MS, TerraIntake, fact, of_body, taken
@@ -65,9 +66,21 @@ def differences(intake: TerraIntake, expected: Tables) -> list[object]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_month_comes_to_what_a_plain_program_says_in_any_order(seed: int):
-    month = Month(seed, people=4, days=20, now_ms=NOW_MS, name="m")
+    expected = check(seed, people=4, days=20)
+    sessions = expected["sleep_sessions"].values()
+    assert {session["is_main"] for session in sessions} == {True, False}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_whole_month_comes_to_what_a_plain_program_says_in_any_order(seed: int):
+    check(seed, people=1_000, days=30)
+
+
+def check(seed: int, *, people: int, days: int) -> Tables:
+    month = Month(seed, people=people, days=days, now_ms=NOW_MS, name="m")
     expected = reference(month.people, month.sent)
     draw = random.Random(seed)
     posted = [received(item) for item in month.sent]
@@ -78,8 +91,7 @@ def test_a_month_comes_to_what_a_plain_program_says_in_any_order(seed: int):
     rest = [item for item in (*posted, *again) if item.source != "headwater"]
     draw.shuffle(rest)
     deliveries = [*facts, *auths, *rest]
-    units = sorted(draw.sample(range(len(deliveries)), len(deliveries) // 20))
+    units = set(draw.sample(range(len(deliveries)), len(deliveries) // 20))
     intake = taken(deliveries, units=units)
     assert differences(intake, expected)[:3] == []
-    sessions = expected["sleep_sessions"].values()
-    assert {session["is_main"] for session in sessions} == {True, False}
+    return expected

@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 
 from headwater.processors.columns import RowUpdate
+from headwater.processors.sleeps import Sleep
 from headwater.schemas.records import Stamp, WebhookAdmitted
-from headwater.schemas.tables import CONNECTIONS
+from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
+from headwater.streams.pipeline.partition_rows import INDEX, ROWS
 from headwater.streams.pipeline.partition_state import (
     FORM,
+    Claim,
     LookupKey,
     PartitionCheckpoint,
     PartitionState,
@@ -86,7 +89,7 @@ def test_what_was_written_comes_back_and_what_was_not_does_not(disk: Disk):
     disk.state.rows.changed()
     disk.state.waits.put(WANTED, waiting("e1"))
     disk.state.claims.load([b"e1"])
-    disk.state.claims.claim(["e1"], 4)
+    disk.state.claims.claim(["e1"], Claim(4, NOW))
     disk.state.claims.changed(NOW)
     disk.state.write(MARK)
     disk.state.rows.merge(update("user_2", NOW + 1))
@@ -99,7 +102,7 @@ def test_what_was_written_comes_back_and_what_was_not_does_not(disk: Disk):
     assert users(again) == "user_1"
     assert again.waits.get(WANTED, "e2") is None
     again.claims.load([b"e1", b"e2"])
-    assert (again.claims.known("e1"), again.claims.known("e2")) == (4, None)
+    assert (again.claims.known("e1"), again.claims.known("e2")) == (Claim(4, NOW), None)
     assert [event.event_id for event in again.waits.take(WANTED)] == ["e1"]
 
 
@@ -136,6 +139,23 @@ def test_a_tombstone_deletes_a_row(disk: Disk):
     assert users(disk.state) == "user_1"
 
 
+def test_days_of_sleeps_are_restored_from_rows_and_a_removed_day_leaves_no_name():
+    part = Sleep(1, 2, 'n "1"').part
+    night = {part: {"sleep_minutes": 1.0}}
+    key = ("user_1", "garmin", "2026-07-01")
+    state = PartitionState(0, MemoryStore())
+    state.rows.merge(RowUpdate(DAILY_SUMMARY, key, {}, Stamp(0, NOW, 0, "e", 0, 0), night))
+    (record,) = state.rows.changed()
+    store = MemoryStore()
+    again = PartitionState(0, store)
+    again.restore_record(read_back(record))
+    again.write(MARK)
+    assert [value for _, value in store.scan(INDEX)] == [b"2026-07-01"]
+    again.restore_record(read_back(record._replace(value=None)))
+    again.write(MARK)
+    assert store.scan(INDEX) == store.scan(ROWS) == []
+
+
 def test_waits_end_in_the_order_in_which_they_began_wherever_they_lie(disk: Disk):
     disk.state.waits.put(WANTED, waiting("late", NOW + 2))
     disk.state.waits.put(WANTED, waiting("early", NOW))
@@ -152,19 +172,19 @@ def test_waits_end_in_the_order_in_which_they_began_wherever_they_lie(disk: Disk
 
 def test_of_two_claims_of_an_id_the_lower_offset_counts_and_old_ones_are_dropped(disk: Disk):
     disk.state.claims.load([b"e1"])
-    disk.state.claims.claim(["e1"], 8)
-    disk.state.claims.claim(["e1"], 9)
+    disk.state.claims.claim(["e1"], Claim(8, NOW))
+    disk.state.claims.claim(["e1"], Claim(9, NOW))
     (record,) = disk.state.claims.changed(NOW)
     disk.state.write(PartitionCheckpoint())
     disk.state.claims.load([b"e1"])
     disk.state.claims.restore_record(read_back(record))
     disk.state.write(PartitionCheckpoint())
     disk.state.claims.load([b"e1"])
-    assert disk.state.claims.known("e1") == 8
+    assert disk.state.claims.known("e1") == Claim(8, NOW)
     again = disk.again()
     again.claims.expire(NOW + 7 * DAY)
     again.claims.load([b"e1"])
-    assert again.claims.known("e1") == 8
+    assert again.claims.known("e1") == Claim(8, NOW)
     again.claims.expire(NOW + 11 * DAY)
     again.claims.load([b"e1"])
     assert again.claims.known("e1") is None

@@ -27,7 +27,16 @@ from headwater.streams.pipeline.rebuilding import Rebuild, combined_row
 from tests.e2e.deliveries import mixed
 from tests.fakes.memory_store import MemoryStore
 from tests.oracle import fold
-from tests.unit.streams.test_intake import DAILY, incoming, intake_of, on, raw, received, step
+from tests.unit.streams.test_intake import (
+    DAILY,
+    incoming,
+    intake_of,
+    on,
+    raw,
+    read_back,
+    received,
+    step,
+)
 
 PARTITIONS = 3
 PLACEMENT = Placement({"terra": TERRA}, "user_")
@@ -112,6 +121,36 @@ def test_a_table_that_is_made_again_alone_has_the_rows_that_it_has_among_others(
         for records in log:
             take(rebuild, records)
     assert rows_of(alone, table) == rows_of(everything, table)
+
+
+@pytest.mark.parametrize("table", [None, DAILY_SUMMARY])
+@pytest.mark.parametrize("attempts", [(1_000, 9_000), (9_000, 1_000), (1_000, 5_500, 9_000)])
+def test_a_compacted_log_makes_the_rows_that_the_first_attempt_made(
+    attempts: tuple[int, ...], table: Table | None
+) -> None:
+    """Compaction keeps the last attempt to deliver something, which was signed later or earlier."""
+
+    def sent(event_id: str, at_ms: int, steps: bytes) -> WebhookReceived:
+        body = DAILY.replace(b'"steps": 100', b'"steps": ' + steps)
+        fields = {"reference": "user_1", "event_id": event_id, "body": body}
+        return received(sent_at_ms=1_782_950_400_000 + at_ms, **fields)
+
+    first, *later = attempts
+    deliveries = [sent("old", first, b"1"), sent("new", 5_000, b"2")]
+    deliveries += [sent("old", at_ms, b"1") for at_ms in later]
+    intake, log = intake_of(), [raw(one, at) for at, one in enumerate(deliveries)]
+    for record in log:
+        for restated in on(step(intake, record), WEBHOOKS):
+            log.append(replace(read_back(restated), offset=len(log)))
+    assert len(log) == len(deliveries) + len(later), "a restated delivery is not restated again"
+    compacted = {record.key: record for record in log}
+    live = intake.states[0].rows.get(DAILY_SUMMARY, KEY)
+    for kept in (log, compacted.values()):
+        rebuild = Rebuild(PLACEMENT, [MemoryStore()], DAY_MS, table)
+        take(rebuild, sorted(kept, key=lambda record: record.offset))
+        (row,) = rows_of(rebuild, DAILY_SUMMARY).values()
+        assert live is not None
+        assert row.values == live.values
 
 
 @pytest.mark.parametrize("table", [None, DAILY_SUMMARY])

@@ -7,11 +7,13 @@ import msgspec
 import pytest
 
 from headwater.processors.providers.envelope import UNREADABLE, Malformed
+from headwater.processors.providers.headwater import delivery_of as fact_of
 from headwater.processors.providers.provider import Placement, Providers
 from headwater.processors.wipes import FORGET, SOURCE, TYPE, ForgetParams, WipeOrder, digest
 from headwater.schemas import tables
 from headwater.schemas.codec import decode, decode_row
 from headwater.schemas.history import StartRun
+from headwater.schemas.providers.headwater import LabUploaded
 from headwater.schemas.records import EffectDecided, UserForgotten, WebhookReceived
 from headwater.schemas.topics import (
     ADMISSIONS,
@@ -27,7 +29,7 @@ from headwater.schemas.topics import (
 from headwater.streams.kafka.dead_letters import REPLAY_OF
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.pipeline.rebuilding import Rebuild
-from headwater.streams.pipeline.wiping import WipeSearch
+from headwater.streams.pipeline.wiping import WipeSearch, order_records
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.streams.test_intake import (
     AUTH,
@@ -208,6 +210,22 @@ def test_unreadable_deliveries_with_the_name_of_a_wiped_user_are_removed_with_th
     assert [one.key for one in search.removals(DEAD_LETTERS, [])] == removed
 
 
+def test_an_unreadable_delivery_that_names_only_a_subject_of_another_partition_is_removed():
+    broken = intake_of(without_routing())
+    body = DAILY.replace(b'"t1"', b'"t7"')
+    record = raw(received(event_id="u", type=UNREADABLE, subject="", body=body))
+    (letter,) = on(step(broken, record), DEAD_LETTERS)
+    order = WipeOrder("w1", "user_1", (1,), ("t7",))
+    (record_of_order,) = order_records(order, 0, NOW)
+    wipe = forgotten(step(broken, dataclasses.replace(read_back(record_of_order), offset=1)))
+    assert wipe.digests == [digest("user_1"), digest("t7")]
+    search = WipeSearch(wipe, 0)
+    search.examine(WEBHOOKS, [record])
+    search.examine(DEAD_LETTERS, [read_back(letter)])
+    assert [one.key for one in search.removals(WEBHOOKS, [])] == [b"u"]
+    assert [one.key for one in search.removals(DEAD_LETTERS, [])] == [letter.key]
+
+
 @pytest.mark.parametrize(
     ("body", "is_theirs"),
     [
@@ -253,6 +271,104 @@ def test_what_names_a_wiped_user_or_connection_is_skipped_and_leaves_no_name(
     assert not [one for one in emitted if b"user_1" in (one.value or b"")]
     other = step(intake, raw(received(event_id="another", reference="user_2", subject="t2"), 5))
     assert outcomes(other)["another"].status == "processed"
+
+
+def in_turn(intake: Owner, ends: list[int], order: WipeOrder, number: int) -> None:
+    """The records of an order, read by all partitions."""
+    for record in order_records(order, number, NOW):
+        at = record.partition
+        step(intake, dataclasses.replace(read_back(record), offset=ends[at]), at=at)
+        ends[at] += 1
+
+
+def test_what_is_received_between_the_fence_and_an_order_is_removed_in_every_partition():
+    intake, at, home = intake_of(partitions=4), partition_of(b"t1", 4), partition_of(b"user_1", 4)
+    assert at != home
+    ends = [0] * 4
+
+    def take(partition: int, **changes: object) -> list[Outgoing]:
+        offset, ends[partition] = ends[partition], ends[partition] + 1
+        return step(intake, raw(received(**changes), offset, partition=partition), at=partition)
+
+    def days() -> set[tuple[str, ...]]:
+        rows = intake.states[home].rows.of_user(tables.DAILY_SUMMARY, "user_1")
+        return {row.key for row in rows}
+
+    (hop,) = on(take(at, **AUTH_OF_1), EVENTS)
+    step(intake, read_back(hop), at=home)
+    fence = tuple(ends)
+    between = [
+        *on(take(at, event_id="between", subject="t1"), EVENTS),
+        *take(home, event_id="here", reference="user_1", body=DAILY.replace(b"07-01", b"07-02")),
+    ]
+    step(intake, *(read_back(hop) for hop in on(between, EVENTS)), at=home)
+    assert len(days()) == 2
+    late = on(take(at, event_id="late", body=DAILY.replace(b"07-01", b"07-03")), EVENTS)
+    in_turn(intake, ends, WipeOrder("w1", "user_1", fence), 0)
+    skipped = take(at, event_id="after", body=DAILY.replace(b"07-01", b"07-04"))
+    assert outcomes(skipped)["after"].reason == "wiped"
+    in_turn(intake, ends, WipeOrder("w1", "user_1", tuple(ends)), 1)
+    (removed,) = step(intake, read_back(late[0]), at=home)
+    assert (removed.topic, removed.value) == (EVENTS, None)
+    assert days() == set()
+
+
+def test_the_second_order_of_a_wipe_starts_its_search_again_and_keeps_who_has_come_back():
+    intake = at_work()
+    first = forgotten(step(intake, ordered(3)))
+    wipes = intake.states[0].wipes
+    step(intake, raw(back(2_000), 4))
+    second = received(
+        event_id="wipe-2", source=SOURCE, type=TYPE, subject="user_1", received_at_ms=NOW,
+        body=msgspec.json.encode(WipeOrder("w1", "user_1", (4,))),
+    )  # fmt: skip
+    again = forgotten(step(intake, raw(second, 5)))
+    assert (again.fence, len(again.accepted)) == ([4], 2)
+    assert wipes.record_found(WipeSearch(first, 0).done(NOW)) == []
+    assert wipes.record_found(WipeSearch(again, 0).done(NOW))
+    assert [one.topic for one in step(intake, ordered(3))] == [EFFECTS], "read again, and done"
+    assert [one.topic for one in step(intake, raw(second, 5))] == [EFFECTS]
+
+
+def test_a_record_of_a_topic_that_was_written_before_the_wipe_is_skipped_whenever_it_is_read():
+    intake = at_work()
+    step(intake, ordered(3))
+    year = {"reference": "user_1", "received_at_ms": NOW + 365 * DAY_MS}
+    for number, (written_ms, status) in enumerate(
+        ((NOW, "skipped"), (NOW + 1, "processed"), (0, "processed"))
+    ):
+        late = received(event_id=f"late{number}", written_at_ms=written_ms, **year)
+        emitted = step(intake, raw(late, 4 + number))
+        assert outcomes(emitted)[f"late{number}"].status == status
+    other = received(
+        event_id="o", reference="user_2", subject="t2", written_at_ms=NOW, received_at_ms=NOW * 2
+    )
+    assert outcomes(step(intake, raw(other, 9)))["o"].status == "processed"
+
+
+@pytest.mark.parametrize("type_", ["lab_report.failed", "lab_report.completed"])
+@pytest.mark.parametrize("uploads_again", [True, False])
+def test_a_report_that_names_only_its_user_counts_after_a_wipe_if_it_can_be_of_a_later_upload(
+    type_: str, uploads_again: bool
+):
+    intake = at_work()
+    step(intake, ordered(3))
+    uploaded = LabUploaded(
+        at_ms=NOW + 5_000, user_id="user_1", upload_id="up", storage_key="k", original_name="n",
+        content_type="application/pdf", size=1,
+    )  # fmt: skip
+    if uploads_again:
+        step(intake, raw(fact_of(uploaded, request_id="r", now_ms=NOW + 5_000), 4))
+    for number, (sent_ms, status) in enumerate(
+        ((NOW - 1_000, "skipped"), (NOW + 9_000, "processed" if uploads_again else "skipped"))
+    ):
+        report = received(
+            event_id=f"r{number}", type=type_, subject="", reference="user_1",
+            sent_at_ms=sent_ms, received_at_ms=NOW + 9_000,
+            body=b'{"data": {"reference_id": "user_1", "report_date": "2026-06-01"}}',
+        )  # fmt: skip
+        outcome = outcomes(step(intake, raw(report, 5 + number)))[f"r{number}"]
+        assert (outcome.status == "skipped" and outcome.reason == "wiped") == (status == "skipped")
 
 
 def test_after_thirty_days_a_delivery_is_new_data():

@@ -41,6 +41,27 @@ def test_svg_is_a_document_with_every_node_way_and_token():
     assert len([item for item in picture.iter(f"{space}g") if item.get("class") == "live"]) == 1
 
 
+def test_waits_and_ways_of_errors_look_different():
+    nodes = [
+        node("cool", task=None, wait={"durationMs": 5}),
+        node("until", task=None, wait={"until": "input.at"}),
+        node("approval", task=None, event={"type": "approval"}),
+    ]
+    ways = [way("t1", "cool", "until"), way("t2", "cool", "approval", on="error", condition="true")]
+    drawn = read_definition(document(nodes, ways))
+    tokens = {"approval": {"waiting_for_event": 1}}
+    text = to_mermaid(drawn, tokens)
+    assert 'n0(["cool<br/>wait 5 ms"])' in text
+    assert 'n1(["until<br/>wait until input.at"])' in text
+    assert 'n2(["approval<br/>event approval<br/>1 waiting for event"])' in text
+    assert "n0 --> n1" in text
+    assert 'n0 -.->|"on error, true"| n2' in text
+    assert "class n2 live" in text
+    picture = to_svg(drawn, tokens)
+    assert picture.count('<g class="waits') == 3
+    assert picture.count('<path class="error"') == 1
+
+
 def test_a_node_is_drawn_as_the_worst_of_its_tokens_is():
     tokens = {
         "start": {"completed": 1},

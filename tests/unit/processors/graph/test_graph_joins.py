@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from headwater.processors.graph.definition import Transition
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.joins import (
     Arrival,
+    JoinState,
     decide_branch_end,
     decide_continuation,
     decide_synchronization,
@@ -19,6 +21,7 @@ from headwater.processors.graph.planning import (
     ApplyBranchOutput,
     CancelTokens,
     CompleteTokens,
+    Continuation,
     Counts,
     CreateToken,
     FailWorkflow,
@@ -117,25 +120,61 @@ def test_a_token_outside_of_the_group_goes_straight_on(token: Token):
     assert decide_synchronization(plain, token, counts).decisions == planned.decisions
 
 
+def join_of(strategy: str, completed: int, terminal: int, settled: int | None = None) -> JoinState:
+    counts = Counts(total=3, completed=completed, terminal=terminal, settled=settled)
+    return JoinState(meeting(strategy=strategy), counts, (f"a{n}" for n in range(completed)))
+
+
 @pytest.mark.parametrize(
-    ("strategy", "waiting", "completed", "terminal", "expected"),
+    ("joins", "expected"),
     [
-        ("all", 2, 2, 3, [ActivateFanIn]),
-        ("all", 1, 1, 2, []),
-        ("all", 0, 0, 3, []),
-        ("m_of_n:2", 1, 1, 3, [FailWorkflow]),
-        ("m_of_n:2", 1, 1, 2, []),
-        # Nobody waits: the meeting point is not reached, and the run goes on without it.
-        ("m_of_n:2", 0, 0, 3, []),
+        ([join_of("all", 2, 3)], [ActivateFanIn]),
+        ([join_of("all", 1, 2)], []),
+        # Nobody has come: the meeting point is not reached, and the run goes on without it.
+        ([join_of("all", 0, 3)], []),
+        ([join_of("any", 0, 3)], []),
+        ([join_of("m_of_n:2", 1, 3)], [FailWorkflow]),
+        ([join_of("m_of_n:2", 1, 2)], []),
+        # Whether anybody has come or not.
+        ([join_of("m_of_n:2", 0, 2)], [FailWorkflow]),
+        ([join_of("m_of_n:4", 0, 0)], [FailWorkflow]),
+        # Of two that have come one still moves.
+        ([join_of("m_of_n:3", 2, 2, 1)], [FailWorkflow]),
+        ([join_of("m_of_n:3", 2, 1, 1)], []),
+        # Another meeting point goes on, or still may.
+        ([join_of("m_of_n:2", 1, 3), join_of("all", 2, 3)], [ActivateFanIn]),
+        ([join_of("m_of_n:2", 0, 2), join_of("any", 0, 2)], []),
+        ([join_of("m_of_n:2", 0, 3), join_of("any", 0, 3)], [FailWorkflow]),
     ],
 )
-def test_a_branch_that_ends_elsewhere_may_settle_those_who_wait(
-    strategy: str, waiting: int, completed: int, terminal: int, expected: list[type]
+def test_a_branch_that_ends_may_settle_the_meeting_points(
+    joins: list[JoinState], expected: list[type]
 ):
-    counts = Counts(total=3, completed=completed, terminal=terminal)
-    tokens = [arrived(index) for index in range(waiting)]
-    planned = decide_branch_end(meeting(strategy=strategy), tokens, counts)
+    planned = decide_branch_end("f", joins)
     assert [type(decision) for decision in planned.decisions] == expected
+
+
+def test_the_first_meeting_point_that_is_met_goes_on_with_those_who_wait_there():
+    (only,) = decide_branch_end("f", [join_of("all", 2, 3), join_of("all", 1, 3)]).decisions
+    assert isinstance(only, ActivateFanIn)
+    assert (only.fork, only.merged_token_ids) == ("f", ("a0", "a1"))
+
+
+def test_a_fork_of_which_all_branches_failed_fails_with_the_first_of_them():
+    failure = FailWorkflow(error="no", name="Refused")
+    assert decide_branch_end("f", [join_of("all", 0, 3)], failure).decisions == (failure,)
+    assert decide_branch_end("f", [join_of("all", 0, 2)], failure).decisions == ()
+    (met,) = decide_branch_end("f", [join_of("all", 1, 3)], failure).decisions
+    assert isinstance(met, ActivateFanIn)
+
+
+def test_an_arrival_waits_while_another_meeting_point_may_be_met():
+    counts = Counts(total=3, completed=1, terminal=2)
+    quorum = meeting(strategy="m_of_n:3")
+    planned = decide_synchronization(quorum, arrived(0), counts, others=[join_of("all", 1, 2)])
+    assert planned.decisions == (MarkWaiting(token_id="a0"),)
+    (only,) = decide_synchronization(quorum, arrived(0), counts).decisions
+    assert isinstance(only, FailWorkflow)
 
 
 def test_a_timeout_fails_the_run_by_default():
@@ -170,9 +209,21 @@ def arrival(index: int, vote: object = None, transition: str = "t2", **counts: i
         token_id=f"a{index}",
         branch_index=index,
         transition_ref=transition,
-        iteration_counts={"loop": 2, "t1": 1, transition: 1} | counts,
+        taken={"t1": 1, transition: 1} | counts,
         output={} if vote is None else {"vote": vote},
     )
+
+
+def test_who_waits_at_another_meeting_point_of_the_fork_completes():
+    result = graph_of(review())
+    planned = decide_continuation(
+        result, result.transition("t2"), FORK, [arrival(0)], elsewhere=["c1"], failed_branches=1
+    )
+    complete, create = planned.decisions
+    assert complete == CompleteTokens(token_ids=("a0", "c1"))
+    assert isinstance(create, CreateToken)
+    assert isinstance(create.params, Continuation)
+    assert create.params.failed == 1
 
 
 def test_those_who_met_complete_the_others_are_cancelled_and_one_goes_on():
@@ -195,6 +246,8 @@ def test_those_who_met_complete_the_others_are_cancelled_and_one_goes_on():
     assert (create.params.branch_index, create.params.branch_total) == (0, 1)
     # All ways that any of them came by, so that a loop around a fork has its limit.
     assert create.params.iteration_counts == {"loop": 2, "t1": 1, "t2": 1, "retry": 3}
+    assert isinstance(create.params, Continuation)
+    assert (create.params.taken, create.params.failed) == ({"t1": 1, "t2": 1, "retry": 3}, 0)
 
 
 def test_a_fork_within_a_branch_goes_on_in_that_branch():
@@ -263,6 +316,26 @@ def test_a_branch_that_arrives_twice_counts_once():
         result, result.transition("t2"), FORK, [arrival(0, "x"), arrival(0, "x"), arrival(1, "y")]
     )
     assert planned.decisions[1] == SetContext(path="state.votes", value=["x", "y"])
+
+
+def test_the_output_of_a_branch_is_a_list_of_what_left_its_nested_forks():
+    result = graph_of(review(merge={**merged("collect"), "source": "_branch.output"}))
+
+    def left(index: int, *inner: int) -> Arrival:
+        path = tuple((7 + level, nth) for level, nth in enumerate(inner))
+        return msgspec.structs.replace(arrival(index, inner), inner=path)
+
+    planned = decide_continuation(
+        result,
+        result.transition("t2"),
+        FORK,
+        [left(1, 1), left(0, 1, 0), left(1, 0), left(0, 0, 1), left(0, 0, 0)],
+    )
+    votes = [
+        [[{"vote": (0, 0)}, {"vote": (0, 1)}], [{"vote": (1, 0)}]],
+        [{"vote": (0,)}, {"vote": (1,)}],
+    ]
+    assert planned.decisions[1] == SetContext(path="state.votes", value=votes)
 
 
 def test_outputs_that_cannot_be_merged_fail_the_run():

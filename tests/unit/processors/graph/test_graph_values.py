@@ -17,19 +17,13 @@ from headwater.processors.graph.definition import Merge
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.planning import (
     ApplyBranchOutput,
-    BatchCreateTokens,
-    BatchUpdateStatus,
     CompleteWorkflow,
     CreateToken,
     FailWorkflow,
     InitializeWorkflow,
-    MarkForDispatch,
     SetContext,
     Token,
     TokenParams,
-    TokenStatus,
-    UpdateTokenStatus,
-    batch,
 )
 from headwater.processors.graph.routing import decide_start
 from tests.unit.processors.graph.graphs import graph, node, review
@@ -188,17 +182,3 @@ def test_a_path_is_set_in_a_copy():
     assert set_path(before, "a.d.e", 3) == {"a": {"b": 1, "d": {"e": 3}}, "c": 2}
     assert set_path(before, "c.x", 3) == {"a": {"b": 1}, "c": {"x": 3}}
     assert before == {"a": {"b": 1}, "c": 2}
-
-
-def test_consecutive_creates_and_updates_become_one():
-    create = CreateToken(params=TokenParams(node_ref="a", parent_token_id=None, path_id="root"))
-    update = UpdateTokenStatus(token_id="t", status=TokenStatus.TIMED_OUT)
-    go_on = MarkForDispatch(token_id="t")
-    assert batch([create, create, go_on, go_on, update, update, update, create]) == (
-        BatchCreateTokens(all_params=(create.params, create.params)),
-        go_on,
-        go_on,
-        BatchUpdateStatus(updates=(("t", TokenStatus.TIMED_OUT),) * 3),
-        create,
-    )
-    assert batch([]) == ()

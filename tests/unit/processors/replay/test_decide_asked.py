@@ -205,7 +205,7 @@ OPENED = {
         ),
         [
             EntryOpened("bill", "bill", _KIND.CHILD, 2, NOW_MS + 9, child=CHILD),
-            PostsQueued((Post(2, "invoice", "inv-1", StartRun("3", _ME)),)),
+            PostsQueued((Post(2, "invoice", "inv-1", StartRun("3", _ME, depth=1)),)),
         ],
     ),
     "an entry that is there": (_with("both", _KIND.JOIN), Open("both", "b", _KIND.JOIN, 2), STALE),
