@@ -81,7 +81,7 @@ def settle(key: tuple[str, ...], get: Get, days_of: DaysOf) -> list[Changed]:
 
 def summary_ids(parts: Iterable[str]) -> set[str]:
     """Return Terra's ids of the sleeps of a day, by the ids of their parts."""
-    return {name for part in parts if (name := sleep_of(part).summary_id)}
+    return {name for part in parts if (name := part.split("/", 2)[2])}
 
 
 def day_of_session(row: Row) -> tuple[str, ...] | None:

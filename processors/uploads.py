@@ -2,7 +2,7 @@
 
 They are parts of the user's row in users. Each is about the oldest upload that waited for a report
 when it was sent. That follows from all uploads and failures of the user, so it does not depend on
-the order in which partitions tell of them, and may change when more is known (ADR 0079).
+the order in which partitions report them, and may change when more is known (ADR 0079).
 """
 
 from collections.abc import Iterable, Iterator, Mapping

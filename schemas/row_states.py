@@ -89,7 +89,7 @@ def encode_state(state: RowState) -> str:
             replaced and _fields(replaced),
             columns,
             names,
-            [_column([state.parts[name].values[column] for name in names]) for column in columns],
+            _by_column([state.parts[name].values for name in names], columns),
         )
         for (stamp, replaced, columns), names in alike.items()
     ]
@@ -114,11 +114,21 @@ def decode_state(text: str) -> RowState:
     )
 
 
+def _by_column(
+    values: list[Mapping[str, _Value]], columns: tuple[str, ...]
+) -> list[list[_Value] | _Value]:
+    """Return the values of parts by column."""
+    if len(values) == 1:
+        return [values[0][column] for column in columns]
+    return [_column([of_part[column] for of_part in values]) for column in columns]
+
+
 def _column(values: list[_Value]) -> list[_Value] | _Value:
     """Return values, or the only one of which all are copies."""
     first = values[0]
-    is_same = all(value == first and type(value) is type(first) for value in values)
-    return first if is_same else values
+    if values.count(first) == len(values) == list(map(type, values)).count(type(first)):
+        return first
+    return values
 
 
 def _parts_of(group: _Group) -> Iterator[tuple[str, Part]]:
