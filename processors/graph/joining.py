@@ -425,8 +425,10 @@ def evaluate_joins(draft: Draft, name: str | None) -> None:
 
 
 def _decide_branch_end(draft: Draft, name: str, fork: LiveFork) -> tuple[Decision, ...]:
-    may_arrive = fork.live and not fork.meetings and not draft.graph.has_quorum(fork.group)
-    if may_arrive or not draft.graph.joins_of(fork.group):
+    graph, group = draft.graph, fork.group
+    waits_for_all = not graph.joins_early(group)
+    may_arrive = fork.live and (waits_for_all or not (fork.meetings or graph.has_quorum(group)))
+    if may_arrive or not graph.joins_of(group):
         return ()
     failure = None
     if fork.failure is not None:
