@@ -140,7 +140,7 @@ def _leaves_children(*_: object, **__: object) -> list[object]:
         (joining, "_joins", _meets_early(joining._joins)),
         (joining, "members_of", _only_its_own),
         (advancing, "fail_branch", _blames_no_branch),
-        (advancing, "evaluate_joins", _for_ever),
+        (joining, "evaluate_joins", _for_ever),
         (draft, "end_children", _leaves_children),
         (jobs, "_lost", _hears_late_ones),
         (jobs, "_ended", _repeated),
