@@ -276,8 +276,8 @@ def _follows_error(draft: Draft, fork: LiveFork, node: str, failure: Failure) ->
     """Whether an error transition of a join matches if the outputs cannot be merged."""
     if not draft.graph.error_tiers(node):
         return False
-    number, failed = draft.run.created, fork.failed or None
-    token = msgspec.structs.replace(fork.origin, number=number, node=node, failed=failed)
+    number = draft.run.created
+    token = msgspec.structs.replace(fork.origin, number=number, node=node, failed=fork.failed)
     scope = draft.scope(token, failure)
     at_node = draft.planned(token)
     routing = decide_routing(draft.graph, at_node, scope, draft.fork_of, failed_node=True)
