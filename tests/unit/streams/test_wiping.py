@@ -11,7 +11,7 @@ from headwater.processors.providers.headwater import delivery_of as fact_of
 from headwater.processors.providers.provider import Placement, Providers
 from headwater.processors.wipes import FORGET, SOURCE, TYPE, ForgetParams, WipeOrder, digest
 from headwater.schemas import tables
-from headwater.schemas.codec import decode, decode_row
+from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.history import StartRun
 from headwater.schemas.providers.headwater import LabUploaded
 from headwater.schemas.records import EffectDecided, UserForgotten, WebhookReceived
@@ -623,3 +623,28 @@ def test_the_search_finds_what_is_theirs_in_every_topic_and_nothing_of_others():
     counts = search.done(NOW)
     result = dict(zip(counts.found, counts.counts, strict=True))
     assert (result["raw_events"], result["traces"], result["dead_letters"]) == (2, 3, 1)
+
+
+def test_an_effect_of_another_users_delivery_that_mentions_the_user_stays():
+    intake = at_work()
+    theirs = step(intake, raw(received(event_id="else", reference="user_2"), 3))
+    wipe = forgotten(step(intake, ordered(6)))
+    search = WipeSearch(wipe, 0)
+    search.examine(OUTCOMES, [read_back(record) for record in on(theirs, OUTCOMES)])
+    effects = [
+        EffectDecided(
+            event_id=event_id,
+            request_id="r",
+            name="rule",
+            workflow="invite",
+            instance_id=event_id,
+            command=StartRun('{"friend": "user_1"}'),
+        )
+        for event_id in ("else", "removed")
+    ]
+    records = [
+        read_back(Outgoing(EFFECTS, 0, effect.event_id.encode(), encode(effect)))
+        for effect in effects
+    ]
+    search.examine(EFFECTS, records)
+    assert [record.key for record in search.removals(EFFECTS, [])] == [b"removed"]
