@@ -103,7 +103,7 @@ comment on column daily_summary_by_person.peak_active_zone_minutes is 'Minutes o
 comment on column daily_summary_by_person.stress_management_score is 'Average stress level, 0 to 100.';
 comment on column daily_summary_by_person.strain is 'Strain (Whoop: 0 to 21).';
 comment on column daily_summary_by_person.recovery_score is 'Recovery, 0 to 100, of the main sleep, else of the day; Whoop''s readiness if it has none.';
-comment on column daily_summary_by_person.sleep_score is 'Sleep score, 0 to 100, of the main sleep if it has one, else of the day.';
+comment on column daily_summary_by_person.sleep_score is 'Sleep score, 0 to 100, of the main sleep; of the day if no sleep is known.';
 comment on column daily_summary_by_person.sleep_minutes is 'Minutes asleep, of the main sleep: the longest that ended on this day and is not a nap.';
 comment on column daily_summary_by_person.bed_time is 'Start of that sleep; local time is utc_offset_minutes later.';
 comment on column daily_summary_by_person.wake_up_time is 'End of that sleep; local time is utc_offset_minutes later.';
