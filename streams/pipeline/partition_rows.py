@@ -260,12 +260,17 @@ class Rows:
                 continue
             # Common prefix of the user's keys: a JSON array without its end.
             prefix = table.row_key((user,))[:-1] if by_key else b""
+            has_digests = table.owner is Owner.SUBJECT and bool(digests)
             for stored, value in self._staged.scan(ROWS, stored_key(table, prefix)):
+                name = stored.partition(b"\0")[2]
+                is_theirs = has_digests and digest(_decode_key(name)[0]) in digests
+                # Most rows are of others; decoding all of them would stop the partition.
+                if not (by_key or is_theirs or user.encode() in value):
+                    continue
                 row = decode_row(table, value)
                 named = user_in(table, row)
-                is_theirs = table.owner is Owner.SUBJECT and digest(row.key[0]) in digests
                 if named == user or (named is None and is_theirs):
-                    yield table, stored.partition(b"\0")[2], row
+                    yield table, name, row
 
     def changed(self) -> list[Outgoing]:
         """Return the rows that changed since the last call, each of them once."""

@@ -101,6 +101,24 @@ def test_rows_of_the_user_are_removed_and_those_of_others_stay():
     assert on(emitted, OUTCOMES) == on(emitted, ADMISSIONS) == []
 
 
+def test_only_rows_that_may_be_the_users_are_decoded(monkeypatch: pytest.MonkeyPatch):
+    intake = at_work()
+    for number in range(50):
+        body = AUTH.replace(b"user_1", b"user_2").replace(b'"t1"', b'"t%d"' % (number + 100))
+        more = {"event_id": f"a{number}", "subject": f"t{number + 100}", "reference": "user_2"}
+        step(intake, raw(received(type="auth", body=body, **more), 3 + number))
+    decoded: list[bytes] = []
+
+    def counted(table: tables.Table, value: bytes) -> tables.Row:
+        decoded.append(value)
+        return decode_row(table, value)
+
+    monkeypatch.setattr("headwater.streams.pipeline.partition_rows.decode_row", counted)
+    wiped = forgotten(step(intake, ordered(60)))
+    assert dict(zip(wiped.found, wiped.counts, strict=True))["terra_connections"] == 1
+    assert len(decoded) < 20
+
+
 def test_instances_about_the_user_are_forgotten_by_a_workflow_that_names_nobody():
     (effect,) = on(step(at_work(), ordered(3)), EFFECTS)
     decided = decode(effect.value, EffectDecided)
