@@ -259,6 +259,11 @@ class PartEvaluator:
         return self._with_parts(node, local)
 
     def _of_library(self, node: Node, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        path = _path(node)
+        if path and path[0] in local:
+            value = _field(path, local)
+            if value is not _UNKNOWN:
+                return value
         value = self._leaf(node, local)
         if isinstance(value, EvaluationProblem):
             raise _Problem(value)
@@ -357,6 +362,25 @@ class PartEvaluator:
             name = f"{_PART}{index}"
             parts[name], replaced[index] = value, Ident(name)
         return self._of_library(with_children(node, replaced), {**local, **parts})
+
+
+_UNKNOWN: Final = object()
+
+
+def _field(path: tuple[str, ...], local: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Return a field of a local value, or _UNKNOWN if the library has to read it.
+
+    Raises:
+        _Problem: It is missing.
+    """
+    value: Any = local
+    for name in path:
+        if not isinstance(value, dict):
+            return _UNKNOWN
+        if name not in value:
+            raise _Problem(EvaluationProblem(f"no field {name!r:.80}", missing=True))
+        value = value[name]
+    return value
 
 
 def _node(node: Node | None) -> Node:

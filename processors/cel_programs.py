@@ -176,10 +176,13 @@ class Programs:
             self.plain = Program(self._compiled(names.plain))
         except ExpressionInvalid:
             self.full  # noqa: B018, raises if it does not compile there, either
-        #: Whether the full environment alone can have a result.
-        self.extended = _EXTENDED.search(source) is not None
         #: Whether it has macros, and is compiled in the library's own environment.
         self.iterates = self.plain is not None and _MACROS.search(source) is not None
+
+    @cached_property
+    def extended(self) -> bool:
+        """Whether the full environment may have a result where the library's own has none."""
+        return _EXTENDED.search(self._source) is not None
 
     @cached_property
     def full(self) -> Program:
@@ -228,7 +231,11 @@ class Programs:
     def _compiled(self, env: cel.Env) -> cel.Expression:
         compiled = self._compiled_text(env, self._source)
         actual = compiled.return_type()
-        if self._kind.plain and actual.name().startswith(_OPTIONAL):
+        if (
+            self._kind.plain
+            and env is not self._names.plain
+            and actual.name().startswith(_OPTIONAL)
+        ):
             # An empty optional value is null, as a missing field is.
             return self._compiled_text(env, self._source, "(", "\n).orValue(dyn(null))")
         expected = _TYPES.get(self._kind, actual)
@@ -243,7 +250,7 @@ class Programs:
         self, env: cel.Env, source: str, before: str = "", after: str = ""
     ) -> cel.Expression:
         bindings = [f'cel.bind({name},{LOCAL}("{name}"),' for name in self._local]
-        prefix = "".join([*bindings, before])
+        prefix = "".join(bindings) + before
         # The closing parentheses are on a line of their own if the expression may end in a comment.
         line = "\n" if bindings and "//" in source else ""
         try:

@@ -24,7 +24,6 @@ from headwater.processors.graph.joining import (
     arrive,
     arrive_again,
     evaluate,
-    evaluate_joins,
     fail_branch,
     may_fail,
 )
@@ -263,10 +262,7 @@ def follow(draft: Draft, token: LiveToken, routing: Planned, error: Failure | No
         if isinstance(decision, ActivateFanIn):
             activate_empty_join(draft, token, decision)
     arrive(draft, created)
-    evaluate(draft, token)
-    # A fork that has just begun may be over already: all its branches have joined.
-    for name in dict.fromkeys(new_token.fork for new_token in created):
-        evaluate_joins(draft, name)
+    evaluate(draft, token, created)
 
 
 def traverse(draft: Draft, token: LiveToken, transition: Transition) -> None:
@@ -280,9 +276,7 @@ def traverse(draft: Draft, token: LiveToken, transition: Transition) -> None:
     draft.emit(TokenCompleted(token.number, token.attempts + 1, "null"))
     created = create_tokens(draft, [onward(transition, draft.planned(token), draft.fork_of)], token)
     arrive(draft, created)
-    evaluate(draft, token)
-    for name in dict.fromkeys(new_token.fork for new_token in created):
-        evaluate_joins(draft, name)
+    evaluate(draft, token, created)
 
 
 # -- what follows

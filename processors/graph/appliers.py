@@ -1,7 +1,6 @@
 """Apply the events of a graph run: to live runs, to drafts, and for readers of histories."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -225,9 +224,10 @@ def _taken(event: TokensCreated, ancestors: Sequence[LiveToken]) -> Frames:
     """Return how often new tokens took transitions since their fork began."""
     if event.transition is None:
         return ()
-    counts = Counter({entry.ref: entry.times for entry in event.taken} or {event.transition: 1})
+    counts = {entry.ref: entry.times for entry in event.taken} or {event.transition: 1}
     for left in ancestors[:-1]:
-        counts.update(Taken(left.taken))
+        for ref, times in Taken(left.taken).items():
+            counts[ref] = counts.get(ref, 0) + times
     return frames_with(ancestors[-1].taken if ancestors else (), counts)
 
 
@@ -235,10 +235,11 @@ def _left_branches(
     run: GraphRun, ancestors: Sequence[LiveToken]
 ) -> tuple[InnerPath, dict[str, Any] | None]:
     """Return the branches that a token leaves for the join of an outer fork, and their output."""
+    if len(ancestors) < 2:
+        return (), None
     pairs = pairwise(ancestors)
     path = tuple((origin.number, left.branch) for left, origin in pairs)[::-1]
-    output = run.branches[ancestors[0].branch_key].output if path else None
-    return path, output
+    return path, run.branches[ancestors[0].branch_key].output
 
 
 def _count_new_tokens(run: GraphRun, event: TokensCreated, items: list[Any] | None) -> None:

@@ -126,11 +126,13 @@ def create_tokens(
 
 def _check_rounds(draft: Draft, params: TokenParams) -> None:
     """Check how often a token and its ancestors have visited its node."""
+    most = (draft.run.limits or DEFAULT_LIMITS).max_rounds
+    if draft.run.created < most:
+        return  # A token has fewer ancestors than there are tokens.
     graph, ref = draft.graph, params.node_ref
     counts = params.iteration_counts
     visits = sum(counts.get(way, 0) for way in graph.ways_to(ref))
     visits += ref == graph.definition.initial_node_ref
-    most = (draft.run.limits or DEFAULT_LIMITS).max_rounds
     if visits > most:
         raise CannotContinue(
             Failure(

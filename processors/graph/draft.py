@@ -59,6 +59,31 @@ class Overlay(MutableMapping[K, V]):
             raise KeyError(key)
         return value  # type: ignore[return-value]
 
+    # The inherited methods raise and catch KeyError, which takes longer; appliers call them often.
+
+    @override
+    def get(self, key: K, default: Any = None) -> Any:
+        value = self._changed.get(key, self)
+        if value is self:
+            return self._base.get(key, default)
+        return default if value is _DELETED else value
+
+    @override
+    def pop(self, key: K, default: Any = _DELETED) -> Any:
+        value = self.get(key, _DELETED)
+        if value is not _DELETED:
+            self._changed[key] = _DELETED
+            return value
+        if default is _DELETED:
+            raise KeyError(key)
+        return default
+
+    @override
+    def __contains__(self, key: object) -> bool:
+        changed: dict[Any, Any] = self._changed
+        value = changed.get(key, self)
+        return key in self._base if value is self else value is not _DELETED
+
     @override
     def __setitem__(self, key: K, value: V) -> None:
         self._changed[key] = value

@@ -109,6 +109,7 @@ class Graph:
         self._joining_all = {node.ref for node in definition.nodes if node.join == JOIN_ALL}
         self._joins = _joins(definition.transitions)
         joined = [way.synchronization for way in definition.transitions if way.synchronization]
+        self._early = {join.sibling_group for join in joined if join.strategy != "all"}
         self._with_quorum = {join.sibling_group for join in joined if quorum(join.strategy)}
         self._tolerant = {
             join.sibling_group for join in joined if join.on_branch_failure == TOLERATE
@@ -160,6 +161,10 @@ class Graph:
     def joins_of(self, group: str | None) -> Mapping[str, tuple[Transition, ...]]:
         """Return the transitions to the joins of a group, by node, in the document's order."""
         return self._joins.get(group, _NO_JOINS)
+
+    def joins_early(self, group: str | None) -> bool:
+        """Whether a join of a group can continue while branches may still arrive."""
+        return group in self._early
 
     def has_quorum(self, group: str | None) -> bool:
         """Whether a join of a group needs a number of branches."""

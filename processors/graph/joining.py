@@ -373,14 +373,30 @@ def _cancel(draft: Draft, members: Members, reason: str) -> None:
     draft.emit(*(ForkEnded(fork) for fork in members.nested))
 
 
-def evaluate(draft: Draft, token: LiveToken) -> None:
-    """Evaluate what the end of a token means for the joins in its branch, and of the forks around.
+def evaluate(draft: Draft, token: LiveToken, created: Sequence[LiveToken]) -> None:
+    """Evaluate joins after a token has ended, and those that follow it have arrived.
+
+    These are joins in its branch, of the forks around it, and of forks that it has begun.
 
     Raises:
         CannotContinue: A join can no longer be met.
     """
     check_held(draft, token)
-    evaluate_joins(draft, token.fork)
+    for name in dict.fromkeys([token.fork, *(new_token.fork for new_token in created)]):
+        if not any(_is_evaluated(draft, name, new_token) for new_token in created):
+            evaluate_joins(draft, name)
+
+
+def _is_evaluated(draft: Draft, name: str | None, token: LiveToken) -> bool:
+    """Whether the arrival of a token was the evaluation of a fork, which has one join."""
+    if name is None or token.fork != name or token.transition is None:
+        return False
+    joined = draft.graph.transition(token.transition).synchronization
+    return (
+        joined is not None
+        and joined.sibling_group == token.group
+        and len(draft.graph.joins_of(token.group)) == 1
+    )
 
 
 def evaluate_joins(draft: Draft, name: str | None) -> None:
@@ -409,8 +425,10 @@ def evaluate_joins(draft: Draft, name: str | None) -> None:
 
 
 def _decide_branch_end(draft: Draft, name: str, fork: LiveFork) -> tuple[Decision, ...]:
-    may_arrive = fork.live and not fork.meetings and not draft.graph.has_quorum(fork.group)
-    if may_arrive or not draft.graph.joins_of(fork.group):
+    graph, group = draft.graph, fork.group
+    waits_for_all = not graph.joins_early(group)
+    may_arrive = fork.live and (waits_for_all or not (fork.meetings or graph.has_quorum(group)))
+    if may_arrive or not graph.joins_of(group):
         return ()
     failure = None
     if fork.failure is not None:

@@ -103,12 +103,14 @@ def _token_problem(
 
 
 def _owner(node: Node) -> tuple[object, ...]:
-    return node.task, node.subworkflow, node.external, node.wait, node.event
+    child = None if node.subworkflow is None else (node.subworkflow, node.timeout_ms)
+    return node.task, child, node.external, node.wait, node.event
 
 
 def _owner_text(node: Node) -> str:
     if node.subworkflow is not None:
-        return f"the workflow {node.subworkflow!r}"
+        limit = f" with {node.timeout_ms} ms" if node.timeout_ms else ""
+        return f"the workflow {node.subworkflow!r}{limit}"
     if node.wait is not None or node.event is not None:
         return f"the {node.owner}"
     return f"the {'job' if node.external else 'task'} {node.task!r}"

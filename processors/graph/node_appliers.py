@@ -57,12 +57,12 @@ def live_token(run: GraphRun, number: int) -> LiveToken:
     return token
 
 
-def count_moving(run: GraphRun, token: LiveToken, by: int) -> None:
+def count_moving(run: GraphRun, token: LiveToken, by: int, **changes: Any) -> None:  # noqa: ANN401, fields of the branch
     """Add to the moving tokens of a token's branch. A fork counts at the token where it began."""
     key = token.branch_key
     branch = run.branches[key]
     active = branch.active + by
-    run.branches[key] = _changed(branch, active=active)
+    run.branches[key] = _changed(branch, active=active, **changes)
     if token.fork is not None and (branch.active == 0) is not (active == 0):
         fork, change = run.forks[token.fork], 1 if active else -1
         run.forks[token.fork] = _changed(fork, live=fork.live + change)
@@ -89,21 +89,23 @@ def end_token(run: GraphRun, number: int) -> LiveToken:
         # Its fork ends with it, and with the fork its join.
         fork = run.forks[token.fork]
         run.forks[token.fork] = _changed(fork, waiting=fork.waiting - 1)
+        leave_branch(run, token)
     else:
-        count_moving(run, token, -1)
-    leave_branch(run, token)
+        branch = run.branches[token.branch_key]
+        waiting = branch.held - (token.times is not None)
+        remaining = without(branch.tokens, token.number)
+        count_moving(run, token, -1, held=waiting, tokens=remaining)
+        if token.times is not None:
+            _leave_gathering(run, token, token.times)
     skip_dispatched(run)
     return token
 
 
 def leave_branch(run: GraphRun, token: LiveToken) -> None:
-    """Remove an ended token from its branch, and from the node where it waits for others."""
-    branch = run.branches[token.branch_key]
-    held = branch.held - (token.times is not None)
-    tokens = without(branch.tokens, token.number)
-    run.branches[token.branch_key] = _changed(branch, tokens=tokens, held=held)
-    if token.times is not None:
-        _leave_gathering(run, token, token.times)
+    """Remove a token from its branch that ends at a join."""
+    key = token.branch_key
+    branch = run.branches[key]
+    run.branches[key] = _changed(branch, tokens=without(branch.tokens, token.number))
 
 
 def without(members: tuple[V, ...], member: V) -> tuple[V, ...]:

@@ -31,6 +31,8 @@ Frames: TypeAlias = tuple[dict[str, int], ...]
 
 def frames_with(frames: Frames, counts: Mapping[str, int]) -> Frames:
     """Add counts. On average this takes logarithmic time, and copies as many entries."""
+    if not frames:
+        return (dict(counts),)
     top = {ref: count_in(frames, ref) + times for ref, times in counts.items()}
     older = list(frames)
     while older and 2 * len(top) > len(older[0]):
@@ -48,7 +50,10 @@ def taken_ahead(frames: Frames, of: Frames) -> dict[str, int]:
 
 def count_in(frames: Frames, ref: str) -> int:
     """Return how often a transition was taken."""
-    return next((frame[ref] for frame in frames if ref in frame), 0)
+    for frame in frames:
+        if ref in frame:
+            return frame[ref]
+    return 0
 
 
 class Taken(Mapping[str, int]):
@@ -69,6 +74,11 @@ class Taken(Mapping[str, int]):
         if not times:
             raise KeyError(ref)
         return times
+
+    @override
+    def get(self, ref: str, default: Any = None) -> Any:
+        """Return how often a transition was taken, without an exception for most."""
+        return count_in(self._frames, ref) + self._before.get(ref, 0) or default
 
     @override
     def __iter__(self) -> Iterator[str]:

@@ -149,10 +149,10 @@ class Projector:
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(self._end_fetch)
         try:
-            await consumer.start()
-            self._consumer = consumer
-            backoff.reset()
-            await self._poll(consumer, stop)
+            if await _started(consumer, stopping):
+                self._consumer = consumer
+                backoff.reset()
+                await self._poll(consumer, stop)
         finally:
             stopping.cancel()
             self._consumer = None
@@ -469,6 +469,20 @@ class _Listener(ConsumerRebalanceListener):
             self._consumer.pause(tp)
             self._consumer.seek(tp, 0)
         self._on_assigned(assigned)
+
+
+async def _started(consumer: AIOKafkaConsumer, stopping: "asyncio.Task[bool]") -> bool:
+    """Start a consumer, which waits for topics that are missing, unless it is to be stopped."""
+    starting = asyncio.create_task(consumer.start())
+    try:
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        starting.cancel()
+    await asyncio.wait([starting])
+    if starting.cancelled():
+        return False
+    starting.result()
+    return True
 
 
 def _consumer(cluster: Cluster, group: str) -> AIOKafkaConsumer:

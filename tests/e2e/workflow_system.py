@@ -234,6 +234,8 @@ class WorkflowSystem:
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
         #: What parts are told beside where the broker is.
         self.settings: dict[str, str] = {}
+        #: Seconds for an answer to a command.
+        self.patience_s = _PATIENCE_S
         self.bootstrap = ""
         self.trail = directory / "trail"
         self.trail.touch()
@@ -453,16 +455,16 @@ class WorkflowSystem:
     @asynccontextmanager
     async def client(self, name: str = "tests") -> AsyncIterator["Sender"]:
         """One that waits for a worker: what is sent again is one more command."""
-        waits = a_client(self.bootstrap, name, _PATIENCE_S, restarted_within_s=_PATIENCE_S)
+        waits = a_client(self.bootstrap, name, self.patience_s, restarted_within_s=self.patience_s)
         async with started(waits) as client:
-            yield Sender(client)
+            yield Sender(client, self.patience_s)
 
 
 class Sender:
     """A client that tries again until it is answered."""
 
-    def __init__(self, client: WorkflowClient) -> None:
-        self.client = client
+    def __init__(self, client: WorkflowClient, patience_s: float = _PATIENCE_S) -> None:
+        self.client, self._patience_s = client, patience_s
 
     async def ready(self) -> None:
         await until(lambda: self.client.ready)
@@ -471,7 +473,7 @@ class Sender:
         return await self.patiently(lambda: self.client.send(workflow, instance_id, command))
 
     async def patiently(self, ask: Callable[[], Awaitable[ReplySent]]) -> ReplySent:
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 return await ask()

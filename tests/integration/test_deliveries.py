@@ -11,7 +11,15 @@ from headwater.schemas.records import EffectDecided, RequestAnswered, WebhookRec
 from headwater.schemas.tables import CONNECTIONS
 from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, TRACES
 from tests.fakes.delivery_log import MemoryLog
-from tests.integration.test_gateway_reads import ADMIN, Client, Write, client, gateway_on, write
+from tests.integration.test_gateway_reads import (
+    ADMIN,
+    Client,
+    Write,
+    client,
+    gateway_on,
+    gateways,
+    write,
+)
 from tests.integration.written import (
     RECEIVED_AT_MS,
     Written,
@@ -23,7 +31,7 @@ from tests.integration.written import (
     table_record,
 )
 
-__all__ = ["client", "write"]
+__all__ = ["client", "gateways", "write"]
 
 
 def refused(request_id: str, at_ms: int, code: str = "invalid_signature") -> Written:

@@ -5,7 +5,8 @@ import json
 import sqlite3
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -69,10 +70,16 @@ def gateway_on(
         yield client
 
 
+@pytest.fixture(scope="module")
+def gateways() -> Iterator[Callable[[str], Client]]:
+    """A gateway for each database: to make one takes longer than most tests."""
+    with ExitStack() as exits:
+        yield cache(lambda dsn: exits.enter_context(gateway_on(dsn)))
+
+
 @pytest.fixture
-def client(migrated: str) -> Iterator[Client]:
-    with gateway_on(migrated) as client:
-        yield client
+def client(migrated: str, gateways: Callable[[str], Client]) -> Client:
+    return gateways(migrated)
 
 
 @pytest.fixture

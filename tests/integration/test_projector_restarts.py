@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from click.testing import CliRunner
 
 from headwater.gateway.cli.output import counted
@@ -399,6 +399,27 @@ def test_no_kafka_is_waited_for(migrated: str, caplog: pytest.LogCaptureFixture)
     asyncio.run(run())
     assert len(said()) == 1
     assert "expected Kafka at 127.0.0.1:1" in said()[0]
+
+
+def test_a_projector_that_waits_for_its_topics_ends_at_once(
+    migrated: str, monkeypatch: pytest.MonkeyPatch
+):
+    async def scenario() -> None:
+        stop, waits = asyncio.Event(), asyncio.Event()
+
+        class Waiting(AIOKafkaConsumer):
+            async def start(self) -> None:
+                waits.set()
+                await asyncio.Event().wait()
+
+        monkeypatch.setattr(projecting, "AIOKafkaConsumer", Waiting)
+        projector = System("127.0.0.1:1", migrated).make_projector()
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            tasks.create_task(projector.run(stop))
+            await waits.wait()
+            stop.set()
+
+    asyncio.run(scenario())
 
 
 def test_a_broker_that_restarts_is_found_again(broker: ThrowawayKafka, migrated: str):

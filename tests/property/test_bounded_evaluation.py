@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from headwater.processors.cel_programs import ExpressionInvalid, Names, ResultKind
+from headwater.processors.cel_programs import ExpressionInvalid, Names, Programs, ResultKind
+from headwater.processors.cel_values import encode_for_cel
 from headwater.processors.evaluations import EvaluationProblem, Evaluations
 from headwater.processors.expressions import Expression, ExpressionValues
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
@@ -77,6 +78,10 @@ def lists(depth: int) -> Sources:
         calls("({}).filter(y, {})", some, conditions(depth - 1)),
         calls("({}).split({})", texts(depth - 1), texts(depth - 1)),
         calls("[{}, {}, {}]", inner, inner, inner),
+        calls("[?a.?no, {}, b.no]", inner),
+        calls("({}).map(x, [x, x.no, {}])", some | objects(depth - 1), inner),
+        calls("({}).map(k, k + k)", objects(depth - 1)),
+        calls("a.?l.orValue({})", some),
     )
 
 
@@ -89,6 +94,11 @@ def numbers(depth: int) -> Sources:
     return known | st.one_of(
         *(calls(f"({{}}) {sign} ({{}})", number, number) for sign in "+-*/%"),
         calls("-({})", number),
+        calls("({}) * 1.5 + ({})", number, number),
+        calls("math.greatest({}, {})", number, number),
+        calls("math.least({})", lists(depth - 1)),
+        *(calls(f"math.{name}({{}})", number) for name in ["ceil", "floor", "round", "abs"]),
+        calls("a.?n.optMap(n, n + ({})).orValue({})", number, number),
         calls("size({})", text | lists(depth - 1)),
         calls("({}).indexOf({})", text, text),
         calls("({}).lastIndexOf({})", text, text),
@@ -100,7 +110,9 @@ def numbers(depth: int) -> Sources:
 
 @cache
 def conditions(depth: int) -> Sources:
-    known = st.sampled_from(["true", "false", "has(a.n)", "has(b.m.k)", "a.n==1", "x==1"])
+    known = st.sampled_from(
+        ["true", "false", "has(a.n)", "has(b.no.k)", "has(b.m.k)", "a.n==1", "x==1"]
+    )
     if depth == 0:
         return known
     text, some, condition = texts(depth - 1), lists(depth - 1), conditions(depth - 1)
@@ -125,7 +137,10 @@ def objects(depth: int) -> Sources:
     if depth == 0:
         return known
     inner = anything(depth - 1)
-    return known | calls("{{'k': {}, 'l': {}}}", inner, inner)
+    return known | st.one_of(
+        calls("{{'k': {}, 'l': {}}}", inner, inner),
+        calls("{{'k': {}, ?'l': b.?m, 'n': b.no}}", inner),
+    )
 
 
 SOURCES = anything(DEPTH)
@@ -187,6 +202,30 @@ BRIEF = settings(
 #: 20 KB of each expression and 160 KB of each schema.
 LONG = settings(BRIEF, max_examples=500)
 BLOCKS = pytest.mark.parametrize("block", range(40))
+
+
+def check_environments(source: str) -> None:
+    names = Names("a", "b")
+    try:
+        programs = Programs(source, ResultKind.VALUE, names, ["item"])
+    except ExpressionInvalid:
+        return
+    values = ADVERSARIAL[0]
+    local = {"item": encode_for_cel(values["a"]["l"])}
+    if programs.plain is None or programs.goes_over_objects({"item": values["a"]["l"]}, values):
+        return
+    activation = names.plain.Activation(values)
+    plain = programs.plain.evaluate(activation, local)
+    if not isinstance(plain, EvaluationProblem):
+        full = programs.full.evaluate(activation, local)
+        assert repr(full) == repr(plain), source
+
+
+@seed(57)
+@BRIEF
+@given(SOURCES)
+def test_both_environments_have_the_same_result(source: str):
+    check_environments(source)
 
 
 @seed(57)

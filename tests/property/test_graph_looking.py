@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,10 +15,26 @@ from headwater.processors.graph.past import Past
 from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import GraphRun, LiveToken
 from headwater.processors.graph.tracing import Tracing
-from headwater.processors.runs.decisions import Facts, Reached, Rejection, RetryPolicy, StepReturned
+from headwater.processors.runs.decisions import (
+    Facts,
+    Reached,
+    Rejection,
+    RetryPolicy,
+    StepRaised,
+    StepReturned,
+)
 from headwater.processors.runs.engine import fold
-from headwater.schemas.history import NO_CAUSE, HistoryAppended, RunEvent, StartRun, TokensCreated
+from headwater.schemas.history import (
+    NO_CAUSE,
+    Failure,
+    HistoryAppended,
+    RunEvent,
+    StartRun,
+    TokensCreated,
+)
+from tests.fakes.followed_graphs import followed
 from tests.property.test_graph_planners import INPUT, STRATEGIES, graphs
+from tests.simulation.graph_laws import GraphLaws
 
 NAMES = ("node_ref", "transition_ref", "fork", "path_id", "branch_index")
 FLYING = {TokenStatus.DISPATCHED, TokenStatus.EXECUTING}
@@ -61,6 +78,13 @@ class Played:
         assert self.run is not None
         reached = Reached(str(token.number), token.node, token.number, 0, 1, 0)
         requested = StepReturned(reached, token.attempts + 1, RetryPolicy(0, 0, "constant"), output)
+        return self.append(self.engine.decide(self.run, requested, len(self.records)))
+
+    def fail(self, token: LiveToken) -> list[RunEvent]:
+        assert self.run is not None
+        reached = Reached(str(token.number), token.node, token.number, 0, 1, 0)
+        failure = Failure("Refused", f"token {token.number}")
+        requested = StepRaised(reached, token.attempts + 1, failure, RetryPolicy(0, 0, "constant"))
         return self.append(self.engine.decide(self.run, requested, len(self.records)))
 
     def past(self, until: int | None = None) -> Past:
@@ -137,3 +161,38 @@ def test_any_state_of_the_past_is_explained(graph: Graph, data: st.DataObject):
         assert join.arrived_count + join.missing_count == join.total
         assert sum(join.missing_by.values()) == join.missing_count
         assert len(join.arrived) == join.arrived_count
+
+
+def follow(graph: Graph, data: st.DataObject) -> None:
+    """Plays a run of which some nodes fail; laws and the naive model are kept to at every step."""
+    played, laws = Played(graph), GraphLaws()
+    assert played.run is not None
+    laws.read(played.records[-1], played.run)
+    left = iter(range(400))
+    while (flying := played.flying()) and next(left, None) is not None:
+        token = data.draw(st.sampled_from(flying))
+        if data.draw(st.integers(0, 9)) < 3:
+            played.fail(token)
+        else:
+            played.complete(token, f'{{"at":"{token.path}:{token.node}"}}')
+        laws.read(played.records[-1], played.run)
+    followed(played.records)
+    tracing = Tracing(Past("g", "i", 0), limit=10_000)
+    for record in played.records:
+        tracing.apply(record)
+    assert all(item.same for item in tracing.page().decided)
+
+
+@settings(max_examples=30)
+@given(graph=graphs(STRATEGIES, tolerant=True), data=st.data())
+def test_the_engine_does_what_the_naive_model_does(graph: Graph, data: st.DataObject):
+    follow(graph, data)
+
+
+@pytest.mark.soak
+@settings(max_examples=5_000)
+@given(graph=graphs(STRATEGIES, tolerant=True), data=st.data())
+def test_the_engine_does_what_the_naive_model_does_in_many_graphs(
+    graph: Graph, data: st.DataObject
+):
+    follow(graph, data)

@@ -69,6 +69,8 @@ class GraphLaws:
     ended: set[str] = field(default_factory=set)
     met: set[str] = field(default_factory=set)
     failed: set[tuple[str, int]] = field(default_factory=set)
+    #: Joins where tokens wait no longer than for some time, also in a retry.
+    limited: set[tuple[str | None, str]] = field(default_factory=set)
     #: What tokens were that a failed run has kept.
     kept: dict[int, str] = field(default_factory=dict)
     #: Tokens with an outcome that waits for the end of a pause.
@@ -142,6 +144,9 @@ class GraphLaws:
             case TokenArrived():
                 waits = WAITS if event.times is None else HELD
                 self._become(event.token, {PENDING}, waits)
+                if event.until_ms is not None:
+                    token = self.tokens[event.token]
+                    self.limited.add((token.fork, token.node))
             case TransitionsJoined():
                 joined = [self.tokens[number] for number in event.tokens]
                 assert len({(token.fork, token.branch, token.node) for token in joined}) == 1
@@ -260,6 +265,8 @@ class GraphLaws:
             seen = (meeting.tokens, meeting.branches, meeting.settled)
             counted = (count, len(branches), len(branches - moving.keys()))
             _law(seen == counted, "a meeting", (meeting, counted))
+            has_limit = (meeting.until_ms is not None) == ((name, node) in self.limited)
+            _law(has_limit, "the limit of a wait", meeting)
 
     def _members(self, fork: str, branch: int) -> tuple[set[int], set[str]]:
         """The live tokens of a branch, and the forks that began in it."""

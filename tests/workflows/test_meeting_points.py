@@ -360,9 +360,7 @@ def test_a_merge_is_done_again_with_an_output_that_was_set():
             await instance.set_branch_output("B", 0, {})
         with pytest.raises(CommandRefusedError, match="branch: expected 0 to 1"):
             await instance.set_branch_output("A", 2, {})
-        with pytest.raises(
-            CommandRefusedError, match=r"output\.v: expected an integer of at most 64"
-        ):
+        with pytest.raises(CommandRefusedError, match=r"output\.v: expected an integer"):
             await instance.set_branch_output("A", 0, {"v": 2**64})
         await instance.set_branch_output("A", 0, {"v": {"b": 2}})
         assert (await instance.status()).status == "errored"

@@ -196,6 +196,9 @@ def test_a_child_that_has_begun_needs_a_node_that_starts_the_same():
         await test.run_until_idle()
         refused = await refusal_of(instance, other)
         assert "it has begun the workflow 'child', and 'call' runs the task 'noop'" in refused
+        timed = {**call, "ref": "ask", "timeoutMs": 600_000}
+        sooner = await refusal_of(instance, graph([timed], []), renames={"call": "ask"})
+        assert "'ask' runs the workflow 'child' with 600000 ms" in sooner
         await instance.migrate(after, map={"call": "ask"})
         await test.advance("2 minutes")
         assert await outcome(instance) == ("complete", {"m": 7}, None)

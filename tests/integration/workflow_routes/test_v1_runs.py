@@ -169,12 +169,13 @@ def test_of_many_at_once_through_two_gateways_one_run_comes(system: System) -> N
         async with httpx.AsyncClient(headers=KEY, timeout=30) as client:
 
             async def ask(number: int, key: str, params: object) -> httpx.Response:
-                gateway = ("gateway", "gateway2")[number % 2]
-                return await client.post(
-                    system.url(gateway) + "/v1/runs",
-                    json={"workflowName": "waiting", "input": params},
-                    headers={"idempotency-key": key},
-                )
+                url = system.url(("gateway", "gateway2")[number % 2]) + "/v1/runs"
+                body = {"workflowName": "waiting", "input": params}
+                while True:
+                    answer = await client.post(url, json=body, headers={"idempotency-key": key})
+                    # On a busy machine the answer may come too late; then the same is asked again.
+                    if answer.status_code != 503:
+                        return answer
 
             async def one_key() -> None:
                 key, params = fresh("at-once"), {"of": fresh("at-once")}
@@ -185,7 +186,8 @@ def test_of_many_at_once_through_two_gateways_one_run_comes(system: System) -> N
                 (again,) = [await ask(0, key, params)]
                 assert (again.text, again.headers["idempotent-replayed"]) == (body, "true")
 
-            await asyncio.gather(*(one_key() for _ in range(10)))
+            async with asyncio.timeout(120):
+                await asyncio.gather(*(one_key() for _ in range(10)))
 
     asyncio.run(act())
 

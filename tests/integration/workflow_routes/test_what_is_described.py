@@ -163,10 +163,11 @@ def ask(case: Case[Any]) -> None:
     if isinstance(wait_ms, int) and 0 < wait_ms <= WAIT_MAX_MS:
         case.body["waitMs"] = 1
     follows = case.operation.definition.raw["operationId"] == "followInstance"
-    case.call_and_validate(
+    answer = case.call_and_validate(
         checks=OF_STREAMS if follows else CHECKS,
         headers=WORLD_KEY if case.path.startswith(WORLD) else None,
     )
+    assert answer.status_code != 401, "expected the keys to be those of the route"
 
 
 _turns = {name: cycle(workflows) for name, workflows in ASKED.items()}

@@ -176,6 +176,11 @@ def test_an_empty_batch_is_not_sent():
         (lambda i: i.retry(), "retry", {}),
         (lambda i: i.retry(from_step="pages/~0/fetch"), "retry", {"fromStep": "pages/~0/fetch"}),
         (lambda i: i.send_event("go"), "events", {"type": "go"}),
+        (
+            lambda i: i.set_branch_output("g", 2, {"v": 1}, fork="0/g"),
+            "branch-output",
+            {"group": "g", "branch": 2, "output": {"v": 1}, "fork": "0/g"},
+        ),
         (lambda i: i.send_event("go", {"a": 1}), "events", {"type": "go", "payload": {"a": 1}}),
         (
             lambda i: i.send_event("go", start_if_missing=True),

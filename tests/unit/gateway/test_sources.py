@@ -30,7 +30,7 @@ from headwater.streams.pipeline.partition_state import PartitionState
 from tests.commit_units import emitted_by
 from tests.fakes.delivery_log import MemoryLog
 from tests.fakes.memory_store import MemoryStore
-from tests.unit.gateway.conftest import NOW_MS
+from tests.unit.gateway.conftest import NOW_MS, Running
 from tests.unit.gateway.memory_app import memory_app
 from tests.unit.gateway.problem_contract import assert_problem
 
@@ -133,16 +133,22 @@ def test_sources_for_development_have_every_scheme_and_are_for_loopback_alone() 
 # --- over HTTP --------------------------------------------------------------------------------
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def development() -> Settings:
     return with_development_sources(Settings())
 
 
-@pytest.fixture
-def client(log: MemoryLog, development: Settings) -> Iterator[TestClient[Any]]:
-    app = memory_app(development, log=log, clock=lambda: NOW_MS)
+@pytest.fixture(scope="module")
+def of_all_sources(running: Running, development: Settings) -> Iterator[TestClient[Any]]:
+    app = memory_app(development, log=running.log, clock=lambda: NOW_MS)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
+
+
+@pytest.fixture
+def client(log: MemoryLog, of_all_sources: TestClient[Any]) -> TestClient[Any]:
+    assert log.ready
+    return of_all_sources
 
 
 def post(

@@ -793,6 +793,18 @@ def test_a_move_to_another_version_shows_where_tokens_go_and_may_be_tried():
     assert "expected OLD=NEW, found 'vote'" in unreadable.output
 
 
+def test_the_output_of_a_branch_is_set():
+    network = Network(answer({"ok": True, "status": {"status": "errored"}}))
+    result = headwater(
+        network, "instances", "set-branch-output", *ON, "--group", "judges", "--branch", "2",
+        "--output", '{"v": 1}',
+    )  # fmt: skip
+    assert (result.exit_code, "retry` merges it" in result.stderr) == (0, True)
+    (sent,) = network.asked
+    assert sent.url.path.endswith("/instances/order-1/branch-output")
+    assert json.loads(sent.content) == {"group": "judges", "branch": 2, "output": {"v": 1}}
+
+
 def test_a_trace_says_where_another_release_decided_otherwise():
     reported = {
         "type": "decision.routing.start",

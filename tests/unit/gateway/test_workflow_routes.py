@@ -23,6 +23,7 @@ from headwater.schemas.history import (
     ResumeRun,
     RetryRun,
     SendEvent,
+    SetBranchOutput,
     StartRun,
     TerminateRun,
 )
@@ -68,6 +69,7 @@ ROUTES: list[tuple[str, str, bytes]] = [
     ("POST", f"{ORDER}/cancel", b""),
     ("POST", f"{ORDER}/restart", b""),
     ("POST", f"{ORDER}/retry", b""),
+    ("POST", f"{ORDER}/branch-output", b'{"group":"g","branch":0,"output":{}}'),
     ("POST", f"{ORDER}/events", b'{"type":"go"}'),
     ("POST", f"{BASE}/_runner/tick", b""),
 ]
@@ -353,6 +355,11 @@ def test_a_bad_header_is_named(client: Client) -> None:
         (f"{ORDER}/restart", b"", RestartRun()),
         (f"{ORDER}/retry", b"", RetryRun()),
         (f"{ORDER}/retry", b'{"fromStep":"a/b"}', RetryRun("a/b")),
+        (
+            f"{ORDER}/branch-output",
+            b'{"group":"g","branch":2,"output":{"a": 1.0},"fork":"0/g"}',
+            SetBranchOutput("g", 2, '{"a": 1.0}', "0/g"),
+        ),
         (f"{ORDER}/events", b'{"type":"go"}', SendEvent("id-2", "go", "null")),
         (
             f"{ORDER}/events",
@@ -781,6 +788,7 @@ def test_the_description_names_every_route_and_has_examples(client: Client) -> N
         "restartInstance",
         "retryInstance",
         "sendEvent",
+        "setBranchOutput",
         "tick",
     }
     for operation in operations:

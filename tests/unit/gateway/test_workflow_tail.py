@@ -14,6 +14,7 @@ from headwater.gateway.api.workflows import read_routes
 from headwater.gateway.api.workflows.positions import Freshness
 from headwater.gateway.api.workflows.read_routes import Tails, message
 from headwater.processors.rows.answers import event_of, log_line_of
+from headwater.projections.workflows.queries import FOLLOWED
 from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import StoreUnavailable
 from tests.unit.gateway.workflow_fakes import AT, MemoryTail, instance, status
@@ -67,7 +68,7 @@ def play(act: Act, memory: MemoryTail, heartbeat_s: float = 5) -> None:
 
 async def heard(tails: Tails, memory: MemoryTail, after: int = -1) -> list[tuple[str, str]]:
     """Events and ids of a stream, to its end."""
-    response = tails.response(memory.row, after)
+    response = tails.response(memory.row, after, FOLLOWED)
     chunks = [chunk async for chunk in response.iterator]
     return parsed(b"".join(chunks))
 
@@ -167,7 +168,7 @@ def test_an_instance_that_was_restarted_meanwhile_is_followed_on() -> None:
 
 def test_a_silent_stream_sends_comments() -> None:
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
-        chunks = tails.response(memory.row, 7).iterator
+        chunks = tails.response(memory.row, 7, FOLLOWED).iterator
         result = [await anext(chunks) for _number in range(3)]
         assert result == [b"retry: 1000\n\n", b": still here\n\n", b": still here\n\n"]
         await chunks.aclose()
@@ -202,7 +203,7 @@ def test_all_streams_end_when_the_gateway_does() -> None:
 
 
 async def stream(tails: Tails, memory: MemoryTail, receive: object, send: object) -> None:
-    response = tails.response(memory.row, 7)
+    response = tails.response(memory.row, 7, FOLLOWED)
     await response({"type": "http", "method": "GET"}, receive, send)  # type: ignore[arg-type]
 
 
@@ -255,7 +256,7 @@ def test_there_is_a_limit_to_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
         tails.streams.require_capacity()
-        chunks = tails.response(memory.row, 7).iterator
+        chunks = tails.response(memory.row, 7, FOLLOWED).iterator
         await anext(chunks)
         with pytest.raises(Problem) as caught:
             tails.streams.require_capacity()

@@ -12,6 +12,7 @@ from headwater.projections.workflows.answers import (
     LocatedInstance,
     instance_of,
 )
+from headwater.projections.workflows.queries import FOLLOWED
 from headwater.schemas.answers import StatusOfRun
 from headwater.schemas.history import HistoryAppended, ReplySent
 from headwater.streams.workflows.client import Addressed
@@ -124,7 +125,10 @@ class MemoryTail:
     async def next_offsets(self) -> dict[int, int]:
         return {self.row.partition: self.next}
 
-    async def changes(self, _workflow: str, _instance: str, after: int) -> Changes:
+    async def changes(
+        self, _workflow: str, _instance: str, after: int, *, names: frozenset[str] = FOLLOWED
+    ) -> Changes:
+        assert names == FOLLOWED
         await asyncio.sleep(0)
         if self.error is not None:
             raise self.error

@@ -445,6 +445,7 @@ REFUSED = {
     "that somebody asks it for a slot": (a_run(), AskSlot("x#0#seed"), "SLOT_NOT_WANTED"),
     "that somebody returns a slot to it": (a_run(), ReturnSlot("x#0#seed"), "SLOT_NOT_WANTED"),
     "another definition": (a_run(), MigrateRun("{}", "d"), "NOT_A_GRAPH"),
+    "a move to another graph": (a_run(), MigrateRun("{}", "0"), "NOT_A_GRAPH"),
     "an output of a branch": (a_run(), SetBranchOutput("g", 0, "{}"), "NOT_A_GRAPH"),
     "a job": (a_run(), ActivateJob(Attempt(0, 0, 1), "me", 1), "JOB_NOT_FOUND"),
     "the end of a job": (a_run(), CompleteJob(Attempt(0, 0, 1), "5"), "JOB_NOT_FOUND"),
