@@ -274,7 +274,8 @@ class _Compiler:
         written = final if without == schema else self.schema(path, without)
         defaults = defaults_of(schema)
         problem = wide_integer_problem(json.dumps(defaults), "state")
-        problem = problem or (written and written.problem(defaults, "state"))
+        if problem is None and written is not None:
+            problem = written.problem(defaults, "state")
         if problem:
             message = f"expected defaults that meet the schema, found {problem}"
             self.problems.append(Problem(INVALID_DEFINITION, path, message))

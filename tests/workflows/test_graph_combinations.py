@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from headwater import Limits, Task, WorkflowTest, task
 from headwater.processors.graph.engine import GraphEngine
 from headwater.streams.harness.handles import TestInstance as Instance
@@ -163,6 +165,12 @@ def test_a_retry_continues_at_a_join_that_timed_out_at_the_limit_of_tokens():
         assert await outcome(instance) == ("complete", {"joined": True}, None)
 
     play_limited(definition, scenario, 4)
+
+
+def test_a_default_of_the_state_with_an_integer_beyond_64_bits_is_refused():
+    schema = {"properties": {"n": {"properties": {"deep": {"default": [2**64]}}}}}
+    with pytest.raises(ValueError, match=r"state\.n\.deep\[0\]: expected an integer of at most 64"):
+        WorkflowTest([graph([node("start")], [], contextSchema=schema)])
 
 
 # -- pauses
