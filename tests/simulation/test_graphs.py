@@ -107,7 +107,8 @@ def _kinds(records: list[HistoryAppended]) -> Counter[str]:
 
 def found_out() -> str:
     """What the first world says that fails."""
-    for seed in range(40):
+    # The rarest fault is met by one of the last.
+    for seed in (*SEEDS[40:], *SEEDS[:40]):
         try:
             grown(seed)
         except (Violation, InvariantViolation) as violation:
