@@ -296,11 +296,16 @@ def advance(draft: Draft) -> None:
 
 
 def _failed_join(draft: Draft) -> Ended | None:
-    """Return a token at a join where outputs could not be merged: its node has failed."""
-    if not draft.failed_joins:
-        return None
-    failed = draft.failed_joins.pop(0)
-    return Ended(draft.run.tokens[failed.token], failure=failed.failure)
+    """Return a token at a join where outputs could not be merged: its node has failed.
+
+    What happened later in the same decision may have cancelled it.
+    """
+    while draft.failed_joins:
+        failed = draft.failed_joins.pop(0)
+        token = draft.run.tokens.get(failed.token)
+        if token is not None:
+            return Ended(token, failure=failed.failure)
+    return None
 
 
 def end_wait(draft: Draft, token: LiveToken) -> None:

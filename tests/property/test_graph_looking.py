@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.explaining import explain
-from headwater.processors.graph.graph import Graph
+from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.introspection import introspect_tokens, simulate_routing
 from headwater.processors.graph.past import Past
 from headwater.processors.graph.tracing import Tracing
-from headwater.processors.runs.decisions import Rejection
-from headwater.schemas.history import RunEvent, TokensCreated
+from headwater.processors.runs.decisions import Rejection, Wake
+from headwater.schemas.history import PauseRun, ResumeRun, RunEvent, TokensCreated
+from tests.fakes.followed_graphs import followed
 from tests.property.graph_playing import Played, Player
 from tests.property.test_graph_planners import STRATEGIES, graphs
 
@@ -94,6 +95,40 @@ def test_any_state_of_the_past_is_explained(graph: Graph, data: st.DataObject):
 @given(draw=st.randoms(use_true_random=False))
 def test_the_engine_does_what_the_naive_model_does_whatever_comes_from_outside(draw: Random):
     Player(draw).play()
+
+
+def test_a_join_whose_merge_failed_may_be_cancelled_by_what_else_the_pause_has_held():
+    merge = {"source": "_branch.output.at", "target": "output.all", "strategy": "merge_object"}
+    inner = {"strategy": "all", "siblingGroup": "inner", "merge": merge}
+    outer = {"strategy": "any", "siblingGroup": "outer"}
+    node = {"task": "work", "outputMapping": {"output.at": "result.at"}}
+    ways: list[dict[str, Any]] = [
+        {"fromNodeRef": "start", "toNodeRef": "fork", "siblingGroup": "outer"},
+        {"fromNodeRef": "start", "toNodeRef": "quick", "siblingGroup": "outer"},
+        {"fromNodeRef": "fork", "toNodeRef": "text", "siblingGroup": "inner", "spawnCount": 2},
+        {"fromNodeRef": "text", "toNodeRef": "join", "synchronization": inner},
+        {"fromNodeRef": "join", "toNodeRef": "mend", "on": "error"},
+        {"fromNodeRef": "quick", "toNodeRef": "end", "synchronization": outer},
+    ]
+    refs = ("start", "fork", "quick", "text", "join", "mend", "end")
+    document = {
+        "name": "g",
+        "initialNodeRef": "start",
+        "nodes": [{"ref": ref, **node} for ref in refs],
+        "transitions": [{"ref": f"w{nth}", **way} for nth, way in enumerate(ways)],
+    }
+    played = Played(graph_of(document))
+    for ref in ("start", "fork"):
+        (token,) = (token for token in played.flying() if token.node == ref)
+        played.complete(token, "{}")
+    played.command(PauseRun())
+    for token in sorted(played.flying(), key=lambda token: token.node, reverse=True):
+        played.complete(token, '{"at":"text"}')
+        played.now_ms += 1
+    played.command(ResumeRun())
+    played.request(Wake(played.now_ms, complete=True))
+    assert [token.node for token in played.flying()] == ["end"]
+    followed(played.records)
 
 
 @pytest.mark.soak
