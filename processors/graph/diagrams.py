@@ -108,11 +108,11 @@ def drawn_state(tokens: TokensAt, ref: str) -> str:
 
 # -- Mermaid
 
-#: Styles of nodes that have, or had, tokens.
+#: Styles of nodes that have, or had, tokens. Their text is dark, also on dark pages.
 _STYLES: Final = {
-    "live": "fill:#ddf4ff,stroke:#0969da,stroke-width:3px",
-    "failed": "fill:#ffebe9,stroke:#cf222e,stroke-width:3px",
-    "done": "fill:#dafbe1,stroke:#1a7f37",
+    "live": "fill:#ddf4ff,stroke:#0969da,stroke-width:3px,color:#1f2328",
+    "failed": "fill:#ffebe9,stroke:#cf222e,stroke-width:3px,color:#1f2328",
+    "done": "fill:#dafbe1,stroke:#1a7f37,color:#1f2328",
 }
 
 

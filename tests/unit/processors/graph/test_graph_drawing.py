@@ -25,7 +25,7 @@ def test_mermaid_shows_nodes_ways_and_tokens():
     n0 -->|"each judge of input.judges"| n1
     n1 -->|"m_of_n:2 of judges"| n2
     n2 -->|"state.n #60; 3 #38;#38; state.x == #34;#60;b#62;#34;"| n1
-    classDef live fill:#ddf4ff,stroke:#0969da,stroke-width:3px
+    classDef live fill:#ddf4ff,stroke:#0969da,stroke-width:3px,color:#1f2328
     class n1 live
 """
     )
