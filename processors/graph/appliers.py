@@ -121,10 +121,10 @@ def _limit_time(run: GraphRun, timeout_ms: int | None) -> None:
 
 def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
     """Apply an event other than RunStarted."""
-    kind = type(event)
-    if kind is PostsSent:
+    if isinstance(event, PostsSent):
         runs.posts_sent(run, event)
         return run
+    kind = type(event)
     # The output of a branch is replaced in a run that has failed; a retry continues with it.
     if run.ended and kind is not BranchOutputSet:
         runs.expect_open(run, event)

@@ -102,10 +102,11 @@ def _error(failure: Failure | None) -> Values | None:
 # -- tasks and children
 
 
-def _dispatched(event: TasksDispatched) -> Iterator[Derived]:
-    for task in event.tasks:
-        payload = {"attempt": task.attempt}
-        yield Derived(name="task.dispatched", token_id=task.token, payload=payload)
+def _dispatched(event: TasksDispatched) -> Iterable[Derived]:
+    return [
+        Derived(name="task.dispatched", token_id=task.token, payload={"attempt": task.attempt})
+        for task in event.tasks
+    ]
 
 
 def _child_started(event: SubworkflowStarted) -> Iterator[Derived]:

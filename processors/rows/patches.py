@@ -219,10 +219,11 @@ class Patches:
 
     # --- tokens -------------------------------------------------------------------------------
 
-    def put_token(self, context: EventContext, number: int, values: Values) -> None:
-        """Add a new token."""
-        row = Row(values, is_whole=True)
-        self.stage(context).tokens.setdefault(context.run, {})[number] = row
+    def put_tokens(self, context: EventContext, rows: Iterable[Values]) -> None:
+        """Add new tokens."""
+        tokens = self.stage(context).tokens.setdefault(context.run, {})
+        for values in rows:
+            tokens[values["id"]] = Row(values, is_whole=True)
 
     def status_of_token(self, context: EventContext, number: int) -> str | None:
         """Return the status of a token, if it is known."""

@@ -56,25 +56,30 @@ def _created(patches: Patches, context: EventContext, event: TokensCreated) -> N
         counts = {event.transition: 1}
     # Only what was taken since the parent: a reader adds its ancestors'.
     iteration_counts = msgspec.json.encode(counts).decode()
-    for index in range(event.count):
-        number, branch = event.first + index, event.branch + index
-        row = context.values(
-            id=number,
-            node_ref=event.node,
-            task=event.task,
-            subworkflow=event.subworkflow,
-            status=TokenStatus.PENDING,
-            path_id=event.path if event.count == 1 else f"{event.path}{branch}",
-            parent_token_id=event.parent,
-            sibling_group=event.group,
-            branch_index=branch,
-            branch_total=event.total,
-            iteration_counts=iteration_counts,
-            attempts=0,
-            created_at=context.at_ms,
-            updated_at=context.at_ms,
-        )
-        patches.put_token(context, number, row)
+    row = context.values(
+        id=event.first,
+        node_ref=event.node,
+        task=event.task,
+        subworkflow=event.subworkflow,
+        status=TokenStatus.PENDING,
+        path_id=event.path,
+        parent_token_id=event.parent,
+        sibling_group=event.group,
+        branch_index=event.branch,
+        branch_total=event.total,
+        iteration_counts=iteration_counts,
+        attempts=0,
+        created_at=context.at_ms,
+        updated_at=context.at_ms,
+    )
+    rows = [row]
+    if event.count > 1:
+        branches = range(event.branch, event.branch + event.count)
+        rows = [
+            {**row, "id": number, "path_id": f"{event.path}{branch}", "branch_index": branch}
+            for number, branch in enumerate(branches, event.first)
+        ]
+    patches.put_tokens(context, rows)
 
 
 def _dispatched(patches: Patches, context: EventContext, event: TasksDispatched) -> None:
@@ -104,11 +109,6 @@ def _expired(patches: Patches, context: EventContext, event: LeaseExpired) -> No
 def _completed(patches: Patches, context: EventContext, event: TokenCompleted) -> None:
     ended = {"result": event.result, **_NO_ERROR}
     _set(patches, context, (event.token,), TokenStatus.COMPLETED, **ended)
-    _deliver(patches, context, event)
-
-
-def _deliver(patches: Patches, context: EventContext, event: TokenCompleted | TokenFailed) -> None:
-    """Record which token consumed an event."""
     if event.consumed is not None:
         patches.deliver(context, event.consumed, str(event.token))
 
@@ -123,7 +123,8 @@ def _failed(patches: Patches, context: EventContext, event: TokenFailed) -> None
         if event.result is not None:
             values["result"] = event.result
     _set(patches, context, (event.token,), status, **values)
-    _deliver(patches, context, event)
+    if event.consumed is not None:
+        patches.deliver(context, event.consumed, str(event.token))
 
 
 def _waits(patches: Patches, context: EventContext, event: WaitStarted) -> None:
