@@ -124,12 +124,12 @@ class FailedJoin(NamedTuple):
     """A token at a join, and why outputs could not be merged.
 
     Attributes:
-        events: Number of the draft's events with its creation.
+        before: Position in the draft before the join was activated.
     """
 
     token: int
     failure: Failure
-    events: int
+    before: Mark
 
 
 class Draft:
@@ -167,7 +167,7 @@ class Draft:
         """Discard the events after a mark, and the decisions; how they were reached is kept."""
         kept = self.events[: mark.events]
         self.events.clear()
-        self.failed_joins = [join for join in self.failed_joins if join.events <= mark.events]
+        self.failed_joins = [join for join in self.failed_joins if join.before.events < mark.events]
         self.drop_decisions(mark.plans)
         self.plans[:] = [(min(before, mark.events), planned) for before, planned in self.plans]
         self._begin()

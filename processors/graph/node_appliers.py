@@ -92,11 +92,11 @@ def end_token(run: GraphRun, number: int) -> LiveToken:
     if token.in_flight:
         _finish_attempt(run, token)
     run.times.pop(str(number), None)
-    if run.waits:
-        run.waits.pop(number, None)
-    if run.held and (held := run.held.pop(number, None)) and held.event is not None:
+    run.waits.pop(number, None)
+    held = run.held.pop(number, None)
+    if held is not None and held.event is not None:
         # Unless the token consumes it now, another one can.
-        run.mailbox.insert(0, held.event)
+        _put_back(run, held.event)
     if token.is_at_join and token.fork is not None:
         # Its fork ends with it, and with the fork its join.
         fork = run.forks[token.fork]
@@ -111,6 +111,13 @@ def end_token(run: GraphRun, number: int) -> LiveToken:
             _leave_gathering(run, token, token.times)
     leave_queue(run, number)
     return token
+
+
+def _put_back(run: GraphRun, event: Received) -> None:
+    """Put an event back into the mailbox, before those that were sent after it."""
+    sent_ms, mailbox = event.sent_at_ms, run.mailbox
+    later = (at for at, other in enumerate(mailbox) if other.sent_at_ms > sent_ms)
+    mailbox.insert(next(later, len(mailbox)), event)
 
 
 def leave_branch(run: GraphRun, token: LiveToken) -> None:
