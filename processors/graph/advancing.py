@@ -106,14 +106,16 @@ def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None 
         at_node, value = draft.planned(token), json.loads(result)
         for _ in draft.execute(_decide_result(token, at_node, value)):
             draft.emit(TokenCompleted(token.number, attempt, result, consumed))
-        outputs = map_output(draft.graph, at_node, draft.scope(token), value)
-        apply_decisions(draft, token, draft.execute(outputs))
+        scope = draft.scope(token)
+        mapped = draft.execute(map_output(draft.graph, at_node, scope, value))
+        apply_decisions(draft, token, mapped)
     except CannotContinue as error:
         draft.take_back(before)
         fail_node(draft, token, error.failure, result=result, consumed=consumed)
         return
     try:
-        route(draft, token)
+        # Conditions see what the mapping has changed.
+        route(draft, token, at_node, draft.scope(token) if mapped else scope)
     except CannotContinue as error:
         draft.take_back(before)
         for _ in draft.execute(decide_failure(draft.planned(token), error.failure.name)):
@@ -251,14 +253,13 @@ def _decide_failure(
 # -- where tokens continue
 
 
-def route(draft: Draft, token: LiveToken) -> None:
+def route(draft: Draft, token: LiveToken, at_node: Token, scope: Scope) -> None:
     """Create the tokens that follow a completed token.
 
     Raises:
         CannotContinue: An expression failed, or branches can no longer join.
     """
-    scope = draft.scope(token)
-    follow(draft, token, decide_routing(draft.graph, draft.planned(token), scope, draft.fork_of))
+    follow(draft, token, decide_routing(draft.graph, at_node, scope, draft.fork_of))
 
 
 def follow(draft: Draft, token: LiveToken, routing: Planned, error: Failure | None = None) -> None:

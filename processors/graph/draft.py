@@ -1,12 +1,12 @@
 """A decision in progress: its events so far, the run after them, and the end of the run."""
 
-import copy
 import json
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
+import msgspec
 from typing_extensions import override
 
 from headwater.processors.evaluations import Evaluations, Evaluator
@@ -108,6 +108,8 @@ class Overlay(MutableMapping[K, V]):
         return sum(1 for _ in self)
 
     def __bool__(self) -> bool:
+        if not self._changed:
+            return bool(self._base)
         return next(iter(self), self) is not self
 
 
@@ -190,16 +192,22 @@ class Draft:
         """Start from the run, without events."""
         run = self._of
         self._context = context_of(run)
-        draft: Any = copy.copy(run)
-        for name in (
-            *("tokens", "forks", "branches", "meetings", "gatherings"),
-            *("times", "waits", "held"),
-        ):
-            setattr(draft, name, Overlay(getattr(run, name)))
-        # Appliers change these in place.
-        draft.mailbox, draft.unsent = list(run.mailbox), list(run.unsent)
-        draft.received, draft.keys = dict(run.received), dict(run.keys)
-        self.run: GraphRun = draft
+        self.run: GraphRun = msgspec.structs.replace(
+            run,
+            tokens=Overlay(run.tokens),
+            forks=Overlay(run.forks),
+            branches=Overlay(run.branches),
+            meetings=Overlay(run.meetings),
+            gatherings=Overlay(run.gatherings),
+            times=Overlay(run.times),
+            waits=Overlay(run.waits),
+            held=Overlay(run.held),
+            # Appliers change these in place.
+            mailbox=[*run.mailbox],
+            unsent=[*run.unsent],
+            received={**run.received},
+            keys={**run.keys},
+        )
 
     def emit(self, *events: RunEvent) -> None:
         """Apply events and add them to the decision."""

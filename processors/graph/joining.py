@@ -385,14 +385,15 @@ def evaluate(draft: Draft, token: LiveToken, created: Sequence[LiveToken]) -> No
         CannotContinue: A join can no longer be met.
     """
     check_held(draft, token)
+    evaluated = {new_token.fork for new_token in created if _is_evaluated(draft, new_token)}
     for name in dict.fromkeys([token.fork, *(new_token.fork for new_token in created)]):
-        if not any(_is_evaluated(draft, name, new_token) for new_token in created):
+        if name not in evaluated:
             evaluate_joins(draft, name)
 
 
-def _is_evaluated(draft: Draft, name: str | None, token: LiveToken) -> bool:
-    """Whether the arrival of a token was the evaluation of a fork, which has one join."""
-    if name is None or token.fork != name or token.transition is None:
+def _is_evaluated(draft: Draft, token: LiveToken) -> bool:
+    """Whether the arrival of a token was the evaluation of its fork, which has one join."""
+    if token.fork is None or token.transition is None:
         return False
     joined = draft.graph.transition(token.transition).synchronization
     return (
