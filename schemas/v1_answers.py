@@ -78,9 +78,9 @@ class RunCreated(Answer, frozen=True, kw_only=True):
     run_id: str
     workflow_name: str
     status: RunState
-    deployment_id: Annotated[str | None, means("What it runs on; none if it follows the code.")] = (
-        None
-    )
+    deployment_id: Annotated[
+        str | None, means("What it runs on: a deployment, or `app`; none if it follows the code.")
+    ] = None
 
 
 class RunListed(RunCreated, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ differ, and applies to what the run does from then on.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from headwater.processors.deployments import is_of_app
 from headwater.processors.evaluations import Evaluations
 from headwater.processors.graph.definition import Definition, Node, Transition
 from headwater.processors.graph.graph import Graph
@@ -224,7 +225,7 @@ def _renaming_problems(before: Graph, after: Graph, renamed: Mapping[str, str]) 
 
 def _code_problems(run: GraphRun, before: Graph, after: Graph) -> Iterator[str]:
     """Yield what the deployment of a run lacks: it has the code of the old definition only."""
-    if run.deployment is None:
+    if run.deployment is None or is_of_app(run.deployment):
         return
     missing = sorted(_code_of(after.definition) - _code_of(before.definition))
     if missing:

@@ -297,7 +297,7 @@ def no_graph(run: Run) -> Rejection:
     return Rejection(
         NOT_A_GRAPH,
         f"expected an instance of a graph, found one of {run.workflow}, a workflow of code; a run "
-        "of code moves to a deployment by a retry",
+        "of code has no versions of a definition",
     )
 
 

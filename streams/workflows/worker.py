@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from headwater.processors.code.host_messages import Activate
+from headwater.processors.deployments import is_of_app
 from headwater.processors.runs.engine import Engines
 from headwater.schemas.history import instance_key
 from headwater.streams.clock import monotonic
@@ -279,7 +280,7 @@ class WorkflowWorker:
         for owner in self._owners():
             for engine, run in owner.instances.open_runs():
                 message = engine.activate(run, 0)
-                if isinstance(message, Activate) and run.deployment is None:
+                if isinstance(message, Activate) and is_of_app(run.deployment):
                     yield message
 
     def _code_changed(self) -> None:

@@ -140,9 +140,16 @@ class CommandService:
         """Pause, resume, terminate, restart or retry an instance."""
         result = await self.send_command(workflow, instance_id, command, prefer)
         status = await self._status(workflow, instance_id, result)
-        starts_run = isinstance(command, RestartRun | RetryRun)
-        number = result.replies[0].run_number if starts_run else None
-        return command_response(Managed(ok=True, status=status, run_number=number), result, prefer)
+        managed = Managed(ok=True, status=status)
+        if isinstance(command, RestartRun | RetryRun):
+            (reply,) = result.replies
+            managed = Managed(
+                ok=True,
+                status=status,
+                run_number=reply.run_number,
+                deployment_id=reply.deployment,
+            )
+        return command_response(managed, result, prefer)
 
     @accept_without_worker
     async def send_event(

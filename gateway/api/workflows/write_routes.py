@@ -24,6 +24,7 @@ from headwater.gateway.api.workflows.bodies import (
     NewInstance,
     NewInstances,
     NoFields,
+    Restart,
     Retry,
     Tick,
     generic,
@@ -211,21 +212,40 @@ def lifecycle_route(command_service: CommandService, action: Action) -> HTTPRout
     async def send_with_reason(
         workflow: PathName, instance_id: PathName, data: JSONBody[Ending], prefer: Prefer = ""
     ) -> Response[bytes]:
-        command = action.command_with(data.reason)
+        command = action.command_with({"reason": data.reason})
         return await command_service.control_instance(workflow, instance_id, command, prefer)
 
-    async def send_with_step(
-        workflow: PathName, instance_id: PathName, data: JSONBody[Retry], prefer: Prefer = ""
+    async def send_restart(
+        request: AnyRequest,
+        workflow: PathName,
+        instance_id: PathName,
+        data: JSONBody[Restart],
+        prefer: Prefer = "",
     ) -> Response[bytes]:
-        command = action.command_with(data.from_step)
+        note(request, deployment=data.deployment)
+        command = action.command_with({"deployment": data.deployment})
         return await command_service.control_instance(workflow, instance_id, command, prefer)
 
-    match action.argument:
-        case "reason":
+    async def send_retry(
+        request: AnyRequest,
+        workflow: PathName,
+        instance_id: PathName,
+        data: JSONBody[Retry],
+        prefer: Prefer = "",
+    ) -> Response[bytes]:
+        note(request, deployment=data.deployment)
+        arguments = {"fromStep": data.from_step, "deployment": data.deployment}
+        command = action.command_with(arguments)
+        return await command_service.control_instance(workflow, instance_id, command, prefer)
+
+    match action.arguments:
+        case ("reason",):
             return described(send_with_reason)
-        case "fromStep":
-            return described(send_with_step)
-        case "":
+        case ("deployment",):
+            return described(send_restart)
+        case ("fromStep", "deployment"):
+            return described(send_retry)
+        case _:
             return described(send_plain)
 
 
@@ -251,7 +271,8 @@ def bulk_route(service: BulkService) -> HTTPRouteHandler:
         request: AnyRequest, workflow: PathName, data: JSONBody[BulkChange], prefer: Prefer = ""
     ) -> Response[bytes]:
         page = await service.page(workflow, data)
-        note(request, run_ids=[row.id for row in page.rows], dry_run=data.dry_run)
+        run_ids = [row.id for row in page.rows]
+        note(request, run_ids=run_ids, deployment=data.deployment, dry_run=data.dry_run)
         return await service.change(workflow, data, page, prefer)
 
     return change_instances

@@ -9,10 +9,12 @@ from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows import bodies
 from headwater.gateway.api.workflows.bodies import (
     Body,
+    BulkChange,
     NewEvent,
     NewInstance,
     NewInstances,
     NoFields,
+    Restart,
     Retry,
     Tick,
     text,
@@ -176,6 +178,14 @@ def test_a_body_may_be_nested_up_to_the_limit() -> None:
         ),
         (Retry, b'{"fromStep":1}', "invalid_body", "fromStep"),
         (Retry, b'{"fromStep":""}', "invalid_body", "fromStep"),
+        (Retry, b'{"deployment":""}', "invalid_body", "deployment"),
+        (Restart, b'{"deployment":"%s"}' % (b"d" * 65), "invalid_body", "deployment"),
+        (
+            BulkChange,
+            b'{"action":"pause","status":"active","deployment":"app"}',
+            "invalid_body",
+            "deployment",
+        ),
         (Retry, b'{"fromStep":"a\\u0000"}', "invalid_body", "fromStep"),
         (Retry, b'{"fromStep":"%s"}' % (b"a" * 4_097), "invalid_body", "fromStep"),
         (Retry, b'{"step":"a"}', "invalid_body", "step"),

@@ -354,7 +354,9 @@ def test_a_bad_header_is_named(client: Client) -> None:
         (f"{ORDER}/cancel", b'{"reason":"sold"}', CancelRun("sold")),
         (f"{ORDER}/restart", b"", RestartRun()),
         (f"{ORDER}/retry", b"", RetryRun()),
+        (f"{ORDER}/restart", b'{"deployment":"same"}', RestartRun("same")),
         (f"{ORDER}/retry", b'{"fromStep":"a/b"}', RetryRun("a/b")),
+        (f"{ORDER}/retry", b'{"deployment":"dep_1"}', RetryRun(deployment="dep_1")),
         (
             f"{ORDER}/branch-output",
             b'{"group":"g","branch":2,"output":{"a": 1.0},"fork":"0/g"}',
