@@ -223,7 +223,7 @@ class Managed(Answer, frozen=True, kw_only=True):
     ok: bool
     status: InstanceStatus
     run_number: int | None = None
-    deployment_id: Annotated[str | None, means("Of the new run.")] = None
+    deployment_id: Annotated[str | None, means("Of the new or moved run.")] = None
 
 
 class BulkChanged(Answer, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from headwater.gateway.cli.workflow_service import (
     service_options,
     workflow_option,
 )
-from headwater.processors.runs.lifecycle import ACTIONS, CANCEL, PAUSE, RESUME, RETRY, Action
+from headwater.processors.runs.lifecycle import ACTIONS, CANCEL, MOVE, PAUSE, RESUME, RETRY, Action
 from headwater.schemas.statuses import RunStatus
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _MATCHED: Final = Columns(("instance", "status"))
 #: Participles of bulk actions.
 _DONE: Final = {
     "pause": "paused", "resume": "resumed", "retry": "retried",
-    "terminate": "terminated", "cancel": "canceled",
+    "terminate": "terminated", "cancel": "canceled", "move": "moved",
 }  # fmt: skip
 _REFUSED: Final = Columns(("instance", "code", "why"), drops=("code",))
 
@@ -62,7 +62,9 @@ def one_or_all(action: Action) -> Callable[[Callable[..., Any]], Callable[..., A
             **values: Any,  # noqa: ANN401 (the command's own parameters)
         ) -> Result:
             if status is None and not labels:
-                if dry_run:
+                if action is MOVE:
+                    values["dry_run"] = dry_run
+                elif dry_run:
                     raise click.UsageError("--dry-run needs --status or --label")
                 result: Result = one(**values)
                 return result
@@ -238,6 +240,35 @@ def _status_text(action: Action, status: "InstanceStatus", arguments: "Mapping[s
 
 
 @click.command(
+    "move",
+    help=f"{MOVE.summary}.\n\n{MOVE.effect}",
+    epilog=examples(
+        "headwater instances move order/order-1 --to dep_5d41402abc4b2a76b971 --dry-run",
+        "headwater instances move order/order-1 --to active",
+        "headwater instances move -w order --status waiting --to dep_5d41402abc4b2a76b971",
+    )
+    + ENVIRONMENT,
+)
+@click.option(
+    "--to",
+    "deployment",
+    required=True,
+    metavar="WHERE",
+    help="Where it continues: active, app, or the id of a deployment.",
+)
+@prints
+@service_options
+@one_or_all(MOVE)
+def move(
+    client: "SyncClient", *, instance: InstanceName, deployment: str, dry_run: bool = False
+) -> Result:
+    """Move a run to other code."""
+    status = client.run(instance.handle(client).move(deployment, dry_run=dry_run))
+    done = "would be" if dry_run else "was"
+    return Result(answer=status, hints=[f"{instance} {done} moved to {deployment}."])
+
+
+@click.command(
     "send-event",
     epilog=examples(
         "headwater instances send-event order/order-1 --type approval",
@@ -325,6 +356,7 @@ def set_branch_output(
 CHANGE_COMMANDS: Final = (
     create,
     *map(_lifecycle_command, ACTIONS),
+    move,
     send_event,
     set_branch_output,
 )

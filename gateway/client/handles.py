@@ -115,6 +115,20 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
             instance=self._key,
         )
 
+    @override
+    async def move(self, to: str, *, dry_run: bool = False) -> InstanceStatus:
+        """Continue a live run on other code.
+
+        Args:
+            to: "active", "app" for the code of `--app`, or the id of a deployment.
+            dry_run: Only check that there is such code and that the run is live.
+
+        Raises:
+            CommandRefusedError: The workflow is not there, or has another definition there.
+        """
+        body = json.dumps({"deployment": to} | ({"dryRun": True} if dry_run else {}))
+        return status_in(await self._command("move", Repeat.SAFE, body), Managed)
+
     async def migrate(
         self,
         to: int,

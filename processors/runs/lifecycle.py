@@ -23,6 +23,7 @@ from headwater.schemas.failures import (
 from headwater.schemas.history import (
     CancelRun,
     Command,
+    MoveRun,
     PauseRun,
     RestartRun,
     ResumeRun,
@@ -36,6 +37,7 @@ _FIELDS: Final[Mapping[type, Mapping[str, str]]] = {
     TerminateRun: {"reason": "reason"},
     CancelRun: {"reason": "reason"},
     RestartRun: {"deployment": "deployment"},
+    MoveRun: {"deployment": "deployment"},
     RetryRun: {"fromStep": "from_key", "deployment": "deployment"},
 }
 
@@ -155,5 +157,18 @@ RETRY: Final = Action(
     repeatable=False,
     begins_run=True,
 )
+MOVE: Final = Action(
+    name="move",
+    command=MoveRun(""),
+    summary="Move a run to other code",
+    effect="The run continues on a deployment, or on the code of --app, when it is next activated: "
+    "at once if it waits, otherwise when it waits next. Its history stays, so the code must do "
+    "the same steps as before. It is refused if the workflow is not there, or has another "
+    "definition.",
+    done="The run was moved.",
+    statuses=_OPEN,
+    refusals=(INSTANCE_TERMINAL, *_CODE_REFUSALS, NO_ACTIVE_DEPLOYMENT),
+)
 
+#: Actions with the same routes, commands and buttons. A move has its own.
 ACTIONS: Final = (PAUSE, RESUME, TERMINATE, CANCEL, RESTART, RETRY)

@@ -116,6 +116,13 @@ class RetryRun(Tagged, frozen=True):
     deployment: str = SAME_DEPLOYMENT
 
 
+class MoveRun(Tagged, frozen=True):
+    """Continue a run on other code."""
+
+    #: Where it continues: "active", "app" or the id of a deployment.
+    deployment: str
+
+
 class SetBranchOutput(Tagged, frozen=True):
     """Replace the output of a branch of an errored run, before a retry merges it again."""
 
@@ -263,7 +270,7 @@ RunCommand: TypeAlias = (
     | JobCommand
     | SlotCommand
 )
-Command: TypeAlias = RunCommand | DeleteInstance
+Command: TypeAlias = RunCommand | MoveRun | DeleteInstance
 
 
 def creates(command: Command) -> bool:

@@ -7,6 +7,7 @@ from typing import Final, Generic, TypeVar
 
 from headwater.processors.runs.lifecycle import (
     CANCEL,
+    MOVE,
     PAUSE,
     RESTART,
     RESUME,
@@ -55,6 +56,10 @@ class Controllable(ABC, Generic[T]):
                 of a deployment. By default the active one, if that has the workflow.
         """
         return await self.perform(RESTART, _texts(deployment=deployment))
+
+    async def move(self, to: str) -> T:
+        """Continue a live run on other code: "active", "app", or the id of a deployment."""
+        return await self.perform(MOVE, {"deployment": to})
 
     async def retry(self, from_step: str | None = None, *, deployment: str | None = None) -> T:
         """Start a new run of an errored instance that keeps the completed steps.

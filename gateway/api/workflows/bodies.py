@@ -14,7 +14,7 @@ from headwater.gateway.api.json_bodies import check_json, decoded, invalid
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.settings.patterns import NAME
 from headwater.processors.graph.validation import BRANCHES_MAX, NAME_MAX
-from headwater.processors.runs.lifecycle import ACTIONS
+from headwater.processors.runs.lifecycle import ACTIONS, MOVE
 from headwater.processors.runs.limits import (
     BATCH_MAX,
     DEFAULT_LIMITS,
@@ -41,7 +41,7 @@ from headwater.schemas.statuses import RunStatus
 
 #: Most characters of a cursor; real ones have about sixty.
 CURSOR_MAX: Final = 1_024
-_BULK: Final = {action.name: action for action in ACTIONS if action.bulk}
+_BULK: Final = {action.name: action for action in (*ACTIONS, MOVE) if action.bulk}
 
 B = TypeVar("B", bound="Body")
 
@@ -190,6 +190,20 @@ class Restart(Body, frozen=True, kw_only=True):
     deployment: _Deployment = None
 
 
+class Move(Body, frozen=True, kw_only=True):
+    """The code to which a run is moved."""
+
+    deployment: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            max_length=DEPLOYMENT_MAX,
+            description="Where it continues: active, app, or the id of a deployment.",
+        ),
+    ]
+    dry_run: Annotated[bool, msgspec.Meta(description="Check it; change nothing.")] = False
+
+
 class Retry(Body, frozen=True, kw_only=True):
     """The step from which an instance is retried, and its deployment."""
 
@@ -254,6 +268,8 @@ class BulkChange(Ending, frozen=True, kw_only=True):
             raise invalid(f"{at}action", problem)
         if self.status is None and not self.labels:
             raise invalid(f"{at}status", "expected a status or labels, found neither")
+        if self.action == MOVE.name and self.deployment is None:
+            raise invalid(f"{at}deployment", "expected the code to move to, found none")
         for name, text in self._arguments().items():
             takers = [action.name for action in _BULK.values() if name in action.arguments]
             if text and self.action not in takers:

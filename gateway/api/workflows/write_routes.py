@@ -30,6 +30,7 @@ from headwater.gateway.api.workflows.bodies import (
     generic,
 )
 from headwater.gateway.api.workflows.command_service import BulkService, CommandService, event_of
+from headwater.gateway.api.workflows.moves import Moves
 from headwater.gateway.api.workflows.openapi import tick_spec, write_spec
 from headwater.gateway.api.workflows.parameters import (
     BATCH_PATH,
@@ -44,10 +45,11 @@ from headwater.gateway.api.workflows.parameters import (
 from headwater.gateway.api.workflows.query_service import response_of
 from headwater.gateway.api.workflows.request_guard import RequestGuard
 from headwater.gateway.api.workflows.ticks import Ticks
-from headwater.processors.runs.lifecycle import Action
+from headwater.processors.runs.lifecycle import MOVE, Action
 from headwater.schemas import answers
 from headwater.schemas.failures import (
     BRANCH_NOT_FOUND,
+    DEPLOYMENT_NOT_FOUND,
     IDEMPOTENCY_CONFLICT,
     INSTANCE_EXISTS,
     INSTANCE_NOT_ERRORED,
@@ -59,6 +61,7 @@ from headwater.schemas.failures import (
     INVALID_LABELS,
     INVALID_PARAMS,
     MAILBOX_FULL,
+    NO_ACTIVE_DEPLOYMENT,
     NOT_A_GRAPH,
     RECORD_TOO_LARGE,
     WORKFLOW_NOT_FOUND,
@@ -249,7 +252,7 @@ def lifecycle_route(command_service: CommandService, action: Action) -> HTTPRout
             return described(send_plain)
 
 
-def bulk_route(service: BulkService) -> HTTPRouteHandler:
+def bulk_route(service: BulkService, moves: Moves) -> HTTPRouteHandler:
     """Return the route that changes many instances."""
 
     @post(
@@ -265,11 +268,14 @@ def bulk_route(service: BulkService) -> HTTPRouteHandler:
             answers.BulkPage,
             examples.BULK,
             *("invalid_cursor", "store_unavailable", INVALID_LABELS, WORKFLOW_NOT_FOUND),
+            *(DEPLOYMENT_NOT_FOUND, NO_ACTIVE_DEPLOYMENT),
         ),
     )
     async def change_instances(
         request: AnyRequest, workflow: PathName, data: JSONBody[BulkChange], prefer: Prefer = ""
     ) -> Response[bytes]:
+        if data.action == MOVE.name and data.deployment is not None:
+            await moves.check(workflow, data.deployment)
         page = await service.page(workflow, data)
         run_ids = [row.id for row in page.rows]
         note(request, run_ids=run_ids, deployment=data.deployment, dry_run=data.dry_run)

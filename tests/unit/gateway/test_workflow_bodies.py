@@ -10,6 +10,7 @@ from headwater.gateway.api.workflows import bodies
 from headwater.gateway.api.workflows.bodies import (
     Body,
     BulkChange,
+    Move,
     NewEvent,
     NewInstance,
     NewInstances,
@@ -179,6 +180,8 @@ def test_a_body_may_be_nested_up_to_the_limit() -> None:
         (Retry, b'{"fromStep":1}', "invalid_body", "fromStep"),
         (Retry, b'{"fromStep":""}', "invalid_body", "fromStep"),
         (Retry, b'{"deployment":""}', "invalid_body", "deployment"),
+        (Move, b"{}", "invalid_body", "deployment"),
+        (BulkChange, b'{"action":"move","status":"active"}', "invalid_body", "deployment"),
         (Restart, b'{"deployment":"%s"}' % (b"d" * 65), "invalid_body", "deployment"),
         (
             BulkChange,

@@ -20,6 +20,7 @@ from headwater.schemas.history import (
     Command,
     CommandRejected,
     Failure,
+    MoveRun,
     Parent,
     PauseRun,
     RestartRun,
@@ -28,6 +29,7 @@ from headwater.schemas.history import (
     Sender,
     SendEvent,
     StartRun,
+    TerminateRun,
 )
 from headwater.streams.engine.code import Code, RunSource
 from headwater.streams.engine.live_instances import LiveInstances
@@ -293,6 +295,68 @@ def test_a_child_of_a_run_of_the_app_begins_in_the_app_if_that_has_its_workflow(
         start = StartRun("1", PARENT, deployment=Artifact("app", "", ""))
         assert world.tell(start, workflow) == ""
         assert world.deployment(workflow) == result
+
+
+@pytest.mark.parametrize(
+    ("to", "refused"),
+    [
+        ("dep_2", ""),
+        ("active", ""),
+        ("app", "ALREADY_MOVED"),
+        ("dep_none", "deployment_not_found"),
+    ],
+)
+def test_a_run_that_waits_is_moved_to_other_code(to: str, refused: str):
+    world = World()
+    world.tell(StartRun("1"))
+    world.activate("dep_2")
+    assert world.handed_out() == [APP]
+    world.asks(Suspend(0))
+    assert world.tell(MoveRun(to)) == refused
+    assert world.deployment() == ("app" if refused else "dep_2")
+    assert world.owner.hosts_in_use() <= ({APP} if refused else set())
+    for item in (PauseRun(), ResumeRun()):
+        assert world.tell(item) == ""
+    assert world.handed_out() == ([] if refused else [12])
+
+
+def test_a_run_whose_code_is_missing_continues_when_it_is_moved():
+    world = World(app=())
+    world.activate("dep_1")
+    world.tell(StartRun("1"))
+    # As of a run that began when the app had the workflow.
+    world.run().deployment = Artifact("app", "", "")
+    assert world.handed_out() == []
+    assert world.tell(MoveRun("dep_1")) == ""
+    assert world.handed_out() == [11]
+    assert world.tell(MoveRun("dep_2")) == ""
+    assert world.handed_out() == [], "its code is running"
+    world.asks(Suspend(0))
+    for item in (PauseRun(), ResumeRun()):
+        assert world.tell(item) == ""
+    assert world.handed_out() == [12]
+
+
+def test_a_run_is_not_moved_where_its_workflow_is_missing():
+    world = World(app=())
+    world.activate("dep_1")
+    assert world.tell(MoveRun("dep_1"), "ship") == "INSTANCE_NOT_FOUND"
+    world.tell(StartRun("1"), "ship")
+    for to in ("dep_2", "app"):
+        assert world.tell(MoveRun(to), "ship") == "WORKFLOW_NOT_FOUND"
+    assert world.tell(TerminateRun(), "ship") == ""
+    assert world.tell(MoveRun("dep_1"), "ship") == "INSTANCE_TERMINAL"
+
+
+def test_a_run_of_a_graph_is_moved_only_to_its_own_definition():
+    world = World(app=())
+    for number, item in enumerate((graph("A"), graph("B"), graph("A")), 3):
+        world.deployments.apply(deployed(f"dep_{number}", item))
+    world.activate("dep_3")
+    assert world.tell(StartRun("{}"), "plan") == ""
+    assert world.tell(MoveRun("dep_4"), "plan") == "MIGRATION_REFUSED"
+    assert world.tell(MoveRun("dep_5"), "plan") == ""
+    assert world.deployment("plan") == "dep_5"
 
 
 def test_params_are_held_to_the_schema_of_the_deployment():
