@@ -22,8 +22,6 @@ from headwater.schemas.failures import (
 from headwater.schemas.history import Artifact
 
 _ID_DIGITS: Final = 20
-#: Deployment of the runs that started on the code of `--app`.
-APP: Final = Artifact("app", "", "")
 
 
 class Created(NamedTuple):
@@ -60,11 +58,6 @@ def deployment_id(app: str, digest: str) -> str:
 def artifact_of(deployment: DeploymentCreated) -> Artifact:
     """Return the reference to a deployment in the histories of runs."""
     return Artifact(deployment.id, deployment.app, deployment.digest)
-
-
-def is_of_app(deployment: Artifact | None) -> bool:
-    """Return whether a run may use the code of `--app`: it is on that, or follows the code."""
-    return deployment is None or deployment.name == APP.name
 
 
 class Deployments:

@@ -9,7 +9,6 @@ differ, and applies to what the run does from then on.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from headwater.processors.deployments import is_of_app
 from headwater.processors.evaluations import Evaluations
 from headwater.processors.graph.definition import Definition, Node, Transition
 from headwater.processors.graph.graph import Graph
@@ -23,7 +22,7 @@ from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import bounded
 from headwater.schemas.failures import INSTANCE_TERMINAL, MIGRATION_REFUSED
 from headwater.schemas.graph_answers import MigrationPlan, MovedToken
-from headwater.schemas.history import GraphMigrated, MigrateRun, NodeMoved
+from headwater.schemas.history import GraphMigrated, MigrateRun, NodeMoved, is_of_app
 
 #: The built-in task, which every worker has.
 _NOOP: Final = "noop"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from headwater.processors.deployments import APP, Deployments, artifact_of, is_of_app
+from headwater.processors.deployments import Deployments, artifact_of
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import BUILTIN_PREFIX, bounded
 from headwater.processors.runs.slots import SLOTS, Concurrencies, Concurrency
@@ -24,6 +24,7 @@ from headwater.schemas.failures import (
 )
 from headwater.schemas.history import (
     ACTIVE_DEPLOYMENT,
+    APP,
     SAME_DEPLOYMENT,
     Artifact,
     Command,
@@ -31,6 +32,7 @@ from headwater.schemas.history import (
     RestartRun,
     RetryRun,
     StartRun,
+    is_of_app,
 )
 from headwater.streams.engine.effects import unknown_workflow
 

@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any, Final
 
 from headwater.processors.code.host_messages import Activate
-from headwater.processors.deployments import is_of_app
 from headwater.processors.runs.engine import Engines
-from headwater.schemas.history import instance_key
+from headwater.schemas.history import instance_key, is_of_app
 from headwater.streams.clock import monotonic
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.engine.commands import RunSizeLimit

@@ -15,11 +15,10 @@ from headwater.gateway.api.workflows.openapi import write_spec
 from headwater.gateway.api.workflows.parameters import PathName, Prefer
 from headwater.gateway.api.workflows.query_service import QueryService, response_of
 from headwater.gateway.api.workflows.runs.run_service import active_of, artifact_for
-from headwater.processors.deployments import APP
 from headwater.processors.runs.lifecycle import MOVE
 from headwater.schemas import answers
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, INSTANCE_TERMINAL
-from headwater.schemas.history import ACTIVE_DEPLOYMENT
+from headwater.schemas.history import ACTIVE_DEPLOYMENT, APP
 from headwater.streams.workflows.deployment_log import DeploymentLog
 
 
