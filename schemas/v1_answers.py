@@ -47,6 +47,13 @@ class Deployment(Answer, frozen=True, kw_only=True):
     deployed_at: datetime
     deployed_by: Annotated[str, means("The id of the key that deployed it.")]
     activated_at: Annotated[datetime | None, means("Last activation; absent if never.")] = None
+    open_runs: Annotated[
+        int | None,
+        means(
+            "Runs on it that have not ended; absent in answers to changes, and while Postgres "
+            "cannot be read."
+        ),
+    ] = None
 
 
 class DeploymentActive(Deployment, frozen=True, kw_only=True):
