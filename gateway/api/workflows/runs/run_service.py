@@ -12,13 +12,13 @@ from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows.bodies import generic, text
 from headwater.gateway.api.workflows.command_service import CommandResult, CommandService
 from headwater.gateway.api.workflows.runs.bodies import NewRun
+from headwater.processors.canonical_json import canonical_hash
 from headwater.processors.deployments import Deployments, artifact_of
 from headwater.processors.idempotency_keys import (
     Answered,
     Conflict,
     IdempotencyKey,
     Pending,
-    canonical_hash,
     key_result,
     reservation,
 )
