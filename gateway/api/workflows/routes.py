@@ -1,5 +1,6 @@
 """Routes of workflows, under /api/workflows, and of their jobs, under /api/jobs."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ from headwater.gateway.api.workflows.read_routes import (
 )
 from headwater.gateway.api.workflows.request_guard import RequestGuard, requests_within
 from headwater.gateway.api.workflows.runs import routes as runs
+from headwater.gateway.api.workflows.runs.key_sweeps import sweep_keys
 from headwater.gateway.api.workflows.runs.run_service import RunPorts, RunService
 from headwater.gateway.api.workflows.runs.world import BASE as WORLD_BASE
 from headwater.gateway.api.workflows.runs.world import WorldApi, world_routes
@@ -175,6 +177,10 @@ class WorkflowService:
             await self._freshness.start()
             stack.push_async_callback(self._freshness.stop)
             stack.callback(self.end_streams)
+            sweeping = asyncio.create_task(
+                sweep_keys(self._ports.run_ports.keys), name="sweep idempotency keys"
+            )
+            stack.callback(sweeping.cancel)
             yield
 
     def add_shutdown_callback(self, callback: Callable[[], None]) -> None:
