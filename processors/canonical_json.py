@@ -1,7 +1,7 @@
 """Canonical text of JSON values, as in RFC 8785, and its hash.
 
 Numbers are IEEE 754 doubles there, written as ECMAScript writes them, so 1, 1.0 and 1e0 are equal,
-and so are integers that no double can tell apart. Names are in the order of their UTF-16 code
+and so are integers that are the same double. Names are in the order of their UTF-16 code
 units.
 """
 
