@@ -8,10 +8,8 @@ retried, with the same run id, and another request acquires the key. A key expir
 the clock of the database.
 """
 
-import hashlib
-import json
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -97,31 +95,3 @@ def reservation(run_id: str, request_hash: str) -> StoredRequest:
         status_code=0,
         body="",
     )
-
-
-def canonical_hash(value: Any) -> str:  # noqa: ANN401 (any JSON)
-    """Return the SHA-256 of the canonical text of a JSON value, in hexadecimal.
-
-    The canonical text has names in order, no spaces, and numbers by their value (1, 1.0 and 1e0 are
-    equal, as in RFC 8785).
-    """
-    text = json.dumps(
-        _canonical(value),
-        sort_keys=True,
-        separators=(",", ":"),
-        ensure_ascii=False,
-        allow_nan=False,
-    )
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-
-
-def _canonical(value: Any) -> Any:  # noqa: ANN401 (any JSON)
-    match value:
-        case float() if value.is_integer():
-            return int(value)
-        case dict():
-            return {name: _canonical(item) for name, item in value.items()}
-        case list():
-            return [_canonical(item) for item in value]
-        case _:
-            return value

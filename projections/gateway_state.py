@@ -43,6 +43,8 @@ async def hits_of(reader: PooledReader, project: str, at: datetime) -> Hits:
 
 #: Maximum expired rows that a reservation deletes. It adds one, so they do not accumulate.
 _SWEPT_AT_ONCE: Final = 10
+#: Maximum expired rows that a sweep deletes in one transaction.
+SWEEP_BATCH: Final = 1_000
 #: Attempts to reserve a key that exists on insert but not on the following read.
 _TRIES: Final = 3
 
@@ -80,6 +82,13 @@ class IdempotencyKeys:
         raise StoreUnavailable(
             "expected to reserve an idempotency key, found it inserted and deleted again"
         )
+
+    async def sweep(self) -> int:
+        """Delete expired keys, at most a batch; return how many."""
+        parameters = {"remembered_ms": REMEMBERED_MS, "swept": SWEEP_BATCH}
+        (row,) = await self._reader.writes(statement("sweep_idempotency_keys"), parameters)
+        keys: int = row["keys"]
+        return keys
 
     async def complete(
         self, key: IdempotencyKey, run_id: str, status: int, body: str

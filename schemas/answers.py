@@ -23,6 +23,11 @@ def means(description: str) -> msgspec.Meta:
     return msgspec.Meta(description=description)
 
 
+#: Description of a run's deployment.
+_DEPLOYMENT: Final = (
+    "The deployment that its run is on, or `app` for the code of --app; none if it follows the "
+    "newest code."
+)
 #: Any number of attempts is infinity, which JSON does not have: there it is null.
 _Attempts: TypeAlias = Annotated[
     int | float | None,
@@ -168,9 +173,7 @@ class InstanceFound(InstanceListed, frozen=True, kw_only=True):
     workflow_name: str
     created_at: datetime
     updated_at: datetime
-    deployment_id: Annotated[
-        str | None, means("The deployment that its run started on; none if it follows the code.")
-    ] = None
+    deployment_id: Annotated[str | None, means(_DEPLOYMENT)] = None
     current_step: CurrentStep | None = None
     current_tokens: Annotated[list[TokensAt], means("Of a graph.")] = []
     awaited_slot: Annotated[
@@ -196,9 +199,7 @@ class InstanceMeta(Answer, frozen=True, kw_only=True):
     updated_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
-    deployment_id: Annotated[
-        str | None, means("The deployment that its run started on; none if it follows the code.")
-    ] = None
+    deployment_id: Annotated[str | None, means(_DEPLOYMENT)] = None
     retention_until: Annotated[
         datetime | None, means("When a prune may remove it; absent means never.")
     ] = None
@@ -217,11 +218,12 @@ class Instance(InstanceListed, frozen=True, kw_only=True):
 
 
 class Managed(Answer, frozen=True, kw_only=True):
-    """The requested change was made, with the new status; and the number of a new run, if any."""
+    """The requested change was made, with the new status; and the new run, if any."""
 
     ok: bool
     status: InstanceStatus
     run_number: int | None = None
+    deployment_id: Annotated[str | None, means("Of the new or moved run.")] = None
 
 
 class BulkChanged(Answer, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ UNSERIALISABLE: Final = "UnserialisableError"
 # --- codes of rejected commands ------------------------------------------------------------------
 
 ALREADY_CANCELLED: Final = "ALREADY_CANCELLED"
+ALREADY_MOVED: Final = "ALREADY_MOVED"
 ALREADY_PAUSED: Final = "ALREADY_PAUSED"
 ARTIFACT_INVALID: Final = "artifact_invalid"
 DEPLOYMENT_CHANGED: Final = "deployment_changed"
@@ -334,6 +335,7 @@ REFUSALS: Final = {
         Refusal(INVALID_COMMAND, 400, "The command has an invalid name"),
         Refusal(INTERNAL, 500, "The command could not be decided"),
         Refusal(ALREADY_CANCELLED, 409, "The instance is being canceled already", settled=True),
+        Refusal(ALREADY_MOVED, 409, "The run is on that code already", settled=True),
         Refusal(ALREADY_PAUSED, 409, "The instance is paused already", settled=True),
         Refusal(NOT_PAUSED, 409, "The instance is not paused", settled=True),
         Refusal(EVENT_ALREADY_RECEIVED, 409, "The event was received before", settled=True),

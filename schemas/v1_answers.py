@@ -47,6 +47,13 @@ class Deployment(Answer, frozen=True, kw_only=True):
     deployed_at: datetime
     deployed_by: Annotated[str, means("The id of the key that deployed it.")]
     activated_at: Annotated[datetime | None, means("Last activation; absent if never.")] = None
+    open_runs: Annotated[
+        int | None,
+        means(
+            "Runs on it that have not ended; absent in answers to changes, and while Postgres "
+            "cannot be read."
+        ),
+    ] = None
 
 
 class DeploymentActive(Deployment, frozen=True, kw_only=True):
@@ -78,9 +85,9 @@ class RunCreated(Answer, frozen=True, kw_only=True):
     run_id: str
     workflow_name: str
     status: RunState
-    deployment_id: Annotated[str | None, means("What it runs on; none if it follows the code.")] = (
-        None
-    )
+    deployment_id: Annotated[
+        str | None, means("What it runs on: a deployment, or `app`; none if it follows the code.")
+    ] = None
 
 
 class RunListed(RunCreated, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ class WorkflowInstance(msgspec.Struct):
     parent_run_number: Integer | None
     #: The entry of the parent that started it.
     parent_step_key: str | None
-    #: Deployment of the current run; null if it follows the newest code (versioning="latest").
+    #: Deployment of the current run, or app (--app); null if it follows the newest code.
     deployment_id: Key | None
     #: Labels for searches: texts by name.
     labels: Labels
@@ -104,7 +104,7 @@ class WorkflowRun(msgspec.Struct):
     parent_run_number: Integer | None
     #: The entry of the parent that started it.
     parent_step_key: str | None
-    #: Deployment of the run.
+    #: Deployment of the run, or app (--app); null if it follows the newest code.
     deployment_id: Key | None
     #: When its last event happened.
     updated_at: Moment

@@ -356,6 +356,7 @@ def _deployments(
     deployment_service = DeploymentService(
         workflows.run_ports.deployments,
         artifact_check,
+        workflows.workflows,
         by=key_id("admin", key),
         clock=workflows.clock,
     )

@@ -76,6 +76,7 @@ def note(  # noqa: PLR0913 (one parameter per field of the entry)
     idempotency_key: str | None = None,
     migration: Mapping[str, Any] | None = None,
     branch: Mapping[str, Any] | None = None,
+    deployment: str | None = None,
     dry_run: bool = False,
 ) -> None:
     """Add fields to the audit entry of a request that only its handler knows.
@@ -93,6 +94,7 @@ def note(  # noqa: PLR0913 (one parameter per field of the entry)
         idempotency_key: Idempotency key of the operation.
         migration: Version of a graph to which a run moves, and the map of its nodes.
         branch: Group, fork and index of the branch with an output that is set.
+        deployment: Requested deployment, as in the request.
         dry_run: Whether this is a dry run.
     """
     notes = cast("dict[str, Any]", request.scope).setdefault(_NOTES, {})
@@ -105,6 +107,7 @@ def note(  # noqa: PLR0913 (one parameter per field of the entry)
         "idempotencyKey": idempotency_key or None,
         "migration": migration,
         "branch": branch,
+        "deployment": deployment,
         "dryRun": dry_run or None,
     }
     notes.update({name: value for name, value in noted.items() if value is not None})

@@ -13,14 +13,17 @@ from headwater.gateway.cli.output import moment
 from headwater.gateway.cli.results import Columns, Result, listing, prints
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headwater.schemas.v1_answers import Deployment, DeploymentActive
 
 _LISTED: Final = Columns(
-    ("id", "active", "app", "workflows", "deployed", "by", "activated"),
+    ("id", "active", "open runs", "app", "workflows", "deployed", "by", "activated"),
     drops=("by", "activated", "deployed"),
 )
 _WORKFLOWS: Final = Columns(("name", "versioning", "kind"))
 _SCHEDULES: Final = Columns(("name", "workflow", "cron", "timezone"))
+_DIFFERENCES: Final = Columns(("kind", "name", "change", "fields"))
 _PAGE: Final = 100
 
 _replaces = click.option(
@@ -116,7 +119,7 @@ def list_deployments(limit: int, api: Api) -> Result:
 @admin_options
 @prints
 def show(deployment_id: str, api: Api) -> Result:
-    """Show a deployment, its workflows and schedules; without an id, the active one."""
+    """Show a deployment, its workflows, schedules and open runs; by default the active one."""
     deployment = api.client.run(api.client.deployments.get(deployment_id))
     tables = [
         _LISTED.table([_row(deployment)]),
@@ -163,6 +166,58 @@ def rollback(deployment_id: str | None, replaces: str, api: Api) -> Result:
     return _activated(activated)
 
 
+@deployments.command(
+    epilog=examples(
+        "headwater deployments diff dep_98f1370821019495b2e5    with the active one",
+        "headwater deployments diff dep_98f1370821019495b2e5 dep_5d41402abc4b2a76b971",
+    )
+)
+@click.argument("before", metavar="ID")
+@click.argument("after", metavar="[ID]", default="active")
+@admin_options
+@prints
+def diff(before: str, after: str, api: Api) -> Result:
+    """Compare the workflows and schedules of two deployments.
+
+    The code itself is not compared: it is in the artifacts, which you built.
+    """
+    first, second = (
+        api.client.run(api.client.deployments.get(deployment_id))
+        for deployment_id in (before, after)
+    )
+    rows = list(_differences(first, second))
+    same = "" if first.digest == second.digest else " Their artifacts differ."
+    none = f"{first.id} and {second.id} declare the same.{same}"
+    hints = [] if rows else [none]
+    return Result(answer=rows, tables=[_DIFFERENCES.table(rows)] if rows else [], hints=hints)
+
+
+def _differences(before: "Deployment", after: "Deployment") -> "Iterator[dict[str, Any]]":
+    """Yield what two deployments declare differently, by kind and name."""
+    for kind in ("workflows", "schedules"):
+        old, new = (
+            {declared.name: declared for declared in getattr(deployment, kind)}
+            for deployment in (before, after)
+        )
+        for name in sorted(old.keys() | new.keys()):
+            one, other = old.get(name), new.get(name)
+            if one is None or other is None:
+                change = "added" if one is None else "removed"
+                yield {"kind": kind[:-1], "name": name, "change": change, "fields": ""}
+            elif one != other:
+                fields = [
+                    field.name
+                    for field in structs.fields(one)
+                    if getattr(one, field.name) != getattr(other, field.name)
+                ]
+                yield {
+                    "kind": kind[:-1],
+                    "name": name,
+                    "change": "changed",
+                    "fields": ", ".join(fields),
+                }
+
+
 def _content_of(artifact: Path) -> bytes:
     from headwater.gateway.client.deployments import artifact_of  # noqa: PLC0415 (loads slowly)
 
@@ -182,6 +237,7 @@ def _row(deployment: "Deployment") -> dict[str, Any]:
     return {
         "id": deployment.id,
         "active": deployment.active,
+        "open runs": deployment.open_runs,
         "app": deployment.app,
         "workflows": ", ".join(workflow.name for workflow in deployment.workflows),
         "deployed": moment(deployment.deployed_at),

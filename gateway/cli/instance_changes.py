@@ -18,7 +18,7 @@ from headwater.gateway.cli.workflow_service import (
     service_options,
     workflow_option,
 )
-from headwater.processors.runs.lifecycle import ACTIONS, CANCEL, PAUSE, RESUME, RETRY, Action
+from headwater.processors.runs.lifecycle import ACTIONS, CANCEL, MOVE, PAUSE, RESUME, RETRY, Action
 from headwater.schemas.statuses import RunStatus
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _MATCHED: Final = Columns(("instance", "status"))
 #: Participles of bulk actions.
 _DONE: Final = {
     "pause": "paused", "resume": "resumed", "retry": "retried",
-    "terminate": "terminated", "cancel": "canceled",
+    "terminate": "terminated", "cancel": "canceled", "move": "moved",
 }  # fmt: skip
 _REFUSED: Final = Columns(("instance", "code", "why"), drops=("code",))
 
@@ -62,14 +62,18 @@ def one_or_all(action: Action) -> Callable[[Callable[..., Any]], Callable[..., A
             **values: Any,  # noqa: ANN401 (the command's own parameters)
         ) -> Result:
             if status is None and not labels:
-                if dry_run:
+                if action is MOVE:
+                    values["dry_run"] = dry_run
+                elif dry_run:
                     raise click.UsageError("--dry-run needs --status or --label")
                 result: Result = one(**values)
                 return result
             workflow, client = values.pop("workflow"), values.pop("client")
             changes = {"status": status, "labels": labels}
-            if action.argument == "reason":
-                changes["reason"] = values.pop("argument") or ""
+            if "reason" in action.arguments:
+                changes["reason"] = values.pop("reason") or ""
+            if "deployment" in action.arguments:
+                changes["deployment"] = values.pop("deployment")
             if workflow is None or any(values.values()):
                 raise click.UsageError(
                     "expected -w WORKFLOW with --status or --label, and no option of a single "
@@ -166,11 +170,18 @@ def create(
 
 _ARGUMENTS: Final = {
     "reason": click.option(
-        "--reason", "argument", help="Reason, for people; it is in the instance's error."
+        "--reason", "reason", help="Reason, for people; it is in the instance's error."
+    ),
+    "deployment": click.option(
+        "--deployment",
+        "deployment",
+        metavar="WHERE",
+        help="Where the new run begins: same, active, app, or the id of a deployment. Default: "
+        "retry stays on the same, restart begins on the active one if that has the workflow.",
     ),
     "fromStep": click.option(
         "--from-step",
-        "argument",
+        "fromStep",
         metavar="KEY",
         help="The first step that is executed again, as `headwater instances history` shows it. "
         "Default: the one that failed.",
@@ -189,27 +200,31 @@ def _lifecycle_command(action: Action) -> click.Command:
     @prints
     @service_options
     @(one_or_all(action) if action.bulk else instance_named)
-    def perform(
-        client: "SyncClient", *, instance: InstanceName, argument: str | None = None
-    ) -> Result:
-        status = client.run(instance.handle(client).perform(action, argument))
-        text = _status_text(action, status, argument)
+    def perform(client: "SyncClient", *, instance: InstanceName, **arguments: str | None) -> Result:
+        texts = {name: text for name, text in arguments.items() if text is not None}
+        status = client.run(instance.handle(client).perform(action, texts))
+        text = _status_text(action, status, texts)
         return Result(answer=status, hints=[f"{instance} {text}."])
 
-    return _ARGUMENTS[action.argument](perform) if action.argument else perform
+    command: click.Command = perform
+    for name in action.arguments:
+        command = _ARGUMENTS[name](command)
+    return command
 
 
 def _action_examples(action: Action) -> list[str]:
     single = f"headwater instances {action.name} order/order-1"
     several = f"headwater instances {action.name} -w order --label team=blue --dry-run"
     from_step = f"{single} --from-step charge"
-    return [single, *([from_step] if action is RETRY else []), *([several] if action.bulk else [])]
+    active = f"{single} --deployment active"
+    retries = [from_step, active] if action is RETRY else []
+    return [single, *retries, *([several] if action.bulk else [])]
 
 
-def _status_text(action: Action, status: "InstanceStatus", argument: str | None) -> str:
+def _status_text(action: Action, status: "InstanceStatus", arguments: "Mapping[str, str]") -> str:
     """Return the status after an action as text, with what may be unexpected about it."""
     if action is RETRY:
-        where = f"from {argument}" if argument else "from where it failed"
+        where = f"from {arguments.get('fromStep', 'where it failed')}"
         return f"continues in a new run, {where}"
     if action.begins_run:
         return "begins a new run"
@@ -222,6 +237,35 @@ def _status_text(action: Action, status: "InstanceStatus", argument: str | None)
     if action is CANCEL and not status.ended:
         ends = "; its code may clean up"
     return f"is {status.status}{ends}"
+
+
+@click.command(
+    "move",
+    help=f"{MOVE.summary}.\n\n{MOVE.effect}",
+    epilog=examples(
+        "headwater instances move order/order-1 --to dep_5d41402abc4b2a76b971 --dry-run",
+        "headwater instances move order/order-1 --to active",
+        "headwater instances move -w order --status waiting --to dep_5d41402abc4b2a76b971",
+    )
+    + ENVIRONMENT,
+)
+@click.option(
+    "--to",
+    "deployment",
+    required=True,
+    metavar="WHERE",
+    help="Where it continues: active, app, or the id of a deployment.",
+)
+@prints
+@service_options
+@one_or_all(MOVE)
+def move(
+    client: "SyncClient", *, instance: InstanceName, deployment: str, dry_run: bool = False
+) -> Result:
+    """Move a run to other code."""
+    status = client.run(instance.handle(client).move(deployment, dry_run=dry_run))
+    done = "would be" if dry_run else "was"
+    return Result(answer=status, hints=[f"{instance} {done} moved to {deployment}."])
 
 
 @click.command(
@@ -312,6 +356,7 @@ def set_branch_output(
 CHANGE_COMMANDS: Final = (
     create,
     *map(_lifecycle_command, ACTIONS),
+    move,
     send_event,
     set_branch_output,
 )

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
@@ -50,6 +51,7 @@ A = TypeVar("A")
 
 #: Lists of a history; each has pages of its own.
 _LISTS: Final = frozenset({"steps", "tokens", "events", "logs"})
+_NO_ARGUMENTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[R_co]):
@@ -86,9 +88,11 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
         return await self._session.read(self._path, Instance, instance=self._key)
 
     @override
-    async def perform(self, action: Action, argument: str | None = None) -> InstanceStatus:
+    async def perform(
+        self, action: Action, arguments: Mapping[str, str] = _NO_ARGUMENTS
+    ) -> InstanceStatus:
         """Perform an action; return the instance's status after it."""
-        body = "{}" if argument is None else json.dumps({action.argument: argument})
+        body = json.dumps(dict(arguments))
         repeat = Repeat.SAFE if action.repeatable else Repeat.UNSAFE
         try:
             return status_in(await self._command(action.name, repeat, body), Managed)
@@ -110,6 +114,20 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
             body=None if query.texts is None else json_object(**query.texts),
             instance=self._key,
         )
+
+    @override
+    async def move(self, to: str, *, dry_run: bool = False) -> InstanceStatus:
+        """Continue a live run on other code.
+
+        Args:
+            to: "active", "app" for the code of `--app`, or the id of a deployment.
+            dry_run: Only check that there is such code and that the run is live.
+
+        Raises:
+            CommandRefusedError: The workflow is not there, or has another definition there.
+        """
+        body = json.dumps({"deployment": to} | ({"dryRun": True} if dry_run else {}))
+        return status_in(await self._command("move", Repeat.SAFE, body), Managed)
 
     async def migrate(
         self,
@@ -424,6 +442,7 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         labels: Mapping[str, str] | None = None,
         dry_run: bool = False,
         reason: str = "",
+        deployment: str | None = None,
     ) -> AsyncGenerator[BulkPage]:
         """Retry, pause, resume, cancel or terminate all instances with a status, or labels.
 
@@ -436,11 +455,14 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
             labels: Labels that the instances must have.
             dry_run: Only list the instances.
             reason: Reason that is recorded of instances that the action ends.
+            deployment: Where the action continues the instances, as for `InstanceHandle.retry`.
         """
         request: dict[str, Any] = {"action": action, "status": status, "labels": dict(labels or {})}
         request["dryRun"] = dry_run
         if reason:
             request["reason"] = reason
+        if deployment is not None:
+            request["deployment"] = deployment
         where = path("workflows", self.name, "bulk")
         while True:
             answer = await self._session.write(where, json.dumps(request), repeat=Repeat.SAFE)

@@ -51,6 +51,7 @@ from headwater.schemas.history import (
     RunCompleted,
     RunErrored,
     RunEvent,
+    RunMoved,
     RunPaused,
     RunResumed,
     RunStarted,
@@ -351,6 +352,7 @@ def message_for_host(  # noqa: C901, PLR0911, one per event
             | RunSuspended()
             | RunPaused()
             | RunResumed()
+            | RunMoved()
             | RunTerminated()
             | RunCompleted()
             | RunErrored()

@@ -22,7 +22,7 @@ from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import bounded
 from headwater.schemas.failures import INSTANCE_TERMINAL, MIGRATION_REFUSED
 from headwater.schemas.graph_answers import MigrationPlan, MovedToken
-from headwater.schemas.history import GraphMigrated, MigrateRun, NodeMoved
+from headwater.schemas.history import GraphMigrated, MigrateRun, NodeMoved, is_of_app
 
 #: The built-in task, which every worker has.
 _NOOP: Final = "noop"
@@ -223,7 +223,7 @@ def _renaming_problems(before: Graph, after: Graph, renamed: Mapping[str, str]) 
 
 def _code_problems(run: GraphRun, before: Graph, after: Graph) -> Iterator[str]:
     """Yield what the deployment of a run lacks: it has the code of the old definition only."""
-    if run.deployment is None:
+    if run.deployment is None or is_of_app(run.deployment):
         return
     missing = sorted(_code_of(after.definition) - _code_of(before.definition))
     if missing:

@@ -39,6 +39,7 @@ from headwater.schemas.history import (
     PartitionClaimed,
     PostsSent,
     RunEvent,
+    RunMoved,
     RunStarted,
     RunSuspended,
     RunTerminated,
@@ -67,7 +68,9 @@ _TRIGGERS: Final = (
 
 
 #: Events that nothing follows.
-_UNPLANNED: Final = (CommandRejected, GraphMigrated, LeaderEpochNoted, PartitionClaimed)
+_UNPLANNED: Final = (
+    *(CommandRejected, GraphMigrated, LeaderEpochNoted, PartitionClaimed, RunMoved),
+)
 
 
 class Tracing:

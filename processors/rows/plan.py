@@ -49,6 +49,7 @@ from headwater.schemas.history import (
     RollbackStarted,
     RunCompleted,
     RunErrored,
+    RunMoved,
     RunPaused,
     RunResumed,
     RunStarted,
@@ -212,6 +213,12 @@ def _run_started(patches: Patches, context: EventContext, event: RunStarted) -> 
         values["retries"] = True
         reopened = [entry.key for entry in event.reopened]
         patches.retry(context.values(kept=event.kept, reopened=reopened, started_at=context.at_ms))
+
+
+def _run_moved(patches: Patches, context: EventContext, event: RunMoved) -> None:
+    deployment = event.deployment
+    name = None if deployment is None else deployment.name
+    patches.instance(context)["deployment_id"] = name
 
 
 def _instance_deleted(patches: Patches, context: EventContext, _: InstanceDeleted) -> None:
@@ -388,6 +395,7 @@ def _log_written(patches: Patches, context: EventContext, event: LogWritten) -> 
 PLANNERS: Final[Mapping[type, Callable[[Patches, EventContext, Any], None]]] = {
     PartitionClaimed: _partition_claimed,
     RunStarted: _run_started,
+    RunMoved: _run_moved,
     RunTerminated: _run_failed,
     RunCompleted: _run_completed,
     RunErrored: _run_failed,

@@ -21,6 +21,7 @@ from headwater.schemas.history import (
     RunCompleted,
     RunErrored,
     RunEvent,
+    RunMoved,
     RunPaused,
     RunResumed,
     RunStarted,
@@ -118,6 +119,11 @@ def applied(run: Run, event: LogEvent, at_ms: int) -> None:
         remember(run, event, at_ms)
 
 
+def _moved(run: Run, event: RunMoved) -> None:
+    """Continue on other code."""
+    run.deployment = event.deployment
+
+
 def _posts_queued(run: Run, event: PostsQueued) -> None:
     """Put the posts into the outbox."""
     run.unsent.extend(event.posts)
@@ -163,6 +169,7 @@ APPLIERS: Final[Mapping[type, Callable[[Any, Any], None]]] = {
     RunSuspended: move,
     RunPaused: move,
     RunResumed: move,
+    RunMoved: _moved,
     RunTerminated: _terminated,
     RunCompleted: _completed,
     RunErrored: _errored,

@@ -19,6 +19,7 @@ from headwater.processors.runs.limits import (
     FAILURE_MESSAGE_MAX,
     KEY_BYTES_MAX,
     MAILBOX_MAX,
+    SYSTEM,
     labels_problem,
     name_problem,
     recorded,
@@ -27,6 +28,7 @@ from headwater.processors.runs.limits import (
 from headwater.processors.runs.slots import is_ticket
 from headwater.processors.runs.state import Run, created_before, received_before
 from headwater.schemas.failures import (
+    ALREADY_MOVED,
     ALREADY_PAUSED,
     EVENT_ALREADY_RECEIVED,
     INSTANCE_EXISTS,
@@ -60,6 +62,7 @@ from headwater.schemas.history import (
     RestartRun,
     ResumeRun,
     RunCommand,
+    RunMoved,
     RunPaused,
     RunResumed,
     RunStarted,
@@ -240,6 +243,26 @@ def resume(run: Run, _: ResumeRun) -> Decision:
     return [RunResumed(), RunSuspended()] if run.waits_for_slot else [RunResumed()]
 
 
+def move(run: Run, deployment: Artifact | None) -> Decision:
+    """Continue a run on the code of a deployment that has its workflow.
+
+    Args:
+        run: The run.
+        deployment: Its next deployment; None if it follows the newest code.
+    """
+    if run.ended:
+        return _ended(run, "move")
+    before, after = _code_of(run.deployment), _code_of(deployment)
+    if before == after:
+        return Rejection(ALREADY_MOVED, f"{run.instance_id} is on {after} already")
+    line = f"run {run.run_number} was moved from {before} to {after}"
+    return [RunMoved(deployment), LogWritten("info", SYSTEM, line)]
+
+
+def _code_of(deployment: Artifact | None) -> str:
+    return "the newest code" if deployment is None else deployment.name
+
+
 def may_end(run: Run, command: TerminateRun | CancelRun) -> Rejection | None:
     """Return why a run may not be ended, or None if it may."""
     if command.parent is not None and command.parent != run.parent:
@@ -297,7 +320,7 @@ def no_graph(run: Run) -> Rejection:
     return Rejection(
         NOT_A_GRAPH,
         f"expected an instance of a graph, found one of {run.workflow}, a workflow of code; a run "
-        "of code moves to a deployment by a retry",
+        "of code has no versions of a definition",
     )
 
 

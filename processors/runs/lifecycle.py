@@ -3,21 +3,27 @@
 API, client, command line, test harness and console have the actions of `ACTIONS`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from headwater.schemas.failures import (
+    DEPLOYMENT_NOT_FOUND,
     INSTANCE_NOT_ERRORED,
     INSTANCE_TERMINAL,
     INVALID_PARAMS,
+    MIGRATION_REFUSED,
+    NO_ACTIVE_DEPLOYMENT,
     RECORD_TOO_LARGE,
     STEP_NOT_FOUND,
+    WORKFLOW_NOT_FOUND,
 )
 from headwater.schemas.history import (
     CancelRun,
     Command,
+    MoveRun,
     PauseRun,
     RestartRun,
     ResumeRun,
@@ -25,6 +31,15 @@ from headwater.schemas.history import (
     TerminateRun,
 )
 from headwater.schemas.statuses import RunStatus
+
+#: Fields of commands by the names of a caller's texts.
+_FIELDS: Final[Mapping[type, Mapping[str, str]]] = {
+    TerminateRun: {"reason": "reason"},
+    CancelRun: {"reason": "reason"},
+    RestartRun: {"deployment": "deployment"},
+    MoveRun: {"deployment": "deployment"},
+    RetryRun: {"fromStep": "from_key", "deployment": "deployment"},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,24 +71,19 @@ class Action:
     begins_run: bool = False
 
     @property
-    def argument(self) -> Literal["", "reason", "fromStep"]:
-        """Name of the text that the caller may pass; "" for none."""
-        match self.command:
-            case TerminateRun() | CancelRun():
-                return "reason"
-            case RetryRun():
-                return "fromStep"
-            case _:
-                return ""
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the texts that the caller may pass."""
+        return tuple(_FIELDS.get(type(self.command), ()))
 
-    def command_with(self, argument: str | None) -> Command:
-        """Return the command with the caller's text, if there is any."""
-        if argument is None:
-            return self.command
-        field = {"reason": "reason", "fromStep": "from_key"}[self.argument]
-        return msgspec.structs.replace(self.command, **{field: argument})
+    def command_with(self, arguments: Mapping[str, str | None]) -> Command:
+        """Return the command with the caller's texts; None stands for the default."""
+        fields = _FIELDS.get(type(self.command), {})
+        changes = {fields[name]: text for name, text in arguments.items() if text is not None}
+        return msgspec.structs.replace(self.command, **changes)
 
 
+#: Why a run cannot use the code of a deployment.
+_CODE_REFUSALS: Final = (DEPLOYMENT_NOT_FOUND, WORKFLOW_NOT_FOUND, MIGRATION_REFUSED)
 _OPEN: Final = frozenset({RunStatus.ACTIVE, RunStatus.WAITING, RunStatus.PAUSED})
 
 PAUSE: Final = Action(
@@ -121,11 +131,12 @@ RESTART: Final = Action(
     name="restart",
     command=RestartRun(),
     summary="Start a new run of an instance from the beginning",
-    effect="It has the same params, whatever the status of the instance. Earlier runs stay in its "
-    "history; events that they received do not count for the new one.",
+    effect="It has the same params, whatever the status of the instance, and begins on the active "
+    "deployment if that has its workflow. Earlier runs stay in its history; events that they "
+    "received do not count for the new one.",
     done="The next run has started.",
     statuses=frozenset(RunStatus),
-    refusals=(INVALID_PARAMS, RECORD_TOO_LARGE),
+    refusals=(INVALID_PARAMS, RECORD_TOO_LARGE, *_CODE_REFUSALS),
     repeatable=False,
     bulk=False,
     begins_run=True,
@@ -135,12 +146,29 @@ RETRY: Final = Action(
     command=RetryRun(),
     summary="Retry an errored instance in a new run",
     effect="The run keeps received events, and the results of the steps before the failed one, or "
-    "before the step that is named. A restart executes all steps again.",
+    "before the step that is named, and stays on its deployment. A restart executes all steps "
+    "again.",
     done="The next run continues from the failed step.",
     statuses=frozenset({RunStatus.ERRORED}),
-    refusals=(STEP_NOT_FOUND, INSTANCE_NOT_ERRORED, INVALID_PARAMS, RECORD_TOO_LARGE),
+    refusals=(
+        *(STEP_NOT_FOUND, INSTANCE_NOT_ERRORED, INVALID_PARAMS, RECORD_TOO_LARGE),
+        *(*_CODE_REFUSALS, NO_ACTIVE_DEPLOYMENT),
+    ),
     repeatable=False,
     begins_run=True,
 )
+MOVE: Final = Action(
+    name="move",
+    command=MoveRun(""),
+    summary="Move a run to other code",
+    effect="The run continues on a deployment, or on the code of --app, when it is next activated: "
+    "at once if it waits, otherwise when it waits next. Its history stays, so the code must do "
+    "the same steps as before. It is refused if the workflow is not there, or has another "
+    "definition.",
+    done="The run was moved.",
+    statuses=_OPEN,
+    refusals=(INSTANCE_TERMINAL, *_CODE_REFUSALS, NO_ACTIVE_DEPLOYMENT),
+)
 
+#: Actions with the same routes, commands and buttons. A move has its own.
 ACTIONS: Final = (PAUSE, RESUME, TERMINATE, CANCEL, RESTART, RETRY)

@@ -73,6 +73,8 @@ REASON_MAX: Final = 1_000
 #: threads would only compete for the interpreter. Small enough for the usual database limit of
 #: 100 connections.
 THREADS_MAX: Final = 32
+#: Most characters of the id of a deployment; real ones have 24.
+DEPLOYMENT_MAX: Final = 64
 #: Code hosts of deployments in a worker besides that of the active one. A code host is a process
 #: that has loaded an app; a machine of 4 GB can hold this many in addition to the worker.
 DEPLOYED_HOSTS_MAX: Final = 8

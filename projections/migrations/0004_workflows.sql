@@ -65,7 +65,7 @@ comment on column workflow_instance.parent_workflow_name is 'Workflow of the par
 comment on column workflow_instance.parent_instance_id is 'The parent.';
 comment on column workflow_instance.parent_run_number is 'The parent''s run.';
 comment on column workflow_instance.parent_step_key is 'The entry of the parent that started it.';
-comment on column workflow_instance.deployment_id is 'Deployment of the current run; null if it follows the newest code (versioning="latest").';
+comment on column workflow_instance.deployment_id is 'Deployment of the current run, or app (--app); null if it follows the newest code.';
 comment on column workflow_instance.labels is 'Labels for searches: texts by name.';
 comment on column workflow_instance.created_at is 'When the first run began.';
 comment on column workflow_instance.updated_at is 'When its last event happened.';
@@ -114,7 +114,7 @@ comment on column workflow_run.parent_workflow_name is 'Workflow of the parent.'
 comment on column workflow_run.parent_instance_id is 'The parent.';
 comment on column workflow_run.parent_run_number is 'The parent''s run.';
 comment on column workflow_run.parent_step_key is 'The entry of the parent that started it.';
-comment on column workflow_run.deployment_id is 'Deployment of the run.';
+comment on column workflow_run.deployment_id is 'Deployment of the run, or app (--app); null if it follows the newest code.';
 comment on column workflow_run.updated_at is 'When its last event happened.';
 comment on column workflow_run.started_at is 'When it began.';
 comment on column workflow_run.completed_at is 'When it ended; null if it was restarted before it ended.';

@@ -65,3 +65,20 @@ on conflict (project_id, idempotency_key, endpoint) do update set
 where i.created_at <= excluded.created_at - %(remembered_ms)s
    or (i.state = 'refused' and i.request_hash <> excluded.request_hash)
 returning state, request_hash, response_run_id, status_code, body
+
+-- name: sweep_idempotency_keys
+-- Deletes the oldest expired keys and returns how many. Rows locked by another session are skipped.
+with swept as (
+    delete from idempotency
+    where ctid = any(array(
+        select ctid
+        from idempotency
+        where created_at
+              <= (extract(epoch from clock_timestamp()) * 1000)::bigint - %(remembered_ms)s
+        order by created_at
+        limit %(swept)s
+        for update skip locked
+    ))
+    returning 1
+)
+select count(*) as keys from swept

@@ -277,6 +277,15 @@ select exists (select from ({declared}) as declared where name = %(name)s)
     or exists (select from (values (%(name)s::text)) as requested (name) where not ({of_authors}))
     as known
 
+-- name: open_runs_of_deployments
+-- Runs that have not ended, by deployment. The names of its workflows lead to the index by status.
+select deployment_id, count(*) as runs
+from workflow_instance
+where workflow_name = any (%(workflows)s)
+  and status in ('active', 'waiting', 'paused')
+  and deployment_id = any (%(deployments)s)
+group by deployment_id
+
 -- name: workflow_limits
 -- Concurrency limits with holders and waiting runs. Of the keys of a limit, only those with the
 -- most waiting runs are included; there may be one key per customer.

@@ -5,7 +5,7 @@ the last row that was returned, so new rows do not shift pages. A client that fo
 its changes instead, in the order of the log.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -130,6 +130,7 @@ _REGISTERED: Final = filled(
     of_authors=OF_AUTHORS,
     of_instances=NAMES_WITH_INSTANCES,
 )
+_OPEN_RUNS: Final = filled("open_runs_of_deployments")
 _IS_KNOWN: Final = filled("workflow_is_known", declared=DECLARED, of_authors=OF_AUTHORS)
 _LIMITS: Final = filled("workflow_limits", declared=DECLARED)
 
@@ -173,6 +174,18 @@ class Workflows:
         """Whether there is a workflow of this name, including built-in ones."""
         rows = await self._reader.answers(_IS_KNOWN, name=workflow_name)
         return any(row["known"] for row in rows)
+
+    async def open_runs(self, deployments: Mapping[str, Iterable[str]]) -> dict[str, int]:
+        """Return how many runs have not ended, by deployment; absent if there are none.
+
+        Args:
+            deployments: Names of the workflows of each deployment, by its id.
+        """
+        workflows = sorted({name for names in deployments.values() for name in names})
+        rows = await self._reader.answers(
+            _OPEN_RUNS, workflows=workflows, deployments=list(deployments)
+        )
+        return {row["deployment_id"]: row["runs"] for row in rows}
 
     async def slots(self) -> dict[str, tuple[int, int]]:
         """Return the runs that hold a slot and those that wait, by workflow with a limit."""

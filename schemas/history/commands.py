@@ -3,7 +3,7 @@
 They are sent through `workflow-commands`, and queued in the outboxes of instances that send them.
 """
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from headwater.schemas.history.values import (
     Artifact,
@@ -94,8 +94,17 @@ class DeleteInstance(Tagged, frozen=True):
     unchanged_since_ms: int | None = None
 
 
+#: Deployment of a command: the one that the run is on.
+SAME_DEPLOYMENT: Final = "same"
+#: Deployment of a command: the active one.
+ACTIVE_DEPLOYMENT: Final = "active"
+
+
 class RestartRun(Tagged, frozen=True):
     """Start a new run of the same instance."""
+
+    #: Where it starts: "same", "active", "app" or the id of a deployment.
+    deployment: str = ACTIVE_DEPLOYMENT
 
 
 class RetryRun(Tagged, frozen=True):
@@ -103,6 +112,15 @@ class RetryRun(Tagged, frozen=True):
 
     #: The first entry that is executed again; null for the one that failed.
     from_key: str | None = None
+    #: Where it continues: "same", "active", "app" or the id of a deployment.
+    deployment: str = SAME_DEPLOYMENT
+
+
+class MoveRun(Tagged, frozen=True):
+    """Continue a run on other code."""
+
+    #: Where it continues: "active", "app" or the id of a deployment.
+    deployment: str
 
 
 class SetBranchOutput(Tagged, frozen=True):
@@ -252,7 +270,7 @@ RunCommand: TypeAlias = (
     | JobCommand
     | SlotCommand
 )
-Command: TypeAlias = RunCommand | DeleteInstance
+Command: TypeAlias = RunCommand | MoveRun | DeleteInstance
 
 
 def creates(command: Command) -> bool:

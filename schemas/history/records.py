@@ -194,6 +194,8 @@ class ReplySent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: End of the lease that a worker acquired or extended, Unix milliseconds; None for other
     #: commands.
     lease_until_ms: int | None = None
+    #: Deployment of that run; None if it follows the newest code.
+    deployment: str | None = None
 
 
 def record_key(of: bytes, epoch: int, number: int) -> bytes:

@@ -93,6 +93,13 @@ class RunResumed(Tagged, frozen=True):
     """An operator resumed the run."""
 
 
+class RunMoved(Tagged, frozen=True):
+    """An operator moved the run to other code, from its next activation on."""
+
+    #: Its deployment from then on; null if it follows the newest code.
+    deployment: Artifact | None
+
+
 class RunTerminated(Tagged, frozen=True):
     """The run was ended from outside."""
 
@@ -196,6 +203,7 @@ LifeEvent: TypeAlias = (
     | RunSuspended
     | RunPaused
     | RunResumed
+    | RunMoved
     | RunTerminated
     | RunCompleted
     | RunErrored

@@ -144,3 +144,12 @@ class Artifact(Part, frozen=True):
     version: str
     #: The digest of its content.
     digest: str
+
+
+#: Deployment of the runs that started on the code of `--app`.
+APP: Final = Artifact("app", "", "")
+
+
+def is_of_app(deployment: Artifact | None) -> bool:
+    """Return whether a run may use the code of `--app`: it is on that, or follows the code."""
+    return deployment is None or deployment.name == APP.name

@@ -1,10 +1,13 @@
 """Methods for the actions on an instance, of the client's handles and of the test harness."""
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Generic, TypeVar
 
 from headwater.processors.runs.lifecycle import (
     CANCEL,
+    MOVE,
     PAUSE,
     RESTART,
     RESUME,
@@ -14,18 +17,19 @@ from headwater.processors.runs.lifecycle import (
 )
 
 T = TypeVar("T")
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Controllable(ABC, Generic[T]):
     """An instance that accepts actions; T is the result of one."""
 
     @abstractmethod
-    async def perform(self, action: Action, argument: str | None = None) -> T:
+    async def perform(self, action: Action, arguments: Mapping[str, str] = _NONE) -> T:
         """Perform one of `ACTIONS`.
 
         Args:
             action: The action.
-            argument: Text that the action takes, such as a reason.
+            arguments: Texts that the action takes, such as a reason, by name.
         """
 
     async def pause(self) -> T:
@@ -38,17 +42,26 @@ class Controllable(ABC, Generic[T]):
 
     async def terminate(self, reason: str = "") -> T:
         """End the instance permanently and at once, with `reason` in its error."""
-        return await self.perform(TERMINATE, reason or None)
+        return await self.perform(TERMINATE, _texts(reason=reason or None))
 
     async def cancel(self, reason: str = "") -> T:
         """End the instance permanently, after its code has cleaned up and rollback has run."""
-        return await self.perform(CANCEL, reason or None)
+        return await self.perform(CANCEL, _texts(reason=reason or None))
 
-    async def restart(self) -> T:
-        """Start a new run. A request with an unknown outcome is not repeated."""
-        return await self.perform(RESTART)
+    async def restart(self, *, deployment: str | None = None) -> T:
+        """Start a new run. A request with an unknown outcome is not repeated.
 
-    async def retry(self, from_step: str | None = None) -> T:
+        Args:
+            deployment: Where it begins: "same", "active", "app" for the code of `--app`, or the id
+                of a deployment. By default the active one, if that has the workflow.
+        """
+        return await self.perform(RESTART, _texts(deployment=deployment))
+
+    async def move(self, to: str) -> T:
+        """Continue a live run on other code: "active", "app", or the id of a deployment."""
+        return await self.perform(MOVE, {"deployment": to})
+
+    async def retry(self, from_step: str | None = None, *, deployment: str | None = None) -> T:
         """Start a new run of an errored instance that keeps the completed steps.
 
         A retry whose outcome is unknown is not repeated.
@@ -56,9 +69,14 @@ class Controllable(ABC, Generic[T]):
         Args:
             from_step: Key of the first step to execute again, as in `history.steps[i].step_key`;
                 None for the one that failed.
+            deployment: Where it continues, as for `restart`. By default the same one.
 
         Raises:
             InstanceNotErroredError: The instance has not errored.
             StepNotFoundError: It has no such step.
         """
-        return await self.perform(RETRY, from_step)
+        return await self.perform(RETRY, _texts(fromStep=from_step, deployment=deployment))
+
+
+def _texts(**texts: str | None) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if text is not None}

@@ -30,6 +30,8 @@ _CHUNK_BYTES: Final = 64 * 1024
 #: Characters of a name in messages.
 _SHOWN: Final = 80
 _ENCRYPTED: Final = 0x1
+#: Begins an entry of the directory of a zip.
+_ENTRY: Final = b"PK\x01\x02"
 #: Compression methods that are accepted. Others need too much memory to read, or are rare.
 _METHODS: Final = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 #: Exceptions that `zipfile` raises for a file that is not a zip, or is damaged.
@@ -53,16 +55,15 @@ def unpack(artifact: bytes, folder: Path) -> None:
         ArtifactInvalid: The artifact is invalid. Part of it may have been written.
         OSError: The disk failed.
     """
+    # Counted before `zipfile` makes an object of every entry. Zips in a zip count, too.
+    if artifact.count(_ENTRY) > ENTRIES_MAX:
+        raise _too_many()
     try:
         zipped = zipfile.ZipFile(io.BytesIO(artifact))
     except _DAMAGED as error:
         raise ArtifactInvalid(f"expected a zip, found another file: {error}") from error
     with zipped:
         entries = zipped.infolist()
-        if len(entries) > ENTRIES_MAX:
-            raise ArtifactInvalid(
-                f"expected at most {ENTRIES_MAX} files and folders, found {len(entries)}"
-            )
         for entry in entries:
             _check(entry)
         if sum(entry.file_size for entry in entries) > UNPACKED_BYTES_MAX:
@@ -72,6 +73,10 @@ def unpack(artifact: bytes, folder: Path) -> None:
             remaining -= _write(zipped, entry, folder)
             if remaining < 0:
                 raise _too_large()
+
+
+def _too_many() -> ArtifactInvalid:
+    return ArtifactInvalid(f"expected at most {ENTRIES_MAX} files and folders, found more")
 
 
 def check_app(app: str, folder: Path) -> None:

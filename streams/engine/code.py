@@ -1,23 +1,39 @@
 """The code that a worker has: what new runs are created from, and which host has it.
 
 A worker has the code of its apps, and that of deployments, one of which is active. A new run starts
-on the active deployment if that has its workflow, otherwise in an app. A run with a deployment
-stays on it. A run without one follows the code: the app that has its workflow, or else the active
-deployment.
+on the active deployment if that has its workflow, otherwise in an app. It stays there: a run that
+started in an app is never given to a deployment. Only a run whose workflow declares that it follows
+the code has no deployment: it uses the app that has its workflow, or else the active deployment.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from headwater.processors.deployments import Deployments, artifact_of
 from headwater.processors.runs.decisions import Rejection
-from headwater.processors.runs.limits import bounded
+from headwater.processors.runs.limits import BUILTIN_PREFIX, bounded
 from headwater.processors.runs.slots import SLOTS, Concurrencies, Concurrency
 from headwater.processors.runs.state import Run
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
-from headwater.schemas.failures import DEPLOYMENT_NOT_FOUND, WORKFLOW_NOT_FOUND
-from headwater.schemas.history import Artifact, Command, Json, RestartRun, RetryRun, StartRun
+from headwater.schemas.failures import (
+    DEPLOYMENT_NOT_FOUND,
+    MIGRATION_REFUSED,
+    NO_ACTIVE_DEPLOYMENT,
+    WORKFLOW_NOT_FOUND,
+)
+from headwater.schemas.history import (
+    ACTIVE_DEPLOYMENT,
+    APP,
+    SAME_DEPLOYMENT,
+    Artifact,
+    Command,
+    Json,
+    RestartRun,
+    RetryRun,
+    StartRun,
+    is_of_app,
+)
 from headwater.streams.engine.effects import unknown_workflow
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -53,9 +69,10 @@ class Code:
         hosts: Numbers of hosts, by name of a workflow and by digest of a definition.
         deployments: All deployments.
         deployed_host: Returns the number of the host of a deployment by its id.
+        latest: Workflows of its apps whose runs follow the code.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917, the declarations of the apps by name
         self,
         workflows: Mapping[str, str],
         params: Mapping[str, Json] = _NONE,
@@ -63,6 +80,7 @@ class Code:
         hosts: Mapping[str, int] = _NO_HOSTS,
         deployments: Deployments | None = None,
         deployed_host: Callable[[str], int] = lambda _: 0,
+        latest: Collection[str] = (),
     ) -> None:
         self._workflows = workflows
         self._params = params
@@ -70,6 +88,7 @@ class Code:
         self._hosts = hosts
         self._deployments = Deployments() if deployments is None else deployments
         self._deployed_host = deployed_host
+        self._latest = latest
 
     # -- sources of new runs
 
@@ -83,44 +102,96 @@ class Code:
             command: The command.
             run: The previous run of the instance, if there is one.
         """
-        deployments = self._deployments
-        if isinstance(command, StartRun) and command.deployment is not None:
-            named = command.deployment.name
-            deployed = deployments.workflow(named, workflow)
-            if deployed is not None:
-                by_hand = command.parent is None and command.sender is None
-                pinned = by_hand or not deployed.latest
-                return _source(deployments.by_id[named], deployed, pinned=pinned)
-            if command.parent is None:
-                return _not_in(named, workflow, deployments.by_id.get(named))
-        kind = run.kind if run else command.kind if isinstance(command, StartRun) else ""
-        active = deployments.active
-        deployed = None if active is None else deployments.workflow(active.id, workflow)
-        if deployed is not None and not _can_continue(deployed, command, run):
-            deployed = None
-        if active is not None and deployed is not None and kind in {"", deployed.kind}:
-            return _source(active, deployed, pinned=not deployed.latest)
-        again = run is not None and isinstance(command, RestartRun | RetryRun)
-        if run is not None and (again or run.deployment is not None):
+        if run is not None and isinstance(command, RestartRun | RetryRun):
+            return self._for_next_run(run, command)
+        start = command if isinstance(command, StartRun) else StartRun("null")
+        source = self._named_source(workflow, start)
+        source = source or self._active_source(workflow, run.kind if run else start.kind)
+        if source is not None:
+            return source
+        if run is not None and not is_of_app(run.deployment):
             return self._previous_source(run)
-        return self._app_source(workflow, command.kind if isinstance(command, StartRun) else "")
+        return self._app_source(workflow, start.kind)
+
+    def _named_source(self, workflow: str, start: StartRun) -> RunSource | Rejection | None:
+        """Return the source on the deployment that a command names; None to use another one."""
+        if start.deployment is None:
+            return None
+        named = start.deployment.name
+        if named == APP.name:
+            in_app = self._is_in_app(workflow, start.kind)
+            return self._app_source(workflow, start.kind) if in_app else None
+        deployed = self._deployments.workflow(named, workflow)
+        if deployed is not None:
+            pinned = (start.parent is None and start.sender is None) or not deployed.latest
+            return _source(self._deployments.by_id[named], deployed, pinned=pinned)
+        if start.parent is not None:
+            return None
+        return _not_in(named, workflow, self._deployments.by_id.get(named))
+
+    def _for_next_run(self, run: Run, command: RestartRun | RetryRun) -> RunSource | Rejection:
+        if command.deployment == SAME_DEPLOYMENT:
+            return self._previous_source(run)
+        if command.deployment == ACTIVE_DEPLOYMENT and isinstance(command, RestartRun):
+            # The default. A workflow that the active deployment lacks runs where it ran before.
+            return self._active_source(run.workflow, run.kind) or self._previous_source(run)
+        return self.chosen_source(run, command.deployment, keeps=isinstance(command, RetryRun))
+
+    def chosen_source(self, run: Run, requested: str, *, keeps: bool) -> RunSource | Rejection:
+        """Return the source of a run on a deployment that an operator names.
+
+        Args:
+            run: The run, or the one before it.
+            requested: "active", "app", or the id of a deployment.
+            keeps: Whether the run keeps what it has done. A graph then needs the same definition,
+                because its tokens refer to it.
+        """
+        active = self._deployments.active
+        if requested == ACTIVE_DEPLOYMENT and active is None:
+            return Rejection(NO_ACTIVE_DEPLOYMENT, "expected an active deployment, found none")
+        name = active.id if active is not None and requested == ACTIVE_DEPLOYMENT else requested
+        if run.deployment is not None and run.deployment.name == name:
+            return self._previous_source(run)
+        if name == APP.name:
+            source = self._app_source(run.workflow, run.kind)
+            same_definition = run.definition is not None and run.definition.digest in self._hosts
+        else:
+            deployed = self._deployments.workflow(name, run.workflow)
+            if deployed is None or deployed.kind != run.kind:
+                return _not_in(name, run.workflow, self._deployments.by_id.get(name))
+            pinned = requested != ACTIVE_DEPLOYMENT or not deployed.latest
+            source = _source(self._deployments.by_id[name], deployed, pinned=pinned)
+            same_definition = run.definition is None or deployed.digest == run.definition.digest
+        if keeps and run.definition is not None and not same_definition:
+            return _other_definition(run, name)
+        return source
+
+    def _active_source(self, workflow: str, kind: str) -> RunSource | None:
+        """Return the source on the active deployment; None if that lacks the workflow."""
+        active = self._deployments.active
+        deployed = None if active is None else self._deployments.workflow(active.id, workflow)
+        if active is None or deployed is None or kind not in {"", deployed.kind}:
+            return None
+        return _source(active, deployed, pinned=not deployed.latest)
 
     def _previous_source(self, run: Run) -> RunSource:
         """Return the source of a run for its next one."""
-        if run.deployment is not None:
+        if run.deployment is not None and not is_of_app(run.deployment):
             deployed = self._deployments.workflow(run.deployment.name, run.workflow)
             if deployed is None:
                 return RunSource(run.kind, run.deployment)
             return RunSource(run.kind, run.deployment, None, _limit(deployed), deployed.document)
         # Another kind of workflow may have had this name, and graphs have no limits.
         same = run.kind == self._workflows.get(run.workflow)
-        return RunSource(
-            run.kind, None, None, self._concurrency.get(run.workflow) if same else None
-        )
+        limit = self._concurrency.get(run.workflow) if same else None
+        return RunSource(run.kind, run.deployment, None, limit)
+
+    def _is_in_app(self, workflow: str, requested_kind: str) -> bool:
+        kind = self._workflows.get(workflow)
+        return kind is not None and requested_kind in {"", kind}
 
     def _app_source(self, workflow: str, requested_kind: str) -> RunSource | Rejection:
-        kind = self._workflows.get(workflow)
-        if kind is None or requested_kind not in {"", kind}:
+        if not self._is_in_app(workflow, requested_kind):
             active = self._deployments.active
             deployed = (
                 ()
@@ -129,7 +200,13 @@ class Code:
             )
             idle = None if workflow in deployed else self._deployments.newest_with(workflow)
             return unknown_workflow(workflow, {*self._workflows, *deployed}, idle)
-        return RunSource(kind, None, self._params.get(workflow), self._concurrency.get(workflow))
+        follows = workflow in self._latest or workflow.startswith(BUILTIN_PREFIX)
+        return RunSource(
+            self._workflows[workflow],
+            None if follows else APP,
+            self._params.get(workflow),
+            self._concurrency.get(workflow),
+        )
 
     # -- hosts
 
@@ -141,7 +218,7 @@ class Code:
         """
         if run.kind == SLOTS:
             return 0  # Slots are counted by the owner, without code.
-        if run.deployment is not None:
+        if run.deployment is not None and not is_of_app(run.deployment):
             known = run.deployment.name in self._deployments.by_id
             return self._deployed_host(run.deployment.name) if known else None
         number = self._hosts.get(run.definition.digest) if run.definition else None
@@ -151,7 +228,8 @@ class Code:
         active = self._deployments.active
         if active is None or self._deployments.workflow(active.id, run.workflow) is None:
             return None
-        return self._deployed_host(active.id)
+        # Only a run that follows the code is given to a deployment on which it did not start.
+        return self._deployed_host(active.id) if run.deployment is None else None
 
 
 def _source(
@@ -159,13 +237,6 @@ def _source(
 ) -> RunSource:
     artifact = artifact_of(deployment) if pinned else None
     return RunSource(deployed.kind, artifact, deployed.params, _limit(deployed), deployed.document)
-
-
-def _can_continue(deployed: DeployedWorkflow, command: Command, run: Run | None) -> bool:
-    """Whether a retry can continue the run there: its tokens belong to one definition."""
-    if run is None or run.definition is None or not isinstance(command, RetryRun):
-        return True
-    return deployed.digest == run.definition.digest
 
 
 def _limit(deployed: DeployedWorkflow) -> Concurrency | None:
@@ -177,8 +248,16 @@ def _not_in(named: str, workflow: str, deployment: DeploymentCreated | None) -> 
         return Rejection(
             DEPLOYMENT_NOT_FOUND, f"expected a deployment, found none with the id {named}"
         )
-    names = ", ".join(deployed.name for deployed in deployment.workflows)
+    kinds = {deployed.name: deployed.kind for deployed in deployment.workflows}
+    expected = f"expected one of the workflows of {named} ({', '.join(kinds)}), found {workflow}"
+    if workflow in kinds:
+        expected = f"expected {workflow} to be of the same kind in {named}, found {kinds[workflow]}"
+    return Rejection(WORKFLOW_NOT_FOUND, bounded(expected))
+
+
+def _other_definition(run: Run, name: str) -> Rejection:
     return Rejection(
-        WORKFLOW_NOT_FOUND,
-        bounded(f"expected one of the workflows of {named} ({names}), found {workflow}"),
+        MIGRATION_REFUSED,
+        f"expected the definition of {run.workflow} on {name} to be that of the run, found another "
+        "one; a restart uses it from the beginning",
     )

@@ -7,7 +7,7 @@ import msgspec
 
 from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.json_schemas import SchemaInvalid
-from headwater.processors.runs.decide import names_refusal, not_found
+from headwater.processors.runs.decide import move, names_refusal, not_found
 from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.engine import Engine, Engines, engine_of
 from headwater.processors.runs.limits import (
@@ -37,8 +37,10 @@ from headwater.schemas.history import (
     InstanceDeleted,
     Json,
     LogWritten,
+    MoveRun,
     RestartRun,
     RetryRun,
+    RunCommand,
     RunCompleted,
     RunErrored,
     RunEvent,
@@ -231,6 +233,14 @@ class CommandDecider:
             # Slots are counted whether or not the workflow is known here.
             facts = _facts(sent, now_ms)
             return engine_of(self._engines, SLOTS).decide_command(run, command, facts)
+        if isinstance(command, MoveRun):
+            return self._decide_move(live, sent, command, now_ms)
+        return self._decide_by_engine(live, sent, command, now_ms)
+
+    def _decide_by_engine(
+        self, live: LiveInstance | None, sent: CommandSent, command: RunCommand, now_ms: int
+    ) -> Decision:
+        run = live.run if live else None
         begins = isinstance(command, StartRun) or (live is None and creates(command))
         source: RunSource | None = None
         if begins or (run is not None and isinstance(command, RestartRun | RetryRun)):
@@ -257,6 +267,17 @@ class CommandDecider:
             decision = _with_source(run, sent, decision, source, evaluations)
         # Checked before anything is applied, because its record must fit into the log.
         return self._size_limit.enforce(live, engine, decision, now_ms)
+
+    def _decide_move(
+        self, live: LiveInstance | None, sent: CommandSent, command: MoveRun, now_ms: int
+    ) -> Decision:
+        if live is None:
+            return not_found(sent.instance_id)
+        source = self._code.chosen_source(live.run, command.deployment, keeps=True)
+        if isinstance(source, Rejection):
+            return source
+        decision = move(live.run, source.deployment)
+        return self._size_limit.enforce(live, live.engine, decision, now_ms)
 
 
 def _facts(sent: CommandSent, now_ms: int, seed: str = "", document: Json | None = None) -> Facts:

@@ -23,6 +23,7 @@ from headwater.schemas.history import (
     RunCompleted,
     RunErrored,
     RunEvent,
+    RunMoved,
     RunResumed,
     RunStarted,
     RunSuspended,
@@ -203,6 +204,15 @@ class Committer:
         live.resting = True
         self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
 
+    def moved(self, live: LiveInstance, _: RunMoved) -> None:
+        """Let other code continue a run; code that is running keeps it until it waits."""
+        if live.activation is not None:
+            if not live.resting:
+                return
+            self._activations.release(live)
+        if live.engine.is_runnable(live.run, live.run.updated_at_ms):
+            self._activations.make_runnable(live)
+
     def rollback_started(self, live: LiveInstance, event: RollbackStarted) -> None:
         """Execute code that was cut off again, to collect its handlers."""
         if event.cut_off:
@@ -233,6 +243,7 @@ def _follow_ups() -> dict[type, _FollowUp]:
         Committer.entries_cancelled: (EntriesCancelled,),
         Committer.posts_queued: (PostsQueued,),
         Committer.resumed: (RunResumed,),
+        Committer.moved: (RunMoved,),
         Committer.rollback_started: (RollbackStarted,),
         Committer.suspended: (RunSuspended,),
         Committer.ended: (RunCompleted, RunErrored, RunTerminated),

@@ -135,6 +135,7 @@ def replied(
         partition=partition,
         position=-1,
         lease_until_ms=lease_until_ms(outcome),
+        deployment=run.deployment.name if run and run.deployment else None,
     )
 
 

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from typing_extensions import override
 
@@ -34,6 +35,7 @@ from headwater.processors.runs.inspection import (
 from headwater.processors.runs.lifecycle import Action
 from headwater.processors.runs.limits import (
     BATCH_MAX,
+    DEPLOYMENT_MAX,
     REASON_MAX,
     STEP_KEY_MAX,
     TICK_MAX,
@@ -80,6 +82,7 @@ from headwater.streams.harness.histories import error_of, history_of, value_of
 
 #: Error code for a body that its route does not accept.
 _INVALID_BODY = "invalid_body"
+_NO_ARGUMENTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def check_count(name: str, count: object) -> None:
@@ -107,8 +110,8 @@ def _check_argument(name: str, argument: str) -> None:
     if name == "reason":
         _check_text("the reason", argument, 0, REASON_MAX)
         return
-    _check_text(name, argument, 1, STEP_KEY_MAX)
-    if "\0" in argument:
+    _check_text(name, argument, 1, STEP_KEY_MAX if name == "fromStep" else DEPLOYMENT_MAX)
+    if name == "fromStep" and "\0" in argument:
         raise refused(_INVALID_BODY, f"{name}: expected a step's key without NUL")
 
 
@@ -279,10 +282,10 @@ class TestInstance(Controllable[None], InspectableInstance, Generic[R_co]):
         await self._send(SetBranchOutput(group, branch, text, fork))
 
     @override
-    async def perform(self, action: Action, argument: str | None = None) -> None:
-        if argument is not None:
-            _check_argument(action.argument, argument)
-        await self._send(action.command_with(argument))
+    async def perform(self, action: Action, arguments: Mapping[str, str] = _NO_ARGUMENTS) -> None:
+        for name, argument in arguments.items():
+            _check_argument(name, argument)
+        await self._send(action.command_with(arguments))
 
     @override
     async def inspect(self, query: InspectionQuery[A]) -> A:

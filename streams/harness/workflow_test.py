@@ -354,11 +354,12 @@ class WorkflowTest:
         self._driver = Driver(partitions=1)
         self._hosts = [self._new_host(number) for number in _HOSTS]
         known = (self._kinds, params_schemas(self._workflows.values()), self._concurrency)
+        latest = {name for name, made in self._workflows.items() if made.follows_code}
         self._owner = Owner(
             0,
             claims,
             instances,
-            code=Code(*known, self._host_of, self._deployments, lambda _: _APP),
+            code=Code(*known, self._host_of, self._deployments, lambda _: _APP, latest),
             number_activations=lambda host: self._driver.number_activation(0, host),
             draw_seed=lambda: self.new_id("seed"),
             evaluator=self._evaluator,

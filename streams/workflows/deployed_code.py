@@ -24,7 +24,7 @@ from headwater.processors.deployments import Deployments
 from headwater.processors.runs.limits import DEPLOYED_HOSTS_MAX
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
-from headwater.schemas.history import AskSlot, CommandSent, RestartRun, RetryRun, creates
+from headwater.schemas.history import AskSlot, CommandSent, MoveRun, RestartRun, RetryRun, creates
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.artifacts import check_app, unpack
 from headwater.streams.kafka.retrying import Retrying
@@ -314,4 +314,4 @@ def _limit(workflow: DeployedWorkflow) -> Concurrency | None:
 
 def _may_start_run(sent: CommandSent) -> bool:
     command = sent.command
-    return creates(command) or isinstance(command, RestartRun | RetryRun | AskSlot)
+    return creates(command) or isinstance(command, RestartRun | RetryRun | MoveRun | AskSlot)

@@ -202,7 +202,8 @@ class Hosts:
         for name in set(without_code) - self._without_code:
             log.warning(
                 "instances of %s wait: no workflow of that name is in %s (there are %s), nor in "
-                "the active deployment",
+                "the deployments that they are on; `headwater instances move` continues them on "
+                "other code",
                 name,
                 ", ".join(self.apps()) or "an app of this worker",
                 ", ".join(sorted(self.kinds())),

@@ -251,6 +251,7 @@ class RunnableCode:
         numbers = ChainMap(self._hosts.numbers(), deployed)
         params, limits = self._hosts.params(), self._hosts.concurrency()
         of_apps = (self.workflows(), params, limits, numbers)
+        latest = self._hosts.declared.latest
         if self._deployed is None:
-            return Code(*of_apps)
-        return Code(*of_apps, self._deployments(), self._deployed.host_of)
+            return Code(*of_apps, latest=latest)
+        return Code(*of_apps, self._deployments(), self._deployed.host_of, latest)

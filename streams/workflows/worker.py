@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from headwater.processors.code.host_messages import Activate
 from headwater.processors.runs.engine import Engines
-from headwater.schemas.history import instance_key
+from headwater.schemas.history import instance_key, is_of_app
 from headwater.streams.clock import monotonic
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.engine.commands import RunSizeLimit
@@ -279,7 +279,7 @@ class WorkflowWorker:
         for owner in self._owners():
             for engine, run in owner.instances.open_runs():
                 message = engine.activate(run, 0)
-                if isinstance(message, Activate) and run.deployment is None:
+                if isinstance(message, Activate) and is_of_app(run.deployment):
                     yield message
 
     def _code_changed(self) -> None:

@@ -14,7 +14,7 @@ from headwater.processors.code.engine import ReplayEngine
 from headwater.processors.graph.catalogue import Deployed, NotDeployed, Version
 from headwater.processors.graph.engine import GraphEngine
 from headwater.schemas.deployments import DeployedWorkflow, GraphDeployed
-from headwater.schemas.failures import GRAPH_OF_APP, INSTANCE_EXISTS
+from headwater.schemas.failures import GRAPH_OF_APP, INSTANCE_EXISTS, MIGRATION_REFUSED
 from headwater.schemas.history import RetryRun, SendEvent, StartRun
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
@@ -264,7 +264,10 @@ def test_a_run_of_a_graph_is_retried_where_its_definition_is(
             )
             broken.unlink()
             await deployer.activate(mended)
-            assert (await client.send("retried", "late", RetryRun())).code == ""
+            elsewhere = RetryRun(deployment=first)
+            assert (await client.send("retried", "late", elsewhere)).code == MIGRATION_REFUSED
+            moved = RetryRun(deployment="active")
+            assert (await client.send("retried", "late", moved)).code == ""
             await waiting(system, story, key)
             await deployer.activate(first)
             await go(client, story, key)
@@ -290,7 +293,7 @@ def test_a_graph_deployed_over_http_is_there_again_when_a_deployment_gives_its_n
         async def ends_with(key: str, of: str) -> None:
             await create(client, key)
             await system.until(story, lambda: story.ended(key), f"the end of {key}")
-            assert (story.output(key), began_on(story, key)) == ({"of": of}, [None])
+            assert (story.output(key), began_on(story, key)) == ({"of": of}, ["app"])
 
         async with deploying(system.bootstrap) as deployer:
             without = await deployer.deploy(_GATE_ALONE, workflows=(_GATE,))

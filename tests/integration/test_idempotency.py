@@ -139,6 +139,20 @@ def test_what_is_forgotten_is_swept_out_by_those_who_come_later(module_migrated:
     asking(module_migrated, act)
 
 
+def test_a_sweep_deletes_what_is_expired_and_nothing_else(module_migrated: str) -> None:
+    async def act(one: IdempotencyKeys, two: IdempotencyKeys) -> None:
+        for number in range(5):
+            key = msgspec.structs.replace(KEY, idempotency_key=f"old-{number}")
+            await one.reserve(key, reservation(f"run-{number}", "h"))
+        age(module_migrated, REMEMBERED_MS - MINUTE_MS)
+        for number in range(3):
+            age(module_migrated, MINUTE_MS, f"old-{number}$")
+        assert sum(await asyncio.gather(one.sweep(), two.sweep())) == 3
+        assert keys_left(module_migrated) == {"old-3", "old-4"}
+
+    asking(module_migrated, act)
+
+
 def test_what_is_refused_frees_its_key_for_another_request(module_migrated: str) -> None:
     async def act(one: IdempotencyKeys, two: IdempotencyKeys) -> None:
         await one.reserve(KEY, reservation("run", "wrong"))

@@ -111,7 +111,7 @@ async def change_instance(context: PageContext, form: Mapping[str, str]) -> Resp
         headers = {"idempotency_key": form.get("key", "")}
     elif action is None:
         raise Problem("not_found", f"expected one of {', '.join(sorted(_ACTION_BY_NAME))}")
-    elif action.argument == "reason" and form.get("reason"):
+    elif "reason" in action.arguments and form.get("reason"):
         body = {"reason": form["reason"]}
     back = path("instances", context.path_value("workflow"), context.path_value("instance"))
     url = f"{instance_path(context)}/{name}"

@@ -22,6 +22,7 @@ from headwater.processors.deployments import (
     Deployments,
     deployment_id,
 )
+from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.answers import Answer
 from headwater.schemas.codec import encode
 from headwater.schemas.deployments import (
@@ -30,6 +31,7 @@ from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
 )
+from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import ARTIFACT_INVALID
 from headwater.schemas.v1_answers import (
     Deployment,
@@ -53,6 +55,7 @@ class DeploymentService:
     Args:
         log: The topic of deployments.
         artifact_check: Imports apps before they are deployed.
+        workflows: Rows of the runs on deployments.
         by: Id of the operators' key, written into records.
         clock: Returns Unix milliseconds.
 
@@ -64,12 +67,14 @@ class DeploymentService:
         self,
         log: DeploymentLog,
         artifact_check: ArtifactCheck,
+        workflows: Workflows,
         *,
         by: str,
         clock: Callable[[], int],
     ) -> None:
         self._log = log
         self._artifact_check = artifact_check
+        self._workflows = workflows
         self._by = by
         self._clock = clock
 
@@ -165,7 +170,9 @@ class DeploymentService:
                 raise Problem("invalid_cursor", detail, field="cursor")
             names = names[names.index(cursor) + 1 :]
         more = len(names) > limit
-        rows = [_deployment(deployments, deployments.by_id[name]) for name in names[:limit]]
+        rows = await self._with_open_runs(
+            [_deployment(deployments, deployments.by_id[name]) for name in names[:limit]]
+        )
         page = DeploymentPage(
             deployments=rows, has_next_page=more, cursor=rows[-1].id if more else None
         )
@@ -174,13 +181,28 @@ class DeploymentService:
     async def get_deployment(self, name: str) -> Response[bytes]:
         """Return a deployment."""
         deployments = await self._log.catch_up()
-        return _response(_deployment(deployments, deployment_of(deployments, name), detailed=True))
+        created = deployment_of(deployments, name)
+        (shown,) = await self._with_open_runs([_deployment(deployments, created, detailed=True)])
+        return _response(shown)
 
     async def get_active(self) -> Response[bytes]:
         """Return the active deployment, with its ETag for If-Match."""
         deployments = await self._log.catch_up()
         active = active_of(deployments)
-        return _response(_deployment(deployments, active, detailed=True), tag=active.id)
+        (shown,) = await self._with_open_runs([_deployment(deployments, active, detailed=True)])
+        return _response(shown, tag=active.id)
+
+    async def _with_open_runs(self, shown: list[Deployment]) -> list[Deployment]:
+        """Add the numbers of open runs, unless Postgres cannot be read."""
+        workflows = {one.id: [workflow.name for workflow in one.workflows] for one in shown}
+        try:
+            counts = await self._workflows.open_runs(workflows)
+        except StoreUnavailable:
+            return shown
+        return [
+            msgspec.structs.replace(deployment, open_runs=counts.get(deployment.id, 0))
+            for deployment in shown
+        ]
 
     async def get_active_id(self) -> Response[bytes]:
         """Return only the id of the active deployment."""

@@ -87,6 +87,8 @@ _DEPLOYMENT: Final[dict[str, Any]] = {
     "deployedBy": "admin:5baa61e4",
 }
 _ACTIVE: Final = _DEPLOYMENT | {"active": True, "activatedAt": "2026-07-01T09:00:00Z"}
+#: An answer to a query also has the number of runs that have not ended.
+_READ: Final = _DEPLOYMENT | {"openRuns": 3}
 
 
 class Rollback(Body, frozen=True, kw_only=True):
@@ -251,7 +253,7 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
         summary="List deployments, the newest first",
         responses={
             200: _response_spec(
-                DeploymentPage, {"deployments": [_DEPLOYMENT], "hasNextPage": False}, "A page."
+                DeploymentPage, {"deployments": [_READ], "hasNextPage": False}, "A page."
             ),
             **problem_responses("forbidden", "invalid_cursor", *_LOG_PROBLEMS),
         },
@@ -279,7 +281,7 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
         operation_id="getDeployment",
         summary="Get a deployment",
         responses={
-            200: _response_spec(Deployment, _DEPLOYMENT, "The deployment."),
+            200: _response_spec(Deployment, _READ, "The deployment."),
             **problem_responses("forbidden", DEPLOYMENT_NOT_FOUND, *_LOG_PROBLEMS),
         },
     )

@@ -14,10 +14,11 @@ from headwater.gateway.api.json_bodies import check_json, decoded, invalid
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.settings.patterns import NAME
 from headwater.processors.graph.validation import BRANCHES_MAX, NAME_MAX
-from headwater.processors.runs.lifecycle import ACTIONS
+from headwater.processors.runs.lifecycle import ACTIONS, MOVE
 from headwater.processors.runs.limits import (
     BATCH_MAX,
     DEFAULT_LIMITS,
+    DEPLOYMENT_MAX,
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
     REASON_MAX,
@@ -40,7 +41,7 @@ from headwater.schemas.statuses import RunStatus
 
 #: Most characters of a cursor; real ones have about sixty.
 CURSOR_MAX: Final = 1_024
-_BULK: Final = {action.name: action for action in ACTIONS if action.bulk}
+_BULK: Final = {action.name: action for action in (*ACTIONS, MOVE) if action.bulk}
 
 B = TypeVar("B", bound="Body")
 
@@ -52,6 +53,13 @@ def _name(longest: int, description: str) -> msgspec.Meta:
 
 
 null: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+_Deployment: TypeAlias = Annotated[
+    Annotated[str, msgspec.Meta(min_length=1, max_length=DEPLOYMENT_MAX)] | None,
+    msgspec.Meta(
+        description="Where the run begins: same, active, app, or the id of a deployment. By "
+        "default a retry stays on the same, and a restart begins on the active one."
+    ),
+]
 Value: TypeAlias = Annotated[
     msgspec.Raw,
     msgspec.Meta(
@@ -176,9 +184,30 @@ class NewEvent(Body, frozen=True, kw_only=True):
             _check_labels(f"{at}startIfMissing.labels", start.labels)
 
 
-class Retry(Body, frozen=True, kw_only=True):
-    """The step from which an instance is retried."""
+class Restart(Body, frozen=True, kw_only=True):
+    """The deployment on which an instance is restarted."""
 
+    deployment: _Deployment = None
+
+
+class Move(Body, frozen=True, kw_only=True):
+    """The code to which a run is moved."""
+
+    deployment: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            max_length=DEPLOYMENT_MAX,
+            description="Where it continues: active, app, or the id of a deployment.",
+        ),
+    ]
+    dry_run: Annotated[bool, msgspec.Meta(description="Check it; change nothing.")] = False
+
+
+class Retry(Body, frozen=True, kw_only=True):
+    """The step from which an instance is retried, and its deployment."""
+
+    deployment: _Deployment = None
     from_step: Annotated[
         Annotated[str, msgspec.Meta(min_length=1, max_length=STEP_KEY_MAX)] | None,
         msgspec.Meta(
@@ -225,6 +254,7 @@ class BulkChange(Ending, frozen=True, kw_only=True):
     ]
     status: RunStatus | None = None
     labels: _Labels = {}
+    deployment: _Deployment = None
     dry_run: Annotated[
         bool, msgspec.Meta(description="Only list the instances; change nothing.")
     ] = False
@@ -238,17 +268,23 @@ class BulkChange(Ending, frozen=True, kw_only=True):
             raise invalid(f"{at}action", problem)
         if self.status is None and not self.labels:
             raise invalid(f"{at}status", "expected a status or labels, found neither")
-        takers = [name for name, action in _BULK.items() if action.argument == "reason"]
-        if self.reason and self.action not in takers:
-            problem = (
-                f"expected none with {self.action}, found one: only {' and '.join(takers)} take it"
-            )
-            raise invalid(f"{at}reason", problem)
+        if self.action == MOVE.name and self.deployment is None:
+            raise invalid(f"{at}deployment", "expected the code to move to, found none")
+        for name, text in self._arguments().items():
+            takers = [action.name for action in _BULK.values() if name in action.arguments]
+            if text and self.action not in takers:
+                takes = f"{' and '.join(takers)} take{'' if len(takers) > 1 else 's'} it"
+                problem = f"expected none with {self.action}, found one: only {takes}"
+                raise invalid(f"{at}{name}", problem)
         _check_labels(f"{at}labels", self.labels)
+
+    def _arguments(self) -> dict[str, str | None]:
+        return {"reason": self.reason or None, "deployment": self.deployment}
 
     def command(self) -> Command:
         """Return the command of the action."""
-        return _BULK[self.action].command_with(self.reason or None)
+        action, arguments = _BULK[self.action], self._arguments()
+        return action.command_with({name: arguments.get(name) for name in action.arguments})
 
 
 class Migration(Body, frozen=True, kw_only=True):

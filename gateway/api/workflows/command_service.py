@@ -55,6 +55,7 @@ from headwater.schemas.failures import (
 from headwater.schemas.history import (
     Command,
     Limits,
+    MoveRun,
     ReplySent,
     RestartRun,
     RetryRun,
@@ -140,9 +141,15 @@ class CommandService:
         """Pause, resume, terminate, restart or retry an instance."""
         result = await self.send_command(workflow, instance_id, command, prefer)
         status = await self._status(workflow, instance_id, result)
+        (reply,) = result.replies
         starts_run = isinstance(command, RestartRun | RetryRun)
-        number = result.replies[0].run_number if starts_run else None
-        return command_response(Managed(ok=True, status=status, run_number=number), result, prefer)
+        managed = Managed(
+            ok=True,
+            status=status,
+            run_number=reply.run_number if starts_run else None,
+            deployment_id=reply.deployment if starts_run or isinstance(command, MoveRun) else None,
+        )
+        return command_response(managed, result, prefer)
 
     @accept_without_worker
     async def send_event(

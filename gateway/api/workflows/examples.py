@@ -43,6 +43,11 @@ NAMES: Final[dict[str, Any]] = {
     ]
 }
 DONE: Final[dict[str, Any]] = {"ok": True, "status": {"status": "paused"}}
+MOVED: Final[dict[str, Any]] = {
+    "ok": True,
+    "status": {"status": "waiting"},
+    "deploymentId": "dep_5d41402abc4b2a76b971",
+}
 RUN_STARTED: Final[dict[str, Any]] = {"ok": True, "status": {"status": "active"}, "runNumber": 1}
 OUTPUT_SET: Final[dict[str, Any]] = {"ok": True, "status": {"status": "errored"}}
 EVENT_SENT: Final[dict[str, Any]] = {"status": STATUS}

@@ -16,6 +16,7 @@ from headwater.gateway.api.request_parameters import moment_of
 from headwater.gateway.api.workflows.bodies import CURSOR_MAX
 from headwater.gateway.api.workflows.positions import Positions, read_positions
 from headwater.gateway.settings.patterns import KEY_OR_NONE, NAME
+from headwater.processors.canonical_json import canonical_hash
 from headwater.processors.runs.limits import (
     INSTANCE_ID_MAX,
     LOG_CATEGORY_TOP,
@@ -344,12 +345,11 @@ def idempotency_of(key: str, *request: msgspec.Raw | str | Mapping[str, str]) ->
 
     Args:
         key: The idempotency key, scoped to its caller.
-        request: Parts of the request. The order of names in JSON objects does not matter.
+        request: Parts of the request, which are compared by their canonical JSON.
     """
     if not key:
         return None
-    text = json.dumps([_plain(part) for part in request], sort_keys=True)
-    return Once(key, hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest())
+    return Once(key, canonical_hash([_plain(part) for part in request])[: 2 * _DIGEST_BYTES])
 
 
 def instance_id_of(key: str) -> str:

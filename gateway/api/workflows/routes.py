@@ -1,5 +1,6 @@
 """Routes of workflows, under /api/workflows, and of their jobs, under /api/jobs."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from headwater.gateway.api.workflows.graphs import Graphs, graph_router
 from headwater.gateway.api.workflows.job_routes import job_routes
 from headwater.gateway.api.workflows.jobs import JobService
 from headwater.gateway.api.workflows.migrations import Migrations, migration_routes
+from headwater.gateway.api.workflows.moves import Moves, move_route
 from headwater.gateway.api.workflows.parameters import (
     BATCH_ID,
     BATCH_PATH,
@@ -46,6 +48,7 @@ from headwater.gateway.api.workflows.read_routes import (
 )
 from headwater.gateway.api.workflows.request_guard import RequestGuard, requests_within
 from headwater.gateway.api.workflows.runs import routes as runs
+from headwater.gateway.api.workflows.runs.key_sweeps import sweep_keys
 from headwater.gateway.api.workflows.runs.run_service import RunPorts, RunService
 from headwater.gateway.api.workflows.runs.world import BASE as WORLD_BASE
 from headwater.gateway.api.workflows.runs.world import WorldApi, world_routes
@@ -142,6 +145,7 @@ class WorkflowService:
             ports.commands, Statuses(ports.workflows.statuses), self._freshness, limits
         )
         self._migrations = Migrations(ports.definitions, self._inspection, self._command_service)
+        self._moves = Moves(ports.run_ports.deployments, self._query_service, self._command_service)
         self._world_key = keys.world
         self._run_service = RunService(
             ports.run_ports,
@@ -173,6 +177,10 @@ class WorkflowService:
             await self._freshness.start()
             stack.push_async_callback(self._freshness.stop)
             stack.callback(self.end_streams)
+            sweeping = asyncio.create_task(
+                sweep_keys(self._ports.run_ports.keys), name="sweep idempotency keys"
+            )
+            stack.callback(sweeping.cancel)
             yield
 
     def add_shutdown_callback(self, callback: Callable[[], None]) -> None:
@@ -216,7 +224,7 @@ class WorkflowService:
             route_handlers=[
                 *listing_routes(self._query_service),
                 *creation_routes(self.request_guard, self._command_service, self._ports.new_id),
-                bulk_route(BulkService(self._query_service, self._command_service)),
+                bulk_route(BulkService(self._query_service, self._command_service), self._moves),
                 *_instance_routers(self._instance_routes()),
             ],
             guards=[with_checked_parameters(self.request_guard.guard)],
@@ -253,6 +261,7 @@ class WorkflowService:
             *graph_inspection_routes(self._inspection),
             *migration_routes(self._migrations),
             *[lifecycle_route(self._command_service, action) for action in ACTIONS],
+            move_route(self._moves),
             branch_output_route(self._command_service),
             event_route(self.request_guard, self._command_service, self._ports.new_id),
             tail_route(self._query_service, self._tails),

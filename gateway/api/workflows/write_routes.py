@@ -24,11 +24,13 @@ from headwater.gateway.api.workflows.bodies import (
     NewInstance,
     NewInstances,
     NoFields,
+    Restart,
     Retry,
     Tick,
     generic,
 )
 from headwater.gateway.api.workflows.command_service import BulkService, CommandService, event_of
+from headwater.gateway.api.workflows.moves import Moves
 from headwater.gateway.api.workflows.openapi import tick_spec, write_spec
 from headwater.gateway.api.workflows.parameters import (
     BATCH_PATH,
@@ -43,10 +45,11 @@ from headwater.gateway.api.workflows.parameters import (
 from headwater.gateway.api.workflows.query_service import response_of
 from headwater.gateway.api.workflows.request_guard import RequestGuard
 from headwater.gateway.api.workflows.ticks import Ticks
-from headwater.processors.runs.lifecycle import Action
+from headwater.processors.runs.lifecycle import MOVE, Action
 from headwater.schemas import answers
 from headwater.schemas.failures import (
     BRANCH_NOT_FOUND,
+    DEPLOYMENT_NOT_FOUND,
     IDEMPOTENCY_CONFLICT,
     INSTANCE_EXISTS,
     INSTANCE_NOT_ERRORED,
@@ -58,6 +61,7 @@ from headwater.schemas.failures import (
     INVALID_LABELS,
     INVALID_PARAMS,
     MAILBOX_FULL,
+    NO_ACTIVE_DEPLOYMENT,
     NOT_A_GRAPH,
     RECORD_TOO_LARGE,
     WORKFLOW_NOT_FOUND,
@@ -211,25 +215,44 @@ def lifecycle_route(command_service: CommandService, action: Action) -> HTTPRout
     async def send_with_reason(
         workflow: PathName, instance_id: PathName, data: JSONBody[Ending], prefer: Prefer = ""
     ) -> Response[bytes]:
-        command = action.command_with(data.reason)
+        command = action.command_with({"reason": data.reason})
         return await command_service.control_instance(workflow, instance_id, command, prefer)
 
-    async def send_with_step(
-        workflow: PathName, instance_id: PathName, data: JSONBody[Retry], prefer: Prefer = ""
+    async def send_restart(
+        request: AnyRequest,
+        workflow: PathName,
+        instance_id: PathName,
+        data: JSONBody[Restart],
+        prefer: Prefer = "",
     ) -> Response[bytes]:
-        command = action.command_with(data.from_step)
+        note(request, deployment=data.deployment)
+        command = action.command_with({"deployment": data.deployment})
         return await command_service.control_instance(workflow, instance_id, command, prefer)
 
-    match action.argument:
-        case "reason":
+    async def send_retry(
+        request: AnyRequest,
+        workflow: PathName,
+        instance_id: PathName,
+        data: JSONBody[Retry],
+        prefer: Prefer = "",
+    ) -> Response[bytes]:
+        note(request, deployment=data.deployment)
+        arguments = {"fromStep": data.from_step, "deployment": data.deployment}
+        command = action.command_with(arguments)
+        return await command_service.control_instance(workflow, instance_id, command, prefer)
+
+    match action.arguments:
+        case ("reason",):
             return described(send_with_reason)
-        case "fromStep":
-            return described(send_with_step)
-        case "":
+        case ("deployment",):
+            return described(send_restart)
+        case ("fromStep", "deployment"):
+            return described(send_retry)
+        case _:
             return described(send_plain)
 
 
-def bulk_route(service: BulkService) -> HTTPRouteHandler:
+def bulk_route(service: BulkService, moves: Moves) -> HTTPRouteHandler:
     """Return the route that changes many instances."""
 
     @post(
@@ -245,13 +268,17 @@ def bulk_route(service: BulkService) -> HTTPRouteHandler:
             answers.BulkPage,
             examples.BULK,
             *("invalid_cursor", "store_unavailable", INVALID_LABELS, WORKFLOW_NOT_FOUND),
+            *(DEPLOYMENT_NOT_FOUND, NO_ACTIVE_DEPLOYMENT),
         ),
     )
     async def change_instances(
         request: AnyRequest, workflow: PathName, data: JSONBody[BulkChange], prefer: Prefer = ""
     ) -> Response[bytes]:
+        if data.action == MOVE.name and data.deployment is not None:
+            await moves.check(workflow, data.deployment)
         page = await service.page(workflow, data)
-        note(request, run_ids=[row.id for row in page.rows], dry_run=data.dry_run)
+        run_ids = [row.id for row in page.rows]
+        note(request, run_ids=run_ids, deployment=data.deployment, dry_run=data.dry_run)
         return await service.change(workflow, data, page, prefer)
 
     return change_instances

@@ -17,10 +17,10 @@ from click.testing import CliRunner
 
 from headwater.gateway.cli.main import cli
 from headwater.gateway.client.client import Client
+from headwater.processors.canonical_json import canonical_hash
 from headwater.processors.idempotency_keys import (
     REMEMBERED_MS,
     IdempotencyKey,
-    canonical_hash,
     reservation,
 )
 from headwater.projections.gateway_state import IdempotencyKeys

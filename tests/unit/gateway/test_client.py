@@ -175,6 +175,10 @@ def test_an_empty_batch_is_not_sent():
         (lambda i: i.restart(), "restart", {}),
         (lambda i: i.retry(), "retry", {}),
         (lambda i: i.retry(from_step="pages/~0/fetch"), "retry", {"fromStep": "pages/~0/fetch"}),
+        (lambda i: i.retry(deployment="active"), "retry", {"deployment": "active"}),
+        (lambda i: i.move("dep_1"), "move", {"deployment": "dep_1"}),
+        (lambda i: i.move("app", dry_run=True), "move", {"deployment": "app", "dryRun": True}),
+        (lambda i: i.restart(deployment="same"), "restart", {"deployment": "same"}),
         (lambda i: i.send_event("go"), "events", {"type": "go"}),
         (
             lambda i: i.set_branch_output("g", 2, {"v": 1}, fork="0/g"),

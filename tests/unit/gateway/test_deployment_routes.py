@@ -22,6 +22,7 @@ from headwater.gateway.api.workflows.authorization import Denied, RequestContext
 from headwater.gateway.settings.settings import Settings
 from headwater.processors.deployments import Deployments
 from headwater.processors.graph.graph import graph_of
+from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
 from tests.fakes.deployments import MemoryDeployments
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
@@ -490,6 +491,23 @@ def test_what_was_never_deployed_is_not_found(client: TestClient[Any]):
 
 
 # --- reading
+
+
+def test_answers_have_the_number_of_open_runs_unless_postgres_cannot_be_read(
+    client: TestClient[Any], deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+):
+    one, two = deployed(1, 2)
+    assert "openRuns" not in client.get(f"/v1/deployments/{one}", headers=USER).json()
+
+    async def open_runs(_: Workflows, deployments: dict[str, list[str]]) -> dict[str, int]:
+        assert set(deployments) <= {one, two}
+        assert all(workflows == ["order"] for workflows in deployments.values())
+        return {one: 3}
+
+    monkeypatch.setattr(Workflows, "open_runs", open_runs)
+    assert client.get(f"/v1/deployments/{one}", headers=USER).json()["openRuns"] == 3
+    listed = client.get("/v1/deployments", headers=USER).json()["deployments"]
+    assert [(item["id"], item["openRuns"]) for item in listed] == [(two, 0), (one, 3)]
 
 
 def test_deployments_are_listed_a_page_at_a_time(client: TestClient[Any], deployed: Deployed):

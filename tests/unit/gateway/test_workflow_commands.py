@@ -356,6 +356,15 @@ def test_no_lines_are_said_to_be_none():
         (["cancel", "--reason", "sold"], "/cancel", {"reason": "sold"}, "its code may clean up."),
         (["retry"], "/retry", {}, "from where it failed."),
         (["retry", "--from-step", "a/b"], "/retry", {"fromStep": "a/b"}, "from a/b."),
+        (["retry", "--deployment", "active"], "/retry", {"deployment": "active"}, "it failed."),
+        (["move", "--to", "app"], "/move", {"deployment": "app"}, "was moved to app."),
+        (
+            ["move", "--to", "app", "--dry-run"],
+            "/move",
+            {"deployment": "app", "dryRun": True},
+            "would be moved to app.",
+        ),
+        (["restart", "--deployment", "app"], "/restart", {"deployment": "app"}, "a new run."),
         (["send-event", "--type", "go"], "/events", {"type": "go"}, "has received the event go."),
         (
             ["send-event", "--type", "go", "--payload", '{"a": [1]}', "--start-if-missing",

@@ -12,6 +12,7 @@ from headwater.projections.projector.projection import Plan
 from headwater.projections.workflows.plan import WORKFLOWS, workflows_kept
 from headwater.schemas.codec import encode
 from headwater.schemas.history import (
+    Artifact,
     Child,
     CommandRejected,
     EntriesCancelled,
@@ -31,6 +32,7 @@ from headwater.schemas.history import (
     Reopened,
     RunCompleted,
     RunErrored,
+    RunMoved,
     RunPaused,
     RunResumed,
     RunStarted,
@@ -153,6 +155,8 @@ def test_a_run_that_begins_is_a_row():
         ([EntryErrored("a", FAILURE)], {"status": "active"}),
         ([RunPaused()], {"status": "paused", "forced": True}),
         ([RunPaused(), completed(), failed()], {"status": "paused", "forced": True}),
+        ([RunMoved(Artifact("dep_2", "app", ""))], {"deployment_id": "dep_2"}),
+        ([RunMoved(None)], {"deployment_id": None}),
         ([RunPaused(), RunResumed()], {"status": "active", "forced": True}),
         ([RunResumed(), RunSuspended()], {"status": "waiting", "forced": True}),
         ([opened()], {}),

@@ -34,6 +34,7 @@ from headwater.schemas.history import (
     PostsSent,
     RunCompleted,
     RunErrored,
+    RunMoved,
     RunPaused,
     RunResumed,
     RunStarted,
@@ -286,6 +287,8 @@ class Telling:
                     instance["status"] = "active"
             case RunPaused():
                 instance["status"] = "paused"
+            case RunMoved():
+                instance["deployment_id"] = event.deployment and event.deployment.name
             case RunResumed():
                 instance["status"] = "active"
             case RunTerminated():

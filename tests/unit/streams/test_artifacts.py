@@ -129,7 +129,19 @@ def test_files_that_lie_over_one_another_count_each(
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(artifacts, "ENTRIES_MAX", 3)
     reported = refusal(zip_of({f"{number}.py": b"" for number in range(4)}), tmp_path)
-    assert reported == "expected at most 3 files and folders, found 4"
+    assert reported == "expected at most 3 files and folders, found more"
+
+
+def test_too_many_files_are_refused_before_their_directory_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def opened(*_: object) -> None:
+        raise AssertionError("expected the zip not to be opened")
+
+    artifact = zip_of({f"{number}.py": b"" for number in range(4)})
+    monkeypatch.setattr(artifacts, "ENTRIES_MAX", 3)
+    monkeypatch.setattr(zipfile, "ZipFile", opened)
+    assert "at most 3 files" in refusal(artifact, tmp_path)
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path):

@@ -20,6 +20,7 @@ from headwater.schemas.history import (
     Command,
     CommandRejected,
     Failure,
+    MoveRun,
     Parent,
     PauseRun,
     RestartRun,
@@ -28,6 +29,7 @@ from headwater.schemas.history import (
     Sender,
     SendEvent,
     StartRun,
+    TerminateRun,
 )
 from headwater.streams.engine.code import Code, RunSource
 from headwater.streams.engine.live_instances import LiveInstances
@@ -72,6 +74,7 @@ class World:
             hosts=dict.fromkeys(app, APP),
             deployments=self.deployments,
             deployed_host=lambda name: 10 + int(name[-1]),
+            latest={"news"},
         )
         self.code = code
         self._number = 0
@@ -129,10 +132,10 @@ class World:
 @pytest.mark.parametrize(
     ("active", "workflow", "found"),
     [
-        (None, "order", None),
+        (None, "order", "app"),
         ("dep_1", "order", "dep_1"),
         ("dep_2", "order", "dep_2"),
-        ("dep_2", "solo", None),
+        ("dep_2", "solo", "app"),
         ("dep_1", "ship", "dep_1"),
         ("dep_1", "news", None),
     ],
@@ -178,7 +181,7 @@ def test_a_run_begins_on_the_deployment_that_is_named(workflow: str, named: Arti
 
 
 @pytest.mark.parametrize(
-    ("workflow", "found"), [("order", "dep_1"), ("ship", "dep_1"), ("news", None), ("solo", None)]
+    ("workflow", "found"), [("order", "dep_1"), ("ship", "dep_1"), ("news", None), ("solo", "app")]
 )
 def test_a_child_begins_on_its_parents_deployment_if_that_has_its_workflow(
     workflow: str, found: str | None
@@ -200,7 +203,7 @@ def test_what_a_step_starts_on_a_deployment_follows_the_code_if_it_says_so():
     assert (world.deployment("order"), world.deployment("news")) == ("dep_1", None)
 
 
-def test_a_run_stays_where_it_began_and_its_next_run_does_not():
+def test_a_run_stays_where_it_began_and_a_restart_takes_the_active_one():
     world = World(app=())
     world.activate("dep_1")
     world.tell(StartRun("1"))
@@ -218,6 +221,142 @@ def test_a_run_stays_where_it_began_and_its_next_run_does_not():
     world.asks(Raise(Failure("Error", "bad")), "ship")
     assert world.tell(RetryRun(), "ship") == ""
     assert world.run("ship").run_number == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "result"),
+    [
+        (RetryRun(), "dep_1"),
+        (RetryRun(deployment="active"), "dep_2"),
+        (RetryRun(deployment="dep_2"), "dep_2"),
+        (RetryRun(deployment="app"), "app"),
+        (RetryRun(deployment="dep_none"), "deployment_not_found"),
+        (RestartRun(), "dep_2"),
+        (RestartRun("same"), "dep_1"),
+        (RestartRun("dep_1"), "dep_1"),
+        (RestartRun("app"), "app"),
+    ],
+)
+def test_a_next_run_begins_on_the_deployment_that_is_requested(command: Command, result: str):
+    world = World()
+    world.activate("dep_1")
+    world.tell(StartRun("1"))
+    world.activate("dep_2")
+    assert world.handed_out() == [11]
+    world.asks(Raise(Failure("Error", "bad")))
+    refused = world.tell(command)
+    assert (refused or world.deployment()) == result
+
+
+def test_a_retry_on_a_deployment_without_the_workflow_is_refused():
+    world = World(app=())
+    world.activate("dep_1")
+    world.tell(StartRun("1"), "ship")
+    world.activate("dep_2")
+    world.handed_out()
+    world.asks(Raise(Failure("Error", "bad")), "ship")
+    assert world.tell(RetryRun(deployment="active"), "ship") == "WORKFLOW_NOT_FOUND"
+    assert world.tell(RetryRun(deployment="app"), "ship") == "WORKFLOW_NOT_FOUND"
+    assert world.tell(RetryRun(), "ship") == ""
+    assert world.deployment("ship") == "dep_1"
+
+
+def test_a_run_of_the_app_is_retried_there_and_restarted_on_the_active_deployment():
+    world = World()
+    world.tell(StartRun("1"))
+    assert world.tell(RetryRun(deployment="active")) == "no_active_deployment"
+    assert world.handed_out() == [APP]
+    world.asks(Raise(Failure("Error", "bad")))
+    world.activate("dep_1")
+    assert world.tell(RetryRun()) == ""
+    assert (world.deployment(), world.handed_out()) == ("app", [APP])
+    assert world.tell(RestartRun("same")) == ""
+    assert world.deployment() == "app"
+    assert world.tell(RestartRun()) == ""
+    assert world.deployment() == "dep_1"
+
+
+def test_a_run_of_the_app_is_not_given_to_a_deployment():
+    world = World(app=())
+    world.activate("dep_1")
+    world.tell(StartRun("1"))
+    # As of a run that began when the app had the workflow.
+    world.run().deployment = Artifact("app", "", "")
+    assert world.handed_out() == []
+    world.activate("dep_2")
+    assert world.handed_out() == []
+    assert [*world.owner.without_code] == ["order"]
+
+
+def test_a_child_of_a_run_of_the_app_begins_in_the_app_if_that_has_its_workflow():
+    world = World()
+    world.activate("dep_1")
+    for workflow, result in (("order", "app"), ("ship", "dep_1")):
+        start = StartRun("1", PARENT, deployment=Artifact("app", "", ""))
+        assert world.tell(start, workflow) == ""
+        assert world.deployment(workflow) == result
+
+
+@pytest.mark.parametrize(
+    ("to", "refused"),
+    [
+        ("dep_2", ""),
+        ("active", ""),
+        ("app", "ALREADY_MOVED"),
+        ("dep_none", "deployment_not_found"),
+    ],
+)
+def test_a_run_that_waits_is_moved_to_other_code(to: str, refused: str):
+    world = World()
+    world.tell(StartRun("1"))
+    world.activate("dep_2")
+    assert world.handed_out() == [APP]
+    world.asks(Suspend(0))
+    assert world.tell(MoveRun(to)) == refused
+    assert world.deployment() == ("app" if refused else "dep_2")
+    assert world.owner.hosts_in_use() <= ({APP} if refused else set())
+    for item in (PauseRun(), ResumeRun()):
+        assert world.tell(item) == ""
+    assert world.handed_out() == ([] if refused else [12])
+
+
+def test_a_run_whose_code_is_missing_continues_when_it_is_moved():
+    world = World(app=())
+    world.activate("dep_1")
+    world.tell(StartRun("1"))
+    # As of a run that began when the app had the workflow.
+    world.run().deployment = Artifact("app", "", "")
+    assert world.handed_out() == []
+    assert world.tell(MoveRun("dep_1")) == ""
+    assert world.handed_out() == [11]
+    assert world.tell(MoveRun("dep_2")) == ""
+    assert world.handed_out() == [], "its code is running"
+    world.asks(Suspend(0))
+    for item in (PauseRun(), ResumeRun()):
+        assert world.tell(item) == ""
+    assert world.handed_out() == [12]
+
+
+def test_a_run_is_not_moved_where_its_workflow_is_missing():
+    world = World(app=())
+    world.activate("dep_1")
+    assert world.tell(MoveRun("dep_1"), "ship") == "INSTANCE_NOT_FOUND"
+    world.tell(StartRun("1"), "ship")
+    for to in ("dep_2", "app"):
+        assert world.tell(MoveRun(to), "ship") == "WORKFLOW_NOT_FOUND"
+    assert world.tell(TerminateRun(), "ship") == ""
+    assert world.tell(MoveRun("dep_1"), "ship") == "INSTANCE_TERMINAL"
+
+
+def test_a_run_of_a_graph_is_moved_only_to_its_own_definition():
+    world = World(app=())
+    for number, item in enumerate((graph("A"), graph("B"), graph("A")), 3):
+        world.deployments.apply(deployed(f"dep_{number}", item))
+    world.activate("dep_3")
+    assert world.tell(StartRun("{}"), "plan") == ""
+    assert world.tell(MoveRun("dep_4"), "plan") == "MIGRATION_REFUSED"
+    assert world.tell(MoveRun("dep_5"), "plan") == ""
+    assert world.deployment("plan") == "dep_5"
 
 
 def test_params_are_held_to_the_schema_of_the_deployment():
@@ -273,15 +412,21 @@ def test_a_run_of_a_graph_begins_on_the_definition_of_its_deployment():
     run = world.run("plan")
     assert run.definition is not None
     assert run.definition.digest == graph("A").digest
-    # A retry goes on with its tokens: on what is active if that has the same definition.
+    # A retry keeps its tokens, which belong to one definition.
     for active, command, result in (
         ("dep_4", RetryRun(), "dep_3"),
-        ("dep_5", RetryRun(), "dep_5"),
+        ("dep_5", RetryRun(), "dep_3"),
+        ("dep_5", RetryRun(deployment="active"), "dep_5"),
+        ("dep_4", RetryRun(deployment="active"), "MIGRATION_REFUSED"),
+        ("dep_4", RetryRun(deployment="dep_5"), "dep_5"),
         ("dep_4", RestartRun(), "dep_4"),
+        ("dep_4", RestartRun("same"), "dep_3"),
     ):
         world.activate(active)
         made = world.code.for_new_run("plan", command, run)
-        assert isinstance(made, RunSource)
+        if isinstance(made, Rejection):
+            assert made.code == result
+            continue
         assert made.deployment is not None
         assert made.deployment.name == result
     assert world.tell(RestartRun(), "plan") == ""

@@ -12,13 +12,13 @@ from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows.bodies import generic, text
 from headwater.gateway.api.workflows.command_service import CommandResult, CommandService
 from headwater.gateway.api.workflows.runs.bodies import NewRun
+from headwater.processors.canonical_json import canonical_hash
 from headwater.processors.deployments import Deployments, artifact_of
 from headwater.processors.idempotency_keys import (
     Answered,
     Conflict,
     IdempotencyKey,
     Pending,
-    canonical_hash,
     key_result,
     reservation,
 )
@@ -296,7 +296,7 @@ class RunService:
             run_id=run_id,
             workflow_name=workflow,
             status=state_of(reply.status),
-            deployment_id=None if command.deployment is None else command.deployment.name,
+            deployment_id=reply.deployment,
         )
         current = await self._with_current_status(run) if result.applied else run
         body = msgspec.json.encode(current).decode()
@@ -362,5 +362,5 @@ class RunService:
         if run.status is RunState.CANCELLED:
             return None
         return await self._command_service.send_command(
-            run.workflow_name, run.run_id, CANCEL.command_with(reason)
+            run.workflow_name, run.run_id, CANCEL.command_with({"reason": reason})
         )

@@ -1,0 +1,44 @@
+"""`headwater deployments list`, `show` and `diff`: what they print."""
+
+import json
+
+from tests.unit.gateway.test_workflow_commands import headwater
+from tests.unit.gateway.workflow_network import AT, Network, answer
+
+FIRST = {
+    "id": "dep_1", "app": "orders", "digest": "aa", "size": 1, "active": False,
+    "workflows": [{"name": "order"}, {"name": "refund"}],
+    "schedules": [{"name": "nightly", "workflow": "order", "cron": "0 2 * * *", "timezone": "UTC"}],
+    "deployedAt": AT, "deployedBy": "admin:1", "openRuns": 3,
+}  # fmt: skip
+SECOND = FIRST | {
+    "id": "dep_2", "digest": "bb", "active": True, "openRuns": 0,
+    "workflows": [{"name": "order", "paramsSchema": {"type": "integer"}}, {"name": "ship"}],
+}  # fmt: skip
+
+
+def test_a_listing_has_the_number_of_open_runs():
+    network = Network(answer({"deployments": [SECOND, FIRST], "hasNextPage": False}))
+    heading, *lines = headwater(network, "deployments", "list").stdout.splitlines()
+    assert heading.split("\t")[:3] == ["id", "active", "open runs"]
+    assert [line.split("\t")[2] for line in lines] == ["0", "3"]
+
+
+def test_what_two_deployments_declare_is_compared():
+    network = Network(answer(FIRST), answer(SECOND))
+    result = headwater(network, "deployments", "diff", "dep_1", "--json")
+    assert [(row["name"], row["change"], row["fields"]) for row in json.loads(result.stdout)] == [
+        ("order", "changed", "params_schema"),
+        ("refund", "removed", ""),
+        ("ship", "added", ""),
+    ]
+    assert [item.url.path for item in network.asked] == [
+        "/v1/deployments/dep_1",
+        "/v1/deployments/active",
+    ]
+
+
+def test_deployments_that_declare_the_same_say_whether_their_code_differs():
+    same = FIRST | {"id": "dep_2", "digest": "bb"}
+    result = headwater(Network(answer(FIRST), answer(same)), "deployments", "diff", "dep_1")
+    assert "dep_1 and dep_2 declare the same. Their artifacts differ." in result.stderr
