@@ -18,7 +18,8 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headwater.gateway.api.admin import admin_routes
-from headwater.gateway.api.audit import Auditing, audit_router
+from headwater.gateway.api.audit import Auditing, attempt_operation
+from headwater.gateway.api.audit_routes import AuditProblems, audit_router
 from headwater.gateway.api.authentication import STATE as WRONG_KEYS
 from headwater.gateway.api.authentication import Callers, WrongKeys, key_id
 from headwater.gateway.api.body_limits import READ_S, BodyReader, Budget
@@ -166,10 +167,11 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         ],
         lifespan=[lambda _app: _running(ports, service, own_pools, watch, metrics)],
         middleware=[whole_parameters, auditing],
+        before_request=attempt_operation,
         before_send=[add_headers],
         after_exception=[record_unmatched(report_refusal)],
         exception_handlers=HANDLERS,
-        plugins=[StepTypes()],
+        plugins=[StepTypes(), AuditProblems()],
         openapi_config=_openapi(),
         logging_config=None,
         request_max_body_size=settings.max_body_bytes,

@@ -11,10 +11,13 @@ from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
+from headwater.gateway.api.audit import attempt
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import OptionalBody, problem_responses
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import LIMIT_DEFAULT, Cursor, Limit, moment_of
+from headwater.gateway.api.request_scope import AnyRequest
+from headwater.processors.wipes import digest
 from headwater.projections.deliveries.lineage import (
     Deliveries,
     DeliveryFilter,
@@ -200,15 +203,18 @@ def raw_event_routes(
     @post(
         "/raw-events/{named:str}/replay",
         audit="raw_events.replay",
+        audits_attempt=True,
         status_code=202,
         summary="Process a delivery again",
         description="Rows and outcome converge; replaying it never duplicates anything.",
         responses=problem_responses("not_found", "gone", "broker_unavailable", "store_unavailable"),
     )
-    async def replay(named: FromPath[str]) -> RawEventReplayed:
+    async def replay(request: AnyRequest, named: FromPath[str]) -> RawEventReplayed:
         details = await _find(reader, log, named)
         event_id = details.outcome.event_id
         delivery = DeliveryToReplay(event_id, _positions(details))
+        at = f"{details.outcome.partition}@{details.outcome.offset}"
+        await attempt(request, positions=[f"{WEBHOOKS}/{at}"])
         appended = await replays.reprocess([delivery])
         if event_id not in appended:
             raise Problem("gone", _GONE.format(details.outcome.partition, details.outcome.offset))
@@ -219,6 +225,7 @@ def raw_event_routes(
     @post(
         "/drain",
         audit="deliveries.drain",
+        audits_attempt=True,
         status_code=200,
         operation_class=OptionalBody,
         summary="Process parked deliveries again",
@@ -227,10 +234,16 @@ def raw_event_routes(
         "left alone.",
         responses=problem_responses("broker_unavailable", "store_unavailable"),
     )
-    async def drain(data: JSONBody[DrainRequest] = _DRAIN) -> Drained:
+    async def drain(request: AnyRequest, data: JSONBody[DrainRequest] = _DRAIN) -> Drained:
         check_texts(_USER_CHARS, user_id=data.user_id)
         subjects = None if data.user_id is None else await subjects_of(reader, data.user_id)
+        user = None if data.user_id is None else f"sha256:{digest(data.user_id)}"
         waiting = await oldest_waiting(reader, subjects=subjects, limit=data.limit)
+        await attempt(
+            request,
+            selection={"user_id": user, "limit": data.limit},
+            count=len(waiting),
+        )
         appended = await replays.reprocess([_last_read(parked) for parked in waiting])
         return Drained(ok=True, enqueued=len(appended))
 

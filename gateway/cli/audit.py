@@ -57,7 +57,9 @@ def audit() -> None:
     "list", epilog=examples("headwater audit list", "headwater audit list --result failure --json")
 )
 @click.option("--action", help="Only this action, as deployments.activate.")
-@click.option("--result", type=click.Choice(["success", "failure"]), help="Only this result.")
+@click.option(
+    "--result", type=click.Choice(["attempted", "success", "failure"]), help="Only this result."
+)
 @click.option("--key-id", metavar="ID", help="Only this key, as admin:9f86d081.")
 @click.option("--run-id", metavar="ID", help="Only entries that concern this run.")
 @click.option("--since", metavar="RFC3339", help="Only entries since this time.")

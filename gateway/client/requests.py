@@ -16,7 +16,7 @@ _RETRY_AFTER_MAX_S: Final = 60.0
 _LATER: Final = frozenset({408, 429, 502, 503, 504})
 #: Statuses, and codes of a 503, that mean that the server did not begin the request.
 _NOT_BEGUN: Final = frozenset({408, 429})
-_NOT_BEGUN_CODES: Final = frozenset({"overloaded", "not_yet_readable"})
+_NOT_BEGUN_CODES: Final = frozenset({"audit_unavailable", "overloaded", "not_yet_readable"})
 
 
 class Repeat(Enum):

@@ -37,7 +37,7 @@ comment on column audit_logs.key_id is 'The API key: its kind, and the beginning
 comment on column audit_logs.project_id is 'The project.';
 comment on column audit_logs.action is 'The requested operation.';
 comment on column audit_logs.resource is 'The path without parts that name a user.';
-comment on column audit_logs.result is 'success or failure.';
+comment on column audit_logs.result is 'attempted, success or failure.';
 comment on column audit_logs.ip is 'Address of the client.';
 comment on column audit_logs.user_agent is 'Name of the client program, as it reports it.';
 comment on column audit_logs.metadata_json is 'Additional data: a JSON object.';

@@ -97,7 +97,7 @@ def client(server: TestClient[Any], opened: Opened) -> TestClient[Any]:
     server.cookies.clear()
     opened.clock.now_ms = NOW_MS
     opened.answers.recorded.clear()
-    opened.audit.entries.clear()
+    opened.audit.clear()
     return server
 
 
