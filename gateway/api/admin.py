@@ -56,6 +56,7 @@ def user_routes(
 
     @get(
         "/user/{user_id:str}",
+        audit_read="users.read",
         summary="Get the data of a user",
         description="Connections and what came last of the active ones, numbers of rows by table, "
         "the latest outcomes, parked deliveries, and deliveries that died before the user "
@@ -223,6 +224,7 @@ def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteH
 
     @get(
         "/dlq/{partition:int}/{offset:int}",
+        audit_read="dead_letters.read",
         summary="Get a dead letter with its key and value",
         description="Key and value are the original bytes in base64.",
         responses=problem_responses("not_found", "store_unavailable"),
@@ -253,6 +255,7 @@ def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteH
 def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
     @get(
         "/traces",
+        audit_read="traces.read",
         summary="Traces of deliveries, newest first",
         description="Those of a user include deliveries of the user's connections that died before "
         "the connection was known.",

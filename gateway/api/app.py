@@ -20,8 +20,8 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from headwater.gateway.api.admin import admin_routes
 from headwater.gateway.api.audit import Auditing, attempt_operation
 from headwater.gateway.api.audit_routes import AuditProblems, audit_router
+from headwater.gateway.api.authentication import RECORD_REFUSED, Callers, WrongKeys, key_id
 from headwater.gateway.api.authentication import STATE as WRONG_KEYS
-from headwater.gateway.api.authentication import Callers, WrongKeys, key_id
 from headwater.gateway.api.body_limits import READ_S, BodyReader, Budget
 from headwater.gateway.api.builtin_routes import prune_routes, replay_routes
 from headwater.gateway.api.console.api_client import ConsoleKeys
@@ -43,6 +43,7 @@ from headwater.gateway.api.reads import read_routes
 from headwater.gateway.api.rebuilds import rebuild_routes
 from headwater.gateway.api.record_schemas import asyncapi_route, registry
 from headwater.gateway.api.refusals import Refusals, record_unmatched, refusal_recorder
+from headwater.gateway.api.refused_keys import RefusedKeys, appending_refusals
 from headwater.gateway.api.request_scope import AnyConnection, peer_resolver, whole_parameters
 from headwater.gateway.api.users.lab_reports import UploadLimits
 from headwater.gateway.api.users.operator_routes import user_operation_routes
@@ -147,6 +148,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         ports.audit, project=settings.project, peer_of=peer_of, metrics=metrics,
         clock=ports.clock, new_id=ports.new_request_id,
     )  # fmt: skip
+    refused_keys = RefusedKeys(peer_of, ports.clock)
     uploads = UploadLimits(
         settings.lab_uploads, settings.lab_upload_mib * 1024 * 1024, lambda: ports.clock() / 1000
     )
@@ -165,7 +167,10 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             *service.routers(),
             *_deployments(settings, ports.workflows, service, limited),
         ],
-        lifespan=[lambda _app: _running(ports, service, own_pools, watch, metrics)],
+        lifespan=[
+            lambda _app: _running(ports, service, own_pools, watch, metrics),
+            lambda _app: appending_refusals(refused_keys, auditing),
+        ],
         middleware=[whole_parameters, auditing],
         before_request=attempt_operation,
         before_send=[add_headers],
@@ -182,7 +187,14 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         ),
     )
     wrong_keys = WrongKeys(peer_of, lambda: ports.clock() / 1000)
-    app.state.update({WRONG_KEYS: wrong_keys, _SERVICE: service, LOOP_WATCH: watch})
+    app.state.update(
+        {
+            WRONG_KEYS: wrong_keys,
+            RECORD_REFUSED: refused_keys.record,
+            _SERVICE: service,
+            LOOP_WATCH: watch,
+        }
+    )
     return app
 
 

@@ -16,7 +16,7 @@ client could fill it.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final, TypedDict, cast
+from typing import Any, Final, NamedTuple, TypedDict, cast
 
 import msgspec
 from litestar import Request
@@ -68,7 +68,10 @@ _CLAIMED: Final = {
 }
 _NOTES: Final = "headwater.audit_notes"
 _RECORD: Final = "headwater.audit_record"
-_USER: Final = "user_id"
+#: Paths that end with the key of a row, which may name a user.
+_ROW: Final = "/admin/why/"
+#: Path parameters that name a user, or a connection of one.
+_USER_PARAMETERS: Final = ("user_id", "terra_user_id")
 
 
 class Details(TypedDict, total=False):
@@ -164,6 +167,24 @@ async def attempt_operation(request: AnyRequest) -> None:
         await attempt(request)
 
 
+class RequestFacts(NamedTuple):
+    """What an entry states about a request, besides its action and result.
+
+    Attributes:
+        key_id: Id of the key.
+        resource: Path, with hashed users.
+        peer: Address of the client.
+        user_agent: Program of the client.
+        at_ms: Unix milliseconds.
+    """
+
+    key_id: str
+    resource: str
+    peer: str
+    user_agent: str
+    at_ms: int
+
+
 class Auditing(ASGIMiddleware):
     """Middleware that records the requests of routes that name an action."""
 
@@ -209,28 +230,33 @@ class Auditing(ASGIMiddleware):
 
         await next_app(scope, receive, after_entry)
 
+    def facts_of(self, scope: Scope) -> RequestFacts:
+        """Return what an entry states about a request with a valid key."""
+        key_id = admitted_key(scope)
+        if key_id is None:
+            raise RuntimeError(f"expected a guard of {scope['path']} that admits keys, found none")
+        agent = Headers.from_scope(scope).get("user-agent", "")
+        return RequestFacts(key_id, resource_of(scope), self._peer_of(scope), agent, self._clock())
+
     async def append(
-        self, scope: Scope, action: str, result: str, metadata: Mapping[str, Any]
+        self, facts: RequestFacts, action: str, result: str, metadata: Mapping[str, Any]
     ) -> str:
-        """Append an entry about a request with a valid key; return its id.
+        """Append an entry; return its id.
 
         Raises:
             HeadwaterError: It was not stored.
         """
-        key_id = admitted_key(scope)
-        if key_id is None:
-            raise RuntimeError(f"expected a guard of {scope['path']} that admits keys, found none")
         entry = OperationAudited(
             id=self._new_id(),
-            key_id=key_id,
+            key_id=facts.key_id,
             project_id=self._project,
             action=action,
-            resource=_resource(scope),
+            resource=facts.resource,
             result=result,
-            ip=self._peer_of(scope),
-            user_agent=_text(Headers.from_scope(scope).get("user-agent", "")),
+            ip=facts.peer,
+            user_agent=_text(facts.user_agent),
             metadata=_json(metadata),
-            at_ms=self._clock(),
+            at_ms=facts.at_ms,
         )
         try:
             await self._log.append(entry)
@@ -288,7 +314,8 @@ class _RequestRecord:
         return None
 
     async def _append(self, result: str, metadata: Mapping[str, Any]) -> str:
-        return await self._auditing.append(self._scope, self._action, result, metadata)
+        facts = self._auditing.facts_of(self._scope)
+        return await self._auditing.append(facts, self._action, result, metadata)
 
     def _not_recorded(self, error: HeadwaterError) -> Problem:
         run_id = cast("dict[str, Any]", self._scope).get(_NOTES, {}).get("runId")
@@ -351,17 +378,25 @@ def _camel(name: str) -> str:
     return first + "".join(map(str.title, others))
 
 
-def _resource(scope: Scope) -> str:
+def resource_of(scope: Scope) -> str:
     """Return the path of a request, with a user's id hashed: the log outlives a wipe."""
     path: str = scope["path"]
-    user = scope["path_params"].get(_USER)
-    if isinstance(user, str) and user:
-        digest = sha256(user.encode(errors="replace")).hexdigest()
-        parts = path.split("/")
-        path = "/".join(
-            f"sha256:{digest}" if decode_segment(part) == user else part for part in parts
-        )
+    if path.startswith(_ROW):
+        key = str(scope["path_params"].get("key", ""))
+        path = f"{_ROW}{scope['path_params'].get('table')}/sha256:{_digest(key)}"
+    for name in _USER_PARAMETERS:
+        user = scope["path_params"].get(name)
+        if isinstance(user, str) and user:
+            digest = _digest(user)
+            parts = path.split("/")
+            path = "/".join(
+                f"sha256:{digest}" if decode_segment(part) == user else part for part in parts
+            )
     return _text(displayable_path(path), _PATH_CHARS)
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode(errors="replace")).hexdigest()
 
 
 def _text(text: str, chars: int = _TEXT_CHARS) -> str:

@@ -78,6 +78,7 @@ def audit_router(reader: PooledReader, key: str) -> Router:
 
     @get(
         "/",
+        audit_read="audit.read",
         operation_id="listAuditEntries",
         summary="List audit entries, newest first",
         responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),

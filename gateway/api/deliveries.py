@@ -89,6 +89,7 @@ def delivery_routes(reader: PooledReader, log: WebhookLog) -> list[HTTPRouteHand
 
     @get(
         "/deliveries/{named:str}",
+        audit_read="deliveries.read",
         summary="Get a delivery with its traces, rows and effects",
         description="Accepts an event id, the id of a request that delivered it, or a position in "
         "the topic webhooks such as `3@17`. Returns each trace with its stages, the rows that have "
@@ -188,6 +189,7 @@ def raw_event_routes(
 
     @get(
         "/raw-events/{named:str}",
+        audit_read="deliveries.read",
         summary="Get a delivery with its bytes, headers, outcome and traces",
         description="Accepts an event id (the `raw_event_id` of the gateway's response), the id of "
         "a request that delivered it, or a position in the topic webhooks such as `3@17`. If the "

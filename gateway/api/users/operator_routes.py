@@ -108,6 +108,7 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
 def _imports(ports: UserPorts) -> HTTPRouteHandler:
     @get(
         "/user/{user_id:str}/imports",
+        audit_read="users.read",
         summary="List the imports of a user",
         description=IMPORTS,
         responses=problem_responses("store_unavailable"),

@@ -417,7 +417,7 @@ def test_the_audit_log_says_what_was_asked_for_and_whether_it_was_done_before(
 
 
 def audited(system: System, run_id: str) -> list[tuple[str, str | None]]:
-    """What `headwater audit list --run-id` lists: actions with a result, with the types of their events."""
+    """What `headwater audit list --run-id` lists: actions with a result, and types of events."""
     result = CliRunner().invoke(
         cli,
         ["audit", "list", "--run-id", run_id, "--json"],

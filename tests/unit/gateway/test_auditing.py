@@ -14,7 +14,6 @@ import pytest
 from litestar import Litestar, Request, post
 from litestar.handlers import BaseRouteHandler
 from litestar.params import FromPath
-from litestar.routes import HTTPRoute
 from litestar.testing import TestClient
 from litestar.types import HTTPReceiveMessage
 
@@ -355,38 +354,6 @@ def toy(audit: MemoryAudit) -> Litestar:
     )
     app.state[STATE_NAME] = lambda: "request-1"
     return app
-
-
-#: Routes that take what they take without an entry, and why.
-UNAUDITED = {
-    "/webhooks/{source:str}": "deliveries are signed, and have records of their own",
-    **dict.fromkeys(
-        ("/.well-known/workflow/v1/flow", "/.well-known/workflow/v1/step"),
-        "nobody should ask; such callbacks are counted by themselves",
-    ),
-    "/api/workflows/_runner/tick": "it says when, not what",
-    "/api/jobs/activate": "workers ask all the time; the history has who took a job",
-    "/api/jobs/{key:str}/extend": "they say so all the time while they work",
-    **dict.fromkeys(
-        ("/v1/connect", "/v1/connections/{terra_user_id:str}", "/v1/import", "/v1/labs/upload"),
-        "users see to what is theirs, with tokens of their own",
-    ),
-}
-LOOKS = tuple(f"/graph/simulate-{what}" for what in ("routing", "synchronization", "migration"))
-
-
-def test_every_route_that_changes_something_names_its_action(tmp_path: Path):
-    app = application(tmp_path)
-    unnamed = {
-        route.path
-        for route in app.routes
-        if isinstance(route, HTTPRoute)
-        for handler in route.route_handlers
-        if not handler.http_methods <= {"GET", "HEAD", "OPTIONS"} and not handler.opt.get("audit")
-    }
-    # The console asks the API, which has the entries: test_console.py.
-    ours = {path for path in unnamed if not path.startswith("/console")}
-    assert {path for path in ours if not path.endswith(LOOKS)} == UNAUDITED.keys()
 
 
 def test_the_instance_that_was_made_is_named(client: TestClient[Any], audit: MemoryAudit):
