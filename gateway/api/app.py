@@ -19,6 +19,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headwater.gateway.api.admin import admin_routes
 from headwater.gateway.api.audit import Auditing, attempt_operation
+from headwater.gateway.api.audit_checkpoints import Checkpoints, appending_checkpoints
 from headwater.gateway.api.audit_routes import AuditProblems, audit_router
 from headwater.gateway.api.authentication import RECORD_REFUSED, Callers, WrongKeys, key_id
 from headwater.gateway.api.authentication import STATE as WRONG_KEYS
@@ -149,6 +150,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         clock=ports.clock, new_id=ports.new_request_id,
     )  # fmt: skip
     refused_keys = RefusedKeys(peer_of, ports.clock)
+    checkpoints = _checkpoints(settings, ports, auditing)
     uploads = UploadLimits(
         settings.lab_uploads, settings.lab_upload_mib * 1024 * 1024, lambda: ports.clock() / 1000
     )
@@ -170,6 +172,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         lifespan=[
             lambda _app: _running(ports, service, own_pools, watch, metrics),
             lambda _app: appending_refusals(refused_keys, auditing),
+            lambda _app: appending_checkpoints(checkpoints),
         ],
         middleware=[whole_parameters, auditing],
         before_request=attempt_operation,
@@ -196,6 +199,17 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         }
     )
     return app
+
+
+def _checkpoints(settings: Settings, ports: Ports, auditing: Auditing) -> Checkpoints:
+    keys = [key.get_secret_value() for key in settings.audit_keys]
+    return Checkpoints(
+        ports.reader,
+        auditing,
+        project=settings.project,
+        key=keys[0] if keys else "",
+        clock=ports.clock,
+    )
 
 
 def end_streams(app: Litestar) -> None:

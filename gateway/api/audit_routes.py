@@ -35,6 +35,9 @@ class Result(StrEnum):
 _Limit = Annotated[
     int, QueryParameter(ge=1, le=_PAGE_MAX, description="Maximum number of results.")
 ]
+_ProjectId = Annotated[
+    str | None, QueryParameter(name="projectId", description="Only entries of this project.")
+]
 _Action = Annotated[str | None, QueryParameter(description="Only entries of this action.")]
 _Result = Annotated[Result | None, QueryParameter(description="Only entries with this result.")]
 _KeyId = Annotated[
@@ -49,7 +52,7 @@ _Cursor = Annotated[str | None, QueryParameter(description="Cursor of the previo
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An entry. `hash` is the SHA-256 of the previous entry's hash and this entry."""
+    """An entry. `hash` is the SHA-256 of the hash of the project's previous entry and this entry."""
 
     id: str
     key_id: str | None
@@ -99,7 +102,8 @@ def audit_router(reader: PooledReader, key: str) -> Router:
     )
 
 
-def _filters(
+def _filters(  # noqa: PLR0913, PLR0917 (one parameter per query parameter)
+    project_id: _ProjectId = None,
     action: _Action = None,
     result: _Result = None,
     key_id: _KeyId = None,
@@ -108,6 +112,7 @@ def _filters(
     until: _Until = None,
 ) -> AuditFilter:
     return AuditFilter(
+        project_id=project_id,
         action=action,
         result=result,
         key_id=key_id,

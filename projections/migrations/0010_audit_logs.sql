@@ -1,5 +1,5 @@
--- The audit log. Each row's hash covers all rows before it: it is the SHA-256 of the previous row's
--- hash and of the row's entry, in the order of the topic. A comparison with the topic detects
+-- The audit log. Each row's hash covers all earlier rows of its project: it is the SHA-256 of the
+-- hash of the project's previous row and of the row's entry, in the order of the topic. A comparison with the topic detects
 -- changes here; a hash stored elsewhere detects changes in both.
 
 create table audit_logs (
@@ -16,6 +16,8 @@ create table audit_logs (
     "offset" bigint not null unique,
     hash bytea not null
 );
+
+create index audit_logs_of_project on audit_logs (project_id, "offset");
 
 create index audit_logs_of_action on audit_logs (action, "offset");
 
@@ -44,7 +46,7 @@ comment on column audit_logs.metadata_json is 'Additional data: a JSON object.';
 comment on column audit_logs.created_at is 'When it was done, by the clock of the process.';
 comment on column audit_logs."offset" is 'Offset of its record in audit.';
 comment on column audit_logs.hash is
-    'SHA-256 of the previous row''s hash (32 zeros before the first) and of the entry.';
+    'SHA-256 of the hash of the project''s previous row (32 zeros before the first) and of the entry.';
 
 create function audit_link(held bytea, before bytea, entry text) returns bytea
 language sql immutable parallel safe
