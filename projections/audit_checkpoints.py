@@ -1,7 +1,7 @@
 """Checkpoints of the audit log: entries that state the hash of an earlier entry, signed.
 
-Whoever can write Kafka and Postgres can rewrite the whole log with new hashes, but cannot sign the
-checkpoints in it again without a key, and cannot change the lines that gateways printed.
+An attacker who can write Kafka and Postgres can rewrite the whole log with new hashes, but cannot
+sign the checkpoints in it again without a key, nor change the lines that gateways printed.
 """
 
 import hmac

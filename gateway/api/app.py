@@ -1,6 +1,6 @@
 """The HTTP application: its routes, and the lifecycle of its ports."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -61,6 +61,7 @@ from headwater.gateway.settings.settings import Settings
 from headwater.processors.providers.provider import Providers
 from headwater.processors.sources import (
     AnySource,
+    Source,
     providers_of,
     silence_limits,
     webhook_sources,
@@ -138,22 +139,13 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     watching, following, counting = own_pools = [ports.reader.with_own_pool() for _ in range(3)]
     counts = partial(connection_counts, counting, silence_limits(providers_of(sources)))
     watch = _loop_watch(metrics)
-    receivers: dict[str, Receiver] = {}
-    for source in (posted := webhook_sources(sources)):
-        receiver = Receiver(
-            source, log=ports.log, bodies=bodies, peer_of=peer_of, refusals=refusals,
-            metrics=metrics, clock=ports.clock, new_request_id=ports.new_request_id,
-        )  # fmt: skip
-        receivers |= dict.fromkeys(source.paths, receiver)
+    posted = webhook_sources(sources)
+    receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
     auditing = Auditing(
         ports.audit, project=settings.project, peer_of=peer_of, metrics=metrics,
         clock=ports.clock, new_id=ports.new_request_id,
     )  # fmt: skip
-    refused_keys = RefusedKeys(peer_of, ports.clock)
-    checkpoints = _checkpoints(settings, ports, auditing)
-    uploads = UploadLimits(
-        settings.lab_uploads, settings.lab_upload_mib * 1024 * 1024, lambda: ports.clock() / 1000
-    )
+    refused_keys, uploads = RefusedKeys(peer_of, ports.clock), _upload_limits(settings, ports)
     app = Litestar(
         [
             *(_receiving(receiver, path) for path, receiver in receivers.items() if path != _ROOT),
@@ -172,7 +164,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         lifespan=[
             lambda _app: _running(ports, service, own_pools, watch, metrics),
             lambda _app: appending_refusals(refused_keys, auditing),
-            lambda _app: appending_checkpoints(checkpoints),
+            lambda _app: appending_checkpoints(_checkpoints(settings, ports, auditing)),
         ],
         middleware=[whole_parameters, auditing],
         before_request=attempt_operation,
@@ -190,15 +182,33 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         ),
     )
     wrong_keys = WrongKeys(peer_of, lambda: ports.clock() / 1000)
-    app.state.update(
-        {
-            WRONG_KEYS: wrong_keys,
-            RECORD_REFUSED: refused_keys.record,
-            _SERVICE: service,
-            LOOP_WATCH: watch,
-        }
-    )
+    app.state.update({WRONG_KEYS: wrong_keys, RECORD_REFUSED: refused_keys.record})
+    app.state.update({_SERVICE: service, LOOP_WATCH: watch})
     return app
+
+
+def _receivers(
+    sources: Iterable[Source],
+    ports: Ports,
+    bodies: BodyReader,
+    peer_of: Callable[[Scope], str],
+    refusals: Refusals,
+    metrics: Metrics,
+) -> dict[str, Receiver]:
+    """Return the receivers of deliveries by path."""
+    receivers: dict[str, Receiver] = {}
+    for source in sources:
+        receiver = Receiver(
+            source, log=ports.log, bodies=bodies, peer_of=peer_of, refusals=refusals,
+            metrics=metrics, clock=ports.clock, new_request_id=ports.new_request_id,
+        )  # fmt: skip
+        receivers |= dict.fromkeys(source.paths, receiver)
+    return receivers
+
+
+def _upload_limits(settings: Settings, ports: Ports) -> UploadLimits:
+    max_bytes = settings.lab_upload_mib * 1024 * 1024
+    return UploadLimits(settings.lab_uploads, max_bytes, lambda: ports.clock() / 1000)
 
 
 def _checkpoints(settings: Settings, ports: Ports, auditing: Auditing) -> Checkpoints:

@@ -52,7 +52,10 @@ _Cursor = Annotated[str | None, QueryParameter(description="Cursor of the previo
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An entry. `hash` is the SHA-256 of the hash of the project's previous entry and this entry."""
+    """An entry.
+
+    `hash` is the SHA-256 of the hash of the project's previous entry and of this entry.
+    """
 
     id: str
     key_id: str | None
@@ -137,7 +140,7 @@ class AuditProblems(ReceiveRoutePlugin):
             return
         for handler in route.route_handlers:
             if handler.opt.get(ACTION):
-                codes = ("audit_unavailable", "result_not_recorded")
+                codes: tuple[str, ...] = ("audit_unavailable", "result_not_recorded")
             elif handler.opt.get(READ):
                 codes = ("audit_unavailable",)
             else:

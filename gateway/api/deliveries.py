@@ -224,6 +224,10 @@ def raw_event_routes(
         position = f"{WEBHOOKS}/{partition}@{offset}"
         return RawEventReplayed(ok=True, raw_event_id=event_id, position=position)
 
+    return [raw_event, replay, _drain_route(reader, replays)]
+
+
+def _drain_route(reader: PooledReader, replays: DeadLetters) -> HTTPRouteHandler:
     @post(
         "/drain",
         audit="deliveries.drain",
@@ -241,15 +245,12 @@ def raw_event_routes(
         subjects = None if data.user_id is None else await subjects_of(reader, data.user_id)
         user = None if data.user_id is None else f"sha256:{digest(data.user_id)}"
         waiting = await oldest_waiting(reader, subjects=subjects, limit=data.limit)
-        await attempt(
-            request,
-            selection={"user_id": user, "limit": data.limit},
-            count=len(waiting),
-        )
+        selection = {"user_id": user, "limit": data.limit}
+        await attempt(request, selection=selection, count=len(waiting))
         appended = await replays.reprocess([_last_read(parked) for parked in waiting])
         return Drained(ok=True, enqueued=len(appended))
 
-    return [raw_event, replay, drain]
+    return drain
 
 
 _GONE: Final = (

@@ -83,6 +83,10 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
         _note_instance(request, answer.instance)
         return answer
 
+    return [import_days, _imports(ports), reconcile, _disconnect(ports)]
+
+
+def _disconnect(ports: UserPorts) -> HTTPRouteHandler:
     @post(
         "/user/{user_id:str}/disconnect",
         audit="users.disconnect",
@@ -102,7 +106,7 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
         _note_instance(request, answer.instance)
         return answer
 
-    return [import_days, _imports(ports), reconcile, disconnect]
+    return disconnect
 
 
 def _imports(ports: UserPorts) -> HTTPRouteHandler:
