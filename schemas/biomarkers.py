@@ -70,11 +70,12 @@ class Conversion(NamedTuple):
 
 
 _SAME: Final = Conversion(1.0)
+#: A missing unit: it is known only of codes that name it.
+NO_UNIT: Final = ""
 _ENZYME: Final = "U/L", {"ukat/l": Conversion(60.0)}
 _CHOLESTEROL: Final = "mg/dL", {"mmol/l": Conversion(38.665)}
 _PROTEIN_MG: Final = "mg/L", {"mg/dl": Conversion(10.0), "ug/ml": _SAME}
 _PRESSURE: Final = "mmHg", {"mm[hg]": _SAME, "kpa": Conversion(7.50062)}
-_PERCENT: Final = "%", {"percent": _SAME}
 _SALT: Final = "mmol/L", {"meq/l": _SAME}
 #: Names of a thousand in a microliter.
 _THOUSANDS: Final = ("10^3/ul", "10e3/ul", "10^3/mm3", "k/ul", "thou/ul", "thousand/ul", "10e9/l")
@@ -93,7 +94,10 @@ _CELLS: Final = (
 _UNITS: Final[Mapping[str, tuple[str, Mapping[str, Conversion]]]] = MappingProxyType(
     {
         "glucose": ("mg/dL", {"mmol/l": Conversion(18.0156), "g/l": Conversion(100.0)}),
-        "hba1c": ("%", {"percent": _SAME, "mmol/mol": Conversion(0.09148, 2.152)}),
+        "hba1c": (
+            "%",
+            {"percent": _SAME, "%oftotalhgb": _SAME, "mmol/mol": Conversion(0.09148, 2.152)},
+        ),
         "total_cholesterol": _CHOLESTEROL,
         "ldl": _CHOLESTEROL,
         "hdl": _CHOLESTEROL,
@@ -109,9 +113,9 @@ _UNITS: Final[Mapping[str, tuple[str, Mapping[str, Conversion]]]] = MappingProxy
         "weight_kg": (
             "kg",
             dict.fromkeys(("lb", "lbs", "[lb_av]"), Conversion(0.45359237))
-            | {"g": Conversion(0.001)},
+            | {"g": Conversion(0.001), NO_UNIT: _SAME},
         ),
-        "body_fat_percent": _PERCENT,
+        "body_fat_percent": ("%", {"percent": _SAME, NO_UNIT: _SAME}),
         "non_hdl_cholesterol": _CHOLESTEROL,
         "apolipoprotein_b": ("mg/dL", {"g/l": Conversion(100.0)}),
         # Its particles differ in mass, so mg/dL cannot be converted.
@@ -174,7 +178,10 @@ UNIT_SPELLINGS: Final = (
     ("\u00b5", "u"),  # the micro sign
     ("\u03bc", "u"),  # the letter mu
     ("mcg", "ug"),
+    ("mcl", "ul"),
+    ("(calc)", ""),
     ("iu/", "u/"),
+    ("\u00d7", "x"),  # the multiplication sign
     ("x10", "10"),
     ("10*", "10^"),
     ("²", "2"),

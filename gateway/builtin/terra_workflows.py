@@ -77,7 +77,7 @@ class _Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     after: str = ""
     connections: int = 0
-    asked: RequestResults = RequestResults()
+    requested: RequestResults = RequestResults()
 
 
 class TerraWorkflows:
@@ -143,13 +143,13 @@ class TerraWorkflows:
                 "unreadable": len(listing.unreadable) + listing.nameless,
             }
 
-        found = await step.do("connections", compared, retries=_PATIENTLY)
-        active = found.pop("active")
+        connections = await step.do("connections", compared, retries=_PATIENTLY)
+        active = connections.pop("active")
         until = event.timestamp.astimezone(UTC).date().isoformat()
         requested = await self._request_all(
             step, requests_of(active, DATA_TYPES), until, RECONCILE_DAYS
         )
-        return {"connections": len(active), **found, **requested}
+        return {"connections": len(active), **connections, **requested}
 
     async def _request_all(
         self, step: Step, requests: Sequence[DataRequest], until: str, days: int
@@ -216,18 +216,20 @@ class TerraWorkflows:
         )
         done = msgspec.convert(plain, _Progress)
         for number, pause in enumerate(_RETRY_PAUSES, 1):
-            if done.asked.failed:
+            if done.requested.failed:
                 await step.sleep(f"before try {number}", pause)
-                results = await self._retry_failed(step, f"try {number}", done.asked, start, end)
-                done = msgspec.structs.replace(done, asked=results)
+                results = await self._retry_failed(
+                    step, f"try {number}", done.requested, start, end
+                )
+                done = msgspec.structs.replace(done, requested=results)
         return await _summary(step, done)
 
     async def _page(self, step: Step, state: _Progress, start: date, end: date) -> Continue | Break:
-        if len(state.asked.failed) >= _FAILED_MAX:
-            results = await self._retry_failed(step, "again", state.asked, start, end)
+        if len(state.requested.failed) >= _FAILED_MAX:
+            results = await self._retry_failed(step, "again", state.requested, start, end)
             for failure in results.failed[_FAILED_MAX:]:
                 await _log(step.log.error, _GIVEN_UP, _plain(failure))
-            state = msgspec.structs.replace(state, asked=bounded(results))
+            state = msgspec.structs.replace(state, requested=bounded(results))
 
         async def read() -> list[str]:
             connections = await self._dependencies.connections()
@@ -239,14 +241,14 @@ class TerraWorkflows:
             return Break(_plain(state))
         requests = requests_of(page, DATA_TYPES)
         # A connection may refuse all types of data, and 25 in succession do not.
-        refusable = bool(state.asked.taken) and len(page) < _PAGE
+        refusable = bool(state.requested.taken) and len(page) < _PAGE
         results = await self._request_many(step, "ask", requests, start, end, refusable=refusable)
         state = _Progress(
             after=page[-1],
             connections=state.connections + len(page),
-            asked=state.asked.with_more(msgspec.structs.replace(results, refusals=())),
+            requested=state.requested.with_more(msgspec.structs.replace(results, refusals=())),
         )
-        progress = {"connections": state.connections, **_counts(state.asked)}
+        progress = {"connections": state.connections, **_counts(state.requested)}
         await _log(step.log.info, "another page was requested", progress)
         for refusal in results.refusals[:_REFUSALS_LOGGED]:
             await _log(step.log.warn, "a request was refused", _plain(refusal))
@@ -318,7 +320,7 @@ def bounded(results: RequestResults) -> RequestResults:
 
 
 async def _summary(step: Step, done: _Progress) -> dict[str, Any]:
-    results = done.asked
+    results = done.requested
     for failure in results.failed:
         await _log(step.log.error, _GIVEN_UP, _plain(failure))
     return {

@@ -130,7 +130,7 @@ def verify(
     """
     settings = settings_from(kafka=kafka, postgres=postgres)
     verification = asyncio.run(_verified(settings, dict(anchors)))
-    found = [{"offset": finding.offset, "what": finding.what} for finding in verification.findings]
+    rows = [{"offset": finding.offset, "what": finding.what} for finding in verification.findings]
     answer = {
         "entries": verification.entries,
         "unreadable": verification.unreadable,
@@ -142,10 +142,10 @@ def verify(
             "unverified": verification.unverified,
         },
         "found": verification.found,
-        "findings": found,
+        "findings": rows,
     }
     if verification.found:
-        tables, hints = [_FOUND.table(found, counted(verification.found, "finding"))], []
+        tables, hints = [_FOUND.table(rows, counted(verification.found, "finding"))], []
     else:
         entries = counted(verification.entries, "entry", "entries")
         tables, hints = [], [f"{entries}: the rows are those of the log.", *_proof(verification)]

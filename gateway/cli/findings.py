@@ -145,21 +145,21 @@ def verification(
     if problems := [*differing, *failed]:
         name = problems[0]["projection"]
         repair = f"headwater rebuild {name}, then headwater rebuild --switch with its id"
-        found = [*map(_differing, differing), *map(_failed, failed), *uncompared]
+        summaries = [*map(_differing, differing), *map(_failed, failed), *uncompared]
         remedy = repair if differing else f"{command} {name}"
-        return Finding(check, "problem", "; ".join(found), remedy)
+        return Finding(check, "problem", "; ".join(summaries), remedy)
     times = {row["projection"]: datetime.fromisoformat(row["created_at"]) for row in verified}
     late = [n for n in scheduled if n in times and now - times[n] > VERIFICATION_AGE_MAX]
     equal = counted(len(verified), "projection")
-    found = [f"{equal} equal to Kafka at {min(times.values()):%Y-%m-%d %H:%M} or later"]
+    summaries = [f"{equal} equal to Kafka at {min(times.values()):%Y-%m-%d %H:%M} or later"]
     if late:
-        found.append(f"not compared for {VERIFICATION_AGE_MAX.days} days: {', '.join(late)}")
-    found += uncompared
+        summaries.append(f"not compared for {VERIFICATION_AGE_MAX.days} days: {', '.join(late)}")
+    summaries += uncompared
     behind = [*late, *never]
     if not behind:
-        return Finding(check, "ok", "; ".join(found))
+        return Finding(check, "ok", "; ".join(summaries))
     command += f" {behind[0]}" if len(behind) == 1 else ""
-    return Finding(check, "warning", "; ".join(found), command)
+    return Finding(check, "warning", "; ".join(summaries), command)
 
 
 def _latest(rebuilds: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

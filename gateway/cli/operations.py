@@ -22,9 +22,9 @@ class _Replay(Order):
     def begin(self, *, dry_run: bool) -> Operation:
         selectors = [name for name in self.body if name not in ("all", "rate")]
         if ("all" in self.body) is bool(selectors):
-            found = "both" if selectors else "neither; usual cause: an empty variable"
+            received = "both" if selectors else "neither; usual cause: an empty variable"
             raise click.UsageError(
-                f"expected ids or options that select deliveries, or --all, found {found}"
+                f"expected ids or options that select deliveries, or --all, found {received}"
             )
         return super().begin(dry_run=dry_run)
 

@@ -183,8 +183,8 @@ def order_command(order_of: Callable[..., Order]) -> Callable[..., None]:
         if follow is None:
             return order.carry_out(dry_run=dry_run, yes=yes, detach=detach)
         if extra := [*order.body, *(["dry_run"] if dry_run else [])]:
-            found = ", ".join(extra)
-            raise click.UsageError(f"expected --follow alone, found {found} as well")
+            received = ", ".join(extra)
+            raise click.UsageError(f"expected --follow alone, found {received} as well")
         return order.finish(order.poll({"id": follow}), detach=detach)
 
     return command

@@ -42,15 +42,15 @@ def _connection(user: User, me: object) -> Finding:
     """
     check = "1 active connection"
     closed = _closed(user)
-    found = [f"{row['provider']} ({row['terra_user_id']})" for row in _active(user)]
-    found += [f"{row['provider']} until {row['deactivated_at']}" for row in closed]
-    if not found:
+    summary = [f"{row['provider']} ({row['terra_user_id']})" for row in _active(user)]
+    summary += [f"{row['provider']} until {row['deactivated_at']}" for row in closed]
+    if not summary:
         return Finding(check, "problem", "none, now or before", _command("reconcile", user))
     if closed:
         is_listed = not _listed(me).isdisjoint(row["provider"] for row in closed)
         advice = _command("reconcile", user) if is_listed else ""
-        return Finding(check, "warning", ", ".join(found), advice)
-    return Finding(check, "ok", ", ".join(found))
+        return Finding(check, "warning", ", ".join(summary), advice)
+    return Finding(check, "ok", ", ".join(summary))
 
 
 def _reconciled(url: str, user: User, me: object) -> Finding:
@@ -83,7 +83,7 @@ def _deliveries(user: User) -> Finding:
     numbers = Counter(
         (provider_of.get(row["subject"]) or row["source"], row["reason"]) for row in dead
     )
-    found = "; ".join(
+    summary = "; ".join(
         [
             f"{len(user['waiting'])} waiting, {len(dead)} dead",
             *(f"{provider}: {number} {reason}" for (provider, reason), number in numbers.items()),
@@ -91,14 +91,14 @@ def _deliveries(user: User) -> Finding:
     )
     unassigned = [row["event_id"] for row in dead if row["reason"] == _NO_CONNECTION]
     if unassigned:
-        return Finding(check, "problem", found, f"headwater replay {' '.join(unassigned)}")
+        return Finding(check, "problem", summary, f"headwater replay {' '.join(unassigned)}")
     if dead:
         command = f"headwater deliveries list --status dead --user {quote(user['user_id'])}"
-        return Finding(check, "problem", found, command)
+        return Finding(check, "problem", summary, command)
     if user["waiting"]:
         command = f"headwater deliveries drain --user {quote(user['user_id'])}"
-        return Finding(check, "problem", found, command)
-    return Finding(check, "ok", found)
+        return Finding(check, "problem", summary, command)
+    return Finding(check, "ok", summary)
 
 
 def _errors(journeys: Sequence[Mapping[str, Any]]) -> Finding:
@@ -122,27 +122,27 @@ def _rows(user: User, before: Sequence[Finding]) -> Finding:
     check = "5 rows of every provider"
     providers = sorted({row["provider"] for row in _active(user)})
     rows = {provider: _rows_of(user, provider) for provider in providers}
-    found = "; ".join(f"{provider}: {text or 'no rows'}" for provider, text in rows.items())
+    summary = "; ".join(f"{provider}: {text or 'no rows'}" for provider, text in rows.items())
     if rows and all(rows.values()):
-        return Finding(check, "ok", found)
-    found = found or "no active connection"
+        return Finding(check, "ok", summary)
+    summary = summary or "no active connection"
     if not is_well(before):
-        return Finding(check, "unknown", f"{found}; fix the findings above first")
+        return Finding(check, "unknown", f"{summary}; fix the findings above first")
     if not rows:
-        return Finding(check, "warning", found)
-    return Finding(check, "problem", found, f"{_command('import', user)} --days 365")
+        return Finding(check, "warning", summary)
+    return Finding(check, "problem", summary, f"{_command('import', user)} --days 365")
 
 
 def _silence(url: str, user: User) -> Finding:
     """Step 6: whether new data still arrives of every active connection."""
     check = "6 new data"
     activity = user.get("activity", ())
-    found = "; ".join(map(_activity_text, activity)) or "no active connection"
+    summary = "; ".join(map(_activity_text, activity)) or "no active connection"
     if any(row["state"] == "failing" for row in activity):
-        return Finding(check, "problem", found, f"the user connects again: POST {url}/v1/connect")
+        return Finding(check, "problem", summary, f"the user connects again: POST {url}/v1/connect")
     if any(row["state"] == "silent" for row in activity):
-        return Finding(check, "warning", found, _command("reconcile", user))
-    return Finding(check, "ok", found)
+        return Finding(check, "warning", summary, _command("reconcile", user))
+    return Finding(check, "ok", summary)
 
 
 def _activity_text(row: Mapping[str, Any]) -> str:

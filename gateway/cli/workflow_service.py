@@ -177,8 +177,8 @@ def instance_named(command: Callable[..., Any]) -> Callable[..., Any]:
                 raise click.UsageError("expected WORKFLOW/ID or --workflow and --id, found both")
             workflow, _, instance_id = instance.partition("/")
         if not (workflow and instance_id):
-            found = repr(instance) if instance is not None else _options_present(*by_options)
-            raise click.UsageError(f"expected an instance, such as order/order-1, found {found}")
+            received = repr(instance) if instance is not None else _options_present(*by_options)
+            raise click.UsageError(f"expected an instance, such as order/order-1, found {received}")
         return command(instance=InstanceName(workflow, instance_id), **rest)
 
     return named

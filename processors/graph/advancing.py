@@ -106,19 +106,22 @@ def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None 
         at_node, value = draft.planned(token), json.loads(result)
         for _ in draft.execute(_decide_result(token, at_node, value)):
             draft.emit(TokenCompleted(token.number, attempt, result, consumed))
-        outputs = map_output(draft.graph, at_node, draft.scope(token), value)
-        apply_decisions(draft, token, draft.execute(outputs))
+        scope = draft.scope(token)
+        mapped = draft.execute(map_output(draft.graph, at_node, scope, value))
+        apply_decisions(draft, token, mapped)
     except CannotContinue as error:
         draft.take_back(before)
         fail_node(draft, token, error.failure, result=result, consumed=consumed)
         return
     try:
-        route(draft, token)
+        # Conditions see what the mapping has changed.
+        route(draft, token, at_node, draft.scope(token) if mapped else scope)
     except CannotContinue as error:
         draft.take_back(before)
         for _ in draft.execute(decide_failure(draft.planned(token), error.failure.name)):
             draft.emit(TokenFailed(token.number, attempt, error.failure, result=result))
         fail(draft, error.failure, (token.number,))
+    fail_joins(draft)
 
 
 def _decide_result(token: LiveToken, at_node: Token, result: Any) -> Planned:  # noqa: ANN401, any JSON
@@ -173,34 +176,51 @@ def fail_node(
     Raises:
         RunOver: The run fails.
     """
-    attempt, of_run = token.attempts + 1, failure
+    parts = (token.number, token.attempts + 1, failure, None, timed_out, result)
+    of_run = _survive(draft, token, failure, TokenFailed(*parts, True, consumed))
+    if of_run is None:
+        fail_joins(draft)
+        return
+    for _ in draft.execute(_decide_failure(draft, token, failure, timed_out)):
+        draft.emit(TokenFailed(*parts))
+    fail(draft, of_run, (token.number,))
+
+
+def _survive(
+    draft: Draft, token: LiveToken, failure: Failure, handled: TokenFailed
+) -> Failure | None:
+    """Continue after a node has failed. Return the error of the run if it cannot continue.
+
+    Args:
+        draft: Draft of the run. If it cannot continue, nothing in it has changed.
+        token: The token.
+        failure: The error.
+        handled: The end of the token if the run continues.
+    """
     before = draft.mark()
-    parts = (token.number, attempt, failure, None, timed_out, result)
 
     def end_handled() -> None:
         # A child that took too long still runs.
-        late = (token.number,) if timed_out else ()
+        late = (token.number,) if handled.timed_out else ()
         posts = end_children(draft.run, late, "it took too long")
-        for _ in draft.execute(_decide_failure(draft, token, failure, timed_out)):
-            draft.emit(TokenFailed(*parts, True, consumed), *queue(draft.run, posts))
+        for _ in draft.execute(_decide_failure(draft, token, failure, handled.timed_out)):
+            draft.emit(handled, *queue(draft.run, posts))
 
     try:
         routing = _error_routing(draft, token, failure)
         if routing.decisions:
             end_handled()
             follow(draft, token, routing, failure)
-            return
+            return None
         draft.execute(routing)
         if may_fail(draft, token):
             end_handled()
             fail_branch(draft, token, failure)
-            return
+            return None
     except CannotContinue as error:
         draft.take_back(before)
-        of_run = error.failure
-    for _ in draft.execute(_decide_failure(draft, token, failure, timed_out)):
-        draft.emit(TokenFailed(*parts))
-    fail(draft, of_run, (token.number,))
+        return error.failure
+    return failure
 
 
 def _error_routing(draft: Draft, token: LiveToken, failure: Failure) -> Planned:
@@ -233,14 +253,13 @@ def _decide_failure(
 # -- where tokens continue
 
 
-def route(draft: Draft, token: LiveToken) -> None:
+def route(draft: Draft, token: LiveToken, at_node: Token, scope: Scope) -> None:
     """Create the tokens that follow a completed token.
 
     Raises:
         CannotContinue: An expression failed, or branches can no longer join.
     """
-    scope = draft.scope(token)
-    follow(draft, token, decide_routing(draft.graph, draft.planned(token), scope, draft.fork_of))
+    follow(draft, token, decide_routing(draft.graph, at_node, scope, draft.fork_of))
 
 
 def follow(draft: Draft, token: LiveToken, routing: Planned, error: Failure | None = None) -> None:
@@ -284,7 +303,8 @@ def traverse(draft: Draft, token: LiveToken, transition: Transition) -> None:
 
 def advance(draft: Draft) -> None:
     """Dispatch pending tokens, finish a run without tokens, suspend a run that no host works on."""
-    while (ended := _failed_join(draft) or dispatch(draft)) is not None:
+    fail_joins(draft)
+    while (ended := dispatch(draft)) is not None:
         _end_node(draft, ended)
     run = draft.run
     if run.in_flight > run.jobs:
@@ -295,12 +315,21 @@ def advance(draft: Draft) -> None:
         draft.emit(RunSuspended())
 
 
-def _failed_join(draft: Draft) -> Ended | None:
-    """Return a token at a join where outputs could not be merged: its node has failed."""
-    if not draft.failed_joins:
-        return None
-    failed = draft.failed_joins.pop(0)
-    return Ended(draft.run.tokens[failed.token], failure=failed.failure)
+def fail_joins(draft: Draft) -> None:
+    """Follow the errors of joins where outputs could not be merged: their nodes have failed.
+
+    If the run cannot continue, such a join is taken back, so a retry of the run evaluates it again.
+    """
+    while draft.failed_joins:
+        join = draft.failed_joins.pop(0)
+        token = draft.run.tokens.get(join.token)
+        if token is None:
+            continue  # Another join has ended its fork since.
+        handled = TokenFailed(token.number, 1, join.failure, handled=True)
+        of_run = _survive(draft, token, join.failure, handled)
+        if of_run is not None:
+            draft.take_back(join.before)
+            fail(draft, of_run)
 
 
 def end_wait(draft: Draft, token: LiveToken) -> None:

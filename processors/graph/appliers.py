@@ -16,6 +16,7 @@ from headwater.processors.graph.node_appliers import (
     count_moving,
     end_token,
     leave_branch,
+    leave_queue,
     live_token,
     skip_dispatched,
     without,
@@ -28,6 +29,7 @@ from headwater.processors.graph.planning import (
     frames_with,
 )
 from headwater.processors.graph.state import (
+    OUTSIDE,
     RUN_TIMEOUT_KEY,
     GraphRun,
     LiveBranch,
@@ -122,13 +124,11 @@ def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
     if isinstance(event, PostsSent):
         runs.posts_sent(run, event)
         return run
-    if isinstance(event, BranchOutputSet):
-        # Of a run that has failed; a retry continues with it.
-        _branch_output_set(run, event)
-        runs.applied(run, event, at_ms)
-        return run
-    runs.expect_open(run, event)
-    _APPLIERS[type(event)](run, event)
+    kind = type(event)
+    # The output of a branch is replaced in a run that has failed; a retry continues with it.
+    if run.ended and kind is not BranchOutputSet:
+        runs.expect_open(run, event)
+    _APPLIERS[kind](run, event)
     runs.applied(run, event, at_ms)
     return run
 
@@ -156,10 +156,9 @@ def _fork_opened(run: GraphRun, event: ForkOpened) -> None:
             f"{event.origin} in {run.workflow}/{run.instance_id}"
         )
     run.forks[event.fork] = LiveFork(event.group, event.total, origin)
-    count_moving(run, origin, 1)
-    if origin.fork is not None:
-        branch = run.branches[origin.branch_key]
-        run.branches[origin.branch_key] = _changed(branch, forks=(*branch.forks, event.fork))
+    branch = run.branches[origin.branch_key]
+    forks = branch.forks if origin.fork is None else (*branch.forks, event.fork)
+    count_moving(run, origin, branch, 1, forks=forks)
 
 
 def _fork_ended(run: GraphRun, event: ForkEnded) -> None:
@@ -167,10 +166,8 @@ def _fork_ended(run: GraphRun, event: ForkEnded) -> None:
     _remove_meetings(run, event.fork, fork)
     for number in range(fork.total):
         run.branches.pop(branch_key(event.fork, number), None)
-    count_moving(run, fork.origin, -1)
     branch = run.branches[fork.origin.branch_key]
-    forks = without(branch.forks, event.fork)
-    run.branches[fork.origin.branch_key] = _changed(branch, forks=forks)
+    count_moving(run, fork.origin, branch, -1, forks=without(branch.forks, event.fork))
 
 
 def _tokens_created(run: GraphRun, event: TokensCreated) -> None:
@@ -199,8 +196,12 @@ def _tokens_created(run: GraphRun, event: TokensCreated) -> None:
             output=output,
         )
     _count_new_tokens(run, event, items)
+    # All of them wait for dispatch: the first may be the next, the others are none for this kind.
     run.created = event.first + event.count
-    skip_dispatched(run)
+    if event.external and run.undispatched == event.first:
+        run.undispatched = run.created
+    elif not event.external and run.undispatched_job == event.first:
+        run.undispatched_job = run.created
 
 
 def _ancestors_within(run: GraphRun, event: TokensCreated) -> list[LiveToken]:
@@ -246,7 +247,7 @@ def _count_new_tokens(run: GraphRun, event: TokensCreated, items: list[Any] | No
     """Count new tokens in their branches. The fork is replaced once for all tokens."""
     started = 0
     for offset in range(event.count):
-        key = run.tokens[event.first + offset].branch_key
+        key = OUTSIDE if event.fork is None else branch_key(event.fork, event.branch + offset)
         before = run.branches.get(key) or _IDLE
         started += before.active == 0
         # Only those of a fork are ever looked up by their branch.
@@ -287,19 +288,21 @@ def _token_arrived(run: GraphRun, event: TokenArrived) -> None:
     if event.times is not None:
         _hold(run, token, event.times)
         return
-    name, at = token.fork, token.branch_key
+    name = token.fork
     if name is None:
         raise InvariantViolation(f"expected token {event.token} to be in a fork, found none")
+    branch = run.branches[token.branch_key]
     run.tokens[event.token] = _changed(token, status=TokenStatus.WAITING_FOR_SIBLINGS)
-    count_moving(run, token, -1)
-    key, fork, branch = meeting_key(name, token.node), run.forks[name], run.branches[at]
+    is_repeat = token.node in branch.arrived
+    arrived = branch.arrived if is_repeat else (*branch.arrived, token.node)
+    branch = count_moving(run, token, branch, -1, arrived=arrived)
+    key, fork = meeting_key(name, token.node), run.forks[name]
     meeting = run.meetings.get(key)
     if meeting is None:
         meeting = Meeting(token.transition or "", until_ms=event.until_ms)
         fork = _changed(fork, meetings=(*fork.meetings, token.node))
         if event.until_ms is not None:
             run.times[key] = event.until_ms
-    is_repeat = token.node in branch.arrived
     run.meetings[key] = _changed(
         meeting,
         tokens=meeting.tokens + 1,
@@ -307,9 +310,7 @@ def _token_arrived(run: GraphRun, event: TokenArrived) -> None:
         settled=meeting.settled + (not is_repeat and branch.active == 0),
     )
     run.forks[name] = _changed(fork, waiting=fork.waiting + 1)
-    if not is_repeat:
-        run.branches[at] = _changed(branch, arrived=(*branch.arrived, token.node))
-    skip_dispatched(run)
+    leave_queue(run, event.token)
 
 
 def _hold(run: GraphRun, token: LiveToken, times: int) -> None:
@@ -320,7 +321,7 @@ def _hold(run: GraphRun, token: LiveToken, times: int) -> None:
     run.gatherings[key] = (*run.gatherings.get(key, ()), number)
     branch = run.branches[token.branch_key]
     run.branches[token.branch_key] = _changed(branch, held=branch.held + 1)
-    skip_dispatched(run)
+    leave_queue(run, number)
 
 
 def _transitions_joined(run: GraphRun, event: TransitionsJoined) -> None:
@@ -427,6 +428,7 @@ _APPLIERS: Final[dict[type, Callable[[GraphRun, Any], None]]] = {
     ContextChanged: _context_changed,
     BranchChanged: _branch_changed,
     TokenArrived: _token_arrived,
+    BranchOutputSet: _branch_output_set,
     TransitionsJoined: _transitions_joined,
     FanInActivated: _fan_in_activated,
     BranchFailed: _branch_failed,

@@ -251,12 +251,15 @@ def map_output(graph: Graph, token: Token, scope: Scope, result: Any) -> Planned
         Changes of the shared context, then the whole new output of the branch if it changed. All
             expressions see the values from before.
     """
+    outputs = graph.mappings(token.node_ref).outputs
+    if not outputs:
+        return Planned()
     decisions: list[Decision] = []
     events: list[Trace] = []
     branch_output = scope.local[BRANCH].get("output", {})
     changed = False
     result_scope = scope.with_result(result)
-    for target, expression in graph.mappings(token.node_ref).outputs:
+    for target, expression in outputs:
         value = result_scope.value(expression)
         if isinstance(value, EvaluationProblem):
             where = f"outputMapping of {token.node_ref!r}, {target}"

@@ -38,6 +38,8 @@ from headwater.schemas.history import (
 
 #: Characters of inputs and events that one decision dispatches; a single one may exceed it.
 _SIZE_MAX: Final = 1024 * 1024
+#: What the start of a wait or a child counts towards it: it is an event of its own.
+_START_SIZE: Final = 100
 #: Nodes that end at once, in one decision: each has consequences of its own.
 ENDED_MAX: Final = 100
 #: Characters of an instance's id that are the prefix of its children's ids.
@@ -161,6 +163,7 @@ def _input(draft: Draft, mapped: Any) -> Json:  # noqa: ANN401, any JSON value
 
 def _begin_wait(draft: Draft, token: LiveToken, node: Node) -> Ended | None:
     """Let a token wait for a time or an event."""
+    draft.dispatched_size += _START_SIZE
     if node.event is not None:
         return _await_event(draft, token, node.event)
     until_ms = draft.now_ms if node.wait is None else _end_of_wait_ms(draft, token, node.wait)
@@ -221,6 +224,7 @@ def event_json(received: Received) -> Json:
 
 def _begin_child(draft: Draft, token: LiveToken, waits: MarkWaitingForSubworkflow) -> Ended | None:
     run, params = draft.run, _input(draft, waits.input)
+    draft.dispatched_size += _START_SIZE
     child = Child(waits.workflow, waits.subworkflow_run_id)
     post = start_child(run, child, params, str(token.number))
     if isinstance(post, Failure):

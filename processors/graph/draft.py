@@ -1,12 +1,12 @@
 """A decision in progress: its events so far, the run after them, and the end of the run."""
 
-import copy
 import json
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
+import msgspec
 from typing_extensions import override
 
 from headwater.processors.evaluations import Evaluations, Evaluator
@@ -108,6 +108,8 @@ class Overlay(MutableMapping[K, V]):
         return sum(1 for _ in self)
 
     def __bool__(self) -> bool:
+        if not self._changed:
+            return bool(self._base)
         return next(iter(self), self) is not self
 
 
@@ -122,12 +124,12 @@ class FailedJoin(NamedTuple):
     """A token at a join, and why outputs could not be merged.
 
     Attributes:
-        events: Number of the draft's events with its creation.
+        before: Position in the draft before the join was activated.
     """
 
     token: int
     failure: Failure
-    events: int
+    before: Mark
 
 
 class Draft:
@@ -165,7 +167,7 @@ class Draft:
         """Discard the events after a mark, and the decisions; how they were reached is kept."""
         kept = self.events[: mark.events]
         self.events.clear()
-        self.failed_joins = [join for join in self.failed_joins if join.events <= mark.events]
+        self.failed_joins = [join for join in self.failed_joins if join.before.events < mark.events]
         self.drop_decisions(mark.plans)
         self.plans[:] = [(min(before, mark.events), planned) for before, planned in self.plans]
         self._begin()
@@ -190,16 +192,22 @@ class Draft:
         """Start from the run, without events."""
         run = self._of
         self._context = context_of(run)
-        draft: Any = copy.copy(run)
-        for name in (
-            *("tokens", "forks", "branches", "meetings", "gatherings"),
-            *("times", "waits", "held"),
-        ):
-            setattr(draft, name, Overlay(getattr(run, name)))
-        # Appliers change these in place.
-        draft.mailbox, draft.unsent = list(run.mailbox), list(run.unsent)
-        draft.received, draft.keys = dict(run.received), dict(run.keys)
-        self.run: GraphRun = draft
+        self.run: GraphRun = msgspec.structs.replace(
+            run,
+            tokens=Overlay(run.tokens),
+            forks=Overlay(run.forks),
+            branches=Overlay(run.branches),
+            meetings=Overlay(run.meetings),
+            gatherings=Overlay(run.gatherings),
+            times=Overlay(run.times),
+            waits=Overlay(run.waits),
+            held=Overlay(run.held),
+            # Appliers change these in place.
+            mailbox=[*run.mailbox],
+            unsent=[*run.unsent],
+            received={**run.received},
+            keys={**run.keys},
+        )
 
     def emit(self, *events: RunEvent) -> None:
         """Apply events and add them to the decision."""

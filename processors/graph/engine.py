@@ -322,8 +322,10 @@ class GraphEngine:
             return None
         if run.has_backlog and not run.is_halted:
             return run.started_at_ms
-        times = (_due_at_ms(run, key, at_ms) for key, at_ms in run.times.items())
-        return min((at_ms for at_ms in times if at_ms > after_ms), default=None)
+        # A decision may leave ends of waits, and retries: they are due until they are handled.
+        times = ((at_ms, _due_at_ms(run, key, at_ms)) for key, at_ms in run.times.items())
+        due = (due_ms for at_ms, due_ms in times if due_ms > after_ms or due_ms == at_ms)
+        return min(due, default=None)
 
     @staticmethod
     def expected_attempt(run: GraphRun, key: str) -> int | None:

@@ -1,5 +1,6 @@
 """A compiled definition: checked, with parsed expressions and sorted transitions."""
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -30,6 +31,7 @@ from headwater.processors.graph.validation import (
     quorum,
 )
 from headwater.processors.graph.warnings import warnings_of
+from headwater.processors.input_texts import wide_integer_problem
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 
 #: Targets and the expressions for their values.
@@ -270,7 +272,10 @@ class _Compiler:
                 self.problems.append(Problem(INVALID_DEFINITION, path, message))
         without = without_required(schema)
         written = final if without == schema else self.schema(path, without)
-        problem = written and written.problem(defaults_of(schema), "state")
+        defaults = defaults_of(schema)
+        problem = wide_integer_problem(json.dumps(defaults), "state")
+        if problem is None and written is not None:
+            problem = written.problem(defaults, "state")
         if problem:
             message = f"expected defaults that meet the schema, found {problem}"
             self.problems.append(Problem(INVALID_DEFINITION, path, message))

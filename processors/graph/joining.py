@@ -247,34 +247,37 @@ def activate(draft: Draft, name: str, node: str) -> None:
         failed_branches=fork.failed,
         enclosing_output=outer,
     )
-    plans, merges = len(draft.plans), _merges(draft, waiting)
+    before, merges = draft.mark(), _merges(draft, waiting)
     decisions = draft.execute(decide())
     failure = _activation_failure(draft, decisions)
     if failure is not None:
-        if not _follows_error(draft, fork, node, failure):
+        if not (_follows_error(draft, fork, node, failure) or may_fail(draft, fork.origin)):
             fail(draft, failure)
         # The node where the branches meet fails, without their outputs.
-        draft.drop_decisions(plans)
+        draft.drop_decisions(before.plans)
         decisions, merges = draft.execute(decide(merges=False)), ()
     numbers = tuple(token.number for token in waiting)
     # The applier merges the outputs, with the same result as the SetContext decisions.
     draft.emit(FanInActivated(name, node, numbers, merges, tuple(elsewhere)))
     _cancel(draft, members, ACTIVATED)
     errors = (token.failure for token in waiting if token.failure)
-    created = create_tokens(draft, _created(decisions), error=next(errors, None))
+    try:
+        created = create_tokens(draft, _created(decisions), error=next(errors, None))
+    except CannotContinue:
+        # A retry of the run, with other limits, evaluates the join again.
+        draft.take_back(before)
+        raise
     draft.emit(ForkEnded(name))
     if failure is not None:
-        draft.failed_joins += [
-            FailedJoin(token.number, failure, len(draft.events)) for token in created
-        ]
+        draft.failed_joins += [FailedJoin(token.number, failure, before) for token in created]
 
 
 def _follows_error(draft: Draft, fork: LiveFork, node: str, failure: Failure) -> bool:
     """Whether an error transition of a join matches if the outputs cannot be merged."""
     if not draft.graph.error_tiers(node):
         return False
-    number, failed = draft.run.created, fork.failed or None
-    token = msgspec.structs.replace(fork.origin, number=number, node=node, failed=failed)
+    number = draft.run.created
+    token = msgspec.structs.replace(fork.origin, number=number, node=node, failed=fork.failed)
     scope = draft.scope(token, failure)
     at_node = draft.planned(token)
     routing = decide_routing(draft.graph, at_node, scope, draft.fork_of, failed_node=True)
@@ -382,14 +385,15 @@ def evaluate(draft: Draft, token: LiveToken, created: Sequence[LiveToken]) -> No
         CannotContinue: A join can no longer be met.
     """
     check_held(draft, token)
+    evaluated = {new_token.fork for new_token in created if _is_evaluated(draft, new_token)}
     for name in dict.fromkeys([token.fork, *(new_token.fork for new_token in created)]):
-        if not any(_is_evaluated(draft, name, new_token) for new_token in created):
+        if name not in evaluated:
             evaluate_joins(draft, name)
 
 
-def _is_evaluated(draft: Draft, name: str | None, token: LiveToken) -> bool:
-    """Whether the arrival of a token was the evaluation of a fork, which has one join."""
-    if name is None or token.fork != name or token.transition is None:
+def _is_evaluated(draft: Draft, token: LiveToken) -> bool:
+    """Whether the arrival of a token was the evaluation of its fork, which has one join."""
+    if token.fork is None or token.transition is None:
         return False
     joined = draft.graph.transition(token.transition).synchronization
     return (

@@ -95,7 +95,7 @@ def _token_problem(
     if token.is_at_join:
         return _join_problem(token, before, after, to)
     if token.status is TokenStatus.WAITING_FOR_SIBLINGS:
-        return _gathering_problem(token, after, to)
+        return _gathering_problem(token, before, after, to)
     has_begun = token.status is not TokenStatus.PENDING or token.at_ms is not None
     if has_begun and _owner(old) != _owner(new):
         return f"it has begun {_owner_text(old)}, and {to!r} runs {_owner_text(new)}"
@@ -118,9 +118,6 @@ def _owner_text(node: Node) -> str:
 
 def _join_problem(token: LiveToken, before: Graph, after: Graph, to: str) -> str | None:
     """Return why a token that waits at a join cannot wait there in the new definition."""
-    if token.times is not None:
-        same = before.joined_transitions(token.node) == after.joined_transitions(to)
-        return None if same else f"it waits at a node, and others lead to {to!r}"
     ref = token.transition or ""
     way = _transition(after.definition, ref)
     if way is None:
@@ -140,11 +137,13 @@ def _join_problem(token: LiveToken, before: Graph, after: Graph, to: str) -> str
     return None
 
 
-def _gathering_problem(token: LiveToken, after: Graph, to: str) -> str | None:
+def _gathering_problem(token: LiveToken, before: Graph, after: Graph, to: str) -> str | None:
     """Return why a token cannot wait at a node for tokens by its other transitions."""
     way = _transition(after.definition, token.transition or "")
     if after.node(to).join != JOIN_ALL or way is None or way.to_node_ref != to:
         return f"it waits for the other transitions to its node, and {to!r} does not"
+    if {*before.joined_transitions(token.node)} != {*after.joined_transitions(to)}:
+        return f"it waits for the other transitions to its node, and those to {to!r} differ"
     return None
 
 

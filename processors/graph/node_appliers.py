@@ -14,6 +14,7 @@ from headwater.processors.graph.state import (
     GraphRun,
     Held,
     Lease,
+    LiveBranch,
     LiveToken,
     digest_of_end,
     gathering_key,
@@ -57,20 +58,31 @@ def live_token(run: GraphRun, number: int) -> LiveToken:
     return token
 
 
-def count_moving(run: GraphRun, token: LiveToken, by: int, **changes: Any) -> None:  # noqa: ANN401, fields of the branch
+def count_moving(
+    run: GraphRun,
+    token: LiveToken,
+    branch: LiveBranch,
+    by: int,
+    **changes: Any,  # noqa: ANN401, fields of the branch
+) -> LiveBranch:
     """Add to the moving tokens of a token's branch. A fork counts at the token where it began."""
-    key = token.branch_key
-    branch = run.branches[key]
     active = branch.active + by
-    run.branches[key] = _changed(branch, active=active, **changes)
+    after: LiveBranch = _changed(branch, active=active, **changes)
+    run.branches[token.branch_key] = after
     if token.fork is not None and (branch.active == 0) is not (active == 0):
-        fork, change = run.forks[token.fork], 1 if active else -1
-        run.forks[token.fork] = _changed(fork, live=fork.live + change)
-        for node in branch.arrived:
-            at = meeting_key(token.fork, node)
-            meeting = run.meetings.get(at)
-            if meeting is not None:
-                run.meetings[at] = _changed(meeting, settled=meeting.settled - change)
+        _count_live(run, token.fork, branch, 1 if active else -1)
+    return after
+
+
+def _count_live(run: GraphRun, name: str, branch: LiveBranch, change: int) -> None:
+    """Count a branch that begins to move, or no longer does, in its fork and where it waits."""
+    fork = run.forks[name]
+    run.forks[name] = _changed(fork, live=fork.live + change)
+    for node in branch.arrived:
+        at = meeting_key(name, node)
+        meeting = run.meetings.get(at)
+        if meeting is not None:
+            run.meetings[at] = _changed(meeting, settled=meeting.settled - change)
 
 
 def end_token(run: GraphRun, number: int) -> LiveToken:
@@ -80,11 +92,11 @@ def end_token(run: GraphRun, number: int) -> LiveToken:
     if token.in_flight:
         _finish_attempt(run, token)
     run.times.pop(str(number), None)
-    if run.waits:
-        run.waits.pop(number, None)
-    if run.held and (held := run.held.pop(number, None)) and held.event is not None:
+    run.waits.pop(number, None)
+    held = run.held.pop(number, None)
+    if held is not None and held.event is not None:
         # Unless the token consumes it now, another one can.
-        run.mailbox.insert(0, held.event)
+        _put_back(run, held.event)
     if token.is_at_join and token.fork is not None:
         # Its fork ends with it, and with the fork its join.
         fork = run.forks[token.fork]
@@ -94,11 +106,18 @@ def end_token(run: GraphRun, number: int) -> LiveToken:
         branch = run.branches[token.branch_key]
         waiting = branch.held - (token.times is not None)
         remaining = without(branch.tokens, token.number)
-        count_moving(run, token, -1, held=waiting, tokens=remaining)
+        count_moving(run, token, branch, -1, held=waiting, tokens=remaining)
         if token.times is not None:
             _leave_gathering(run, token, token.times)
-    skip_dispatched(run)
+    leave_queue(run, number)
     return token
+
+
+def _put_back(run: GraphRun, event: Received) -> None:
+    """Put an event back into the mailbox, before those that were sent after it."""
+    sent_ms, mailbox = event.sent_at_ms, run.mailbox
+    later = (at for at, other in enumerate(mailbox) if other.sent_at_ms > sent_ms)
+    mailbox.insert(next(later, len(mailbox)), event)
 
 
 def leave_branch(run: GraphRun, token: LiveToken) -> None:
@@ -137,6 +156,12 @@ def skip_dispatched(run: GraphRun) -> None:
     run.undispatched = _next_undispatched(run, run.undispatched, external=False)
     if run.undispatched_job < run.created:
         run.undispatched_job = _next_undispatched(run, run.undispatched_job, external=True)
+
+
+def leave_queue(run: GraphRun, number: int) -> None:
+    """Do what `skip_dispatched` does, after a single token has stopped waiting for dispatch."""
+    if number in (run.undispatched, run.undispatched_job):
+        skip_dispatched(run)
 
 
 def _next_undispatched(run: GraphRun, number: int, *, external: bool) -> int:
@@ -215,7 +240,7 @@ def _wait_started(run: GraphRun, event: WaitStarted) -> None:
     run.tokens[event.token] = _changed(token, status=status, at_ms=event.until_ms)
     run.times[str(event.token)] = event.until_ms
     run.waits[event.token] = event.event_type
-    skip_dispatched(run)
+    leave_queue(run, event.token)
 
 
 def _token_completed(run: GraphRun, event: TokenCompleted) -> None:
@@ -283,7 +308,7 @@ def _subworkflow_started(run: GraphRun, event: SubworkflowStarted) -> None:
     )
     if event.until_ms is not None:
         run.times[str(event.token)] = event.until_ms
-    skip_dispatched(run)
+    leave_queue(run, event.token)
 
 
 #: Appliers of the events of nodes.

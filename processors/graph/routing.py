@@ -116,11 +116,12 @@ def _is_match(route: Route, token: Token, scope: Scope, events: list[Trace]) -> 
     transition = route.transition
     about = {"transition": transition.ref, "priority": transition.priority}
     loop = transition.loop_config
-    iterations = token.iteration_counts.get(transition.ref, 0)
-    if loop is not None and iterations >= loop.max_iterations:
-        payload = {**about, "iterations": iterations, "max_iterations": loop.max_iterations}
-        events.append(_trace("loop_limit_reached", token, payload))
-        return False
+    if loop is not None:
+        iterations = token.iteration_counts.get(transition.ref, 0)
+        if iterations >= loop.max_iterations:
+            payload = {**about, "iterations": iterations, "max_iterations": loop.max_iterations}
+            events.append(_trace("loop_limit_reached", token, payload))
+            return False
     matched = True if route.condition is None else scope.value(route.condition)
     if isinstance(matched, EvaluationProblem):
         raise _ExpressionFailed(
@@ -214,9 +215,10 @@ def onward(transition: Transition, token: Token, fork_of: ForkOf) -> TokenParams
         fork=token.fork,
         transition_ref=transition.ref,
     )
-    if transition.synchronization is None:
+    joined = transition.synchronization
+    if joined is None or joined.sibling_group == token.sibling_group:
         return params
-    enclosing_fork = enclosing(token, transition.synchronization.sibling_group, fork_of)
+    enclosing_fork = enclosing(token, joined.sibling_group, fork_of)
     if enclosing_fork is None or enclosing_fork[0].id == token.fork:
         return params
     fork, index = enclosing_fork

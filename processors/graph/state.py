@@ -150,7 +150,7 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def branch_key(self) -> str:
         """Key of its branch; what is outside of all forks is a branch, too."""
-        return OUTSIDE if self.fork is None else branch_key(self.fork, self.branch)
+        return OUTSIDE if self.fork is None else f"{self.fork}/{self.branch}"
 
 
 class LiveFork(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -290,15 +290,17 @@ class GraphRun(Run, kw_only=True, dict=True):
 
 def taken_of(run: GraphRun, token: LiveToken) -> Taken:
     """Return how often a token, or its ancestors, took each transition."""
+    taken, fork = Taken(token.taken), token.fork
+    if fork is None:
+        return taken
     levels = [token.taken]
-    fork = token.fork
     while fork is not None:
         origin = run.forks[fork].origin
         levels.append(origin.taken)
         fork = origin.fork
-    taken = Taken(())
-    for frames in reversed(levels):
-        taken = Taken(frames, taken)
+    taken = Taken(levels.pop())
+    while levels:
+        taken = Taken(levels.pop(), taken)
     return taken
 
 

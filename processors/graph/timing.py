@@ -16,6 +16,7 @@ from headwater.processors.graph.advancing import (
     complete,
     end_wait,
     fail_attempt,
+    fail_joins,
     fail_node,
 )
 from headwater.processors.graph.definition import NodeRetries
@@ -65,6 +66,8 @@ LEASES_LOST_MAX: Final = 10
 #: exceed it.
 _HELD_MAX: Final = 100
 _HELD_SIZE_MAX: Final = 1024 * 1024
+#: Held outcomes and ends of waits that one decision handles.
+_HANDLED_MAX: Final = 1_000
 
 #: Order of things at the same time.
 _END_OF_WAIT, _OUTCOME, _DEADLINE = range(3)
@@ -91,14 +94,18 @@ def handle_due(draft: Draft, until_ms: int, *, complete: bool) -> None:
     due = [*_ends_of_waits(draft.run, until_ms), *_outcomes(draft.run)]
     due += _deadlines(draft.run, last_deadline_ms)
     heapify(due)
-    handled = size = 0
+    handled = outcomes = size = 0
     while due:
         item = heappop(due)
+        # The next decision, which follows at once, handles the others.
+        if handled >= _HANDLED_MAX and item.rank is not _DEADLINE:
+            return
+        handled += item.rank is not _DEADLINE
         held = draft.run.held.get(int(item.key)) if item.rank is _OUTCOME else None
         if held is not None:
-            if handled >= _HELD_MAX or size > _HELD_SIZE_MAX:
+            if outcomes >= _HELD_MAX or size > _HELD_SIZE_MAX:
                 return
-            handled += 1
+            outcomes += 1
             size += len(held.result or "")
         before = len(draft.events)
         _handle(draft, item)
@@ -195,8 +202,9 @@ def decide_event(draft: Draft, event: EventReceived, reached_ms: int) -> Decisio
         return [event, held]
 
     def receive(draft: Draft) -> None:
-        end_waits(draft, reached_ms)
+        # It is kept even if the run fails with the end of a wait.
         draft.emit(event)
+        end_waits(draft, reached_ms)
         number = _waiting_for(draft.run, received)
         if number is not None:
             complete(draft, draft.run.tokens[number], event_json(received), event.event_id)
@@ -228,6 +236,8 @@ def deadline_passed(draft: Draft, key: str) -> None:
     with draft.at(draft.run.times.get(key)):
         token = draft.run.token_of(key)
         if key == RUN_TIMEOUT_KEY:
+            if not draft.run.tokens:
+                return  # It has completed before, in this decision.
             message = f"expected the run to end within {draft.run.timeout_ms} ms, found it running"
             fail(draft, Failure(RUN_TIMEOUT, message))
         elif token is None:
@@ -266,6 +276,7 @@ def _meeting_timed_out(draft: Draft, key: str) -> None:
         match decision:
             case ActivateFanIn():
                 activate(draft, fork, node)
+                fail_joins(draft)
             case FailWorkflow():
                 numbers = tuple(token.number for token in waiting)
                 draft.emit(TokensTimedOut(numbers))

@@ -173,8 +173,8 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
     kinds = [kind for kind in KINDS if getattr(node, kind) is not None]
     if len(kinds) != 1:
         code = MULTIPLE_OWNERS if kinds else MISSING_OWNER
-        found = " and ".join(kinds) or "none"
-        yield code, "", f"expected one of {', '.join(KINDS)} in {node.ref!r}, found {found}"
+        present = " and ".join(kinds) or "none"
+        yield code, "", f"expected one of {', '.join(KINDS)} in {node.ref!r}, found {present}"
     yield from _of_waiting_node(node)
     if node.external and node.task is None:
         yield INVALID_DEFINITION, "external", "expected it only on a node with a task"
@@ -210,8 +210,8 @@ def _of_waiting_node(node: Node) -> Iterator[tuple[str, str, str]]:
 
 def _of_wait(wait: Wait) -> Iterator[tuple[str, str, str]]:
     if (wait.duration_ms is None) == (wait.until is None):
-        found = "neither" if wait.until is None else "both"
-        yield INVALID_DEFINITION, "wait", f"expected durationMs or until, found {found}"
+        present = "neither" if wait.until is None else "both"
+        yield INVALID_DEFINITION, "wait", f"expected durationMs or until, found {present}"
     yield from _not_within("wait.durationMs", wait.duration_ms, 0, LONGEST_MS)
 
 

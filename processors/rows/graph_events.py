@@ -38,6 +38,7 @@ from headwater.schemas.history import (
 _MESSAGE_MAX: Final = 1_000
 #: Joined tokens, or merges, that one event names; the rows of the tokens have all of them.
 _NAMED_MAX: Final = 100
+_encode: Final = msgspec.json.Encoder().encode
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -101,10 +102,11 @@ def _error(failure: Failure | None) -> Values | None:
 # -- tasks and children
 
 
-def _dispatched(event: TasksDispatched) -> Iterator[Derived]:
-    for task in event.tasks:
-        payload = {"attempt": task.attempt}
-        yield Derived(name="task.dispatched", token_id=task.token, payload=payload)
+def _dispatched(event: TasksDispatched) -> Iterable[Derived]:
+    return [
+        Derived(name="task.dispatched", token_id=task.token, payload={"attempt": task.attempt})
+        for task in event.tasks
+    ]
 
 
 def _child_started(event: SubworkflowStarted) -> Iterator[Derived]:
@@ -113,10 +115,10 @@ def _child_started(event: SubworkflowStarted) -> Iterator[Derived]:
     yield Derived(name="token.waiting", token_id=event.token)
 
 
-def _task_completed(event: TokenCompleted) -> Iterator[Derived]:
+def _task_completed(event: TokenCompleted) -> Iterable[Derived]:
     payload = {"status": "completed", "attempt": event.attempt}
-    yield _ended("task.completed", event.token, payload)
-    yield Derived(name="token.completed", token_id=event.token)
+    ended = _ended("task.completed", event.token, payload)
+    return (ended, Derived(name="token.completed", token_id=event.token))
 
 
 def _task_failed(event: TokenFailed) -> Iterator[Derived]:
@@ -156,12 +158,8 @@ def _created(event: TokensCreated) -> Iterator[Derived]:
         yield Derived(name="token.created", token_id=number, node_ref=event.node, payload=payload)
 
 
-def _arrived(event: TokenArrived) -> Iterator[Derived]:
-    yield Derived(name="token.waiting", token_id=event.token)
-
-
-def _waits(event: WaitStarted) -> Iterator[Derived]:
-    yield Derived(name="token.waiting", token_id=event.token)
+def _waits(event: TokenArrived | WaitStarted) -> Iterable[Derived]:
+    return (Derived(name="token.waiting", token_id=event.token),)
 
 
 def _forked(event: ForkOpened) -> Iterator[Derived]:
@@ -204,7 +202,7 @@ _DERIVERS: Final[Mapping[type, Callable[[Any], Iterable[Derived]]]] = {
     TokenFailed: _task_failed,
     LeaseExpired: _lease_expired,
     TokensCreated: _created,
-    TokenArrived: _arrived,
+    TokenArrived: _waits,
     WaitStarted: _waits,
     ForkOpened: _forked,
     FanInActivated: _joined,
@@ -217,16 +215,21 @@ _DERIVERS: Final[Mapping[type, Callable[[Any], Iterable[Derived]]]] = {
 
 def row_of(context: EventContext, position: int, derived: Derived) -> Values:
     """Return the columns of a workflow event, and `child_name`, by which the name is chosen."""
-    return context.values(
-        sequence=context.sequence,
-        position=position,
-        name=derived.name,
-        node_ref=derived.node_ref,
-        token_id=derived.token_id,
-        payload=msgspec.json.encode(derived.payload).decode(),
-        created_at=context.at_ms,
-        child_name=derived.child_name,
-    )
+    payload = derived.payload
+    return {
+        "workflow_name": context.workflow_name,
+        "instance_id": context.instance_id,
+        "run_number": context.run_number,
+        "offset": context.offset,
+        "sequence": context.sequence,
+        "position": position,
+        "name": derived.name,
+        "node_ref": derived.node_ref,
+        "token_id": derived.token_id,
+        "payload": _encode(payload).decode() if payload else "{}",
+        "created_at": context.at_ms,
+        "child_name": derived.child_name,
+    }
 
 
 def chosen(row: Values, token: Values | None) -> Values | None:

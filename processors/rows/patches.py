@@ -75,11 +75,11 @@ class EventContext(msgspec.Struct, gc=False):
     offset: int
     sequence: int
     index: int = 0
+    #: The run of the event: derived once, because every row is found by it.
+    run: Run = ("", "", 0)
 
-    @property
-    def run(self) -> Run:
-        """The run of the event."""
-        return (self.workflow_name, self.instance_id, self.run_number)
+    def __post_init__(self) -> None:
+        self.run = (self.workflow_name, self.instance_id, self.run_number)
 
     def values(self, **values: Any) -> Values:  # noqa: ANN401 (columns)
         """Return columns of a row of the run that the event changes."""
@@ -219,20 +219,26 @@ class Patches:
 
     # --- tokens -------------------------------------------------------------------------------
 
-    def put_token(self, context: EventContext, number: int, values: Values) -> None:
-        """Add a new token."""
-        row = Row(values, is_whole=True)
-        self.stage(context).tokens.setdefault(context.run, {})[number] = row
+    def put_tokens(self, context: EventContext, rows: Iterable[Values]) -> None:
+        """Add new tokens."""
+        tokens = self.stage(context).tokens.setdefault(context.run, {})
+        for values in rows:
+            tokens[values["id"]] = Row(values, is_whole=True)
 
     def status_of_token(self, context: EventContext, number: int) -> str | None:
         """Return the status of a token, if it is known."""
         row = self.stage(context).tokens.get(context.run, {}).get(number)
         return None if row is None else row.values.get("status")
 
-    def change_token(self, context: EventContext, number: int, values: Values) -> None:
-        """Change a token."""
-        values["updated_at"] = context.at_ms
-        _change(self.stage(context).tokens, context, "id", number, values)
+    def change_tokens(self, context: EventContext, numbers: Iterable[int], values: Values) -> None:
+        """Change tokens in the same way."""
+        values["updated_at"], values["offset"] = context.at_ms, context.offset
+        tokens = self.stage(context).tokens.setdefault(context.run, {})
+        for number in numbers:
+            row = tokens.get(number)
+            if row is None:
+                tokens[number] = row = Row(context.values(id=number), is_whole=False)
+            row.values.update(values)
 
     # --- events and log lines ---------------------------------------------------------------------
 
@@ -256,10 +262,6 @@ class Patches:
         for row in self.graph_events:
             if row["token_id"] in leaving and _run_of(row) == context.run:
                 row["node_ref"] = row["node_ref"] or node
-
-    def add_graph_event(self, values: Values) -> None:
-        """Add a workflow event of a graph."""
-        self.graph_events.append(values)
 
 
 def _change(rows: Rows, context: EventContext, name: str, key: str | int, values: Values) -> None:

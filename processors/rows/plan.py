@@ -122,11 +122,14 @@ def plan_record(
         offset,
         appended.sequence,
     )
-    in_graph = False
+    in_graph, instance = False, None
     for context.index, event in enumerate(appended.events):
         kind = type(event)
-        if kind not in _NOT_OF_INSTANCE:
-            instance = patches.instance(context)
+        if kind in _NOT_OF_INSTANCE:
+            instance = None
+        else:
+            # All events of a record are of one run, and have its time.
+            instance = instance or patches.instance(context)
             if kind in TRANSITIONS and not _will_retry(event):
                 _move(instance, kind)
         if kind not in INSTANCE_ONLY:
@@ -134,7 +137,7 @@ def plan_record(
         # The record that ends the run of a graph has events of its last tokens.
         in_graph = in_graph or isinstance(event, OfGraph)
         for position, derived in enumerate(derive(event, in_graph=in_graph)):
-            patches.add_graph_event(row_of(context, position, derived))
+            patches.graph_events.append(row_of(context, position, derived))
         if kind not in _UNNUMBERED:
             context.sequence += 1
 

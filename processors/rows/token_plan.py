@@ -4,7 +4,7 @@ Each event of a token sets its status; the latest status determines when it ende
 how a retry of its run restarts it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -33,20 +33,21 @@ from headwater.schemas.history import (
 from headwater.schemas.workflow_tables import AS_STORED
 
 _WAITING: Final = TokenStatus.WAITING_FOR_SIBLINGS
+_NO_ERROR: Final = error_of(None)
+_CLEARED: Final = dict.fromkeys(("worker", "lease_until", "next_retry_at", "retry_status"))
 
 
 def _set(
     patches: Patches,
     context: EventContext,
-    number: int,
+    numbers: Iterable[int],
     status: TokenStatus,
     **values: Any,  # noqa: ANN401 (columns)
 ) -> None:
     """Set the status and other columns, and clear the lease and the scheduled retry."""
-    cleared = {"worker": None, "lease_until": None, "next_retry_at": None, "retry_status": None}
     ended_at = context.at_ms if status in TERMINAL else None
-    changes = {"status": status, **cleared, "completed_at": ended_at, **values}
-    patches.change_token(context, number, changes)
+    changes = {"status": status, **_CLEARED, "completed_at": ended_at, **values}
+    patches.change_tokens(context, numbers, changes)
 
 
 def _created(patches: Patches, context: EventContext, event: TokensCreated) -> None:
@@ -55,57 +56,59 @@ def _created(patches: Patches, context: EventContext, event: TokensCreated) -> N
         counts = {event.transition: 1}
     # Only what was taken since the parent: a reader adds its ancestors'.
     iteration_counts = msgspec.json.encode(counts).decode()
-    for index in range(event.count):
-        number, branch = event.first + index, event.branch + index
-        row = context.values(
-            id=number,
-            node_ref=event.node,
-            task=event.task,
-            subworkflow=event.subworkflow,
-            status=TokenStatus.PENDING,
-            path_id=event.path if event.count == 1 else f"{event.path}{branch}",
-            parent_token_id=event.parent,
-            sibling_group=event.group,
-            branch_index=branch,
-            branch_total=event.total,
-            iteration_counts=iteration_counts,
-            attempts=0,
-            created_at=context.at_ms,
-            updated_at=context.at_ms,
-        )
-        patches.put_token(context, number, row)
+    row = context.values(
+        id=event.first,
+        node_ref=event.node,
+        task=event.task,
+        subworkflow=event.subworkflow,
+        status=TokenStatus.PENDING,
+        path_id=event.path,
+        parent_token_id=event.parent,
+        sibling_group=event.group,
+        branch_index=event.branch,
+        branch_total=event.total,
+        iteration_counts=iteration_counts,
+        attempts=0,
+        created_at=context.at_ms,
+        updated_at=context.at_ms,
+    )
+    rows = [row]
+    if event.count > 1:
+        branches = range(event.branch, event.branch + event.count)
+        rows = [
+            {**row, "id": number, "path_id": f"{event.path}{branch}", "branch_index": branch}
+            for number, branch in enumerate(branches, event.first)
+        ]
+    patches.put_tokens(context, rows)
 
 
 def _dispatched(patches: Patches, context: EventContext, event: TasksDispatched) -> None:
     for task in event.tasks:
-        more = {"input": task.input, "idempotency_token": task.job}
-        more = {name: value for name, value in more.items() if value is not None}
-        status = TokenStatus.DISPATCHED
-        _set(patches, context, task.token, status, attempts=task.attempt, **more)
+        values: dict[str, Any] = {"attempts": task.attempt}
+        if task.input is not None:
+            values["input"] = task.input
+        if task.job is not None:
+            values["idempotency_token"] = task.job
+        _set(patches, context, (task.token,), TokenStatus.DISPATCHED, **values)
 
 
 def _under_way(patches: Patches, context: EventContext, event: TaskUnderWay) -> None:
-    _set(patches, context, event.token, TokenStatus.EXECUTING)
+    _set(patches, context, (event.token,), TokenStatus.EXECUTING)
 
 
 def _activated(patches: Patches, context: EventContext, event: JobActivated | JobExtended) -> None:
     lease = {"worker": event.worker, "lease_until": event.until_ms}
-    _set(patches, context, event.token, TokenStatus.EXECUTING, **lease)
+    _set(patches, context, (event.token,), TokenStatus.EXECUTING, **lease)
 
 
 def _expired(patches: Patches, context: EventContext, event: LeaseExpired) -> None:
     attempt = {"attempts": event.attempt + 1, **error_of(event.failure)}
-    _set(patches, context, event.token, TokenStatus.DISPATCHED, **attempt)
+    _set(patches, context, (event.token,), TokenStatus.DISPATCHED, **attempt)
 
 
 def _completed(patches: Patches, context: EventContext, event: TokenCompleted) -> None:
-    ended = {"result": event.result, **error_of(None)}
-    _set(patches, context, event.token, TokenStatus.COMPLETED, **ended)
-    _deliver(patches, context, event)
-
-
-def _deliver(patches: Patches, context: EventContext, event: TokenCompleted | TokenFailed) -> None:
-    """Record which token consumed an event."""
+    ended = {"result": event.result, **_NO_ERROR}
+    _set(patches, context, (event.token,), TokenStatus.COMPLETED, **ended)
     if event.consumed is not None:
         patches.deliver(context, event.consumed, str(event.token))
 
@@ -119,19 +122,20 @@ def _failed(patches: Patches, context: EventContext, event: TokenFailed) -> None
         values["retry_status"] = None if event.handled else TokenStatus.PENDING
         if event.result is not None:
             values["result"] = event.result
-    _set(patches, context, event.token, status, **values)
-    _deliver(patches, context, event)
+    _set(patches, context, (event.token,), status, **values)
+    if event.consumed is not None:
+        patches.deliver(context, event.consumed, str(event.token))
 
 
 def _waits(patches: Patches, context: EventContext, event: WaitStarted) -> None:
     for_time = event.event_type is None
     status = TokenStatus.WAITING_FOR_TIME if for_time else TokenStatus.WAITING_FOR_EVENT
-    _set(patches, context, event.token, status, wake_at=event.until_ms)
+    _set(patches, context, (event.token,), status, wake_at=event.until_ms)
 
 
 def _arrived(patches: Patches, context: EventContext, event: TokenArrived) -> None:
     deadline = {} if event.until_ms is None else {"wake_at": event.until_ms}
-    _set(patches, context, event.token, _WAITING, **deadline)
+    _set(patches, context, (event.token,), _WAITING, **deadline)
 
 
 def _waits_for_child(patches: Patches, context: EventContext, event: SubworkflowStarted) -> None:
@@ -141,24 +145,22 @@ def _waits_for_child(patches: Patches, context: EventContext, event: Subworkflow
     }
     if event.until_ms is not None:
         child["wake_at"] = event.until_ms
-    _set(patches, context, event.token, TokenStatus.WAITING_FOR_SUBWORKFLOW, **child)
+    _set(patches, context, (event.token,), TokenStatus.WAITING_FOR_SUBWORKFLOW, **child)
 
 
 def _joined(patches: Patches, context: EventContext, event: FanInActivated) -> None:
-    for number in (*event.tokens, *event.elsewhere):
-        _set(patches, context, number, TokenStatus.COMPLETED)
+    _set(patches, context, (*event.tokens, *event.elsewhere), TokenStatus.COMPLETED)
 
 
 def _transitions_joined(patches: Patches, context: EventContext, event: TransitionsJoined) -> None:
-    for number in event.tokens:
-        _set(patches, context, number, TokenStatus.COMPLETED)
+    _set(patches, context, event.tokens, TokenStatus.COMPLETED)
 
 
 def _cancelled(patches: Patches, context: EventContext, event: TokensCancelled) -> None:
     for number in event.tokens:
         retry = _retry_status(patches.status_of_token(context, number)) if event.kept else None
         status = TokenStatus.CANCELLED
-        _set(patches, context, number, status, reason=event.reason, retry_status=retry)
+        _set(patches, context, (number,), status, reason=event.reason, retry_status=retry)
 
 
 def _retry_status(before: str | None) -> str:
@@ -169,21 +171,18 @@ def _retry_status(before: str | None) -> str:
 
 
 def _wait_restarted(patches: Patches, context: EventContext, event: WaitRestarted) -> None:
-    for number in event.tokens:
-        _set(patches, context, number, _WAITING, wake_at=event.until_ms)
+    _set(patches, context, event.tokens, _WAITING, wake_at=event.until_ms)
 
 
 def _timed_out(patches: Patches, context: EventContext, event: TokensTimedOut) -> None:
-    for number in event.tokens:
-        _set(patches, context, number, TokenStatus.TIMED_OUT, retry_status=_WAITING)
+    _set(patches, context, event.tokens, TokenStatus.TIMED_OUT, retry_status=_WAITING)
 
 
 def _migrated(patches: Patches, context: EventContext, event: GraphMigrated) -> None:
     for moved in event.nodes:
         node = {"node_ref": moved.to, "task": moved.task, "subworkflow": moved.subworkflow}
         patches.leave_node(context, moved.node, moved.tokens)
-        for number in moved.tokens:
-            patches.change_token(context, number, dict(node))
+        patches.change_tokens(context, moved.tokens, node)
 
 
 #: Planners by event.

@@ -114,7 +114,7 @@ def applied(run: Run, event: LogEvent, at_ms: int) -> None:
     """Update the state after any event: its sequence, its time, and an idempotency key if any."""
     run.sequence += 1
     run.updated_at_ms = at_ms
-    if isinstance(event, EventReceived):
+    if type(event) is EventReceived:
         remember(run, event, at_ms)
 
 

@@ -323,6 +323,7 @@ with units (of_code, of_unit, factor, term) as (values
     ('glucose', 'g/l', 100.0, 0.0),
     ('hba1c', '%', 1.0, 0.0),
     ('hba1c', 'percent', 1.0, 0.0),
+    ('hba1c', '%oftotalhgb', 1.0, 0.0),
     ('hba1c', 'mmol/mol', 0.09148, 2.152),
     ('total_cholesterol', 'mg/dl', 1.0, 0.0),
     ('total_cholesterol', 'mmol/l', 38.665, 0.0),
@@ -359,8 +360,10 @@ with units (of_code, of_unit, factor, term) as (values
     ('weight_kg', 'lbs', 0.45359237, 0.0),
     ('weight_kg', '[lb_av]', 0.45359237, 0.0),
     ('weight_kg', 'g', 0.001, 0.0),
+    ('weight_kg', '', 1.0, 0.0),
     ('body_fat_percent', '%', 1.0, 0.0),
     ('body_fat_percent', 'percent', 1.0, 0.0),
+    ('body_fat_percent', '', 1.0, 0.0),
     ('non_hdl_cholesterol', 'mg/dl', 1.0, 0.0),
     ('non_hdl_cholesterol', 'mmol/l', 38.665, 0.0),
     ('apolipoprotein_b', 'mg/dl', 1.0, 0.0),
@@ -467,7 +470,7 @@ with units (of_code, of_unit, factor, term) as (values
 converted as (
     select user_id, source, date, code, value, value * factor + term as canonical
     from biomarkers_raw
-    left join units on of_code = code and of_unit = replace(replace(replace(replace(replace(replace(replace(replace(replace(lower(unit), ' ', ''), 'µ', 'u'), 'μ', 'u'), 'mcg', 'ug'), 'iu/', 'u/'), 'x10', '10'), '10*', '10^'), '²', '2'), '³', '3')
+    left join units on of_code = code and of_unit = replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(lower(coalesce(unit, '')), ' ', ''), 'µ', 'u'), 'μ', 'u'), 'mcg', 'ug'), 'mcl', 'ul'), '(calc)', ''), 'iu/', 'u/'), '×', 'x'), 'x10', '10'), '10*', '10^'), '²', '2'), '³', '3')
     where code in ('glucose', 'hba1c', 'total_cholesterol', 'ldl', 'hdl', 'triglycerides', 'creatinine', 'hemoglobin', 'vitamin_d', 'ferritin', 'tsh', 'crp', 'systolic_bp', 'diastolic_bp', 'weight_kg', 'body_fat_percent', 'non_hdl_cholesterol', 'apolipoprotein_b', 'lipoprotein_a', 'hs_crp', 'homocysteine', 'insulin', 'egfr', 'urea_nitrogen', 'uric_acid', 'alt', 'ast', 'alp', 'ggt', 'bilirubin', 'albumin', 'sodium', 'potassium', 'calcium', 'magnesium', 'iron', 'vitamin_b12', 'folate', 'free_t3', 'free_t4', 'testosterone', 'cortisol', 'hematocrit', 'red_blood_cells', 'white_blood_cells', 'platelets')
 )
 select user_id, source, date,

@@ -10,6 +10,7 @@ from typing import Final
 from headwater.schemas.biomarkers import (
     CANONICAL,
     CANONICAL_UNITS,
+    NO_UNIT,
     UNIT_SPELLINGS,
     conversions,
 )
@@ -30,7 +31,7 @@ def definition() -> str:
     columns = ",\n    ".join(
         f"max(canonical) filter (where code = '{code}') as {code}" for code in CANONICAL
     )
-    unit = "lower(unit)"
+    unit = f"lower(coalesce(unit, '{NO_UNIT}'))"
     for spelling, replacement in UNIT_SPELLINGS:
         unit = f"replace({unit}, '{spelling}', '{replacement}')"
     codes = ", ".join(f"'{code}'" for code in CANONICAL)

@@ -206,7 +206,8 @@ order by created_at
 )
 
 -- name: rows_to_write
--- A row that has changed since the comparison stays as it is.
+-- A row that has changed since the comparison stays as it is. One that was missing then may have been
+-- deleted since, and is still missing.
 (
     select (written.n).*
     from (
@@ -217,6 +218,15 @@ order by created_at
     ) written
     left join headwater.{table} t on {match}
     where {current} is not distinct from written.text
+      and (
+          written.text is not null
+          or not exists (
+              select from headwater.deletions d
+              where d.table_name = %(table)s
+                and d.key = jsonb_build_object({pairs})
+                and not pg_visible_in_snapshot(d.deleted_in, %(compared_at)s::pg_snapshot)
+          )
+      )
 )
 
 -- name: take_rebuilt_rows

@@ -31,7 +31,6 @@ _SNAPSHOT: Final[tuple[LiteralString, ...]] = (
     "set transaction isolation level repeatable read, read only",
     "set local timezone to 'UTC'",
     "set local statement_timeout to '1h'",
-    "select 1",
 )
 #: Columns that differ with every write of a row.
 _NEUTRAL: Final[dict[str, LiteralString]] = {
@@ -71,6 +70,8 @@ class ShadowTable(ShadowTables):
         )
         self._table = table
         self._connect = connect
+        #: What rows were compared in; None if that was before this process.
+        self._snapshot: str | None = None
         self._values = frozenset(column.name for column in value_columns(table))
 
     @override
@@ -87,6 +88,8 @@ class ShadowTable(ShadowTables):
                     await exits.enter_async_context(self._connection.transaction())
                     for query in _SNAPSHOT:
                         await self._connection.execute(query)
+                    cursor = await self._connection.execute("select pg_current_snapshot()::text")
+                    (self._snapshot,) = await cursor.fetchone() or (None,)
                 await other.execute("set timezone to 'UTC'")
                 self._writer = other
                 exits.callback(setattr, self, "_writer", self._connection)
@@ -95,7 +98,12 @@ class ShadowTable(ShadowTables):
     @override
     async def put(self, *, back: bool, now_ms: int) -> None:
         old, new = ("after", "before") if back else ("before", "after")
-        parameters = {"id": self._id, "now_ms": now_ms}
+        parameters = {
+            "id": self._id,
+            "now_ms": now_ms,
+            "table": self._table.name,
+            "compared_at": None if back else self._snapshot,
+        }
         to_delete = await self._rows("rows_to_delete", "(removed.o).{}", old, new)
         await self._connection.execute(delete_synced(self._table, to_delete), parameters)
         to_write = await self._rows("rows_to_write", "(written.n).{}", old, new)
@@ -108,6 +116,12 @@ class ShadowTable(ShadowTables):
         return template(query).format(
             table=sql.Identifier(self._table.name),
             match=match(self._table.key_names, "t.{}", stored),
+            pairs=listed(
+                [
+                    sql.SQL("{}, (written.n).{}").format(sql.Literal(name), sql.Identifier(name))
+                    for name in self._table.key_names
+                ]
+            ),
             current=await self.text_of(self._table.name, "t"),
             old=sql.Identifier(old),
             new=sql.Identifier(new),

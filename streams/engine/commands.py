@@ -170,14 +170,17 @@ def _growth(events: list[RunEvent], sizes: list[int], before: int) -> int:
     """
     size = 0
     for event, event_size in zip(events, sizes, strict=True):
-        if isinstance(event, LogWritten):
-            continue  # Log lines are not part of the state.
+        match event:
+            case LogWritten():
+                continue  # Log lines are not part of the state.
+            case FanInActivated():
+                # Each merge sets a value composed of the outputs of branches.
+                size += before * len(event.merges)
+            case TokensCreated():
+                size += event.count * (_TOKEN_BYTES + 4 * len(event.path))
+            case _:
+                pass
         size += event_size
-        if isinstance(event, FanInActivated):
-            # Each merge sets a value composed of the outputs of branches.
-            size += before * len(event.merges)
-        elif isinstance(event, TokensCreated):
-            size += event.count * (_TOKEN_BYTES + 4 * len(event.path))
     return size
 
 

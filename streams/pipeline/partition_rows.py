@@ -119,8 +119,8 @@ class Rows:
         """Replace a row by a rebuilt one."""
         row = adopt(table, self._row(table, key), rebuilt, ends)
         self._put(table, key, row)
+        self._index(table, row)
         if row is not None:
-            self._index(table, row)
             self._follow(table, key, row)
 
     def _put(self, table: Table, name: bytes, row: Row | None) -> None:
@@ -166,8 +166,8 @@ class Rows:
             days = [one for one in self._days_of(sleep) if one != day]
             self._staged.put(INDEX, _sleep_key(sleep), " ".join(days).encode() or None)
 
-    def _index(self, table: Table, row: Row) -> None:
-        if table is DAILY_SUMMARY and row.state is not None:
+    def _index(self, table: Table, row: Row | None) -> None:
+        if table is DAILY_SUMMARY and row is not None and row.state is not None:
             self._index_sleeps(row.key, summary_ids(row.state.parts))
 
     def _index_sleeps(self, day: tuple[str, ...], ids: Iterable[str]) -> None:
@@ -231,10 +231,12 @@ class Rows:
         counts: dict[str, int] = {}
         subjects: list[str] = []
         remaining_rows: list[tuple[Table, bytes, Row]] = []
+        left: list[tuple[Table, Row | None]] = []
         for table, name, row in list(self._of_user(user, digests)):
             if table.owner is Owner.SUBJECT:
                 subjects.append(row.key[0])
             remaining = remaining_row(table, row, fence)
+            left.append((table, remaining))
             if remaining != row:
                 self._stage(table, name, remaining)
                 self._put(table, name, remaining)
@@ -246,7 +248,7 @@ class Rows:
                     counts[table.name] = counts.get(table.name, 0) + 1
         for key, _ in list(self._staged.scan(INDEX, _sleep_key((user,))[:-1])):
             self._staged.put(INDEX, key, None)
-        for table, _, remaining in remaining_rows:
+        for table, remaining in left:
             self._index(table, remaining)
         for table, name, remaining in remaining_rows:
             self._follow(table, name, remaining)
@@ -260,12 +262,17 @@ class Rows:
                 continue
             # Common prefix of the user's keys: a JSON array without its end.
             prefix = table.row_key((user,))[:-1] if by_key else b""
+            has_digests = table.owner is Owner.SUBJECT and bool(digests)
             for stored, value in self._staged.scan(ROWS, stored_key(table, prefix)):
+                name = stored.partition(b"\0")[2]
+                is_theirs = has_digests and digest(_decode_key(name)[0]) in digests
+                # Most rows are of others; decoding all of them would stop the partition.
+                if not (by_key or is_theirs or user.encode() in value):
+                    continue
                 row = decode_row(table, value)
                 named = user_in(table, row)
-                is_theirs = table.owner is Owner.SUBJECT and digest(row.key[0]) in digests
                 if named == user or (named is None and is_theirs):
-                    yield table, stored.partition(b"\0")[2], row
+                    yield table, name, row
 
     def changed(self) -> list[Outgoing]:
         """Return the rows that changed since the last call, each of them once."""

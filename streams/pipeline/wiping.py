@@ -193,7 +193,7 @@ class WipeSearch:
         self._bytes = [name.encode() for name in wipe.names]
         self._pattern = _pattern_of(wipe.names)
         self._events: set[str] = set()
-        #: Deliveries that name one of the subjects, but belong to another user.
+        #: Deliveries of other users, which may name one of the subjects.
         self._others: set[str] = set()
         #: Deliveries of the user that are not wiped: they came after the fence.
         self._later: set[str] = set()
@@ -300,13 +300,16 @@ class WipeSearch:
         return event_id in self._events
 
     def _is_effect(self, record: Incoming) -> bool:
-        """Return whether it is theirs: by its delivery, or a name.
+        """Return whether it is theirs: by its delivery, or if that is not known, by a name.
 
         A worker that died may have left an effect, and the delivery was removed or skipped since.
+        A delivery of another user may mention them, and its effect is carried out.
         """
         event_id = decode(record.value, EffectDecided).event_id
-        if event_id in self._events or event_id in self._later:
-            return event_id in self._events
+        if event_id in self._events:
+            return True
+        if event_id in self._later or event_id in self._others:
+            return False
         return self._pattern.search(record.value or b"") is not None
 
     def _is_letter(self, record: Incoming) -> bool:

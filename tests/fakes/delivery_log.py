@@ -144,8 +144,8 @@ class MemoryWipes:
 
     async def stop(self) -> None: ...
 
-    async def order(self, user_id: str, wipe_id: str) -> int:
-        del wipe_id
+    async def order(self, user_id: str, wipe_id: str, subjects: Sequence[str]) -> int:
+        del wipe_id, subjects
         if self._away:
             raise _nothing_heard()
         self.ordered.append(user_id)

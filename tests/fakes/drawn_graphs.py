@@ -1,8 +1,8 @@
 """Random graphs, built of blocks: each has a first and a last node, and blocks lie in blocks.
 
-A node, blocks in a row, a fork with its join around a block, two ways that meet again, a choice,
-and a loop around a block. Whoever draws says which joins there are, and what nodes do. Slashes in
-names of nodes and groups are where keys of the engine have some, too.
+A node, blocks in a row, a fork with its joins around a block, two ways that meet again, a choice,
+a loop around a block, and a node with a block for its error. The caller says which joins there are,
+and what nodes do. Slashes in names of nodes and groups are where keys of the engine have some, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +14,11 @@ INPUT: Final = {"few": [1, 2, 3], "one": [7], "none": []}
 STRATEGIES: Final = ("all", "any", "m_of_n:1", "m_of_n:2")
 _MERGES: Final = ("collect", "append", "keyed_by_branch", "last_wins")
 
+#: Types of the events that nodes wait for; each occurs at many nodes.
+EVENTS: Final = ("go", "stop")
+#: Meeting points that a fork has besides its first.
+_OTHER_JOINS_MAX: Final = 2
+
 #: What a node has besides its ref and its mappings.
 Does = Callable[[Random], dict[str, Any]]
 
@@ -23,11 +28,25 @@ def works(_: Random) -> dict[str, Any]:
     return {"task": "work"}
 
 
+def works_or_waits(draw: Random) -> dict[str, Any]:
+    """A node with a task, or one that waits for a time, an event, or a child."""
+    kind = draw.random()
+    if kind < 0.1:
+        return {"wait": {"durationMs": draw.choice([0, 1_000, 8_000])}}
+    if kind < 0.2:
+        timeout_ms = draw.choice([5_000, 3_600_000])
+        return {"event": {"type": draw.choice(EVENTS), "timeoutMs": timeout_ms}}
+    if kind < 0.25:
+        return {"subworkflow": "child", "timeoutMs": draw.choice([5_000, 3_600_000])}
+    retries = {"retries": {"limit": 2, "delay": "2 seconds", "backoff": "constant"}}
+    return {"task": "work", **(retries if draw.random() < 0.5 else {})}
+
+
 class Blocks:
     """Puts blocks together.
 
-    Shape:  `timeouts` says whether joins may have one, `tolerant` whether branches may fail, `deep`
-            how many blocks lie in each other.
+    Shape:  `timeouts` says whether joins may have one, `tolerant` whether branches may fail,
+            `errors` whether transitions follow them, `deep` how many blocks lie in each other.
     """
 
     def __init__(
@@ -38,12 +57,14 @@ class Blocks:
         *,
         timeouts: bool = False,
         tolerant: bool = False,
+        errors: bool = False,
     ) -> None:
         self.draw = draw
         self.strategies = strategies
         self.does = does
         self.timeouts = timeouts
         self.tolerant = tolerant
+        self.errors = errors
         self.nodes: list[dict[str, Any]] = []
         self.ways: list[dict[str, Any]] = []
 
@@ -56,13 +77,21 @@ class Blocks:
 
     def node(self) -> str:
         ref = f"n/{len(self.nodes)}"
+        does = self.does(self.draw)
         provided = {"node": f"'{ref}'", "branch": "_branch.index"}
-        mappings = {"inputMapping": provided, "outputMapping": {"output.at": "result.at"}}
-        self.nodes.append({"ref": ref, **mappings, **self.does(self.draw)})
+        result = {"output.at": "result.payload.at" if "event" in does else "result.at"}
+        mappings = {"inputMapping": provided, "outputMapping": result}
+        if "wait" in does or "event" in does:
+            del mappings["inputMapping"]
+        self.nodes.append({"ref": ref, **mappings, **does})
         return ref
 
     def way(self, start: str, end: str, **more: object) -> None:
         ref = f"w{len(self.ways)}"
+        if more.get("on") == "error":
+            (node,) = (node for node in self.nodes if node["ref"] == end)
+            if "inputMapping" in node:
+                node["inputMapping"] |= {"error": "error.message"}
         self.ways.append({"ref": ref, "fromNodeRef": start, "toNodeRef": end, **more})
 
     def block(self, deep: int) -> tuple[str, str]:
@@ -71,6 +100,7 @@ class Blocks:
             kinds += ["row", "fork", "apart", "choice", "loop", "straight"]
             # The order of two ways at once may decide what the output is.
             kinds += ["both"] if len(self.strategies) > 1 else []
+            kinds += ["caught"] if self.errors else []
         kind = self.draw.choice(kinds)
         if kind == "node":
             only = self.node()
@@ -94,26 +124,33 @@ class Blocks:
             if self.draw.random() < 0.5:
                 many["foreach"]["onEmpty"] = "fan_in"
         self.way(start, body[0], siblingGroup=group, **many)
+        if self.errors and self.draw.random() < 0.2:
+            self.way(start, body[0], siblingGroup=group, spawnCount=2, on="error")
         if self.draw.random() < 0.5:
             # At the same priority, or in place of the join.
             elsewhere, tier = self.node(), self.draw.choice([-1, 0])
             self.way(body[1], elsewhere, condition="_branch.index % 2 == 1", priority=tier)
         join = self._join(group)
         self.way(body[1], end, synchronization=join)
-        if len(self.strategies) > 1 and self.draw.random() < 0.4:
-            self._other_join(body[1], end, join)
+        if self.errors and self.draw.random() < 0.3:
+            self.way(body[1], end, synchronization=join, on="error")
+        if self.errors and self.draw.random() < 0.3:
+            self.way(end, self.node(), on="error")
+        for _ in range(_OTHER_JOINS_MAX if len(self.strategies) > 1 else 0):
+            if self.draw.random() < 0.4:
+                self._other_join(body[1], end, join)
         return start, end
 
     def _other_join(self, start: str, end: str, join: dict[str, Any]) -> None:
-        """A second meeting point of the same fork, which may lead to where the first does."""
+        """One more meeting point of the same fork, which may lead to where the first does."""
         if self._continues_empty(join["siblingGroup"]):
             return
         other, tier = self.node(), self.draw.choice([-1, 0, 0])
         condition = self.draw.choice(["_branch.index < 1", "_branch.index % 2 == 0", "true"])
-        strategy = {"strategy": self.draw.choice(self.strategies)}
-        self.way(
-            start, other, condition=condition, priority=tier, synchronization={**join, **strategy}
-        )
+        other_join = {**join, "strategy": self.draw.choice(self.strategies)}
+        self.way(start, other, condition=condition, priority=tier, synchronization=other_join)
+        if self.errors and self.draw.random() < 0.3:
+            self.way(start, other, on="error", synchronization=other_join)
         if self.draw.random() < 0.5:
             self.way(other, end)
 
@@ -146,7 +183,9 @@ class Blocks:
 
     def _join(self, group: str) -> dict[str, Any]:
         merge = {"source": "_branch.output.at", "target": "output.all"}
-        merge["strategy"] = self.draw.choice(_MERGES)
+        # Of texts it fails, which an error transition may follow.
+        merges = (*_MERGES, "merge_object") if self.errors else _MERGES
+        merge["strategy"] = self.draw.choice(merges)
         join = {"strategy": self.draw.choice(self.strategies), "siblingGroup": group}
         if self.tolerant and self.draw.random() < 0.5:
             join["onBranchFailure"] = "tolerate"
@@ -180,3 +219,12 @@ class Blocks:
         self.way(body[1], body[0], loopConfig={"maxIterations": self.draw.randint(1, 2)})
         self.way(body[1], end, priority=1)
         return body[0], end
+
+    def caught(self, deep: int) -> tuple[str, str]:
+        """A node, and a block that its errors lead to, which may be of a fork of its own."""
+        first, end, instead = self.node(), self.node(), self.block(deep)
+        when = self.draw.choice(["true", "error.message != ''", "_branch.index != 1"])
+        self.way(first, end)
+        self.way(first, instead[0], on="error", condition=when)
+        self.way(instead[1], end)
+        return first, end

@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
+from headwater.processors.graph.data_flow import map_input
 from headwater.processors.graph.graph import graph_of
-from headwater.processors.graph.planning import Token
+from headwater.processors.graph.planning import INTEGER_ERROR, Token
 from headwater.processors.rows.history import HistoryRows
 from headwater.processors.rows.plan import plan_record
 from headwater.schemas.history import (
+    Failure,
     FanInActivated,
+    GraphMigrated,
     GraphStarted,
     HistoryAppended,
     LogEvent,
@@ -22,6 +25,8 @@ from headwater.schemas.history import (
     RunErrored,
     RunStarted,
     RunTerminated,
+    TaskDispatch,
+    TasksDispatched,
     TokenCompleted,
     TokenFailed,
     TokensTimedOut,
@@ -36,6 +41,11 @@ _SEEN: Final = {
     "failed": {READY, FAILED, DONE},
     "timed_out": {READY, WAITING, FAILED, DONE},
 }
+
+
+def _is_wide(failure: Failure) -> bool:
+    """Whether a result is refused before anything is done with it."""
+    return failure.name == INTEGER_ERROR
 
 
 class Followed:
@@ -61,7 +71,7 @@ class Followed:
             if not isinstance(record.events[-1], RunErrored | RunTerminated):
                 self._compare(record.run_number)
 
-    def _take(self, event: LogEvent) -> None:  # noqa: C901, PLR0912, one for each event
+    def _take(self, event: LogEvent) -> None:  # noqa: C901, PLR0912, PLR0915, one for each event
         match event:
             case RunStarted(kept=None):
                 self._given, self._model = json.loads(event.params), None
@@ -72,11 +82,12 @@ class Followed:
             case TokenCompleted():
                 self.model.complete(self._token(event.token), json.loads(event.result))
                 assert self.model.error is None or self.model.stays, self.model.error
-            case TokenFailed(result=str(result), handled=False):
-                self.model.complete(self._token(event.token), json.loads(result))
-                assert self.model.error == event.failure.message
             case TokenFailed(retry_at_ms=None):
-                self.model.fail(self._token(event.token), event.failure)
+                token = self._token(event.token)
+                if event.result is None or _is_wide(event.failure):
+                    self.model.fail(token, event.failure)
+                else:
+                    self.model.complete(token, json.loads(event.result))
                 failed = self.model.error is not None and not self.model.stays
                 assert failed != event.handled, self.model.error
             case FanInActivated() if not self.model.activated[event.fork, event.node]:
@@ -85,7 +96,16 @@ class Followed:
             case TokensTimedOut():
                 token = self._token(event.tokens[0])
                 self.model.time_out(token.fork or "", token.node_ref)
+            case GraphMigrated():
+                names = {moved.node: moved.to for moved in event.nodes}
+                tokens = [str(number) for moved in event.nodes for number in moved.tokens]
+                self.model.migrate(graph_of(json.loads(event.document)), names, tokens)
+            case TasksDispatched():
+                for task in event.tasks:
+                    self._compare_input(task)
             case RunErrored():
+                if self.model.error is None:
+                    self.model.time_out_into(event.failure.message)
                 assert self.model.error == event.failure.message
             case RunCompleted():
                 self.model.finish()
@@ -95,6 +115,13 @@ class Followed:
 
     def _token(self, number: int) -> Token:
         return self.model.tokens[str(number)]
+
+    def _compare_input(self, task: TaskDispatch) -> None:
+        """The context of a token is the same, as far as its node looks at it; the first time."""
+        if task.input is not None:
+            token = self._token(task.token)
+            given = map_input(self.model.graph, token.node_ref, self.model.scope(token))
+            assert json.loads(task.input) == given, task
 
     def _compare(self, run_number: int) -> None:
         """The tokens are the same, one by one; in the midst of a record they need not be."""

@@ -47,6 +47,22 @@ def test_every_query_of_the_page_runs_as_the_role(analyst: str, query: str):
         connection.execute(query.encode()).fetchall()
 
 
+def test_the_query_of_missing_units_lists_no_value_that_has_a_column(
+    analyst: str, module_migrated: str
+):
+    (query,) = (query for query in QUERIES if "unconverted" in query)
+    with psycopg.connect(module_migrated, autocommit=True) as connection:
+        connection.execute(
+            "insert into biomarkers_raw (user_id, source, date, code, value, unit, column_sources,"
+            " updated_at) select 'user_1', 'terra_lab', '2026-07-01', code, 5, unit, '{}', now()"
+            " from (values ('ldl', 'mg/dL'), ('glucose', null), ('of a lab', null)) v (code, unit)"
+        )
+    with psycopg.connect(analyst) as connection:
+        assert connection.execute(query.encode()).fetchall() == [("glucose", None, 1)]
+    with psycopg.connect(module_migrated, autocommit=True) as connection:
+        connection.execute("truncate biomarkers_raw")
+
+
 def test_the_role_reads_what_is_documented_and_nothing_else(analyst: str, module_migrated: str):
     with psycopg.connect(module_migrated) as connection:
         every = [

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -246,3 +246,43 @@ def test_a_day_of_a_person_has_each_column_from_the_first_source_that_has_it(mig
     )  # fmt: skip
     assert other[:4] == (8_000, 400.0, 96.0, 52.0)
     assert (other[8], other[9]["steps"], other[9]["night"]) == (60, "oura", "garmin")
+
+
+#: Deliveries of one wearable since another one of the user has been silent.
+_SINCE = 2_000
+
+
+def _scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if plan.get("Relation Name") == "webhook_outcomes":
+        yield plan
+    for child in plan.get("Plans", ()):
+        yield from _scans(child)
+
+
+def test_a_silent_connection_costs_no_scan_of_what_another_one_of_the_user_has_sent_since(
+    migrated: str,
+):
+    with psycopg.connect(own_dsn(migrated)) as database:
+        database.execute(
+            "insert into terra_connections (terra_user_id, user_id, provider, active,"
+            " column_sources, updated_at) select 't' || number, 'user_' || mod(number, 20),"
+            ' \'GARMIN\', true, \'{"deliveries": [{"sent_at": "2026-01-01T00:00:00Z"}],'
+            ' "columns": {"active": 0}}\', now() from generate_series(1, 40) number'
+        )
+        database.execute(
+            "insert into webhook_outcomes (event_id, request_id, source, type, subject, user_id,"
+            ' status, reason, rows, rejected, partition, "offset", received_at, admitted_at, at,'
+            " stage, position) select md5(number::text), md5(number::text), 'terra', 'daily',"
+            " 't' || mod(number, 20), 'user_' || mod(number, 20), 'processed', '', 1, 0, 0, 0,"
+            " timestamptz '2026-01-01' + number * interval '1 minute', now(), now(), '', ''"
+            " from generate_series(1, 20 * %s) number",
+            [_SINCE],
+        )
+        database.execute("analyze webhook_outcomes, terra_connections")
+        query = "explain (analyze, format json) select * from connection_activity"
+        (((answer,),),) = database.execute(query).fetchall()
+    scans = list(_scans(answer["Plan"]))
+    assert len(scans) == 2
+    for scan in scans:
+        read = scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)
+        assert read * scan["Actual Loops"] < _SINCE, scan

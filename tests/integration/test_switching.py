@@ -261,6 +261,42 @@ def test_the_projector_and_readers_of_sync_continue_while_rows_are_compared(
     play(module_migrated, DAILY_SUMMARY, scene)
 
 
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        (DAILY_SUMMARY, ("user_1", "garmin", "2026-01-02")),
+        (SLEEP_SESSIONS, ("user_1", "garmin", "2026-07-01T07:00:00Z")),
+    ],
+)
+def test_a_lost_row_that_its_owner_deletes_while_rows_are_compared_is_not_written(
+    module_migrated: str,
+    database: psycopg.Connection,
+    table: Table,
+    key: tuple[str, ...],
+) -> None:
+    async def complete(_: Offsets) -> bool:
+        return True
+
+    async def scene(it: Scene) -> None:
+        database.execute(SPOILED[table.name][0][2].encode())
+        async with it.shadow.comparable(complete):
+            assert (await it.compare())[0] == {"added": 1, "removed": 0, "changed": 0}
+        expected = it.rows()
+        await it.write([RowRecord(table.topic, 0, table.row_key(key), None)])
+        async with it.shadow.paused_projection():
+            await it.shadow.put(back=False, now_ms=1_000)
+        assert it.rows() == expected
+        # That deletion is before the next comparison.
+        await it.work.forget_rows()
+        async with it.shadow.comparable(complete):
+            await it.compare()
+        async with it.shadow.paused_projection():
+            await it.shadow.put(back=False, now_ms=1_000)
+        assert len(it.rows()) == len(RECORDS[table.name]())
+
+    play(module_migrated, table, scene)
+
+
 def test_a_row_whose_newest_version_postgres_refuses_is_no_difference(
     module_migrated: str, database: psycopg.Connection
 ) -> None:

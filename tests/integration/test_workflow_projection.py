@@ -318,6 +318,14 @@ def numbered(event: LogEvent, created: Counter[tuple[str, int]], run: tuple[str,
     return msgspec.structs.replace(event, first=first)
 
 
+def is_after_creation(event: LogEvent, created: int) -> bool:
+    """Whether all tokens of an event are among the first ones, which were created."""
+    tasks = event.tasks if isinstance(event, TasksDispatched) else ()
+    one = getattr(event, "token", None)
+    tokens = [*getattr(event, "tokens", ()), *(task.token for task in tasks)]
+    return all(token < created for token in ([*tokens, one] if one is not None else tokens))
+
+
 def retried(event: LogEvent, failed: set[str]) -> LogEvent:
     """The event, without retries of steps that have not failed; takes note of those that have."""
     match event:
@@ -363,7 +371,11 @@ def written(moves: list[Any]) -> Log:  # noqa: C901, PLR0915, one case for each 
 
     def write(instance: str, events: tuple[LogEvent, ...], run: int) -> None:
         before = statuses.get((instance, run), RunStatus.ACTIVE)
-        events = tuple(numbered(event, created, (instance, run)) for event in events)
+        events = tuple(
+            numbered(event, created, (instance, run))
+            for event in events
+            if is_after_creation(event, created[instance, run])
+        )
         kept, statuses[instance, run] = possible(events, before, failed[instance, run])
         if kept:
             log.write(instance, *kept, run_number=run, partition=PARTITION_OF[instance])

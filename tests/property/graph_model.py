@@ -6,7 +6,8 @@ remembered that could be looked up.
 
 import copy
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -102,11 +103,33 @@ class Model:
         """Those who wait at a meeting point have waited too long."""
         self._all_or_nothing(lambda: self._time_out(fork, node_ref))
 
+    def time_out_into(self, error: str) -> None:
+        """Some meeting point has waited too long, and the run fails; no event says which."""
+        places = {(token.fork, token.node_ref) for token in self.tokens.values() if token.fork}
+        for fork, node_ref in sorted(places, key=str):
+            if fork is not None and self.waiting(fork, node_ref) and self.error != error:
+                before = {name: copy.copy(getattr(self, name)) for name in _STATE}
+                context, self.error, self.stays = self.context, None, False
+                self.time_out(fork, node_ref)
+                if self.error != error:
+                    self.context = context
+                    for name, value in before.items():
+                        setattr(self, name, value)
+
     def restart(self) -> None:
         """A retry looks at all meeting points again."""
         self.error, self.stays = None, False
         for name in list(self.forks):
             self.settle([name])
+
+    def migrate(self, graph: Graph, names: Mapping[str, str], moved: Collection[str]) -> None:
+        """The run goes on in another graph, where nodes have other names."""
+        self.graph = graph
+        for item in moved:
+            token = self.tokens[item]
+            node_ref = names.get(token.node_ref, token.node_ref)
+            self.tokens[item] = structs.replace(token, node_ref=node_ref)
+        self.held = {self.place(self.tokens[ids[0]]): ids for ids in self.held.values() if ids}
 
     def _all_or_nothing(self, what: Callable[[], None]) -> None:
         before = {name: copy.copy(getattr(self, name)) for name in _STATE}
@@ -130,9 +153,12 @@ class Model:
                     pass
 
     def _complete(self, token: Token, result: object) -> None:
-        self.apply(map_output(self.graph, token, self.scope(token), result).decisions, token)
-        if self.error is not None:
+        mapped = map_output(self.graph, token, self.scope(token), result).decisions
+        failed = next((item for item in mapped if isinstance(item, FailWorkflow)), None)
+        if failed is not None:
+            self._fail(token, Failure(failed.name, failed.error))
             return
+        self.apply(mapped, token)
         self.status[token.id] = DONE
         planned = decide_routing(self.graph, token, self.scope(token), self.forks.__getitem__)
         made = self.apply(planned.decisions, token)
@@ -145,8 +171,7 @@ class Model:
         routed = decide_routing(self.graph, token, scope, forks, failed_node=True)
         if routed.decisions:
             self.status[token.id] = FAILED
-            made = self.apply(routed.decisions, token)
-            self.errors |= {created.id: failure for created in made}
+            made = self.apply(routed.decisions, token, failure)
             self.check_held(token)
             self.settle([token.fork, *(created.fork for created in made)])
             return
@@ -189,13 +214,16 @@ class Model:
 
     # -- decisions
 
-    def apply(self, decisions: tuple[Decision, ...], token: Token | None) -> list[Token]:
-        """Gives the tokens that were made."""
+    def apply(
+        self, decisions: tuple[Decision, ...], token: Token | None, error: Failure | None = None
+    ) -> list[Token]:
+        """Gives the tokens that were made, which an error may have led to."""
         created = [
             self.create(decision.params, token)
             for decision in decisions
             if isinstance(decision, CreateToken)
         ]
+        self.errors |= {new.id: error for new in created if error}
         for decision in decisions:
             if not isinstance(decision, CreateToken):
                 self.apply_one(decision, token)
@@ -336,6 +364,13 @@ class Model:
         )
         self.tokens[new.id], self.status[new.id] = new, READY
         self.came_by[new.id] = self.came_by[last.id]
+        self._pass_on_error(joined, new)
+
+    def _pass_on_error(self, joined: list[Token], new: Token) -> None:
+        """A token that goes on for others has the error of the first that has one."""
+        failed = [token.id for token in joined if token.id in self.errors]
+        if failed:
+            self.errors[new.id] = self.errors[failed[0]]
 
     def check_held(self, token: Token) -> None:
         """Those who wait for others must not be all that is left of a branch."""
@@ -490,7 +525,8 @@ class Model:
         if fork.origin.fork is not None:
             around = self.outputs.get((fork.origin.fork, fork.origin.branch_index), {})
         here = {token.id for token in waiting}
-        planned = decide_continuation(
+        decide = partial(
+            decide_continuation,
             self.graph,
             self.graph.transition(self.came_by[waiting[0].id]),
             fork,
@@ -500,10 +536,15 @@ class Model:
             failed_branches=len(self.failed.get(name, {})),
             enclosing_output=around,
         )
-        self._continue(planned.decisions, fork.origin)
+        planned = decide()
+        if self._is_followed(planned.decisions, fork, node_ref):
+            planned = decide(merges=False)
+        made = self._continue(planned.decisions, fork.origin)
         if self.error is not None:
             self.stays = True
             return
+        by_branch = sorted(waiting, key=lambda token: (token.branch_index, int(token.id)))
+        self._pass_on_error(by_branch, made[0])
         self.activated[name, node_ref] += 1
         self.merged[name, node_ref] = {token.branch_index for token in waiting}
         self.over.update(
@@ -511,6 +552,16 @@ class Model:
             for other in self.forks
             if other == name or self.branch_of(self.forks[other].origin, name) is not None
         )
+
+    def _is_followed(self, decisions: tuple[Decision, ...], fork: Fork, node_ref: str) -> bool:
+        """Whether outputs cannot be merged, and an error transition leads on from there."""
+        failed = next((item for item in decisions if isinstance(item, FailWorkflow)), None)
+        if failed is None:
+            return False
+        there = structs.replace(fork.origin, node_ref=node_ref)
+        scope = self.scope(there, Failure(failed.name, failed.error))
+        forks = self.forks.__getitem__
+        return bool(decide_routing(self.graph, there, scope, forks, failed_node=True).decisions)
 
     def _taken_since(self, token: Token, origin: Token) -> dict[str, int]:
         before = origin.iteration_counts
@@ -534,9 +585,12 @@ class Model:
         )
         self._continue(planned.decisions, token)
 
-    def _continue(self, decisions: tuple[Decision, ...], origin: Token) -> None:
+    def _continue(self, decisions: tuple[Decision, ...], origin: Token) -> list[Token]:
+        """Gives the tokens that were made."""
+        result = []
         for decision in decisions:
             if isinstance(decision, CreateToken):
-                self.create(decision.params, None)
+                result.append(self.create(decision.params, None))
             else:
                 self.apply_one(decision, origin)
+        return result

@@ -17,14 +17,9 @@ from tests.property.graph_model import CANCELLED, DONE, Model
 
 
 @st.composite
-def graphs(
-    draw: Callable[[st.SearchStrategy[Any]], Any],
-    strategies: tuple[str, ...],
-    *,
-    tolerant: bool = False,
-) -> Graph:
+def graphs(draw: Callable[[st.SearchStrategy[Any]], Any], strategies: tuple[str, ...]) -> Graph:
     random = draw(st.randoms(use_true_random=False))
-    return graph_of(Blocks(random, strategies, tolerant=tolerant).document("g"))
+    return graph_of(Blocks(random, strategies).document("g"))
 
 
 def done(graph: Graph, data: st.DataObject) -> Model:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headwater.processors.graph.engine import GraphEngine
+from headwater.processors.graph.state import GraphRun
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.state import Run
 from headwater.schemas.codec import encode
@@ -36,7 +37,7 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.owner import Owner
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.replay.loop import WorkflowLoop
-from tests.fakes.drawn_graphs import INPUT
+from tests.fakes.drawn_graphs import EVENTS, INPUT
 from tests.fakes.engines import ENGINES
 from tests.simulation.engine_laws import check_replays, held_by_hosts, left_standing, undelivered
 from tests.simulation.engine_log import Partition
@@ -59,6 +60,8 @@ DRAIN_STEPS: Final = 30_000
 JUMPS_MAX: Final = 20
 JUMP_MAX_MS: Final = 86_400_000
 TURNS_LOST_MAX: Final = 2
+#: Retries of a graph that has failed when faults have stopped.
+MENDED_MAX: Final = 2
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class Root:
     script: list[tuple[str, object]] = field(default_factory=list)
     #: Whether an operator has ended or restarted it, so that it may end otherwise.
     ended_early: bool = False
+    #: How often it was retried since the faults have stopped.
+    mended: int = 0
 
     @property
     def instance_id(self) -> str:
@@ -297,6 +302,8 @@ class World:
             self._cancel(self.canceller)
         if self.meddler is not None and self.meddler.random() < 0.002:
             self._end_a_child(self.meddler)
+        if self.meddler is not None and self.meddler.random() < 0.02:
+            self._send_events(self.meddler, self.meddler.randint(1, 2))
         if self.guests is not None:
             self.guests.act()
         if self.releases is not None:
@@ -437,6 +444,26 @@ class World:
                 root.ended_early = True
             self.command(child.workflow, child.instance_id, TerminateRun("an operator"))
 
+    def _send_events(self, draw: random.Random, most: int) -> bool:
+        """A client sends graphs events that some of their nodes wait for, or soon will."""
+        graphs = [run for run in self.runs().values() if isinstance(run, GraphRun)]
+        waiting = [
+            (run, event_type)
+            for run in graphs
+            if not run.ended
+            for number, event_type in run.waits.items()
+            if event_type is not None and number not in run.held
+        ]
+        if self.faulty and graphs and draw.random() < 0.3:
+            waiting.append((draw.choice(graphs), draw.choice(EVENTS)))
+        chosen = draw.sample(waiting, min(most, len(waiting)))
+        for run, event_type in chosen:
+            self.seen["events"] += 1
+            self.trace.append(("a client sends", event_type, "to", run.workflow, run.instance_id))
+            event = SendEvent(f"evt-{next(self.numbers)}", event_type, '{"at":"event"}')
+            self.command(run.workflow, run.instance_id, event)
+        return bool(chosen)
+
     def _do_mend(self) -> None:
         """An operator retries what has failed, sometimes from some step."""
         for root in self.roots:
@@ -514,14 +541,28 @@ class World:
         owed = [(root, command) for root in self.roots if (command := self._owed(root))]
         for root, command in owed:
             self.tell(root, command)
-        return bool(owed) or (self.guests is not None and self.guests.nudge())
+        if owed or (self.meddler is not None and self._events_owed(self.meddler)):
+            return True
+        return self.guests is not None and self.guests.nudge()
+
+    def _events_owed(self, draw: random.Random) -> bool:
+        """Events that graphs wait for come at last, but not all of those that may be late."""
+        return (draw.random() < 0.4 or self._only_events_are_left()) and self._send_events(draw, 10)
+
+    def _only_events_are_left(self) -> bool:
+        due_ms = self.next_due_ms()
+        return due_ms is None or due_ms - self.now_ms > JUMPS_MAX * JUMP_MAX_MS
 
     def _owed(self, root: Root) -> Command | None:
         run = self._run_of(root)
         if run is not None and run.status is RunStatus.PAUSED:
             return ResumeRun()
-        if run is not None and run.status is RunStatus.ERRORED and root.shape.retries:
-            return RetryRun()
+        if run is not None and run.status is RunStatus.ERRORED:
+            if root.shape.graphs and root.shape.restarts and root.mended < MENDED_MAX:
+                root.mended += 1
+                return RetryRun()
+            if root.shape.retries:
+                return RetryRun()
         return None
 
     def _run_of(self, root: Root) -> Run | None:

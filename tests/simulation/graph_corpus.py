@@ -12,10 +12,12 @@ from zlib import crc32
 from headwater import ChildWorkflowError, NonRetryableError, Task, task
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.streams.replay.host_port import ATTEMPT
-from tests.fakes.drawn_graphs import STRATEGIES, Blocks
+from tests.fakes.drawn_graphs import EVENTS, STRATEGIES, Blocks
 from tests.simulation.corpus import LONG, Event, Step
-from tests.simulation.shapes import EVER, Body, Port, Shape, Unreachable, Work
+from tests.simulation.shapes import EVER, Body, Place, Port, Shape, Unreachable, Work
 
+#: So long waits a node of a settled graph for an event, of which the world knows that it comes.
+EVENT_COMES_MS: Final = 364 * 86_400_000
 #: For tasks that succeed at last: how often a host is lost must not decide whether they do.
 _EVER: Final = {"limit": 1_000_000, "delay": "5 seconds", "backoff": "constant"}
 
@@ -37,7 +39,17 @@ def tasks(port: Port) -> list[Task]:
         await port.pass_time()
         raise NonRetryableError("no")
 
-    return [work, refuse]
+    @task("unlucky")
+    async def unlucky(given: dict[str, Any]) -> dict[str, Any]:
+        await port.pass_time()
+        attempt = ATTEMPT.get()
+        assert attempt is not None
+        workflow, _, instance_id = attempt.instance.partition("/")
+        if port.end(Place(workflow, instance_id, 0, f"unlucky {attempt.key}")) <= 1:
+            raise NonRetryableError("no, not this time")
+        return {"at": given["node"]}
+
+    return [work, refuse, unlucky]
 
 
 def _settled(draw: Random) -> dict[str, Any]:
@@ -72,6 +84,28 @@ def _race(blocks: Blocks) -> tuple[str, str]:
     return start, end
 
 
+def _late(blocks: Blocks, draw: Random) -> tuple[str, str]:
+    """A branch waits for another, of which the node fails the first time.
+
+    A retry waits anew, or the join does without that branch, or an error transition leads there.
+    """
+    blocks.does = lambda _: {"task": "work", "retries": _EVER}
+    start, quick, unlucky, end = (blocks.node() for _ in range(4))
+    blocks.nodes[-2] |= {"task": "unlucky"}
+    then = draw.choice(["fail", "proceed_with_available"])
+    timeout = {"timeoutMs": draw.choice([5_000, 600_000]), "onTimeout": then}
+    join = {"strategy": "all", "siblingGroup": "late", **timeout}
+    way_out = draw.choice(["retry", "retry", "tolerate", "error"])
+    if way_out == "tolerate":
+        join["onBranchFailure"] = "tolerate"
+    for entry in (quick, unlucky):
+        blocks.way(start, entry, siblingGroup="late")
+        blocks.way(entry, end, synchronization=join)
+    if way_out == "error":
+        blocks.way(unlucky, end, synchronization=join, on="error")
+    return start, end
+
+
 def _follow_errors(blocks: Blocks, draw: Random) -> None:
     """Of some nodes that may fail, the error is followed by another node."""
     blocks.does = lambda _: {"task": "work", "retries": _EVER}
@@ -89,21 +123,36 @@ def drawn_graph(variant: int) -> dict[str, Any]:
     for node in document["nodes"]:
         if node.get("task") == "work" and draw.random() < share:
             node["external"] = True
-    draw = Random(f"waits {variant}")
-    for node in document["nodes"]:
-        if node.get("task") == "work" and draw.random() < 0.1:
-            for key in ("task", "retries", "timeoutMs", "external", "inputMapping"):
-                node.pop(key, None)
-            node["wait"] = {"durationMs": draw.choice([0, 1_000, 8_000])}
+    _wait(document, Random(f"waits {variant}"), settled=variant % 2 == 0)
     return document
+
+
+def _wait(document: dict[str, Any], draw: Random, *, settled: bool) -> None:
+    """Some nodes wait for a time or an event, which comes in time in a settled graph."""
+    for node in document["nodes"]:
+        kind = draw.random()
+        if node.get("task") != "work" or kind > 0.2:
+            continue
+        for key in ("task", "retries", "timeoutMs", "external", "inputMapping"):
+            node.pop(key, None)
+        if kind < 0.1:
+            node["wait"] = {"durationMs": draw.choice([0, 1_000, 8_000])}
+        else:
+            timeout_ms = EVENT_COMES_MS if settled else draw.choice([5_000, 600_000])
+            node["event"] = {"type": draw.choice(EVENTS), "timeoutMs": timeout_ms}
 
 
 def _drawn(variant: int) -> dict[str, Any]:
     draw = Random(f"graph {variant}")
     if variant % 2:
-        blocks = Blocks(draw, STRATEGIES, _unsettled, timeouts=True, tolerant=True)
+        errors = draw.random() < 0.5
+        blocks = Blocks(draw, STRATEGIES, _unsettled, timeouts=True, tolerant=True, errors=errors)
         document = blocks.document("grown")
         _follow_errors(blocks, Random(f"errors {variant}"))
+        if draw.random() < 0.7:
+            first, last = _late(blocks, draw)
+            blocks.way(last, document["initialNodeRef"])
+            document["initialNodeRef"] = first
         return document
     blocks = Blocks(draw, ("all",), _settled)
     document = blocks.document("grown")

@@ -18,6 +18,7 @@ from headwater.schemas.history import (
     FanInActivated,
     ForkEnded,
     ForkOpened,
+    GraphMigrated,
     HistoryAppended,
     LogEvent,
     OutcomeHeld,
@@ -171,8 +172,23 @@ class GraphLaws:
             case TokensCancelled():
                 for number in event.tokens:
                     self._become(number, _LIVE, DONE)
+            case GraphMigrated():
+                self._move(event)
             case _:
                 pass
+
+    def _move(self, event: GraphMigrated) -> None:
+        """Live tokens are at nodes of other names, none twice."""
+        names = {moved.node: moved.to for moved in event.nodes}
+        self.limited = {(fork, names.get(node, node)) for fork, node in self.limited}
+        numbers = [number for moved in event.nodes for number in moved.tokens]
+        assert len(numbers) == len(set(numbers))
+        for moved in event.nodes:
+            for number in moved.tokens:
+                token = self.tokens[number]
+                assert token.status in _LIVE
+                assert token.node == moved.node
+                token.node, token.external = moved.to, moved.external
 
     def _become(self, number: int, before: set[str], after: str) -> None:
         token = self.tokens[number]

@@ -24,6 +24,7 @@ from headwater.schemas.history import (
     JobExtended,
     LeaseExpired,
     LogEvent,
+    OutcomeHeld,
     RunStarted,
     TasksDispatched,
     TokenCompleted,
@@ -167,17 +168,16 @@ def _is_of(event: LogEvent, command: object) -> bool:
     """Whether an event is what a command has come to."""
     attempt = getattr(command, "attempt", None)
     assert isinstance(attempt, Attempt)
-    if (getattr(event, "token", None), getattr(event, "attempt", None)) != (
-        attempt.token,
-        attempt.number,
-    ):
+    # What is held for the end of a pause is of the attempt in flight.
+    number = attempt.number if isinstance(event, OutcomeHeld) else getattr(event, "attempt", None)
+    if (getattr(event, "token", None), number) != (attempt.token, attempt.number):
         return False
     match command, event:
         case ActivateJob(), JobActivated():
             return event.worker == command.worker
-        case CompleteJob(), TokenCompleted() | TokenFailed():
+        case CompleteJob(), TokenCompleted() | TokenFailed() | OutcomeHeld():
             return event.result == command.output
-        case FailJob(), TokenFailed():
+        case FailJob(), TokenFailed() | OutcomeHeld():
             return event.failure == command.failure
         case ExtendJob(), JobExtended():
             return True

@@ -12,14 +12,17 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from random import Random
 from typing import Final
 
 from headwater.schemas.codec import encode
+from tests.property.graph_playing import Player
 from tests.simulation.engine import graph_shapes, run
 from tests.simulation.test_pipeline import played
 
 ROOT: Final = Path(__file__).parents[2]
 SEEDS: Final = range(5)
+GRAPHS: Final = 15
 PROGRAM: Final = f"from {__name__} import print_digests; print_digests()"
 
 
@@ -30,6 +33,8 @@ def print_digests() -> None:
         result[f"code {seed}"] = _workflows(seed)
         result[f"graphs {seed}"] = _workflows(seed, graph_shapes(seed))
         result[f"deliveries {seed}"] = _deliveries(seed)
+    for seed in range(GRAPHS):
+        result[f"drawn graph {seed}"] = _digest(map(encode, Player(Random(seed)).play()))
     sys.stdout.write(json.dumps(result))
 
 

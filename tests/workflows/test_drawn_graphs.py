@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from headwater import NonRetryableError, Task, WorkflowTest, task
+from headwater.streams.harness.handles import TestInstance as Instance
 from headwater.streams.replay.host_port import ATTEMPT
-from tests.fakes.drawn_graphs import INPUT, STRATEGIES, Blocks
+from tests.fakes.drawn_graphs import EVENTS, INPUT, STRATEGIES, Blocks, works_or_waits
 from tests.fakes.followed_graphs import followed
 
 _TRIED = {"limit": 3, "delay": "2 seconds", "backoff": "constant"}
@@ -17,6 +18,8 @@ _HURRY = {"timeoutMs": 3_000}
 
 def _does(draw: Random) -> dict[str, Any]:
     kind = draw.random()
+    if kind < 0.1:
+        return works_or_waits(draw)
     if kind < 0.2:
         return {"task": "work", "retries": _TRIED, **_HURRY}
     if kind < 0.3:
@@ -48,10 +51,24 @@ CHILD = {
 }
 
 
+async def _disturb(draw: Random, instance: Instance) -> None:
+    """Events come, and operators pause the run and let it go on."""
+    status = (await instance.status()).status
+    if status in {"complete", "errored"}:
+        return
+    if draw.random() < 0.2:
+        await instance.send_event(draw.choice(EVENTS), {"at": "event"})
+    if status == "paused":
+        await instance.resume()
+    elif draw.random() < 0.1:
+        await instance.pause()
+
+
 async def play(seed: int) -> str:
     """Plays a graph to its end, with crashes on the way; gives how it ended."""
     draw = Random(seed)
-    definition = Blocks(draw, STRATEGIES, _does, timeouts=True).document("g")
+    blocks = Blocks(draw, STRATEGIES, _does, timeouts=True, tolerant=True, errors=True)
+    definition = blocks.document("g")
     world: list[WorkflowTest] = []
     async with WorkflowTest([definition, CHILD], tasks=tasks(draw, world)) as test:
         world.append(test)
@@ -59,12 +76,17 @@ async def play(seed: int) -> str:
         for _ in range(60):
             if draw.random() < 0.3:
                 await test.crash()
-            await test.advance(draw.choice(["1 second", "7 seconds", "1 minute"]))
+            await _disturb(draw, instance)
+            await test.advance(draw.choice(["1 second", "7 seconds", "1 minute", "2 hours"]))
             status = (await instance.status()).status
             if status == "errored" and draw.random() < 0.5:
                 await instance.retry()
             elif status in {"complete", "errored"}:
                 break
+        if status == "paused":
+            await instance.resume()
+        await test.advance("1 day")
+        status = (await instance.status()).status
         followed(test.records("g", "i"))
         return status
 

@@ -264,12 +264,16 @@ def test_waits_and_joined_transitions_move_with_their_nodes():
     longer = copy.deepcopy(after)
     longer["nodes"][1]["wait"]["durationMs"] = 1
     longer["nodes"][3].pop("join")
+    fewer = copy.deepcopy(after)
+    fewer["transitions"] = [way for way in fewer["transitions"] if way["ref"] != "ask-end"]
 
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
         refused = await refusal_of(instance, longer, renames=names)
         assert "it has begun the wait 60000 ms, and 'rest' runs the wait 1 ms" in refused
         assert "it waits for the other transitions to its node, and 'finish' does not" in refused
+        refused = await refusal_of(instance, fewer, renames=names)
+        assert "it waits for the other transitions to its node, and those to 'finish'" in refused
         await instance.migrate(after, map=names)
         await test.crash()
         await test.advance("1 minute")

@@ -84,10 +84,10 @@ def days_of(days: object, at: str = "") -> int:
     if type(days) is float and days.is_integer():
         days = int(days)
     if type(days) is not int or days < 1:
-        found = "nothing" if days is None else repr(days)[:60]
+        received = "nothing" if days is None else repr(days)[:60]
         raise Problem(
             "invalid_days",
-            f"{at}days: expected a whole number from 1 to {DAYS_MAX}, found {found}",
+            f"{at}days: expected a whole number from 1 to {DAYS_MAX}, found {received}",
             field=f"{at}days",
         )
     return days

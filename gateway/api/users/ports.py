@@ -137,8 +137,8 @@ async def _step_result(
     row = await instances.instance(instance.workflow, instance.id)
     if row is None:
         return False, None
-    found = row.instance
-    run = RunKey(instance.workflow, instance.id, found.meta.run_number)
+    located = row.instance
+    run = RunKey(instance.workflow, instance.id, located.meta.run_number)
     entries = (await instances.steps(run, limit=1)).rows
     result = next((entry.result for entry in entries if entry.name == step), None)
-    return found.details.ended, result
+    return located.details.ended, result

@@ -71,6 +71,7 @@ _CLASSIFICATIONS: Final = {
 }
 _STATUSES: Final = {word: status for status, all_of in _CLASSIFICATIONS.items() for word in all_of}
 
+_PERCENT: Final = re.compile(r".*_percent(age)?")
 _NO_WORD: Final = re.compile(r"[^\w]+")
 
 
@@ -87,6 +88,11 @@ def code_of(key: str | None, loinc: str | None, name: str | None) -> str | None:
         return f"loinc:{loinc}"
     named = slug(name or "")
     return CODES.get(named, named) or None
+
+
+def unit_in(key: str | None) -> str | None:
+    """Return the unit that a key names, as in hba1c_percent, whose code does not."""
+    return "%" if _PERCENT.fullmatch(slug(key or "")) else None
 
 
 def status_of(classification: str | None) -> str | None:

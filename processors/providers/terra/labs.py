@@ -23,7 +23,7 @@ from headwater.processors.providers.results import (
     Skipped,
     normalized,
 )
-from headwater.processors.providers.terra.lab_codes import code_of, status_of
+from headwater.processors.providers.terra.lab_codes import code_of, status_of, unit_in
 from headwater.processors.providers.terra.records import latest_of, read_day_of, short_text
 from headwater.processors.uploads import REPORT_RANK, failure_part
 from headwater.schemas.providers.terra import Unreadable
@@ -243,9 +243,14 @@ def _day_of(
 
 def _code_of(result: Result) -> str | None:
     marker = result.biomarker
-    if isinstance(marker, Marker):
-        return code_of(marker.key, marker.loinc_code, _name_of(result))
-    return code_of(marker, None, _name_of(result))
+    loinc = marker.loinc_code if isinstance(marker, Marker) else None
+    return code_of(_key_of(result), loinc, _name_of(result))
+
+
+def _key_of(result: Result) -> str | None:
+    """Return Terra's name of what was measured."""
+    marker = result.biomarker
+    return marker.key if isinstance(marker, Marker) else marker
 
 
 def _name_of(result: Result) -> str | None:
@@ -268,7 +273,7 @@ def _columns(result: Result, locale: str | None) -> dict[str, Value]:
     return {
         "value": value,
         "value_text": _text(raw) if value is None else None,
-        "unit": _text(unit or printed.units or measured.units),
+        "unit": _text(unit or printed.units or measured.units) or unit_in(_key_of(result)),
         "status": status_of(classification),
         "classification": _text(classification),
         "reference_low": _number(limits.lower, locale),

@@ -248,6 +248,17 @@ def test_of_results_in_different_units_the_same_unit_counts_in_every_order():
         assert [item.code for item in result.rejected] == ["repeated_result"] * 2
 
 
+def test_a_key_that_names_the_unit_is_the_unit_if_none_was_sent():
+    def unit(**more: object) -> object:
+        result = report({"biomarker": "hba1c_percent", "value": 5.6} | more)
+        assert isinstance(result, Normalized)
+        return rows(result)["2026-06-20", "hba1c"]["unit"]
+
+    assert (unit(), unit(unit=" ")) == ("%", "%")
+    assert unit(unit="mmol/mol") == "mmol/mol"
+    assert unit(biomarker="hba1c") is None
+
+
 def test_ten_thousand_results_are_ten_thousand_rows():
     many = [OLD | {"biomarker": f"marker_{number}", "value": number} for number in range(10_000)]
     assert len(rows(report(*many))) == 10_000

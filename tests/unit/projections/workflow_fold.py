@@ -458,7 +458,9 @@ class Telling:
                 "sequence": self.sequence,
                 "position": position,
                 "name": name,
-                "node_ref": derived.node_ref or token.get("node_ref"),
+                "node_ref": (
+                    token.get("node_ref") if derived.node_ref is None else derived.node_ref
+                ),
                 "token_id": derived.token_id,
                 "payload": msgspec.json.encode(derived.payload).decode(),
                 "created_at": self.at,

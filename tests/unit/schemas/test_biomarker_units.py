@@ -74,9 +74,17 @@ def test_every_code_has_one_unit():
         ("white_blood_cells", 6100, "/uL", 6.1),
         ("platelets", 250, "10^9/L", 250),
         ("platelets", 250, "x10E3/uL", 250),
+        # As large labs print them.
+        ("ldl", 110, "mg/dL (calc)", 110),
+        ("hba1c", 5.6, "% of total Hgb", 5.6),
+        ("platelets", 250, "\u00d710^9/L", 250),
+        ("white_blood_cells", 6.1, "K/mcL", 6.1),
+        # The code names the unit.
+        ("weight_kg", 70, None, 70),
+        ("body_fat_percent", 21, None, 21),
     ],
 )
-def test_a_value_is_converted(code: str, value: float, unit: str, expected: float):
+def test_a_value_is_converted(code: str, value: float, unit: str | None, expected: float):
     row = wide((code, value, unit))
     assert row[code] == pytest.approx(expected, rel=0.003)
     assert row["unconverted"] == 0

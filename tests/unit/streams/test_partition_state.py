@@ -156,6 +156,19 @@ def test_days_of_sleeps_are_restored_from_rows_and_a_removed_day_leaves_no_name(
     assert store.scan(INDEX) == store.scan(ROWS) == []
 
 
+def test_days_that_a_wipe_does_not_cover_stay_indexed():
+    store = MemoryStore()
+    state = PartitionState(0, store)
+    for offset, day in ((1, "2026-07-01"), (5, "2026-07-09")):
+        night = {Sleep(offset, offset + 1, f"s{offset}").part: {"sleep_minutes": 1.0}}
+        stamp = Stamp(0, NOW, 0, f"e{offset}", 0, offset)
+        key = ("user_1", "garmin", day)
+        state.rows.merge(RowUpdate(DAILY_SUMMARY, key, {}, stamp, night))
+    state.rows.forget("user_1", (3,))
+    state.write(MARK)
+    assert [value for _, value in store.scan(INDEX)] == [b"2026-07-09"]
+
+
 def test_waits_end_in_the_order_in_which_they_began_wherever_they_lie(disk: Disk):
     disk.state.waits.put(WANTED, waiting("late", NOW + 2))
     disk.state.waits.put(WANTED, waiting("early", NOW))

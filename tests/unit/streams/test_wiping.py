@@ -11,7 +11,7 @@ from headwater.processors.providers.headwater import delivery_of as fact_of
 from headwater.processors.providers.provider import Placement, Providers
 from headwater.processors.wipes import FORGET, SOURCE, TYPE, ForgetParams, WipeOrder, digest
 from headwater.schemas import tables
-from headwater.schemas.codec import decode, decode_row
+from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.history import StartRun
 from headwater.schemas.providers.headwater import LabUploaded
 from headwater.schemas.records import EffectDecided, UserForgotten, WebhookReceived
@@ -99,6 +99,24 @@ def test_rows_of_the_user_are_removed_and_those_of_others_stay():
     counts = dict(zip(wipe.found, wipe.counts, strict=True))
     assert counts == {"terra_connections": 1, "daily_summary": 1, "users": 1, "waiting": 0}
     assert on(emitted, OUTCOMES) == on(emitted, ADMISSIONS) == []
+
+
+def test_only_rows_that_may_be_the_users_are_decoded(monkeypatch: pytest.MonkeyPatch):
+    intake = at_work()
+    for number in range(50):
+        body = AUTH.replace(b"user_1", b"user_2").replace(b'"t1"', b'"t%d"' % (number + 100))
+        more = {"event_id": f"a{number}", "subject": f"t{number + 100}", "reference": "user_2"}
+        step(intake, raw(received(type="auth", body=body, **more), 3 + number))
+    decoded: list[bytes] = []
+
+    def counted(table: tables.Table, value: bytes) -> tables.Row:
+        decoded.append(value)
+        return decode_row(table, value)
+
+    monkeypatch.setattr("headwater.streams.pipeline.partition_rows.decode_row", counted)
+    wiped = forgotten(step(intake, ordered(60)))
+    assert dict(zip(wiped.found, wiped.counts, strict=True))["terra_connections"] == 1
+    assert len(decoded) < 20
 
 
 def test_instances_about_the_user_are_forgotten_by_a_workflow_that_names_nobody():
@@ -623,3 +641,28 @@ def test_the_search_finds_what_is_theirs_in_every_topic_and_nothing_of_others():
     counts = search.done(NOW)
     result = dict(zip(counts.found, counts.counts, strict=True))
     assert (result["raw_events"], result["traces"], result["dead_letters"]) == (2, 3, 1)
+
+
+def test_an_effect_of_another_users_delivery_that_mentions_the_user_stays():
+    intake = at_work()
+    theirs = step(intake, raw(received(event_id="else", reference="user_2"), 3))
+    wipe = forgotten(step(intake, ordered(6)))
+    search = WipeSearch(wipe, 0)
+    search.examine(OUTCOMES, [read_back(record) for record in on(theirs, OUTCOMES)])
+    effects = [
+        EffectDecided(
+            event_id=event_id,
+            request_id="r",
+            name="rule",
+            workflow="invite",
+            instance_id=event_id,
+            command=StartRun('{"friend": "user_1"}'),
+        )
+        for event_id in ("else", "removed")
+    ]
+    records = [
+        read_back(Outgoing(EFFECTS, 0, effect.event_id.encode(), encode(effect)))
+        for effect in effects
+    ]
+    search.examine(EFFECTS, records)
+    assert [record.key for record in search.removals(EFFECTS, [])] == [b"removed"]

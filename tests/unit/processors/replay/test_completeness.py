@@ -10,7 +10,7 @@ from headwater.processors.runs import appliers as runs
 from headwater.processors.runs.decisions import HostFailed, Request, StepUnderWay, Wake
 from headwater.schemas.history import LogEvent, PostsSent, RunCommand, RunStarted
 from headwater.schemas.history.code import CodeEvent
-from headwater.schemas.history.graph import BranchOutputSet, GraphEvent
+from headwater.schemas.history.graph import GraphEvent
 from headwater.schemas.history.records import SlotEvent
 from headwater.schemas.history.runs import LifeEvent
 from tests.unit.processors.replay.test_decide_asked import CASES
@@ -32,11 +32,9 @@ def test_every_event_of_a_run_of_code_has_an_applier():
 
 
 def test_every_event_of_a_run_of_a_graph_has_an_applier():
-    # A branch of a run that has ended is changed before anything else is looked at.
-    elsewhere = {*ELSEWHERE, BranchOutputSet}
     result = set(graph_appliers._APPLIERS)
-    assert result | elsewhere == {*get_args(LifeEvent), *get_args(GraphEvent)}
-    assert not elsewhere & result
+    assert result | ELSEWHERE == {*get_args(LifeEvent), *get_args(GraphEvent)}
+    assert not ELSEWHERE & result
 
 
 def test_every_event_of_the_log_has_its_rows_or_is_said_to_have_none():
