@@ -322,8 +322,8 @@ class _RequestRecord:
         return Problem(
             "result_not_recorded",
             f"The operation {self._action} was done, but the audit log did not store its result; "
-            f"its entry {self._attempt_id} has the result {ATTEMPTED}. Do not repeat the request: "
-            f"read what it changed. {error.message}",
+            f"its entry {self._attempt_id} has the result {ATTEMPTED}. Repeat the request only if "
+            f"it has an idempotency key or changes nothing the second time. {error.message}",
             attempt=self._attempt_id,
             **({"runId": run_id} if run_id else {}),
         )

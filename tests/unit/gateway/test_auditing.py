@@ -186,7 +186,7 @@ def test_what_is_done_without_its_result_is_said_to_be_done(
     assert definitions.catalogue.newest("review") is not None
     problem = assert_problem(answer, 500, "result_not_recorded")
     assert "retry-after" not in answer.headers
-    assert failure_of(answer.status_code, problem["code"]) is Failure.FINAL
+    assert failure_of(answer.status_code, problem["code"]) is Failure.UNKNOWN
     (attempt,) = audit.log
     assert problem["attempt"] == attempt.id
 
