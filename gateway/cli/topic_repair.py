@@ -103,7 +103,7 @@ def _altered_topics(
         altered = asyncio.run(alter_topics(cluster_of(settings), existing, differences))
         for difference in altered:
             say(f"Altered: {difference.line()}")
-    if AUDIT in topics:
+    if AUDIT in topics and altered:
         append_done(settings, command)
     return [difference for difference in differences if difference not in altered]
 

@@ -1,6 +1,7 @@
 -- The audit log. Each row's hash covers all earlier rows of its project: it is the SHA-256 of the
--- hash of the project's previous row and of the row's entry, in the order of the topic. A comparison with the topic detects
--- changes here; a hash stored elsewhere detects changes in both.
+-- hash of the project's previous row and of the row's entry, in the order of the topic. A
+-- comparison with the topic detects changes here; a hash stored elsewhere, or in a signed
+-- checkpoint, detects changes in both.
 
 create table audit_logs (
     id text collate "C" primary key,
@@ -35,7 +36,8 @@ create index audit_logs_of_run on audit_logs using gin (audit_runs(metadata_json
 
 comment on table audit_logs is 'Operations of holders of API keys, in order. Topic audit.';
 comment on column audit_logs.id is 'The entry.';
-comment on column audit_logs.key_id is 'The API key: its kind, and the beginning of its SHA-256.';
+comment on column audit_logs.key_id is
+    'The API key: its kind, and the beginning of its SHA-256. cli and a user for commands.';
 comment on column audit_logs.project_id is 'The project.';
 comment on column audit_logs.action is 'The requested operation.';
 comment on column audit_logs.resource is 'The path without parts that name a user.';
