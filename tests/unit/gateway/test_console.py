@@ -102,8 +102,9 @@ def client(server: TestClient[Any], opened: Opened) -> TestClient[Any]:
 
 
 @pytest.fixture
-def signed_in(client: TestClient[Any]) -> TestClient[Any]:
+def signed_in(client: TestClient[Any], opened: Opened) -> TestClient[Any]:
     sign_in(client)
+    opened.audit.clear()  # The sign-in has an entry.
     return client
 
 
