@@ -1,8 +1,8 @@
 """The audit log in Postgres: rows in a hash chain, queries, and comparison with the topic.
 
 An entry is hashed as JSON with sorted names, without spaces, in UTF-8, after the hash of the
-previous row. So the hashes can be recomputed from the entries, and a hash stored elsewhere shows
-whether anything before it was changed.
+previous row of its project. So the hashes can be recomputed from the entries, and a hash stored
+elsewhere shows whether anything of the project before it was changed.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
+from headwater.projections.audit_checkpoints import CHECKPOINT, checkpoint_of, is_signed
 from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.cursors import pack, unpack
 from headwater.projections.postgres.statements import statement
@@ -132,6 +133,7 @@ class Chained(msgspec.Struct, frozen=True):
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Filter of entries; None has no effect."""
 
+    project_id: str | None = None
     action: str | None = None
     result: str | None = None
     key_id: str | None = None
@@ -158,16 +160,31 @@ async def newest(
 
 
 async def between(
-    reader: PooledReader, first: int, last: int = OFFSET_TOP, *, limit: int | None = None
+    reader: PooledReader,
+    first: int,
+    last: int = OFFSET_TOP,
+    *,
+    limit: int | None = None,
+    project_id: str | None = None,
 ) -> list[Chained]:
-    """Return entries in the order of the log, both ends included.
+    """Return entries in the order of the log, both ends included, of a project or of all.
 
     Raises:
         StoreUnavailable: Postgres does not answer.
     """
-    parameters = {"first": first, "last": last, "limit": limit}
+    parameters = {"first": first, "last": last, "limit": limit, "project_id": project_id}
     rows = await reader.answers(statement("audit_logs_between"), **parameters)
     return [_chained(row) for row in rows]
+
+
+async def heads_at(reader: PooledReader, last: int) -> dict[str, bytes]:
+    """Return the hash of the last entry of every project, up to an offset.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await reader.answers(statement("audit_heads"), last=last)
+    return {row["project_id"]: row["hash"] for row in rows}
 
 
 async def next_offset(reader: PooledReader) -> int:
@@ -188,6 +205,8 @@ def _chained(row: Row) -> Chained:
 
 #: Maximum findings that are stored; further ones are only counted.
 _KEPT: Final = 100
+#: Entries before a checkpoint among which is the one that it is about. Postgres may lag behind.
+_RECENT: Final = 100_000
 
 
 class LogEntry(NamedTuple):
@@ -204,31 +223,60 @@ class Finding(msgspec.Struct, frozen=True):
     what: str
 
 
+class Head(NamedTuple):
+    """Offset and hash of the last entry of a project."""
+
+    offset: int
+    hash: bytes
+
+
 class Verification:
     """Progress and result of a comparison.
 
-    The hashes are recomputed from the first record. Findings are rows that differ from their
-    record, are missing, or have no record. A hash that was stored elsewhere, an anchor, shows
-    whether the log itself was changed.
+    The hashes are recomputed from the first record, by project. Findings are records that cannot be
+    read, rows that differ from their record, are missing, or have no record, and checkpoints that
+    state another hash. A hash that was stored elsewhere (an anchor), and checkpoints that one of
+    the keys signed, show whether the log itself was changed.
+
+    Args:
+        projected: Next offset to project when the comparison began: later rows may be missing.
+        anchors: Hashes by offset that were stored elsewhere.
+        keys: Keys of checkpoints; without any, signatures are not verified.
 
     Attributes:
-        head: Hash of the last entry.
+        heads: Last entry by project.
         offset: Offset of the last entry; -1 before the first.
         found: Number of findings.
+        signed: Number of checkpoints that one of the keys signed.
+        signed_to: Offset up to which such a checkpoint covers its project's entries; -1 without.
+        unverified: Number of checkpoints with a signature that was not verified, or none.
     """
 
-    def __init__(self, projected: int, anchors: Mapping[int, bytes]) -> None:
-        self.head = GENESIS
+    def __init__(
+        self, projected: int, anchors: Mapping[int, bytes], keys: Sequence[str] = ()
+    ) -> None:
+        self.heads: dict[str, Head] = {}
         self.offset = -1
+        self.signed = 0
+        self.signed_to = -1
+        self.unverified = 0
+        self._keys = tuple(keys)
+        #: Latest hashes by offset, for checkpoints, which state one of shortly before.
+        self._recent: dict[int, bytes] = {}
         self.entries = 0
         self.unreadable = 0
         self.findings: list[Finding] = []
         self.found = 0
-        #: Next offset to project when the comparison began: later rows may be missing.
         self._projected = projected
         self._anchors = dict(anchors)
         self._next = 0
-        self._chain_broken = False
+        #: Projects with rows of which a difference of hashes was reported.
+        self._broken: set[str] = set()
+
+    @property
+    def head(self) -> bytes:
+        """Hash of the last entry of the log."""
+        return max(self.heads.values(), default=Head(-1, GENESIS)).hash
 
     def compare(self, records: Iterable[LogEntry], rows: Sequence[Chained]) -> None:
         """Compare the next records of the log with the rows at their offsets."""
@@ -253,15 +301,18 @@ class Verification:
     def _compare_record(self, record: LogEntry, row: Chained | None) -> None:
         try:
             entry = entry_of(decode(record.value, OperationAudited), record.offset)
-        except UNREADABLE:
+        except UNREADABLE as error:
             self.unreadable += 1
+            self._report(record.offset, f"the record cannot be read: {error}")
             self.report_unmatched([row] if row else [])
             return
         self.entries += 1
-        self.head, self.offset = linked(self.head, entry), record.offset
-        anchor = self._anchors.pop(record.offset, self.head)
-        if anchor != self.head:
-            was, now = anchor.hex(), self.head.hex()
+        hash_now = self._link(entry)
+        if entry.action == CHECKPOINT:
+            self._compare_checkpoint(entry)
+        anchor = self._anchors.pop(record.offset, hash_now)
+        if anchor != hash_now:
+            was, now = anchor.hex(), hash_now.hex()
             self._report(
                 record.offset,
                 f"the log up to here was changed: its hash was {was} and is now {now}",
@@ -271,15 +322,51 @@ class Verification:
         elif record.offset < self._projected:
             self._report(record.offset, f"the row {entry.id} is missing")
 
+    def _link(self, entry: Entry) -> bytes:
+        """Return the hash of the next entry of its project."""
+        project = entry.project_id or ""
+        previous = self.heads.get(project, Head(-1, GENESIS)).hash
+        hash_now = linked(previous, entry)
+        self.heads[project] = Head(entry.offset, hash_now)
+        self.offset = entry.offset
+        self._recent[entry.offset] = hash_now
+        if len(self._recent) > _RECENT:
+            del self._recent[next(iter(self._recent))]
+        return hash_now
+
+    def _compare_checkpoint(self, entry: Entry) -> None:
+        checkpoint = checkpoint_of(entry.metadata_json)
+        if checkpoint is None or checkpoint.project != entry.project_id:
+            self._report(entry.offset, f"the checkpoint {entry.id} cannot be read")
+            return
+        actual = self._recent.get(checkpoint.offset)
+        if actual is None or actual.hex() != checkpoint.hash:
+            now = "no such entry shortly before" if actual is None else actual.hex()
+            self._report(
+                entry.offset,
+                f"the checkpoint {entry.id} states the hash {checkpoint.hash} at "
+                f"{checkpoint.offset}, and the log has {now}",
+            )
+        elif not self._keys:
+            self.unverified += 1
+        elif is_signed(checkpoint, self._keys):
+            self.signed += 1
+            self.signed_to = checkpoint.offset
+        elif checkpoint.signature:
+            self._report(entry.offset, f"none of the keys signed the checkpoint {entry.id}")
+        else:
+            self.unverified += 1
+
     def _compare_row(self, entry: Entry, row: Chained) -> None:
         theirs = msgspec.structs.asdict(row.entry)
         ours = msgspec.structs.asdict(entry)
         for name in [name for name, value in ours.items() if theirs[name] != value]:
             changed = f"{ours[name]!r} is now {theirs[name]!r}"
             self._report(entry.offset, f"{name} of the row {entry.id} was changed: {changed}")
-        if row.hash != self.head and not self._chain_broken:
+        project = entry.project_id or ""
+        if row.hash != self.heads[project].hash and project not in self._broken:
             # The following rows may differ as well: report it once.
-            self._chain_broken = True
+            self._broken.add(project)
             self._report(
                 entry.offset, "from here on the hashes of rows differ from those of the log"
             )

@@ -73,7 +73,7 @@ class OperationAudited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     action: str
     #: The path, without the names of users.
     resource: str
-    #: `success`, or `failure` if it was rejected or did not complete.
+    #: `attempted` before it acts; then `success`, or `failure` if it was rejected or failed.
     result: str
     #: Address of the client.
     ip: str

@@ -9,7 +9,7 @@ from litestar import Router, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
-from headwater.gateway.api.audit import note
+from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.authentication import operators_only
 from headwater.gateway.api.deliveries import delivery_routes, raw_event_routes
 from headwater.gateway.api.json_bodies import BodySize, LimitedBodies, OperatorRequest, check_texts
@@ -56,6 +56,7 @@ def user_routes(
 
     @get(
         "/user/{user_id:str}",
+        audit_read="users.read",
         summary="Get the data of a user",
         description="Connections and what came last of the active ones, numbers of rows by table, "
         "the latest outcomes, parked deliveries, and deliveries that died before the user "
@@ -223,6 +224,7 @@ def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteH
 
     @get(
         "/dlq/{partition:int}/{offset:int}",
+        audit_read="dead_letters.read",
         summary="Get a dead letter with its key and value",
         description="Key and value are the original bytes in base64.",
         responses=problem_responses("not_found", "store_unavailable"),
@@ -237,6 +239,7 @@ def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteH
         "/dlq/replay",
         body=BodySize.POSITIONS,
         audit="dead_letters.replay",
+        audits_attempt=True,
         status_code=200,
         summary="Replay dead letters to their original topics",
         description=f"At most {REPLAYS_MAX} in one request. Replaying again is safe: rows and "
@@ -244,8 +247,7 @@ def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteH
         responses=problem_responses("broker_unavailable", "store_unavailable"),
     )
     async def replay(request: AnyRequest, data: JSONBody[ReplayRequest]) -> ReplayAnswer:
-        note(request, dry_run=data.dry_run)
-        return await _replay(reader, replays, data)
+        return await _replay(reader, replays, data, request)
 
     return [dead_letters, dead_letter, replay]
 
@@ -253,6 +255,7 @@ def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteH
 def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
     @get(
         "/traces",
+        audit_read="traces.read",
         summary="Traces of deliveries, newest first",
         description="Those of a user include deliveries of the user's connections that died before "
         "the connection was known.",
@@ -334,21 +337,31 @@ def _summary_routes(reader: Reader, silent_after_days: Mapping[str, int]) -> lis
     return [outcomes, data_quality, instances, projections]
 
 
-async def _replay(reader: Reader, replays: DeadLetters, request: ReplayRequest) -> ReplayAnswer:
-    if request.all == bool(request.positions):
+async def _replay(
+    reader: Reader, replays: DeadLetters, order: ReplayRequest, request: AnyRequest
+) -> ReplayAnswer:
+    note(request, dry_run=order.dry_run)
+    if order.all == bool(order.positions):
         raise Problem("invalid_parameter", "expected either positions or all", field="positions")
-    check_texts(_REASON_CHARS, reason=request.reason)
-    pending, next_page = await _pending(reader, request) if request.all else ({}, None)
-    positions = [*pending, *((named.partition, named.offset) for named in request.positions)]
-    if request.dry_run:
+    check_texts(_REASON_CHARS, reason=order.reason)
+    pending, next_page = await _pending(reader, order) if order.all else ({}, None)
+    positions = [*pending, *((named.partition, named.offset) for named in order.positions)]
+    note(
+        request,
+        selection={"all": True, "reason": order.reason} if order.all else None,
+        positions=[f"{partition}@{offset}" for partition, offset in positions],
+        count=len(positions),
+    )
+    if order.dry_run:
         results = [
             _dry_run_result(*position, pending.get(position) or await reader.dead_letter(*position))
             for position in positions
         ]
     else:
+        await attempt(request)
         results = [*await replays.replay(positions)]
     succeeded = sum(result.ok for result in results)
-    return ReplayAnswer(request.dry_run, succeeded, len(results) - succeeded, next_page, results)
+    return ReplayAnswer(order.dry_run, succeeded, len(results) - succeeded, next_page, results)
 
 
 async def _pending(

@@ -1,6 +1,6 @@
 """The HTTP application: its routes, and the lifecycle of its ports."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,9 +18,11 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headwater.gateway.api.admin import admin_routes
-from headwater.gateway.api.audit import Auditing, audit_router
+from headwater.gateway.api.audit import Auditing, attempt_operation
+from headwater.gateway.api.audit_checkpoints import Checkpoints, appending_checkpoints
+from headwater.gateway.api.audit_routes import AuditProblems, audit_router
+from headwater.gateway.api.authentication import RECORD_REFUSED, Callers, WrongKeys, key_id
 from headwater.gateway.api.authentication import STATE as WRONG_KEYS
-from headwater.gateway.api.authentication import Callers, WrongKeys, key_id
 from headwater.gateway.api.body_limits import READ_S, BodyReader, Budget
 from headwater.gateway.api.builtin_routes import prune_routes, replay_routes
 from headwater.gateway.api.console.api_client import ConsoleKeys
@@ -42,6 +44,7 @@ from headwater.gateway.api.reads import read_routes
 from headwater.gateway.api.rebuilds import rebuild_routes
 from headwater.gateway.api.record_schemas import asyncapi_route, registry
 from headwater.gateway.api.refusals import Refusals, record_unmatched, refusal_recorder
+from headwater.gateway.api.refused_keys import RefusedKeys, appending_refusals
 from headwater.gateway.api.request_scope import AnyConnection, peer_resolver, whole_parameters
 from headwater.gateway.api.users.lab_reports import UploadLimits
 from headwater.gateway.api.users.operator_routes import user_operation_routes
@@ -58,6 +61,7 @@ from headwater.gateway.settings.settings import Settings
 from headwater.processors.providers.provider import Providers
 from headwater.processors.sources import (
     AnySource,
+    Source,
     providers_of,
     silence_limits,
     webhook_sources,
@@ -135,20 +139,13 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     watching, following, counting = own_pools = [ports.reader.with_own_pool() for _ in range(3)]
     counts = partial(connection_counts, counting, silence_limits(providers_of(sources)))
     watch = _loop_watch(metrics)
-    receivers: dict[str, Receiver] = {}
-    for source in (posted := webhook_sources(sources)):
-        receiver = Receiver(
-            source, log=ports.log, bodies=bodies, peer_of=peer_of, refusals=refusals,
-            metrics=metrics, clock=ports.clock, new_request_id=ports.new_request_id,
-        )  # fmt: skip
-        receivers |= dict.fromkeys(source.paths, receiver)
+    posted = webhook_sources(sources)
+    receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
     auditing = Auditing(
         ports.audit, project=settings.project, peer_of=peer_of, metrics=metrics,
         clock=ports.clock, new_id=ports.new_request_id,
     )  # fmt: skip
-    uploads = UploadLimits(
-        settings.lab_uploads, settings.lab_upload_mib * 1024 * 1024, lambda: ports.clock() / 1000
-    )
+    refused_keys, uploads = RefusedKeys(peer_of, ports.clock), _upload_limits(settings, ports)
     app = Litestar(
         [
             *(_receiving(receiver, path) for path, receiver in receivers.items() if path != _ROOT),
@@ -164,12 +161,17 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             *service.routers(),
             *_deployments(settings, ports.workflows, service, limited),
         ],
-        lifespan=[lambda _app: _running(ports, service, own_pools, watch, metrics)],
+        lifespan=[
+            lambda _app: _running(ports, service, own_pools, watch, metrics),
+            lambda _app: appending_refusals(refused_keys, auditing),
+            lambda _app: appending_checkpoints(_checkpoints(settings, ports, auditing)),
+        ],
         middleware=[whole_parameters, auditing],
+        before_request=attempt_operation,
         before_send=[add_headers],
         after_exception=[record_unmatched(report_refusal)],
         exception_handlers=HANDLERS,
-        plugins=[StepTypes()],
+        plugins=[StepTypes(), AuditProblems()],
         openapi_config=_openapi(),
         logging_config=None,
         request_max_body_size=settings.max_body_bytes,
@@ -180,8 +182,44 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         ),
     )
     wrong_keys = WrongKeys(peer_of, lambda: ports.clock() / 1000)
-    app.state.update({WRONG_KEYS: wrong_keys, _SERVICE: service, LOOP_WATCH: watch})
+    app.state.update({WRONG_KEYS: wrong_keys, RECORD_REFUSED: refused_keys.record})
+    app.state.update({_SERVICE: service, LOOP_WATCH: watch})
     return app
+
+
+def _receivers(
+    sources: Iterable[Source],
+    ports: Ports,
+    bodies: BodyReader,
+    peer_of: Callable[[Scope], str],
+    refusals: Refusals,
+    metrics: Metrics,
+) -> dict[str, Receiver]:
+    """Return the receivers of deliveries by path."""
+    receivers: dict[str, Receiver] = {}
+    for source in sources:
+        receiver = Receiver(
+            source, log=ports.log, bodies=bodies, peer_of=peer_of, refusals=refusals,
+            metrics=metrics, clock=ports.clock, new_request_id=ports.new_request_id,
+        )  # fmt: skip
+        receivers |= dict.fromkeys(source.paths, receiver)
+    return receivers
+
+
+def _upload_limits(settings: Settings, ports: Ports) -> UploadLimits:
+    max_bytes = settings.lab_upload_mib * 1024 * 1024
+    return UploadLimits(settings.lab_uploads, max_bytes, lambda: ports.clock() / 1000)
+
+
+def _checkpoints(settings: Settings, ports: Ports, auditing: Auditing) -> Checkpoints:
+    keys = [key.get_secret_value() for key in settings.audit_keys]
+    return Checkpoints(
+        ports.reader,
+        auditing,
+        project=settings.project,
+        key=keys[0] if keys else "",
+        clock=ports.clock,
+    )
 
 
 def end_streams(app: Litestar) -> None:

@@ -20,8 +20,9 @@ from headwater.gateway.api.request_scope import AnyConnection, AsyncGuard
 from headwater.gateway.api.tokens.key_source import KeysUnavailable
 from headwater.gateway.api.tokens.verifier import TokenRefused, Verifier
 
-#: Key of the application's state.
+#: Keys of the application's state: counter of wrong keys, and what records refused ones.
 STATE: Final = "wrong_keys"
+RECORD_REFUSED: Final = "record_refused_key"
 #: Wrong keys of an address without a delay: people mistype, and programs are misconfigured.
 _FREE: Final = 10
 _LONGEST_S: Final = 60.0
@@ -122,6 +123,9 @@ def check_key(
         Problem: The address of the request is blocked.
     """
     wrong_keys: WrongKeys | None = connection.app.state.get(STATE)
+    record: Callable[[Scope, str], None] | None = connection.app.state.get(RECORD_REFUSED)
+    if presented and not right and record is not None:
+        record(connection.scope, key_id(kind, presented))
     if presented and wrong_keys is not None:
         wrong_keys.check(connection.scope, kind, right=right)
 
@@ -261,6 +265,7 @@ class Callers:
         """
         user_id = await self._user(connection.headers, "a user's token")
         connection.scope["state"][_USER] = user_id
+        admit(connection.scope, key_id("user", user_id))
 
     async def users_and_readers(
         self, connection: AnyConnection, _handler: BaseRouteHandler

@@ -1,6 +1,6 @@
 """Operations of built-in workflows: prunes of instances and replays of deliveries."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import Response
@@ -65,10 +65,12 @@ def prune_routes(reader: PooledReader, operations: Operations) -> list[HTTPRoute
     """Return the routes under /admin/prunes."""
 
     async def prune(request: AnyRequest, data: JSONBody[PruneOrder]) -> Response[PruneState]:
-        note(request, workflow=PRUNE, dry_run=data.dry_run)
+        selection = {"workflow": data.workflow} if data.workflow else None
+        note(request, workflow=PRUNE, selection=selection, dry_run=data.dry_run)
         expiry = Expiry(until=operations.now(), workflow=data.workflow)
         counts = await expired_counts(reader, expiry)
         matched = sum(counts.values())
+        note(request, count=matched)
         if data.dry_run:
             state = PruneState(id=None, state="dry_run", matched=matched, by_workflow=counts)
             return Response(state, status_code=200)
@@ -94,6 +96,7 @@ def prune_routes(reader: PooledReader, operations: Operations) -> list[HTTPRoute
         prune,
         look,
         audit="instances.prune",
+        audits_attempt=True,
         summary="Delete instances past their retention",
         description="Deletes their rows, snapshots, worker state and history; a dry run (200) "
         "counts them by workflow. An instance that changes meanwhile, for example by a restart, is "
@@ -134,6 +137,7 @@ def replay_routes(reader: PooledReader, operations: Operations) -> list[HTTPRout
         order = _complete(data, operations.now())
         number = await matched(reader, order)
         user_sha256 = None if data.user_id is None else digest(data.user_id)
+        note(request, selection=_selection(data, user_sha256), count=number)
         nameless = msgspec.structs.asdict(order) | {"user_id": None}
         params = ReplayParams(**nameless, user_sha256=user_sha256, matched=number)
         if not number:
@@ -151,6 +155,7 @@ def replay_routes(reader: PooledReader, operations: Operations) -> list[HTTPRout
         replay,
         look,
         audit="instances.replay",
+        audits_attempt=True,
         body=BodySize.IDS,
         summary="Replay deliveries: process them again",
         description="Selects deliveries by ids, source, type, user, time or offsets: at least one "
@@ -159,6 +164,14 @@ def replay_routes(reader: PooledReader, operations: Operations) -> list[HTTPRout
         "already do not change; workflows are not started again.",
         responses={**_BEGIN_PROBLEMS, **problem_responses("no_selector", "invalid_parameter")},
     )
+
+
+def _selection(order: ReplayOrder, user_sha256: str | None) -> dict[str, Any]:
+    """Return the selectors of an order for the audit log, which does not name users."""
+    fields = msgspec.to_builtins(order)
+    user = None if user_sha256 is None else f"sha256:{user_sha256}"
+    selectors = {**fields, "user_id": user, "dry_run": None}
+    return {name: value for name, value in selectors.items() if value not in (None, False)}
 
 
 def _check_selectors(order: ReplayOrder) -> None:

@@ -11,10 +11,13 @@ from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
+from headwater.gateway.api.audit import attempt
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import OptionalBody, problem_responses
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import LIMIT_DEFAULT, Cursor, Limit, moment_of
+from headwater.gateway.api.request_scope import AnyRequest
+from headwater.processors.wipes import digest
 from headwater.projections.deliveries.lineage import (
     Deliveries,
     DeliveryFilter,
@@ -86,6 +89,7 @@ def delivery_routes(reader: PooledReader, log: WebhookLog) -> list[HTTPRouteHand
 
     @get(
         "/deliveries/{named:str}",
+        audit_read="deliveries.read",
         summary="Get a delivery with its traces, rows and effects",
         description="Accepts an event id, the id of a request that delivered it, or a position in "
         "the topic webhooks such as `3@17`. Returns each trace with its stages, the rows that have "
@@ -185,6 +189,7 @@ def raw_event_routes(
 
     @get(
         "/raw-events/{named:str}",
+        audit_read="deliveries.read",
         summary="Get a delivery with its bytes, headers, outcome and traces",
         description="Accepts an event id (the `raw_event_id` of the gateway's response), the id of "
         "a request that delivered it, or a position in the topic webhooks such as `3@17`. If the "
@@ -200,15 +205,18 @@ def raw_event_routes(
     @post(
         "/raw-events/{named:str}/replay",
         audit="raw_events.replay",
+        audits_attempt=True,
         status_code=202,
         summary="Process a delivery again",
         description="Rows and outcome converge; replaying it never duplicates anything.",
         responses=problem_responses("not_found", "gone", "broker_unavailable", "store_unavailable"),
     )
-    async def replay(named: FromPath[str]) -> RawEventReplayed:
+    async def replay(request: AnyRequest, named: FromPath[str]) -> RawEventReplayed:
         details = await _find(reader, log, named)
         event_id = details.outcome.event_id
         delivery = DeliveryToReplay(event_id, _positions(details))
+        at = f"{details.outcome.partition}@{details.outcome.offset}"
+        await attempt(request, positions=[f"{WEBHOOKS}/{at}"])
         appended = await replays.reprocess([delivery])
         if event_id not in appended:
             raise Problem("gone", _GONE.format(details.outcome.partition, details.outcome.offset))
@@ -216,9 +224,14 @@ def raw_event_routes(
         position = f"{WEBHOOKS}/{partition}@{offset}"
         return RawEventReplayed(ok=True, raw_event_id=event_id, position=position)
 
+    return [raw_event, replay, _drain_route(reader, replays)]
+
+
+def _drain_route(reader: PooledReader, replays: DeadLetters) -> HTTPRouteHandler:
     @post(
         "/drain",
         audit="deliveries.drain",
+        audits_attempt=True,
         status_code=200,
         operation_class=OptionalBody,
         summary="Process parked deliveries again",
@@ -227,14 +240,17 @@ def raw_event_routes(
         "left alone.",
         responses=problem_responses("broker_unavailable", "store_unavailable"),
     )
-    async def drain(data: JSONBody[DrainRequest] = _DRAIN) -> Drained:
+    async def drain(request: AnyRequest, data: JSONBody[DrainRequest] = _DRAIN) -> Drained:
         check_texts(_USER_CHARS, user_id=data.user_id)
         subjects = None if data.user_id is None else await subjects_of(reader, data.user_id)
+        user = None if data.user_id is None else f"sha256:{digest(data.user_id)}"
         waiting = await oldest_waiting(reader, subjects=subjects, limit=data.limit)
+        selection = {"user_id": user, "limit": data.limit}
+        await attempt(request, selection=selection, count=len(waiting))
         appended = await replays.reprocess([_last_read(parked) for parked in waiting])
         return Drained(ok=True, enqueued=len(appended))
 
-    return [raw_event, replay, drain]
+    return drain
 
 
 _GONE: Final = (

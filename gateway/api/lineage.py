@@ -102,6 +102,7 @@ def lineage_routes(reader: Reader, log: WebhookLog, providers: Providers) -> lis
 
     @get(
         "/why/{table:str}/{key:path}",
+        audit_read="rows.read",
         summary="Get the origin of a row's values",
         description="The path has one segment for each key column of the table, in order. "
         "Overridden values are computed by normalizing the deliveries of the row's user again.",
@@ -124,6 +125,7 @@ def lineage_routes(reader: Reader, log: WebhookLog, providers: Providers) -> lis
 
     @get(
         "/impact/{raw_event_id:str}",
+        audit_read="deliveries.read",
         summary="Get the rows and workflow instances of a delivery",
         description="The columns that it sets according to the current normalizers, and those that "
         "still have its values.",

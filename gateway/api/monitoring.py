@@ -146,7 +146,7 @@ class Metrics:
         )
         self._audited = Counter(
             "headwater_audit_entries_total",
-            "Audited operations by result; lost if the entry could not be stored.",
+            "Audit entries by result; lost if the entry could not be stored.",
             ("result",),
             registry=self._registry,
         )
@@ -183,7 +183,7 @@ class Metrics:
         self._loop_blocked.inc()
 
     def audited(self, result: str) -> None:
-        """Count an audit entry by result: success, failure or lost."""
+        """Count an audit entry by result: attempted, success, failure or lost."""
         self._audited.labels(result).inc()
 
     def unaudited(self, action: str) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 
-from headwater.gateway.api.audit import note
+from headwater.gateway.api.audit import attempt
 from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
@@ -116,11 +116,12 @@ class Operations:
         """Start an instance and wait up to three seconds until it is readable; return its id.
 
         Raises:
-            Problem: Kafka is not connected.
+            Problem: Kafka is not connected, or the audit log is unavailable.
             Overloaded: Too many commands wait.
             NotYetReadable: Some members run a release that cannot read the command.
         """
         operation_id = self.new_id()
+        await attempt(request, run_id=operation_id, workflow=workflow)
         start = StartRun(msgspec.json.encode(params).decode())
         with suppress(OutcomeUnknown):  # The command is in the log, so a worker will start it.
             await send_all(self.commands, [Addressed(workflow, operation_id, start)])
@@ -130,7 +131,6 @@ class Operations:
             polls=_POLLS,
             every_s=_POLL_EVERY_S,
         )
-        note(request, run_id=operation_id)
         return operation_id
 
     async def find(self, workflow: str, operation_id: str, params: type[P]) -> Operation[P]:

@@ -68,6 +68,8 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "unknown_host": (421, "The gateway does not have this name"),
     "too_many_requests": (429, "Too many requests of this client"),
     "internal_error": (500, "Internal error"),
+    "result_not_recorded": (500, "Done, but the audit log did not store the result"),
+    "audit_unavailable": (503, "Nothing was done: the audit log is unavailable"),
     "broker_unavailable": (503, "Kafka did not acknowledge in time"),
     "store_unavailable": (503, "Postgres did not answer"),
     "terra_failed": (502, "Terra did not return a usable response"),

@@ -9,10 +9,12 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 
+from headwater.gateway.api.audit import attempt
 from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.operations import operation_routes, poll_until
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import LIMIT_DEFAULT, Limit
+from headwater.gateway.api.request_scope import AnyRequest
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.rebuilds.rebuilds import (
     Example,
@@ -101,8 +103,8 @@ def rebuild_routes(
         "not_found", "not_compared", "nothing_to_switch", "store_unavailable"
     )
 
-    async def rebuild(data: JSONBody[RebuildOrder]) -> RebuildState:
-        return await _begin(reader, new_id(), data, known)
+    async def rebuild(request: AnyRequest, data: JSONBody[RebuildOrder]) -> RebuildState:
+        return await _begin(request, reader, new_id(), data, known)
 
     @get("/rebuilds", summary="Rebuilds, newest first", responses=problem_responses())
     async def listing(limit: Limit = LIMIT_DEFAULT) -> Rebuilds:
@@ -115,23 +117,26 @@ def rebuild_routes(
     @post(
         "/rebuilds/{rebuild_id:str}/switch",
         audit="rebuilds.switch",
+        audits_attempt=True,
         status_code=200,
         summary="Replace the rows that differ, atomically",
         responses=problems,
     )
-    async def switch(rebuild_id: FromPath[str]) -> RebuildState:
-        return await _move(reader, rebuild_id, "switching", ("compared", "switched_back"))
+    async def switch(request: AnyRequest, rebuild_id: FromPath[str]) -> RebuildState:
+        after = ("compared", "switched_back")
+        return await _move(request, reader, rebuild_id, "switching", after)
 
     @post(
         "/rebuilds/{rebuild_id:str}/back",
         audit="rebuilds.switch_back",
+        audits_attempt=True,
         status_code=200,
         summary="Restore the old rows, atomically",
         description="Changes by later deliveries are kept.",
         responses=problems,
     )
-    async def back(rebuild_id: FromPath[str]) -> RebuildState:
-        return await _move(reader, rebuild_id, "switching_back", ("switched",))
+    async def back(request: AnyRequest, rebuild_id: FromPath[str]) -> RebuildState:
+        return await _move(request, reader, rebuild_id, "switching_back", ("switched",))
 
     routes = operation_routes(
         "/rebuilds",
@@ -139,6 +144,7 @@ def rebuild_routes(
         rebuild,
         look,
         audit="rebuilds.begin",
+        audits_attempt=True,
         summary="Rebuild a projection from the first offset",
         description=f"One of: {', '.join(known)}. The projector builds it while the current one "
         f"continues to serve, and compares the two. A dry run cannot be switched to. {_COMPARED}",
@@ -148,12 +154,17 @@ def rebuild_routes(
 
 
 async def _begin(
-    reader: PooledReader, rebuild_id: str, order: RebuildOrder, known: Sequence[str]
+    request: AnyRequest,
+    reader: PooledReader,
+    rebuild_id: str,
+    order: RebuildOrder,
+    known: Sequence[str],
 ) -> RebuildState:
     projection = order.projection
     if projection not in known:
         detail = f"projection: expected one of {', '.join(known)}, found {projection!a}"
         raise Problem("invalid_parameter", detail, field="projection")
+    await attempt(request, projection=projection, rebuild=rebuild_id, dry_run=order.dry_run)
     begun = await begin(reader, rebuild_id, projection, dry_run=order.dry_run, verify=order.verify)
     if begun is None:
         detail = f"Another rebuild of {projection} is under way; wait until it has ended."
@@ -169,7 +180,11 @@ async def _get(reader: PooledReader, rebuild_id: str) -> Rebuild:
 
 
 async def _move(
-    reader: PooledReader, rebuild_id: str, state: str, after: tuple[str, ...]
+    request: AnyRequest,
+    reader: PooledReader,
+    rebuild_id: str,
+    state: str,
+    after: tuple[str, ...],
 ) -> RebuildState:
     """Request a change of state, and wait for it for some seconds."""
     before = await _get(reader, rebuild_id)
@@ -179,6 +194,7 @@ async def _move(
             f"{rebuild_id} is a verification, which only compares; to repair rows, rebuild "
             f"{before.projection} and switch to that",
         )
+    await attempt(request, projection=before.projection, rebuild=rebuild_id)
     moved = await request_state(reader, rebuild_id, state, after=after)
     if moved is None:
         expected = " or ".join(after)

@@ -12,11 +12,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath
 
+from headwater.gateway.api.audit import attempt
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.operations import operation_routes, poll_until
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import UserId, check_user_id
+from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.users.connections import end_connections
 from headwater.gateway.builtin.blobs.store import Blobs, InvalidBlobKey, reports_of
 from headwater.gateway.builtin.terra.client import Terra
@@ -85,9 +87,10 @@ _DESCRIPTION: Final = (
 def wipe_routes(reader: PooledReader, wiping: Wiping, terra: Terra) -> list[HTTPRouteHandler]:
     """Return the routes that wipe a user and report the progress."""
 
-    async def wipe(user_id: UserId) -> Response[Wiped]:
+    async def wipe(request: AnyRequest, user_id: UserId) -> Response[Wiped]:
         check_user_id(user_id)
         wipe_id = wiping.new_id()
+        await attempt(request, wipe=wipe_id)
         # First, because afterwards nothing here names the connections, and Terra would go on.
         ended = await end_connections(terra, partial(connections_of, reader), user_id)
         subjects = {
@@ -133,6 +136,7 @@ def wipe_routes(reader: PooledReader, wiping: Wiping, terra: Terra) -> list[HTTP
         look,
         look_problems=("invalid_parameter", "broker_unavailable"),
         audit="users.wipe",
+        audits_attempt=True,
         status_code=200,
         summary="Delete everything about a user",
         description=_DESCRIPTION,

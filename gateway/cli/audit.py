@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headwater.gateway.settings.settings import Settings
-    from headwater.projections.audit import Verification
+    from headwater.projections.audit import Chained, Head, Verification
     from headwater.projections.postgres.connections import PooledReader
 
 _LISTED: Final = Columns(
@@ -56,8 +56,11 @@ def audit() -> None:
 @audit.command(
     "list", epilog=examples("headwater audit list", "headwater audit list --result failure --json")
 )
+@click.option("--project", metavar="NAME", help="Only this project.")
 @click.option("--action", help="Only this action, as deployments.activate.")
-@click.option("--result", type=click.Choice(["success", "failure"]), help="Only this result.")
+@click.option(
+    "--result", type=click.Choice(["attempted", "success", "failure"]), help="Only this result."
+)
 @click.option("--key-id", metavar="ID", help="Only this key, as admin:9f86d081.")
 @click.option("--run-id", metavar="ID", help="Only entries that concern this run.")
 @click.option("--since", metavar="RFC3339", help="Only entries since this time.")
@@ -68,12 +71,13 @@ def audit() -> None:
 @prints
 def list_entries(
     api: Api,
+    project: str | None,
     key_id: str | None,
     run_id: str | None,
     **filters: str | int | None,
 ) -> Result:
     """List entries, newest first."""
-    page = api.get("/v1/audit", keyId=key_id, runId=run_id, **filters)
+    page = api.get("/v1/audit", projectId=project, keyId=key_id, runId=run_id, **filters)
     table = _LISTED.table({**row, "runId": _run_of(row["metadata"])} for row in page["entries"])
     return listing(page, table, none="There are none.", more=page["cursor"])
 
@@ -120,8 +124,9 @@ def verify(
 ) -> Result:
     """Compare the rows of the audit log with the log itself; exit code 1 when something differs.
 
-    Reads Kafka and Postgres, and needs no gateway. Keep the printed head where writers of Kafka and
-    Postgres cannot change it: --anchor compares with it.
+    Also when a record cannot be read, or a checkpoint states another hash or was not signed with
+    HEADWATER_AUDIT_KEYS. Reads Kafka and Postgres, and needs no gateway. Keep the printed heads
+    where writers of Kafka and Postgres cannot change them: --anchor compares with them.
     """
     settings = settings_from(kafka=kafka, postgres=postgres)
     verification = asyncio.run(_verified(settings, dict(anchors)))
@@ -130,6 +135,12 @@ def verify(
         "entries": verification.entries,
         "unreadable": verification.unreadable,
         "head": _head(verification),
+        "heads": {name: _shown(head) for name, head in sorted(verification.heads.items())},
+        "checkpoints": {
+            "signed": verification.signed,
+            "signedTo": verification.signed_to if verification.signed else None,
+            "unverified": verification.unverified,
+        },
         "found": verification.found,
         "findings": rows,
     }
@@ -137,14 +148,14 @@ def verify(
         tables, hints = [_FOUND.table(rows, counted(verification.found, "finding"))], []
     else:
         entries = counted(verification.entries, "entry", "entries")
-        tables, hints = [], [f"{entries}, all as written."]
-    if verification.unreadable:
-        unreadable = counted(verification.unreadable, "record")
-        hints.append(f"{unreadable} of the log are unreadable, and have no row.")
+        tables, hints = [], [f"{entries}: the rows are those of the log.", *_proof(verification)]
     return Result(
         answer=answer,
         tables=tables,
-        text=f"head {_head(verification)}\n" if verification.entries else "",
+        text="".join(
+            f"head {_shown(head)}{f' {name}' if len(verification.heads) > 1 else ''}\n"
+            for name, head in sorted(verification.heads.items())
+        ),
         hints=hints,
         failed=bool(verification.found),
     )
@@ -152,6 +163,29 @@ def verify(
 
 def _head(verification: "Verification") -> str | None:
     return f"{verification.offset}:{verification.head.hex()}" if verification.entries else None
+
+
+def _shown(head: "Head") -> str:
+    return f"{head.offset}:{head.hash.hex()}"
+
+
+def _proof(verification: "Verification") -> list[str]:
+    """Return what a verification without findings proves about the log itself."""
+    if verification.signed:
+        checkpoints = counted(verification.signed, "signed checkpoint")
+        return [
+            f"{checkpoints}: the log up to {verification.signed_to} was not rewritten without a "
+            "key. Of later entries only a kept head (--anchor) proves that."
+        ]
+    return [
+        "That the log itself was not rewritten is proven only by a kept head (--anchor): "
+        + (
+            f"{counted(verification.unverified, 'checkpoint')} without a verified signature; set "
+            "HEADWATER_AUDIT_KEYS."
+            if verification.unverified
+            else "there is no checkpoint yet."
+        )
+    ]
 
 
 async def _verified(settings: "Settings", anchors: dict[int, bytes]) -> "Verification":
@@ -163,7 +197,8 @@ async def _verified(settings: "Settings", anchors: dict[int, bytes]) -> "Verific
 
     cluster = cluster_of(settings)
     async with _rows(settings) as reader:
-        verification = Verification(await next_offset(reader), anchors)
+        keys = [key.get_secret_value() for key in settings.audit_keys]
+        verification = Verification(await next_offset(reader), anchors, keys)
         last = -1
         async with aclosing(read_partition(cluster, [AUDIT], PARTITION)) as batches:
             async for records in batches:
@@ -197,30 +232,52 @@ async def _rows(settings: "Settings") -> "AsyncIterator[PooledReader]":
     epilog=examples(
         "headwater audit export > audit.ndjson",
         "headwater audit export --after 1200 >> audit.ndjson    the entries since",
+        "headwater audit export --project shop > shop.ndjson",
     )
 )
+@click.option("--project", metavar="NAME", help="Only entries of this project.")
 @click.option("--after", type=click.IntRange(min=-1), default=-1, metavar="OFFSET",
               help="Only entries after this one.")  # fmt: skip
 @postgres_option
-def export(after: int, postgres: str | None) -> None:
+def export(after: int, project: str | None, postgres: str | None) -> None:
     """Write all entries to standard output, oldest first, a JSON object a line.
 
     Without its member `hash`, and with the others in order and no spaces, a line is what was
-    hashed: SHA-256 of the previous line's hash, as bytes, followed by the line.
+    hashed: SHA-256 of the hash of the project's previous line, as bytes, followed by the line.
+    Every hash is computed again; at one that differs, the export ends with exit code 1.
     """
-    written = asyncio.run(_exported(settings_from(postgres=postgres), after))
+    written = asyncio.run(_exported(settings_from(postgres=postgres), after, project))
     say(counted(written, "entry", "entries"))
 
 
-async def _exported(settings: "Settings", after: int) -> int:
+def _check_hash(row: "Chained", heads: dict[str, bytes]) -> None:
+    """Check a row against the hash before it, and remember its own.
+
+    Raises:
+        click.ClickException: The row or its hash was changed.
+    """
+    from headwater.projections.audit import GENESIS, linked  # noqa: PLC0415 (loads slowly)
+
+    project = row.entry.project_id or ""
+    if linked(heads.get(project, GENESIS), row.entry) != row.hash:
+        raise click.ClickException(
+            f"the entry {row.entry.id} at {row.entry.offset}, or one before it, was changed or is "
+            "missing: its hash is another one; run `headwater audit verify`"
+        )
+    heads[project] = row.hash
+
+
+async def _exported(settings: "Settings", after: int, project: str | None) -> int:
     import msgspec  # noqa: PLC0415 (loads slowly)
 
-    from headwater.projections.audit import between  # noqa: PLC0415
+    from headwater.projections.audit import between, heads_at  # noqa: PLC0415
 
     written = 0
     async with _rows(settings) as reader:
-        while page := await between(reader, after + 1, limit=_PAGE):
+        heads = await heads_at(reader, after) if after >= 0 else {}
+        while page := await between(reader, after + 1, limit=_PAGE, project_id=project):
             for row in page:
+                _check_hash(row, heads)
                 line = {**msgspec.structs.asdict(row.entry), "hash": row.hash.hex()}
                 encoded = msgspec.json.encode(line, order="sorted")
                 sys.stdout.write(f"{encoded.decode()}\n")

@@ -1,12 +1,14 @@
 """`headwater topics check`, `skip` and `accept-loss`: find and repair problems of topics."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Final
 
 import click
 import psycopg
 
+from headwater.gateway.cli.audited import Command, append_done, audited
 from headwater.gateway.cli.options import (
     confirm,
     examples,
@@ -20,6 +22,7 @@ from headwater.gateway.cli.output import counted, say
 from headwater.gateway.cli.results import Columns, Result, prints
 from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.settings import Settings
 from headwater.projections.catalogue import PROJECTIONS
 from headwater.projections.errors import store_edge
 from headwater.projections.postgres.connections import own_dsn
@@ -33,12 +36,18 @@ from headwater.projections.projector.truncation import (
 )
 from headwater.schemas.errors import BrokerUnavailable, UndecodableRecord
 from headwater.schemas.newer import RecordPosition
-from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY
+from headwater.schemas.topics import AUDIT, WORKFLOW_COMMANDS, WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.readers import Offsets, read_partition
 from headwater.streams.kafka.skips import find_skippable, mark_skipped
-from headwater.streams.kafka.topics import Difference, alter_topics, compare, describe_catalog
+from headwater.streams.kafka.topics import (
+    Difference,
+    TopicState,
+    alter_topics,
+    compare,
+    describe_catalog,
+)
 
 _DIFFERENCES = Columns(
     ("topic", "what", "expected", "found", "loses_data", "mend"), drops=("loses_data",)
@@ -61,20 +70,8 @@ def check(mend: bool, kafka: str | None, partitions: int | None, replication: in
     settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
     cluster = cluster_of(settings)
 
-    async def find_differences() -> list[Difference]:
-        existing = await describe_catalog(cluster)
-        differences = compare(
-            existing, partitions=settings.partitions, replication=settings.replication
-        )
-        if not mend:
-            return differences
-        altered = await alter_topics(cluster, existing, differences)
-        for difference in altered:
-            say(f"Altered: {difference.line()}")
-        return [difference for difference in differences if difference not in altered]
-
     try:
-        differences = asyncio.run(find_differences())
+        existing = asyncio.run(describe_catalog(cluster))
     except BrokerUnavailable as error:
         if settings.kafka:
             raise
@@ -82,11 +79,33 @@ def check(mend: bool, kafka: str | None, partitions: int | None, replication: in
             f"{error.message} `headwater up` starts Kafka there by default; --kafka HOST:PORT "
             "names another one, and HEADWATER_KAFKA_PORT another port of `headwater up`"
         ) from error
+    differences = compare(
+        existing, partitions=settings.partitions, replication=settings.replication
+    )
+    if mend and differences:
+        differences = _altered_topics(settings, existing, differences)
     rows = [difference._asdict() for difference in differences]
     if not rows:
         return Result(answer=rows, hints=["All topics are as the catalogue defines them."])
     table = _DIFFERENCES.table(rows, counted(len(rows), "difference"))
     return Result(answer=rows, tables=[table], failed=True)
+
+
+def _altered_topics(
+    settings: Settings, existing: Mapping[str, TopicState], differences: Sequence[Difference]
+) -> list[Difference]:
+    """Alter topics; return the differences that remain."""
+    topics = sorted({difference.topic for difference in differences})
+    command = Command("topics.mend", "topics check --mend", {"topics": topics})
+    # The topic of the log itself may have to be altered before it takes entries.
+    audits = nullcontext() if AUDIT in topics else audited(settings, command)
+    with audits:
+        altered = asyncio.run(alter_topics(cluster_of(settings), existing, differences))
+        for difference in altered:
+            say(f"Altered: {difference.line()}")
+    if AUDIT in topics and altered:
+        append_done(settings, command)
+    return [difference for difference in differences if difference not in altered]
 
 
 # -- `headwater topics skip`
@@ -132,7 +151,8 @@ def skip(
     the record a dead letter, its bytes unchanged. Restart the waiting processes: from then on all
     processes skip it.
     """
-    cluster = cluster_of(settings_from(kafka=kafka))
+    settings = settings_from(kafka=kafka)
+    cluster = cluster_of(settings)
     position = RecordPosition(topic, partition, offset)
     try:
         record, problem = asyncio.run(find_skippable(cluster, position, force=force))
@@ -140,7 +160,9 @@ def skip(
         raise click.ClickException(error.message) from error
     warning = _FORCED.get(topic, _FORCED_DEFAULT) if force else _WARNING
     confirm(f"{topic}/{partition}@{offset}: {problem}.\n{warning}", "Skip it?", yes=yes)
-    asyncio.run(mark_skipped(cluster, record, problem, now_ms))
+    details = {"positions": [f"{topic}/{partition}@{offset}"], "force": force, "problem": problem}
+    with audited(settings, Command("topics.skip", "topics skip", details)):
+        asyncio.run(mark_skipped(cluster, record, problem, now_ms))
     return Result(
         answer={"topic": topic, "partition": partition, "offset": offset, "fault": problem},
         hints=["It is a dead letter now; restart the processes that wait for it."],
@@ -177,7 +199,12 @@ def accept_loss(yes: bool, kafka: str | None, postgres: str | None) -> Result:
         if lost:
             effect = "\n".join(f"Lost: {loss}" for loss in lost)
             confirm(effect, "Accept that these records are lost?", yes=yes)
-        moved = [loss for loss in lost if asyncio.run(_accept(connection, cluster, loss))]
+        moved: list[Loss] = []
+        if lost:
+            details = {"positions": [str(loss) for loss in lost]}
+            command = Command("topics.accept_loss", "topics accept-loss", details)
+            with audited(settings, command):
+                moved += (loss for loss in lost if asyncio.run(_accept(connection, cluster, loss)))
     accepted = counted(len(moved), "partition")
     hint = f"{accepted} accepted; the projector continues in a minute."
     return Result(

@@ -71,6 +71,7 @@ def make_topics(
     """
     settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
     # They need the extra `server`, which listing does not.
+    from headwater.gateway.cli.audited import Command, append_done  # noqa: PLC0415
     from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415
     from headwater.streams.kafka.topics import create_authors_topics, create_topics  # noqa: PLC0415
 
@@ -82,6 +83,9 @@ def make_topics(
             replication=settings.replication,
         )
     )
+    if made:
+        # Only afterwards: before the first time there is no topic for entries. It destroys nothing.
+        append_done(settings, Command("topics.create", "topics create", {"topics": [*made]}))
     created = f"Made {counted(len(made), 'topic')}: {', '.join(made)}"
     return Result(answer={"made": made}, hints=[created if made else "Nothing to do."])
 

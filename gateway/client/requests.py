@@ -16,7 +16,9 @@ _RETRY_AFTER_MAX_S: Final = 60.0
 _LATER: Final = frozenset({408, 429, 502, 503, 504})
 #: Statuses, and codes of a 503, that mean that the server did not begin the request.
 _NOT_BEGUN: Final = frozenset({408, 429})
-_NOT_BEGUN_CODES: Final = frozenset({"overloaded", "not_yet_readable"})
+_NOT_BEGUN_CODES: Final = frozenset({"audit_unavailable", "overloaded", "not_yet_readable"})
+#: Codes of a 500 that mean that the request was carried out, and its response was lost.
+_UNKNOWN_CODES: Final = frozenset({"result_not_recorded"})
 
 
 class Repeat(Enum):
@@ -60,7 +62,7 @@ def failure_of(status: int, code: str) -> Failure:
     """Classify an answer that is no success."""
     if status in _NOT_BEGUN or code in _NOT_BEGUN_CODES:
         return Failure.NOT_TAKEN
-    if status in _LATER:
+    if status in _LATER or code in _UNKNOWN_CODES:
         return Failure.UNKNOWN
     return Failure.FINAL
 

@@ -276,6 +276,11 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
         pattern=LABEL,
         description="Project name. Scopes audit entries and idempotency keys.",
     )
+    audit_keys: Secrets = Field(
+        default=(),
+        description="Keys of the hourly checkpoints of the audit log, separated by commas: the "
+        "first signs, `headwater audit verify` accepts any; empty for unsigned checkpoints.",
+    )
     app_id: str = Field(
         default="headwater",
         pattern=LABEL,
@@ -335,7 +340,9 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     def _refuse_known_secrets(self) -> "Settings":
         if is_loopback(self.host):
             return self
-        secrets = {name: getattr(self, name) for name in (*DEVELOPMENT_SECRETS, "tick_key")}
+        secrets = {
+            name: getattr(self, name) for name in (*DEVELOPMENT_SECRETS, "tick_key", "audit_keys")
+        }
         if self.sources:
             del secrets["terra_secrets"]  # The file of sources may have no Terra.
         weak = {

@@ -1,6 +1,7 @@
--- The audit log. Each row's hash covers all rows before it: it is the SHA-256 of the previous row's
--- hash and of the row's entry, in the order of the topic. A comparison with the topic detects
--- changes here; a hash stored elsewhere detects changes in both.
+-- The audit log. Each row's hash covers all earlier rows of its project: it is the SHA-256 of the
+-- hash of the project's previous row and of the row's entry, in the order of the topic. A
+-- comparison with the topic detects changes here; a hash stored elsewhere, or in a signed
+-- checkpoint, detects changes in both.
 
 create table audit_logs (
     id text collate "C" primary key,
@@ -16,6 +17,8 @@ create table audit_logs (
     "offset" bigint not null unique,
     hash bytea not null
 );
+
+create index audit_logs_of_project on audit_logs (project_id, "offset");
 
 create index audit_logs_of_action on audit_logs (action, "offset");
 
@@ -33,18 +36,19 @@ create index audit_logs_of_run on audit_logs using gin (audit_runs(metadata_json
 
 comment on table audit_logs is 'Operations of holders of API keys, in order. Topic audit.';
 comment on column audit_logs.id is 'The entry.';
-comment on column audit_logs.key_id is 'The API key: its kind, and the beginning of its SHA-256.';
+comment on column audit_logs.key_id is
+    'The API key: its kind, and the beginning of its SHA-256. cli and a user for commands.';
 comment on column audit_logs.project_id is 'The project.';
 comment on column audit_logs.action is 'The requested operation.';
 comment on column audit_logs.resource is 'The path without parts that name a user.';
-comment on column audit_logs.result is 'success or failure.';
+comment on column audit_logs.result is 'attempted, success or failure.';
 comment on column audit_logs.ip is 'Address of the client.';
 comment on column audit_logs.user_agent is 'Name of the client program, as it reports it.';
 comment on column audit_logs.metadata_json is 'Additional data: a JSON object.';
 comment on column audit_logs.created_at is 'When it was done, by the clock of the process.';
 comment on column audit_logs."offset" is 'Offset of its record in audit.';
 comment on column audit_logs.hash is
-    'SHA-256 of the previous row''s hash (32 zeros before the first) and of the entry.';
+    'SHA-256 of the hash of the project''s previous row (32 zeros before the first) and of the entry.';
 
 create function audit_link(held bytea, before bytea, entry text) returns bytea
 language sql immutable parallel safe

@@ -123,10 +123,10 @@ class _Entry:
 class AuditLog:
     """The topic `audit` for the gateway.
 
-    An entry is durable before its response is sent. A caller that no longer waits does not withdraw
-    its entry, because the operation has happened. Entries that are queued while Kafka is
-    unavailable are appended when it is back; those in flight may or may not be in the log, as the
-    error to their caller stated.
+    An entry is durable before the operation acts, or before its response is sent. A caller that no
+    longer waits does not withdraw its entry, because the operation may have happened. Entries that
+    are queued while Kafka is unavailable are appended when it is back; those in flight may or may
+    not be in the log, as the error to their caller stated.
     """
 
     def __init__(self, *, cluster: Cluster, append_timeout_s: float) -> None:

@@ -29,6 +29,8 @@ GRAPH = {"initialNodeRef": "start", "nodes": [{"ref": "start", "task": "noop"}]}
 GATEWAYS = ("gateway", "gateway2")
 CALLERS = 4
 EACH = 40
+#: A deployment may be repeated, also if it was done.
+NO_ENTRY = ("audit_unavailable", "result_not_recorded")
 KILLED = ("gateway", "project", "gateway2", "project")
 
 
@@ -61,7 +63,8 @@ def deploy(system: System, caller: int) -> list[str]:
                         json=GRAPH | {"outputMapping": {"number": str(number)}},
                         headers={"x-request-id": request_id},
                     )
-                    assert answer.is_success or answer.status_code == 503, answer.text
+                    unrecorded = not answer.is_success and answer.json()["code"] in NO_ENTRY
+                    assert answer.is_success or unrecorded or answer.status_code == 503, answer.text
                     return answer.is_success
                 return False
 
@@ -308,7 +311,7 @@ def test_without_kafka_nothing_is_answered_as_done(system: System):
         assert client.post("/admin/drain", json={}).status_code == 200
         system.broker.stop()
         refused = client.post("/admin/drain", json={})
-        assert (refused.status_code, refused.json()["code"]) == (503, "broker_unavailable")
+        assert (refused.status_code, refused.json()["code"]) == (503, "audit_unavailable")
         # What has failed anyway is answered as it is.
         failed = client.post("/admin/dlq/replay", json={})
         assert (failed.status_code, failed.json()["code"]) == (400, "invalid_parameter")

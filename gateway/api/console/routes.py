@@ -14,7 +14,7 @@ from litestar.datastructures import Cookie
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ExceptionHandlersMap, Middleware, Scope
 
-from headwater.gateway.api.authentication import check_key
+from headwater.gateway.api.authentication import admit, check_key, key_id
 from headwater.gateway.api.console import views
 from headwater.gateway.api.console.api_client import ApiClient, ConsoleKeys
 from headwater.gateway.api.console.rendering import BASE, STYLE, PageContext, page, redirect
@@ -309,7 +309,7 @@ class Console:
         async def login(request: AnyRequest) -> Response[bytes]:
             return self._login_page(request.query_params.get("next", ""))
 
-        @post("/login")
+        @post("/login", audit="console.sign_in", audits_attempt=True)
         async def sign_in(request: AnyRequest) -> Response[bytes]:
             form = await _form_of(request)
             target = form.get("next", "")
@@ -319,16 +319,18 @@ class Console:
             if not is_right:
                 self._record_refusal(request.scope, "unauthorized")
                 return self._login_page(target, notice="wrong")
+            admit(request.scope, key_id("admin", key))
             _LOG.info("signed in to the console: request_id=%s", request_id_of(request.scope))
             answer = redirect(_within_console(target))
             answer.set_cookie(_cookie(request, self._sessions.new_cookie(), SESSION_S))
             return answer
 
-        @post("/logout")
+        @post("/logout", audit="console.sign_out", audits_attempt=True)
         async def sign_out(request: AnyRequest) -> Response[bytes]:
             answer = redirect(f"{BASE}/login")
             form = await _form_of(request)
             if self._sessions.is_form_token(form.get("token", ""), self._session(request) or ""):
+                admit(request.scope, key_id("admin", self._keys.admin))
                 answer.set_cookie(_cookie(request, "", 0))
             return answer
 

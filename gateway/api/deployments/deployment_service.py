@@ -11,8 +11,10 @@ from typing import Any, Final
 import msgspec
 from litestar import Response
 
+from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.runs.run_service import active_of, deployment_of
 from headwater.processors.deployments import (
     Activated,
@@ -59,6 +61,8 @@ class DeploymentService:
         by: Id of the operators' key, written into records.
         clock: Returns Unix milliseconds.
 
+    Methods that change something take the request for its audit entries.
+
     Raises:
         Problem: Every method raises it when a request is refused.
     """
@@ -78,13 +82,15 @@ class DeploymentService:
         self._by = by
         self._clock = clock
 
-    async def deploy(self, app: str, artifact: bytes) -> Response[bytes]:
+    async def deploy(self, request: AnyRequest, app: str, artifact: bytes) -> Response[bytes]:
         """Deploy an artifact without activating it."""
         check_name(app)
         digest = (await asyncio.to_thread(hashlib.sha256, artifact)).hexdigest()
         name = deployment_id(app, digest)
+        note(request, deployment=name, app=app, digest=digest)
         deployments = await self._log.catch_up()
         if name in deployments.by_id:
+            note(request, deduped=True)
             return _response(_deployment(deployments, deployments.by_id[name]))
         workflows, schedules = await self._artifact_check.check(app, artifact)
         record = DeploymentCreated(
@@ -105,27 +111,30 @@ class DeploymentService:
                 f"expected an app that declares at most {_DECLARED_BYTES_MAX} bytes, names, graphs "
                 f"and JSON Schemas of params, found {declared}",
             )
+        await attempt(request)
         offset = await self._log.upload(name, artifact)
         outcome = await self._log.write(msgspec.structs.replace(record, offset=offset))
         created = _require_outcome(outcome, Created)
         status = HTTPStatus.CREATED if created.new else HTTPStatus.OK
         return _response(_deployment(await self._log.catch_up(), created.deployment), status)
 
-    async def activate(self, name: str, after: str) -> Response[bytes]:
+    async def activate(self, request: AnyRequest, name: str, after: str) -> Response[bytes]:
         """Activate a deployment: new runs begin on it.
 
         Args:
+            request: The request.
             name: Id of the deployment.
             after: Id of the deployment that must be active before; "" for any.
         """
         deployments = await self._log.catch_up()
         deployment_of(deployments, name)
-        return await self._activate(deployments, name, after, rollback=False)
+        return await self._activate(request, deployments, name, after, rollback=False)
 
-    async def rollback(self, name: str | None, after: str) -> Response[bytes]:
+    async def rollback(self, request: AnyRequest, name: str | None, after: str) -> Response[bytes]:
         """Activate an earlier deployment again.
 
         Args:
+            request: The request.
             name: Id of a deployment that was active before; None for the previous one.
             after: Id of the deployment that must be active before; "" for any.
         """
@@ -142,18 +151,29 @@ class DeploymentService:
                 raise Problem(target.code, target.message)
             name = target.id
         # `active` as the condition: two concurrent rollbacks must not go back two deployments.
-        return await self._activate(deployments, name, after or active, rollback=True)
+        return await self._activate(request, deployments, name, after or active, rollback=True)
 
     async def _activate(
-        self, deployments: Deployments, name: str, after: str, *, rollback: bool
+        self,
+        request: AnyRequest,
+        deployments: Deployments,
+        name: str,
+        after: str,
+        *,
+        rollback: bool,
     ) -> Response[bytes]:
-        replaces = None
-        if deployments.active is not deployments.by_id[name]:
+        replaces, created, active = None, deployments.by_id[name], deployments.active
+        note(request, deployment=name, app=created.app, digest=created.digest)
+        if active is created:
+            note(request, deduped=True)
+        else:
+            await attempt(request, replaces=NONE if active is None else active.id)
             record = DeploymentActivated(
                 id=name, after=after, rollback=rollback, by=self._by, at_ms=self._clock()
             )
             activated = _require_outcome(await self._log.write(record), Activated)
             replaces = activated.before if activated.new else None
+            note(request, replaces=replaces)
             deployments = await self._log.catch_up()
         return _response(
             DeploymentActive(**_fields(deployments, deployments.by_id[name]), replaces=replaces),

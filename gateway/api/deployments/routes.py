@@ -24,7 +24,7 @@ from headwater.gateway.api.request_parameters import (
     tag_of,
     with_checked_parameters,
 )
-from headwater.gateway.api.request_scope import AnyConnection, AsyncGuard
+from headwater.gateway.api.request_scope import AnyConnection, AnyRequest, AsyncGuard
 from headwater.gateway.api.workflows.authorization import Policy
 from headwater.gateway.api.workflows.bodies import Body
 from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS, WORLD_KEYS
@@ -177,6 +177,7 @@ def _deploy_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/",
         audit="deployments.deploy",
+        audits_attempt=True,
         body=BodySize.ARTIFACT,
         operation_id="deploy",
         operation_class=_ARTIFACT,
@@ -191,7 +192,7 @@ def _deploy_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         },
     )
     async def deploy(request: Request[Any, Any, Any], app: _App) -> Response[bytes]:
-        return await deployment_service.deploy(app, await request.body())
+        return await deployment_service.deploy(request, app, await request.body())
 
     return deploy
 
@@ -200,6 +201,7 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/{deploymentId:str}/activate",
         audit="deployments.activate",
+        audits_attempt=True,
         operation_id="activateDeployment",
         summary="Activate a deployment",
         description="New runs begin on it as soon as this request has returned. Existing runs stay "
@@ -211,10 +213,12 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         },
     )
     async def activate(
+        request: AnyRequest,
         deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
         if_match: _IfMatch = None,
     ) -> Response[bytes]:
-        return await deployment_service.activate(deploymentId, _expected_active(if_match))
+        after = _expected_active(if_match)
+        return await deployment_service.activate(request, deploymentId, after)
 
     return activate
 
@@ -223,6 +227,7 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/rollback",
         audit="deployments.rollback",
+        audits_attempt=True,
         operation_id="rollBackDeployment",
         operation_class=OptionalBody,
         summary="Roll back to an earlier deployment",
@@ -240,8 +245,11 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
             ),
         },
     )
-    async def rollback(data: JSONBody[Rollback], if_match: _IfMatch = None) -> Response[bytes]:
-        return await deployment_service.rollback(data.deployment_id, _expected_active(if_match))
+    async def rollback(
+        request: AnyRequest, data: JSONBody[Rollback], if_match: _IfMatch = None
+    ) -> Response[bytes]:
+        after = _expected_active(if_match)
+        return await deployment_service.rollback(request, data.deployment_id, after)
 
     return rollback
 

@@ -99,6 +99,7 @@ def upload_route(
 
     @post(
         "/labs/upload",
+        audit="users.upload_lab_report",
         status_code=200,
         operation_class=_FORM,
         summary="Upload a lab report",

@@ -7,7 +7,7 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
-from headwater.gateway.api.audit import note
+from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.request_parameters import UserId, check_user_id
 from headwater.gateway.api.request_scope import AnyRequest, own_request_id
@@ -46,6 +46,7 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
     @post(
         "/user/{user_id:str}/import",
         audit="users.import",
+        audits_attempt=True,
         status_code=202,
         summary="Import past days of a user",
         description="As the user's own POST /v1/import: starts a workflow that requests the data "
@@ -58,9 +59,9 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
     async def import_days(
         request: AnyRequest, user_id: UserId, data: JSONBody[ImportOrder]
     ) -> Importing:
-        note(request, workflow=IMPORT)
         check_user_id(user_id)
         days, request_id = days_of(data.days), own_request_id(request.scope)
+        await attempt(request, workflow=IMPORT, count=days)
         answer = await start_import(ports, user_id, days, request_id)
         _note_instance(request, answer.instance)
         return answer
@@ -68,6 +69,7 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
     @post(
         "/user/{user_id:str}/reconcile",
         audit="users.reconcile",
+        audits_attempt=True,
         status_code=202,
         summary="Compare a user's connections with Terra",
         description="Starts a workflow that compares the connections with Terra's list, opens and "
@@ -75,15 +77,20 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
         responses=problem_responses(*_PROBLEMS),
     )
     async def reconcile(request: AnyRequest, user_id: UserId) -> Reconciling:
-        note(request, workflow=RECONCILE_USER)
         check_user_id(user_id)
+        await attempt(request, workflow=RECONCILE_USER)
         answer = await start_reconcile(ports, user_id)
         _note_instance(request, answer.instance)
         return answer
 
+    return [import_days, _imports(ports), reconcile, _disconnect(ports)]
+
+
+def _disconnect(ports: UserPorts) -> HTTPRouteHandler:
     @post(
         "/user/{user_id:str}/disconnect",
         audit="users.disconnect",
+        audits_attempt=True,
         status_code=202,
         summary="Disconnect all wearables of a user",
         description="Starts a workflow that ends all active connections at Terra, so that no more "
@@ -93,18 +100,19 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
         responses=problem_responses("no_connections", *_PROBLEMS),
     )
     async def disconnect(request: AnyRequest, user_id: UserId) -> Disconnecting:
-        note(request, workflow=DISCONNECT)
         check_user_id(user_id)
+        await attempt(request, workflow=DISCONNECT)
         answer = await disconnect_all(ports, user_id, own_request_id(request.scope))
         _note_instance(request, answer.instance)
         return answer
 
-    return [import_days, _imports(ports), reconcile, disconnect]
+    return disconnect
 
 
 def _imports(ports: UserPorts) -> HTTPRouteHandler:
     @get(
         "/user/{user_id:str}/imports",
+        audit_read="users.read",
         summary="List the imports of a user",
         description=IMPORTS,
         responses=problem_responses("store_unavailable"),

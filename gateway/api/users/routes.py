@@ -9,6 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter
 from litestar.types import Scope
 
+from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.authentication import Callers, user_of
 from headwater.gateway.api.json_bodies import LimitedBodies, check_texts
 from headwater.gateway.api.openapi import USER_TOKEN, OptionalBody, problem_responses
@@ -32,6 +33,7 @@ from headwater.gateway.api.users.ports import UserPorts
 from headwater.gateway.api.users.user_operations import PROBLEMS as OPERATION_PROBLEMS
 from headwater.gateway.api.users.user_operations import disconnect_one, list_imports, start_import
 from headwater.gateway.api.workflows.request_guard import BodyRequest
+from headwater.gateway.builtin.instances import DISCONNECT, IMPORT
 from headwater.gateway.builtin.terra.answers import TerraFailed
 
 #: Seconds that a request waits for a session of Terra.
@@ -86,6 +88,7 @@ def user_routes(
 def _connect(ports: UserPorts) -> HTTPRouteHandler:
     @post(
         "/connect",
+        audit="users.connect",
         status_code=200,
         operation_class=OptionalBody,
         summary="Connect a wearable",
@@ -130,6 +133,8 @@ def _me(ports: UserPorts) -> HTTPRouteHandler:
 def _import(ports: UserPorts) -> HTTPRouteHandler:
     @post(
         "/import",
+        audit="users.import",
+        audits_attempt=True,
         status_code=202,
         summary="Import past days",
         description="Starts a workflow that requests the data of each active connection from "
@@ -141,7 +146,11 @@ def _import(ports: UserPorts) -> HTTPRouteHandler:
     )
     async def import_days(request: AnyRequest, data: JSONBody[NewImport]) -> Importing:
         user_id, request_id = user_of(request.scope), own_request_id(request.scope)
-        return await start_import(ports, user_id, days_of(data.days), request_id)
+        days = days_of(data.days)
+        await attempt(request, workflow=IMPORT, count=days)
+        importing = await start_import(ports, user_id, days, request_id)
+        note(request, run_id=importing.instance.id)
+        return importing
 
     return import_days
 
@@ -162,6 +171,8 @@ def _imports(ports: UserPorts) -> HTTPRouteHandler:
 def _disconnect(ports: UserPorts) -> HTTPRouteHandler:
     @delete(
         "/connections/{terra_user_id:str}",
+        audit="users.disconnect",
+        audits_attempt=True,
         status_code=202,
         summary="Disconnect a wearable",
         description="Starts a workflow that ends one of your connections at Terra, so that no "
@@ -174,6 +185,10 @@ def _disconnect(ports: UserPorts) -> HTTPRouteHandler:
     async def disconnect(request: AnyRequest, terra_user_id: TerraUserId) -> Disconnecting:
         user_id, request_id = user_of(request.scope), own_request_id(request.scope)
         check_texts(_ID_CHARS, terra_user_id=terra_user_id)
-        return await disconnect_one(ports, user_id, terra_user_id, request_id)
+        await attempt(request, workflow=DISCONNECT)
+        disconnecting = await disconnect_one(ports, user_id, terra_user_id, request_id)
+        if disconnecting.instance is not None:
+            note(request, run_id=disconnecting.instance.id)
+        return disconnecting
 
     return disconnect

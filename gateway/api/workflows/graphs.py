@@ -15,6 +15,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import HeaderParameter, PathParameter
 
+from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.json_bodies import BodySize, LimitedBodies, check_json
 from headwater.gateway.api.openapi import raw_body
 from headwater.gateway.api.problems import Problem
@@ -56,10 +57,13 @@ class Graphs:
         self._definitions = definitions
         self._clock = clock
 
-    async def deploy(self, name: str, body: bytes, after: str) -> Response[bytes]:
+    async def deploy(
+        self, request: AnyRequest, name: str, body: bytes, after: str
+    ) -> Response[bytes]:
         """Deploy a definition.
 
         Args:
+            request: The request, for its audit entries.
             name: Name of the graph.
             body: The definition as JSON.
             after: Digest that the newest version must have; "" for any.
@@ -73,8 +77,10 @@ class Graphs:
             after=after,
             at_ms=self._clock(),
         )
+        await attempt(request, digest=graph.digest)
         match await self._definitions.deploy(record):
             case Deployed(version, new):
+                note(request, version=version.number, deduped=not new)
                 status = HTTPStatus.CREATED if new else HTTPStatus.OK
                 return _response(_deployment(version, graph), status, version)
             case NotDeployed(code, message):
@@ -251,6 +257,7 @@ def _deploy(graphs: Graphs) -> HTTPRouteHandler:
     @put(
         _GRAPH_PATH,
         audit="graphs.deploy",
+        audits_attempt=True,
         body=BodySize.DEFINITION,
         operation_id="deployGraph",
         operation_class=_RAW,
@@ -266,7 +273,7 @@ def _deploy(graphs: Graphs) -> HTTPRouteHandler:
         request: AnyRequest, workflow: PathName, if_match: _IfMatch = None
     ) -> Response[bytes]:
         after = tag_of(if_match, _DIGEST, "the ETag of a version, in quotes")
-        return await graphs.deploy(workflow, await request.body(), after)
+        return await graphs.deploy(request, workflow, await request.body(), after)
 
     return deploy_graph
 

@@ -8,7 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from headwater.gateway.api.audit import note
+from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.json_bodies import BodySize
 from headwater.gateway.api.openapi import OptionalBody
 from headwater.gateway.api.request_scope import AnyRequest
@@ -144,6 +144,7 @@ def _end_routes(request_guard: RequestGuard, jobs: JobService) -> list[HTTPRoute
     @post(
         "/{key:str}/complete",
         audit="jobs.complete",
+        audits_attempt=True,
         body=BodySize.VALUE,
         operation_id="completeJob",
         operation_class=OptionalBody,
@@ -155,6 +156,7 @@ def _end_routes(request_guard: RequestGuard, jobs: JobService) -> list[HTTPRoute
         request: AnyRequest, key: _KeyInPath, data: JSONBody[Completion]
     ) -> Response[bytes]:
         job = await _authorize_key(request_guard, request, key)
+        await attempt(request)
         return _job_ended(
             await jobs.send_job_command(job, CompleteJob(job.attempt, text(data.output)))
         )
@@ -162,6 +164,7 @@ def _end_routes(request_guard: RequestGuard, jobs: JobService) -> list[HTTPRoute
     @post(
         "/{key:str}/fail",
         audit="jobs.fail",
+        audits_attempt=True,
         body=BodySize.FAILURE,
         operation_id="failJob",
         summary="End an attempt with an error",
@@ -173,6 +176,7 @@ def _end_routes(request_guard: RequestGuard, jobs: JobService) -> list[HTTPRoute
         request: AnyRequest, key: _KeyInPath, data: JSONBody[JobFailure]
     ) -> Response[bytes]:
         job = await _authorize_key(request_guard, request, key)
+        await attempt(request)
         failure = Failure(data.error.name, data.error.message)
         command = FailJob(job.attempt, failure, data.retryable, data.retry_after_ms)
         return _job_ended(await jobs.send_job_command(job, command))

@@ -7,7 +7,7 @@ from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
-from headwater.gateway.api.audit import note
+from headwater.gateway.api.audit import attempt
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows import examples
 from headwater.gateway.api.workflows.authorization import Policy
@@ -115,6 +115,7 @@ def migration_routes(migrations: Migrations) -> list[HTTPRouteHandler]:
     @post(
         "/migrate",
         audit="instances.migrate",
+        audits_attempt=True,
         operation_id="migrateInstance",
         summary="Move a run to another version of its graph",
         description="Every live token moves to the node of the same ref, or to the one in `map`. "
@@ -135,7 +136,7 @@ def migration_routes(migrations: Migrations) -> list[HTTPRouteHandler]:
         data: JSONBody[Migration],
         prefer: Prefer = "",
     ) -> Response[bytes]:
-        note(request, migration={"to": data.to, "map": data.map})
+        await attempt(request, migration={"to": data.to, "map": data.map})
         return await migrations.migrate(workflow, instance_id, data, prefer)
 
     return [post_migration, migrate_instance]

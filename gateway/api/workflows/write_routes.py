@@ -9,7 +9,7 @@ from litestar import Response, post
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.params import JSONBody
 
-from headwater.gateway.api.audit import note
+from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.authentication import scoped_key
 from headwater.gateway.api.json_bodies import BodySize
 from headwater.gateway.api.openapi import OptionalBody
@@ -90,6 +90,7 @@ def _creation_route(
     @post(
         INSTANCES_PATH,
         audit="instances.create",
+        audits_attempt=True,
         body=BodySize.PARAMS,
         operation_id="createInstance",
         operation_class=OptionalBody,
@@ -116,7 +117,7 @@ def _creation_route(
         refuse_derived_id(data.id, "id")
         own_key = scoped_key(request.scope, key)
         instance_id = data.id or (instance_id_of(own_key) if key else new_id())
-        note(request, run_id=instance_id, idempotency_key=key)
+        await attempt(request, run_id=instance_id, idempotency_key=key)
         return await command_service.create_instance(workflow, instance_id, data, own_key, prefer)
 
     return create_instance
@@ -128,6 +129,7 @@ def _batch_creation_route(
     @post(
         BATCH_PATH,
         audit="instances.create_many",
+        audits_attempt=True,
         body=BodySize.PARAMS_OF_MANY,
         operation_id="createInstances",
         summary="Create up to 100 instances",
@@ -153,6 +155,7 @@ def _batch_creation_route(
             refuse_derived_id(new.id, f"instances[{number}].id")
             await _authorize_new(request_guard, request, new.id, new.params)
         own_key = scoped_key(request.scope, key)
+        await attempt(request, count=len(data.instances))
         return await command_service.create_instances(workflow, data, own_key, prefer)
 
     return create_instances
@@ -236,7 +239,7 @@ def lifecycle_route(command_service: CommandService, action: Action) -> HTTPRout
         data: JSONBody[Retry],
         prefer: Prefer = "",
     ) -> Response[bytes]:
-        note(request, deployment=data.deployment)
+        note(request, from_step=data.from_step, deployment=data.deployment)
         arguments = {"fromStep": data.from_step, "deployment": data.deployment}
         command = action.command_with(arguments)
         return await command_service.control_instance(workflow, instance_id, command, prefer)
@@ -258,6 +261,7 @@ def bulk_route(service: BulkService, moves: Moves) -> HTTPRouteHandler:
     @post(
         BULK_PATH,
         audit="instances.change_many",
+        audits_attempt=True,
         operation_id="changeInstances",
         summary="Change many instances",
         description="Applies an action to all instances with a status or labels, a page at a time: "
@@ -277,8 +281,17 @@ def bulk_route(service: BulkService, moves: Moves) -> HTTPRouteHandler:
         if data.action == MOVE.name and data.deployment is not None:
             await moves.check(workflow, data.deployment)
         page = await service.page(workflow, data)
-        run_ids = [row.id for row in page.rows]
-        note(request, run_ids=run_ids, deployment=data.deployment, dry_run=data.dry_run)
+        note(
+            request,
+            change=data.action,
+            selection={"status": data.status, "labels": dict(data.labels)},
+            run_ids=[row.id for row in page.rows],
+            deployment=data.deployment,
+            count=len(page.rows),
+            dry_run=data.dry_run,
+        )
+        if page.rows and not data.dry_run:
+            await attempt(request)
         return await service.change(workflow, data, page, prefer)
 
     return change_instances
@@ -292,6 +305,7 @@ def event_route(
     @post(
         "/events",
         audit="instances.send_event",
+        audits_attempt=True,
         body=BodySize.EVENT,
         operation_id="sendEvent",
         summary="Send an event to an instance",
@@ -321,6 +335,7 @@ def event_route(
         if data.start_if_missing is not None:
             refuse_derived_id(instance_id, "instanceId")
         command = event_of(data, new_id(), scoped_key(request.scope, key))
+        await attempt(request)
         return await command_service.send_event(workflow, instance_id, command, prefer)
 
     return send_event
@@ -332,6 +347,7 @@ def branch_output_route(command_service: CommandService) -> HTTPRouteHandler:
     @post(
         "/branch-output",
         audit="instances.set_branch_output",
+        audits_attempt=True,
         body=BodySize.VALUE,
         operation_id="setBranchOutput",
         summary="Set the output of a branch of an errored graph run",
@@ -352,7 +368,8 @@ def branch_output_route(command_service: CommandService) -> HTTPRouteHandler:
         data: JSONBody[BranchOutput],
         prefer: Prefer = "",
     ) -> Response[bytes]:
-        note(request, branch={"group": data.group, "fork": data.fork, "index": data.branch})
+        branch = {"group": data.group, "fork": data.fork, "index": data.branch}
+        await attempt(request, branch=branch)
         command = data.command()
         return await command_service.control_instance(workflow, instance_id, command, prefer)
 

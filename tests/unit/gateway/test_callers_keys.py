@@ -99,7 +99,7 @@ def served() -> Iterator[tuple[Client, Seen]]:
 @pytest.fixture
 def client(served: tuple[Client, Seen]) -> Client:
     client, seen = served
-    seen.audit.entries.clear()
+    seen.audit.clear()
     seen.keys.rows.clear()
     seen.principals.clear()
     seen.commands.answer = lambda _: reply()

@@ -20,6 +20,8 @@ POLICY = Policy(retries=5, base_s=1.0, longest_s=6.0)
         (429, "", Failure.NOT_TAKEN),
         (408, "body_timeout", Failure.NOT_TAKEN),
         (503, "overloaded", Failure.NOT_TAKEN),
+        (503, "audit_unavailable", Failure.NOT_TAKEN),
+        (500, "result_not_recorded", Failure.UNKNOWN),
         (503, "not_yet_readable", Failure.NOT_TAKEN),
         (503, "broker_unavailable", Failure.UNKNOWN),
         (503, "outcome_unknown", Failure.UNKNOWN),

@@ -97,13 +97,14 @@ def client(server: TestClient[Any], opened: Opened) -> TestClient[Any]:
     server.cookies.clear()
     opened.clock.now_ms = NOW_MS
     opened.answers.recorded.clear()
-    opened.audit.entries.clear()
+    opened.audit.clear()
     return server
 
 
 @pytest.fixture
-def signed_in(client: TestClient[Any]) -> TestClient[Any]:
+def signed_in(client: TestClient[Any], opened: Opened) -> TestClient[Any]:
     sign_in(client)
+    opened.audit.clear()  # The sign-in has an entry.
     return client
 
 

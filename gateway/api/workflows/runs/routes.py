@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -12,7 +13,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from headwater.gateway.api.audit import note
+from headwater.gateway.api.audit import attempt, attempt_run, note
 from headwater.gateway.api.authentication import scoped_key
 from headwater.gateway.api.json_bodies import BodySize
 from headwater.gateway.api.openapi import OptionalBody
@@ -115,6 +116,7 @@ def _create_route(request_guard: RequestGuard, run_service: RunService) -> HTTPR
     @post(
         "/",
         audit="runs.create",
+        audits_attempt=True,
         body=BodySize.PARAMS,
         operation_id="createRun",
         summary="Create a run",
@@ -145,7 +147,9 @@ def _create_route(request_guard: RequestGuard, run_service: RunService) -> HTTPR
         )
         own_key = scoped_key(request.scope, key)
         created = await run_service.create_by_request(
-            data, own_key, lambda run_id: note(request, run_id=run_id)
+            data,
+            own_key,
+            partial(attempt_run, request),
         )
         note(request, deduped=created.deduped, run_id=created.run_id)
         return _creation_response(created)
@@ -219,6 +223,7 @@ def _cancel_route(request_guard: RequestGuard, run_service: RunService) -> HTTPR
     @post(
         "/{runId:str}/cancel",
         audit="runs.cancel",
+        audits_attempt=True,
         authorizes_later=True,
         operation_id="cancelRun",
         operation_class=OptionalBody,
@@ -239,7 +244,7 @@ def _cancel_route(request_guard: RequestGuard, run_service: RunService) -> HTTPR
         if workflow_name is not None:
             await _authorize_named(request_guard, request, workflow_name, runId)
         row = await _find_authorized(request_guard, request, run_service, runId, workflow_name)
-        note(request, workflow=row.run.workflow_name)
+        await attempt(request, workflow=row.run.workflow_name)
         result = await run_service.cancel(row, data.reason)
         if result is None:
             return response_of(row.run, {row.partition: row.offset})

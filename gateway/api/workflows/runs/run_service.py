@@ -198,8 +198,9 @@ class IdempotentRequests:
 
 # -- runs
 
-#: Called with the id of a run before a command for it is sent; used by the audit log.
-OnRunId: TypeAlias = Callable[[str], None]
+#: Called with the id and the workflow of a run before a command for it is sent; used by the audit
+#: log. If it raises, the command is not sent.
+OnRunId: TypeAlias = Callable[[str, str], Awaitable[None]]
 
 
 class RunPorts(NamedTuple):
@@ -257,7 +258,7 @@ class RunService:
             key: The caller's key.
             new: The run.
             run_id: Its id, if the key is new.
-            on_run_id: Called with the id of the run before its command is sent.
+            on_run_id: Called with the id and the workflow of the run before its command is sent.
             request_hash: Hash of the request that the key identifies. Without one, requests with
                 the same key are equal if they have the same workflow, which is half of a run's
                 identity.
@@ -278,7 +279,7 @@ class RunService:
 
         Args:
             new: The run.
-            on_run_id: Called with the id of the run before its command is sent.
+            on_run_id: Called with the id and the workflow of the run before its command is sent.
             once: Deduplicates the command in the owner of the instance.
         """
         deployments = await self._ports.deployments.catch_up()
@@ -289,7 +290,7 @@ class RunService:
     async def _create(
         self, workflow: str, command: StartRun, on_run_id: OnRunId, run_id: str
     ) -> RunResult:
-        on_run_id(run_id)
+        await on_run_id(run_id, workflow)
         result = await self._command_service.send_command(workflow, run_id, command)
         (reply,) = result.replies
         run = RunCreated(

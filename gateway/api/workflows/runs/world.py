@@ -1,6 +1,7 @@
 """Messages in queues and events of runs, and their routes under /v1/world."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -8,7 +9,7 @@ from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
-from headwater.gateway.api.audit import note
+from headwater.gateway.api.audit import attempt_run, note
 from headwater.gateway.api.json_bodies import BodySize, invalid
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
@@ -127,18 +128,18 @@ class WorldApi:
         Args:
             event: The event.
             event_type: Its type, as `event_type_of` returns it.
-            on_run_id: Called with the id of a run before it is created.
+            on_run_id: Called with the id and the workflow of the run before its command is sent.
         """
         match event_type:
             case "run_created":
                 creation = self._parse(RunCreation, event.data)
                 return await self._create_by_event(event.run_id, creation, on_run_id)
             case "run_cancelled":
-                return await self._cancel_run(
-                    event.run_id, self._parse(RunCancellation, event.data)
-                )
+                cancellation = self._parse(RunCancellation, event.data)
+                return await self._cancel_run(event.run_id, cancellation, on_run_id)
             case "hook_received":
-                return await self._send_event(event.run_id, self._parse(HookReceived, event.data))
+                hook = self._parse(HookReceived, event.data)
+                return await self._send_event(event.run_id, hook, on_run_id)
             case _:
                 raise invalid(
                     "data.eventType",
@@ -166,18 +167,24 @@ class WorldApi:
         )
         return _event_created(event.event_type, created.run_id, deduped=created.deduped)
 
-    async def _cancel_run(self, run_id: str | None, event: RunCancellation) -> EventCreated:
+    async def _cancel_run(
+        self, run_id: str | None, event: RunCancellation, on_run_id: OnRunId
+    ) -> EventCreated:
         row = await self._run_service.find_run(_require_id(run_id))
+        await on_run_id(row.run.run_id, row.run.workflow_name)
         result = await self._run_service.cancel(row, event.event_data.reason)
         return _event_created(event.event_type, row.run.run_id, deduped=result is None)
 
-    async def _send_event(self, run_id: str | None, event: HookReceived) -> EventCreated:
+    async def _send_event(
+        self, run_id: str | None, event: HookReceived, on_run_id: OnRunId
+    ) -> EventCreated:
         name, payload = event.correlation_id, event.event_data.payload
         problem = name_problem("an event type", name, self._limits.max_event_type, "max_event_type")
         if problem:
             raise Problem(INVALID_EVENT_TYPE, problem, field="data.correlationId")
         check_value("INVALID_EVENT_PAYLOAD", "data.eventData.payload", payload)
         run = (await self._run_service.find_run(_require_id(run_id))).run
+        await on_run_id(run.run_id, run.workflow_name)
         command = SendEvent(self._new_id(), name, text(payload))
         await self._command_service.send_command(run.workflow_name, run.run_id, command)
         return _event_created(event.event_type, run.run_id, deduped=False)
@@ -216,6 +223,7 @@ def _publish_route(world: WorldApi) -> HTTPRouteHandler:
     @post(
         "/queue/publish",
         audit=PUBLISH,
+        audits_attempt=True,
         body=BodySize.PARAMS,
         operation_id="publishMessage",
         summary="Publish a message",
@@ -225,7 +233,7 @@ def _publish_route(world: WorldApi) -> HTTPRouteHandler:
     )
     async def publish_message(request: AnyRequest, data: JSONBody[Message]) -> Response[bytes]:
         note(request, workflow=data.queue_name, idempotency_key=data.opts.idempotency_key)
-        published = await world.publish(data, lambda run_id: note(request, run_id=run_id))
+        published = await world.publish(data, partial(attempt_run, request))
         note(request, deduped=published.deduped, run_id=published.message_id)
         return response_of(published, {})
 
@@ -236,6 +244,7 @@ def _event_route(world: WorldApi) -> HTTPRouteHandler:
     @post(
         "/events/create",
         audit=CREATE_EVENT,
+        audits_attempt=True,
         body=BodySize.EVENT,
         operation_id="createEvent",
         summary="Create an event of a run",
@@ -254,7 +263,7 @@ def _event_route(world: WorldApi) -> HTTPRouteHandler:
         note(request, run_id=data.run_id)
         kind = event_type_of(data)
         note(request, event_type=kind, idempotency_key=dedupe_key(kind, data.run_id))
-        created = await world.create_event(data, kind, lambda run_id: note(request, run_id=run_id))
+        created = await world.create_event(data, kind, partial(attempt_run, request))
         note(request, deduped=created.deduped, run_id=created.run_id)
         return response_of(created, {})
 
