@@ -2,7 +2,7 @@
 
 import asyncio
 import heapq
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, KeysView
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -114,10 +114,9 @@ class Results:
         if future is not None and not future.done():
             future.set_result(entry)
 
-    @property
-    def awaits_commit(self) -> bool:
-        """Whether a loop waits until its commit is durable."""
-        return bool(self._commits)
+    def awaited_commits(self) -> KeysView[str]:
+        """Return the keys of loops that wait until their commits are durable."""
+        return self._commits.keys()
 
     def commit_future(self, key: str) -> asyncio.Future[None]:
         """Return a future for the durability of a loop's commit."""

@@ -18,6 +18,11 @@ from tests.workflows.running import Instance
 #: What is done to an instance, and how often; the second when something was done before.
 COMMANDS = {"pause": 0.15, "cancel": 0.15, "terminate": 0.05, "retry": 0.3, "restart": 0.1}
 
+#: Ticks of a program in a second, many more than any needs.
+TICKS_MAX = 2_000
+#: Programs that once failed.
+FAILED_ONCE = (14_167,)
+
 Commands = list[tuple[int, str, int]]
 
 
@@ -113,8 +118,12 @@ async def stepped(seed: int) -> None:
             while commands and commands[0][0] <= second:
                 _, command, payload = commands.pop(0)
                 await do(instance, command, payload)
-            while await test.tick(max_steps=1):
+            for _ in range(TICKS_MAX):
+                if not await test.tick(max_steps=1):
+                    break
                 await test.crash()
+            else:
+                pytest.fail(f"seed {seed} does not move on: {nodes}")
             status = await instance.status()
             assert status.status != "active", f"seed {seed}: {nodes}"
             if not commands and status.ended:
@@ -143,6 +152,12 @@ def test_a_program_that_is_evicted_does_what_it_does_undisturbed(block: int):
 def test_a_program_that_is_evicted_after_each_step_moves_on_and_repeats_no_attempt(block: int):
     for seed in range(block, 60, 4):
         asyncio.run(stepped(seed))
+
+
+@pytest.mark.parametrize("seed", FAILED_ONCE)
+def test_programs_that_failed_once_do_when_evicted_what_they_do_undisturbed(seed: int):
+    check(seed)
+    asyncio.run(stepped(seed))
 
 
 @pytest.mark.soak
