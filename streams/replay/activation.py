@@ -356,8 +356,8 @@ class Activation:
     def _begin_to_fail(self, failure: Failure, error: BaseException | None) -> None:
         # Attempts that still run fail with the run.
         self._host.cancel()
-        # The outcome of a loop's commit changes nothing now, and there may be none: the owner refuses
-        # a commit that does not know of a cancellation.
+        # The outcome of a loop's commit changes nothing now, and there may be none: the owner
+        # refuses a commit that does not know of a cancellation.
         self._run.pending -= self._run.results.awaited_commits()
         self._failure = failure
         self._diverged = isinstance(error, HistoryDivergedError)

@@ -110,7 +110,9 @@ class Execution:
         code has reached something new.
         """
         run, new = self.run, self.run.journal.first_new
-        if self._checked_changes or new is None or run.rolling_back or run.results.awaited_commits():
+        if self._checked_changes or new is None or run.rolling_back:
+            return
+        if run.results.awaited_commits():
             return
         self._checked_changes = True
         missed = tuple(key for key in self._not_reached() if not run.entries[key].excused)
