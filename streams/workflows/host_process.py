@@ -340,16 +340,14 @@ class HostProcess:
 
     def _not_loaded(self, code: int) -> str:
         return (
-            f"expected {self._app} to be imported, found that the process {_describe_exit(code)} "
+            f"expected {self._app} to be imported, found that the process {describe_exit(code)} "
             "meanwhile\n"
             f"{self._crash_record.crash_report()}"
         ).rstrip()
 
     def _reason(self, code: int) -> str:
         report = self._crash_record.crash_report()
-        how = (
-            f"was stuck for {self._options.stall_s:g} s" if self._stalled else _describe_exit(code)
-        )
+        how = f"was stuck for {self._options.stall_s:g} s" if self._stalled else describe_exit(code)
         if report:
             log.error("code host %d %s; stacks of its threads:\n%s", self.pid, how, report)
         location = crash_location(report)
@@ -401,7 +399,7 @@ async def declarations_of(
     return declared
 
 
-def _describe_exit(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Describe an exit code."""
     if code >= 0:
         return f"ended {_EXITS.get(code, f'with exit code {code}')}"
