@@ -381,6 +381,7 @@ def _workflow_service(
         bodies=bodies,
         limits=settings.limits,
         streams=streams,
+        redacted=settings.redacted,
     )
 
 

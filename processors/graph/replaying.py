@@ -184,13 +184,14 @@ def _node_of(event: LogEvent, nodes: dict[int, str]) -> str:
 
 
 def failed_task(records: Sequence[HistoryAppended], number: int) -> tuple[TokenFailed, int] | None:
-    """Return the failure of a node that ended a run, and the number of its event."""
+    """Return the latest failure of a task in a run, and the number of its event."""
     failed: tuple[TokenFailed, int] | None = None
     for record in records:
         if record.run_number == number:
             for sequence, event in enumerate(record.events, record.sequence):
                 if isinstance(event, TokenFailed) and event.retry_at_ms is None:
-                    failed = event, sequence
+                    # A failure with a result is one of the definition.
+                    failed = None if event.result is not None else (event, sequence)
     return failed
 
 

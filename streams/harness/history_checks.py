@@ -214,7 +214,9 @@ def _replay_graph(history: RunHistory, code: CheckedCode, calls: Collection[str]
     token = None if failed is None else task_of(replay.run, failed[0])
     if token is not None and token.node in calls:
         node = graph.node(token.node)
-        task = code.tasks[node.task or ""]
+        task = code.tasks.get(node.task or "")
+        if task is None:
+            raise LookupError(f"expected the task {node.task!r} among `tasks`, found none")
         info = _info(history, token) if task.takes_info else None
         named = {} if info is None else {"info": info}
         _called(task, decode(token.input or "null"), **named)
