@@ -29,6 +29,7 @@ from headwater.gateway.api.console.api_client import ConsoleKeys
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
+from headwater.gateway.api.deployments.replay_gate import GateLimits, ReplayGate
 from headwater.gateway.api.deployments.routes import deployment_routers
 from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
@@ -395,6 +396,13 @@ def _deployments(
     deployment_service = DeploymentService(
         workflows.run_ports.deployments,
         artifact_check,
+        ReplayGate(
+            workflows.workflows,
+            workflows.runs,
+            workflows.run_ports.deployments,
+            limits=_gate_limits(settings),
+            passed=settings.app_environment,
+        ),
         workflows.workflows,
         by=key_id("admin", key),
         clock=workflows.clock,
@@ -405,6 +413,16 @@ def _deployments(
         bodies,
         key,
         settings.world_key.get_secret_value(),
+    )
+
+
+def _gate_limits(settings: Settings) -> GateLimits:
+    return GateLimits(
+        open_runs=settings.replay_runs,
+        ended_runs=settings.replay_ended_runs,
+        history_bytes=settings.replay_bytes,
+        seconds=settings.replay_s,
+        memory_mib=settings.replay_memory_mib,
     )
 
 
