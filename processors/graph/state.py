@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from headwater.processors.graph.planning import Frames, InnerPath, Taken, TokenStatus
+from headwater.processors.graph.wait_index import WaitIndex
 from headwater.processors.runs.state import Received, Run
 from headwater.schemas.history import (
     BranchChanged,
@@ -236,6 +237,8 @@ class GraphRun(Run, kw_only=True, dict=True):
         times: When time moves a waiting token or join, by key.
         latest: Token that the next tokens follow: the one that ended last with tokens after it, or
             the one at which the fork began that was joined last.
+        undecided: Number of the last run of the instance that failed because it could not be
+            decided what follows `latest`.
         timeout_ms: How long the run may take.
         waits: Tokens that wait for an event, by its type, or for a time (None), the oldest first.
         held: Outcomes that take effect after a pause, by token, in the order of arrival.
@@ -261,6 +264,12 @@ class GraphRun(Run, kw_only=True, dict=True):
     timeout_ms: int | None = None
     waits: dict[int, str | None] = msgspec.field(default_factory=dict)
     held: dict[int, Held] = msgspec.field(default_factory=dict)
+    undecided: int | None = None
+
+    @property
+    def undecided_token(self) -> LiveToken | None:
+        """The token that has completed and with whose transitions an errored run failed."""
+        return self.latest if self.undecided == self.run_number else None
 
     @property
     def holds_outcomes(self) -> bool:
@@ -286,6 +295,60 @@ class GraphRun(Run, kw_only=True, dict=True):
     def token_of(self, key: str) -> LiveToken | None:
         """Return the token with this number; None if it has ended, or the key is not a token's."""
         return self.tokens.get(int(key)) if key.isascii() and key.isdecimal() else None
+
+
+# -- times and waits
+
+_INDEX: Final = "wait_index"
+
+
+def index_of(run: GraphRun) -> WaitIndex:
+    """Return the index of a run's times and waits, which is computed when it is first used."""
+    index: WaitIndex | None = run.__dict__.get(_INDEX)
+    if index is None:
+        index = run.__dict__[_INDEX] = WaitIndex(run.times, run.waits)
+    return index
+
+
+def drop_index(run: GraphRun) -> None:
+    """Have the index computed again, after changes of many times."""
+    run.__dict__.pop(_INDEX, None)
+
+
+def set_time(run: GraphRun, key: str, at_ms: int) -> None:
+    """Set when time moves a token or join."""
+    clear_time(run, key)
+    run.times[key] = at_ms
+    index: WaitIndex | None = run.__dict__.get(_INDEX)
+    if index is not None:
+        index.add_time(key, at_ms)
+
+
+def clear_time(run: GraphRun, key: str) -> None:
+    """Remove the time of a token or join, if it has one."""
+    at_ms = run.times.pop(key, None)
+    index: WaitIndex | None = run.__dict__.get(_INDEX)
+    if index is not None and at_ms is not None:
+        index.drop_time(key, at_ms)
+
+
+def add_wait(run: GraphRun, number: int, event_type: str | None) -> None:
+    """Add the wait of a token: for an event, or for a time."""
+    run.waits[number] = event_type
+    index: WaitIndex | None = run.__dict__.get(_INDEX)
+    if index is not None:
+        index.add_wait(number, event_type)
+
+
+def remove_wait(run: GraphRun, number: int) -> None:
+    """Remove the wait of a token, if it has one."""
+    event_type = run.waits.pop(number, None)
+    index: WaitIndex | None = run.__dict__.get(_INDEX)
+    if index is not None:
+        index.drop_wait(number, event_type)
+
+
+# -- tokens, branches and joins
 
 
 def taken_of(run: GraphRun, token: LiveToken) -> Taken:
@@ -348,6 +411,7 @@ def rename_joins(run: GraphRun, renamed: Mapping[str, str]) -> None:
     times = {new: run.times.pop(key) for key, new in keys.items() if key in run.times}
     run.meetings.update(joins)
     run.times.update(times)
+    drop_index(run)
     for key, numbers in list(run.gatherings.items()):
         del run.gatherings[key]
         token = run.tokens[numbers[0]]
