@@ -37,12 +37,11 @@ from headwater.processors.graph.state import (
     LiveToken,
     Meeting,
     branch_key,
-    clear_time,
     gathering_key,
     meeting_key,
     rename_joins,
-    set_time,
 )
+from headwater.processors.graph.wait_index import clear_time, drop_index, set_time
 from headwater.processors.runs import appliers as runs
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
@@ -427,6 +426,7 @@ def _graph_migrated(run: GraphRun, event: GraphMigrated) -> None:
     run.undispatched = run.undispatched_job = min(run.tokens, default=run.created)
     skip_dispatched(run)
     rename_joins(run, names)
+    drop_index(run)
     undecided = run.undecided_token
     if undecided is not None:
         run.latest = _changed(undecided, node=names.get(undecided.node, undecided.node))

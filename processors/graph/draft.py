@@ -20,10 +20,9 @@ from headwater.processors.graph.state import (
     LiveBranch,
     LiveToken,
     branch_key,
-    index_of,
     taken_of,
 )
-from headwater.processors.graph.wait_index import TimeOfKey, time_of_key
+from headwater.processors.graph.wait_index import due_ms, index_of
 from headwater.processors.runs.outbox import ended_by, posts_to_end
 from headwater.schemas.history import (
     Failure,
@@ -230,18 +229,20 @@ class Draft:
 
     # -- times and waits, without reading all of them
 
-    def times_until(self, until_ms: int) -> list[TimeOfKey]:
-        """Return the times up to one, inclusive, in order."""
-        times, changed = index_of(self._of).until(until_ms), changes_of(self.run.times)
-        if changed:
-            times = [entry for entry in times if entry.key not in changed]
-            times += [
-                time_of_key(key, at_ms)
-                for key, at_ms in changed.items()
-                if at_ms is not _DELETED and at_ms <= until_ms
-            ]
-            times.sort()
-        return times
+    def due_until(self, until_ms: int) -> Iterable[tuple[int, str]]:
+        """Return the times and keys of what is due until a time, inclusive, in order."""
+        times: Mapping[str, int] = self.run.times
+        changed = changes_of(self.run.times)
+        keys = [due.key for due in index_of(self._of).until(until_ms) if due.key not in changed]
+        if not changed:
+            return [(times[key], key) for key in keys]
+        keys += [
+            key
+            for key, at_ms in changed.items()
+            if at_ms is not _DELETED and due_ms(self.run, key, at_ms) <= until_ms
+        ]
+        due = sorted((due_ms(self.run, key, times[key]), len(key), key) for key in keys)
+        return [(times[key], key) for _, _, key in due]
 
     def waiting_for(self, event_type: str) -> Iterator[int]:
         """Yield the tokens that wait for events of a type, the oldest first."""

@@ -25,13 +25,12 @@ from headwater.processors.graph.state import (
     KIND,
     GraphRun,
     LiveToken,
-    drop_index,
-    index_of,
     location_of,
 )
 from headwater.processors.graph.state import decode as decode_state
 from headwater.processors.graph.state import encode as encode_state
-from headwater.processors.graph.timing import decide_event, others_can_end, policy_of
+from headwater.processors.graph.timing import decide_event, policy_of
+from headwater.processors.graph.wait_index import drop_index, index_of
 from headwater.processors.input_texts import JsonInvalid, read_json, wide_integer_problem
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import STALE, Decision, Facts, Reached, Rejection, Request
@@ -329,16 +328,13 @@ class GraphEngine:
             return None
         if run.has_backlog:
             return run.started_at_ms
-        first_ms: int | None = None
-        for at_ms, _, key in index_of(run):
-            if first_ms is not None and at_ms >= first_ms:
-                break
-            # A deadline is due one millisecond later than other times.
-            due_ms = at_ms + others_can_end(run, key)
-            # A decision may leave ends of waits, and retries: they are due until they are handled.
-            if due_ms > after_ms or due_ms == at_ms:
-                first_ms = due_ms if first_ms is None else min(first_ms, due_ms)
-        return first_ms
+        # A decision may leave ends of waits, and retries: they are due until they are handled.
+        due = (
+            due_ms
+            for due_ms, _, key in index_of(run)
+            if due_ms > after_ms or due_ms == run.times[key]
+        )
+        return next(due, None)
 
     @staticmethod
     def expected_attempt(run: GraphRun, key: str) -> int | None:

@@ -16,14 +16,11 @@ from headwater.processors.graph.state import (
     Lease,
     LiveBranch,
     LiveToken,
-    add_wait,
-    clear_time,
     digest_of_end,
     gathering_key,
     meeting_key,
-    remove_wait,
-    set_time,
 )
+from headwater.processors.graph.wait_index import add_wait, clear_time, remove_wait, set_time
 from headwater.processors.runs import appliers as runs
 from headwater.processors.runs.state import Received
 from headwater.schemas.errors import InvariantViolation
@@ -294,7 +291,6 @@ def _token_failed(run: GraphRun, event: TokenFailed) -> None:
         return
     run.held.pop(event.token, None)
     _finish_attempt(run, token)
-    set_time(run, str(event.token), event.retry_at_ms)
     run.tokens[event.token] = _changed(
         token,
         status=TokenStatus.PENDING,
@@ -302,6 +298,7 @@ def _token_failed(run: GraphRun, event: TokenFailed) -> None:
         at_ms=event.retry_at_ms,
         lease=None,
     )
+    set_time(run, str(event.token), event.retry_at_ms)
 
 
 def _subworkflow_started(run: GraphRun, event: SubworkflowStarted) -> None:

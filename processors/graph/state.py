@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 
 from headwater.processors.graph.planning import Frames, InnerPath, Taken, TokenStatus
-from headwater.processors.graph.wait_index import WaitIndex
 from headwater.processors.runs.state import Received, Run
 from headwater.schemas.history import (
     BranchChanged,
@@ -297,60 +296,6 @@ class GraphRun(Run, kw_only=True, dict=True):
         return self.tokens.get(int(key)) if key.isascii() and key.isdecimal() else None
 
 
-# -- times and waits
-
-_INDEX: Final = "wait_index"
-
-
-def index_of(run: GraphRun) -> WaitIndex:
-    """Return the index of a run's times and waits, which is computed when it is first used."""
-    index: WaitIndex | None = run.__dict__.get(_INDEX)
-    if index is None:
-        index = run.__dict__[_INDEX] = WaitIndex(run.times, run.waits)
-    return index
-
-
-def drop_index(run: GraphRun) -> None:
-    """Have the index computed again, after changes of many times."""
-    run.__dict__.pop(_INDEX, None)
-
-
-def set_time(run: GraphRun, key: str, at_ms: int) -> None:
-    """Set when time moves a token or join."""
-    clear_time(run, key)
-    run.times[key] = at_ms
-    index: WaitIndex | None = run.__dict__.get(_INDEX)
-    if index is not None:
-        index.add_time(key, at_ms)
-
-
-def clear_time(run: GraphRun, key: str) -> None:
-    """Remove the time of a token or join, if it has one."""
-    at_ms = run.times.pop(key, None)
-    index: WaitIndex | None = run.__dict__.get(_INDEX)
-    if index is not None and at_ms is not None:
-        index.drop_time(key, at_ms)
-
-
-def add_wait(run: GraphRun, number: int, event_type: str | None) -> None:
-    """Add the wait of a token: for an event, or for a time."""
-    run.waits[number] = event_type
-    index: WaitIndex | None = run.__dict__.get(_INDEX)
-    if index is not None:
-        index.add_wait(number, event_type)
-
-
-def remove_wait(run: GraphRun, number: int) -> None:
-    """Remove the wait of a token, if it has one."""
-    event_type = run.waits.pop(number, None)
-    index: WaitIndex | None = run.__dict__.get(_INDEX)
-    if index is not None:
-        index.drop_wait(number, event_type)
-
-
-# -- tokens, branches and joins
-
-
 def taken_of(run: GraphRun, token: LiveToken) -> Taken:
     """Return how often a token, or its ancestors, took each transition."""
     taken, fork = Taken(token.taken), token.fork
@@ -411,7 +356,6 @@ def rename_joins(run: GraphRun, renamed: Mapping[str, str]) -> None:
     times = {new: run.times.pop(key) for key, new in keys.items() if key in run.times}
     run.meetings.update(joins)
     run.times.update(times)
-    drop_index(run)
     for key, numbers in list(run.gatherings.items()):
         del run.gatherings[key]
         token = run.tokens[numbers[0]]

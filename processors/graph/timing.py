@@ -114,29 +114,25 @@ def handle_due(draft: Draft, until_ms: int, *, complete: bool) -> None:
 
 
 def _due_times(draft: Draft, until_ms: int, last_deadline_ms: int) -> Iterator[_Due]:
-    """Yield ends of waits and deadlines, up to one end of a wait more than one decision handles."""
-    ends = 0
-    for at_ms, _, key in draft.times_until(until_ms):
+    """Yield ends of waits and deadlines, as far as one decision handles them."""
+    ends = last_ms = 0
+    for at_ms, key in draft.due_until(until_ms + 1):
+        if ends > _HANDLED_MAX and at_ms > last_ms:
+            return
         token = draft.run.token_of(key)
         if token is None or token.waits_for_others:
             if at_ms <= last_deadline_ms:
                 yield _Due(at_ms, _DEADLINE, 0, key)
+        elif at_ms > until_ms:
+            continue
         elif token.status is TokenStatus.WAITING_FOR_TIME:
+            last_ms, ends = at_ms, ends + 1
             yield _Due(at_ms, _END_OF_WAIT, token.number, key)
-            ends += 1
-            if ends > _HANDLED_MAX:
-                return
 
 
 def _outcomes(run: GraphRun) -> Iterator[_Due]:
     for position, (number, held) in enumerate(run.held.items()):
         yield _Due(held.at_ms, _OUTCOME, position, str(number))
-
-
-def others_can_end(run: GraphRun, key: str) -> bool:
-    """Whether another party can end the wait with this key; else it is a retry or for a time."""
-    token = run.token_of(key)
-    return token is None or token.waits_for_others
 
 
 def _new_deadlines(draft: Draft, first: int, until_ms: int) -> Iterator[_Due]:
@@ -163,7 +159,7 @@ def _handle(draft: Draft, item: _Due) -> None:
 
 
 def _retry(draft: Draft, until_ms: int) -> None:
-    tokens = (draft.run.token_of(entry.key) for entry in draft.times_until(until_ms))
+    tokens = (draft.run.token_of(key) for _, key in draft.due_until(until_ms))
     numbers = [
         token.number
         for token in tokens
