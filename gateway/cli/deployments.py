@@ -66,18 +66,25 @@ def deployments() -> None:
     metavar="MODULE[:NAME]",
     help="The app in the artifact: a module, or a workflow or list of workflows in one.",
 )
+@click.option(
+    "--requirements",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A requirements.txt with hashes, for a wheel, which has none.",
+)
 @click.option("--activate", "at_once", is_flag=True, help="Also activate it.")
 @admin_options
 @prints
-def deploy(artifact: Path, app: str, at_once: bool, api: Api) -> Result:
+def deploy(artifact: Path, app: str, requirements: Path | None, at_once: bool, api: Api) -> Result:
     """Deploy an app: a folder, or a zip or wheel of one.
 
     A folder is sent without hidden files, Python's caches and virtual environments: at most
-    10 MiB. The gateway refuses an app that it cannot import. The same content is the same
-    deployment. Nothing changes before it is activated.
+    10 MiB. Packages of its requirements.txt are installed, which has to have hashes. The gateway
+    refuses an app that it cannot import. The same content is the same deployment. Nothing changes
+    before it is activated.
     """
     deployments = api.client.deployments
-    deployed = api.client.run(deployments.deploy(_content_of(artifact), app=app))
+    content = _content_of(artifact, requirements)
+    deployed = api.client.run(deployments.deploy(content, app=app))
     if at_once:
         deployed = api.client.run(deployments.activate(deployed.id))
     activation = f"`headwater deployments activate {deployed.id}`"
@@ -218,11 +225,11 @@ def _differences(before: "Deployment", after: "Deployment") -> "Iterator[dict[st
                 }
 
 
-def _content_of(artifact: Path) -> bytes:
+def _content_of(artifact: Path, requirements: Path | None) -> bytes:
     from headwater.gateway.client.deployments import artifact_of  # noqa: PLC0415 (loads slowly)
 
     try:
-        return artifact_of(artifact)
+        return artifact_of(artifact, requirements)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 

@@ -92,17 +92,16 @@ class DeploymentService:
         if name in deployments.by_id:
             note(request, deduped=True)
             return _response(_deployment(deployments, deployments.by_id[name]))
-        workflows, schedules = await self._artifact_check.check(app, artifact)
+        checked = await self._artifact_check.check(app, artifact)
         record = DeploymentCreated(
             id=name,
             app=app,
             digest=digest,
             size=len(artifact),
             offset=0,
-            workflows=workflows,
             by=self._by,
             at_ms=self._clock(),
-            schedules=schedules,
+            **checked._asdict(),
         )
         declared = len(encode(record))
         if declared > _DECLARED_BYTES_MAX:
