@@ -23,6 +23,7 @@ _LISTED: Final = Columns(
 )
 _WORKFLOWS: Final = Columns(("name", "versioning", "kind"))
 _SCHEDULES: Final = Columns(("name", "workflow", "cron", "timezone"))
+_REQUIREMENTS: Final = Columns(("package", "version"))
 _DIFFERENCES: Final = Columns(("kind", "name", "change", "fields"))
 _PAGE: Final = 100
 
@@ -126,7 +127,10 @@ def list_deployments(limit: int, api: Api) -> Result:
 @admin_options
 @prints
 def show(deployment_id: str, api: Api) -> Result:
-    """Show a deployment, its workflows, schedules and open runs; by default the active one."""
+    """Show a deployment, by default the active one.
+
+    With its workflows, schedules, open runs, and the packages of its environment.
+    """
     deployment = api.client.run(api.client.deployments.get(deployment_id))
     tables = [
         _LISTED.table([_row(deployment)]),
@@ -134,8 +138,16 @@ def show(deployment_id: str, api: Api) -> Result:
     ]
     if deployment.schedules:
         tables.append(_SCHEDULES.table(map(structs.asdict, deployment.schedules), "schedules"))
-    hint = f"{deployment.size} bytes, SHA-256 {deployment.digest}"
-    return Result(answer=deployment, tables=tables, hints=[hint])
+    hints = [f"{deployment.size} bytes, SHA-256 {deployment.digest}"]
+    if (environment := deployment.environment) is not None:
+        pins = (text.partition("==") for text in environment.requirements or ())
+        rows = [{"package": name, "version": version} for name, _, version in pins]
+        tables.append(_REQUIREMENTS.table(rows, "requirements"))
+        hints.append(
+            f"Environment of {environment.packages} packages, {environment.size} bytes, SHA-256 "
+            f"{environment.digest}"
+        )
+    return Result(answer=deployment, tables=tables, hints=hints)
 
 
 @deployments.command(

@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -191,7 +192,7 @@ class CodeFolders:
     def __init__(self, deployments: DeploymentLog, state: Path, policy: EnvironmentPolicy) -> None:
         self._artifacts = ArtifactFolders(deployments, state / "deployments")
         self._scratch = ScratchFolders(state / "scratch")
-        self.environments = Environments(state / ENVIRONMENTS, policy)
+        self._environments = Environments(state / ENVIRONMENTS, policy)
 
     async def code_of(self, deployment: DeploymentCreated) -> HostCode:
         """Return what a host of a deployment runs.
@@ -205,9 +206,13 @@ class CodeFolders:
         requirements = await asyncio.to_thread(check_metadata, folder)
         python = None
         if requirements is not None:
-            python = (await self.environments.install(requirements)).python
+            python = (await self._environments.install(requirements)).python
         scratch = await asyncio.to_thread(self._scratch.new_folder, deployment.id)
         return HostCode(folder, scratch, python)
+
+    async def remove_unused(self, deployments: Iterable[DeploymentCreated]) -> None:
+        """Remove environments that none of these deployments has."""
+        await self._environments.remove_unused({item.environment for item in deployments})
 
     def close(self) -> None:
         """Remove the scratch folders."""

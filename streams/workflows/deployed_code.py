@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 #: Interval between checks for deployments while no command starts a run.
 _FOLLOW_S: Final = 3.0
+#: Interval between removals of environments that no deployment has.
+_CLEAN_S: Final = 600.0
 #: How long a host may be idle before it is stopped, unless its deployment is active.
 _IDLE_S: Final = 60.0
 
@@ -102,11 +104,23 @@ class DeployedCode:
             in_use: Returns the numbers of hosts that hold runs.
         """
         self._in_use = in_use
+        loop = asyncio.get_running_loop()
+        clean_s = loop.time()
         while True:
             await asyncio.sleep(self._follow_s)
             await self._catch_up()
             self._stop_idle(in_use())
             self._admit_waiting()
+            if loop.time() >= clean_s:
+                clean_s = loop.time() + _CLEAN_S
+                await self._remove_unused()
+
+    async def _remove_unused(self) -> None:
+        """Remove what no deployment has. Runs do not depend on it, so errors are only logged."""
+        try:
+            await self._folders.remove_unused(self.deployments.by_id.values())
+        except OSError as error:
+            log.warning("environments that no deployment has cannot be removed: %s", error)
 
     async def stop(self) -> None:
         """Disconnect, and remove the scratch folders of hosts, which have ended."""

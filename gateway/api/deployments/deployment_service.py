@@ -40,6 +40,7 @@ from headwater.schemas.v1_answers import (
     DeploymentActive,
     DeploymentId,
     DeploymentPage,
+    EnvironmentDeployed,
     ScheduleDeployed,
     WorkflowDeployed,
 )
@@ -256,7 +257,19 @@ def _fields(
         "deployed_at": _utc(created.at_ms),
         "deployed_by": created.by,
         "activated_at": None if at_ms is None else _utc(at_ms),
+        "environment": _environment(created, detailed=detailed),
     }
+
+
+def _environment(created: DeploymentCreated, *, detailed: bool) -> EnvironmentDeployed | None:
+    if not created.environment:
+        return None
+    return EnvironmentDeployed(
+        digest=created.environment,
+        size=created.environment_bytes,
+        packages=len(created.requirements),
+        requirements=list(created.requirements) if detailed else None,
+    )
 
 
 def _workflow(workflow: DeployedWorkflow, *, detailed: bool) -> WorkflowDeployed:

@@ -276,6 +276,10 @@ def test_requirements_are_installed_before_the_app_is_imported(
     assert (len(record.environment), len(record.content)) == (64, 64)
     (environment,) = (state / "state" / "environments").glob("[0-9a-f]*")
     assert environment.name.startswith(record.environment[:32])
+    stated = {"digest": record.environment, "size": record.environment_bytes, "packages": 1}
+    assert made.json()["environment"] == stated
+    shown = client.get(f"/v1/deployments/{record.id}", headers=USER).json()
+    assert shown["environment"] == stated | {"requirements": ["prices==1.5"]}
 
 
 def test_requirements_that_cannot_be_installed_are_refused_with_the_reason(
