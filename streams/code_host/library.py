@@ -26,17 +26,15 @@ class HostPackage(NamedTuple):
     versions: str
 
 
-#: By name of the distribution. The lower bounds were tried; the upper ones are the next versions
-#: that may change what hosts use.
+#: By name of the distribution. The versions are those that this package requires.
 HOST_PACKAGES: Final[Mapping[str, HostPackage]] = {
     "cel-expr-python": HostPackage("cel_expr_python", ">=0.1.3,<0.2"),
     "cronsim": HostPackage("cronsim", ">=2.6,<3"),
-    "jsonschema-rs": HostPackage("jsonschema_rs", ">=0.29,<1"),
+    "jsonschema-rs": HostPackage("jsonschema_rs", ">=0.55,<1"),
     "lazy-loader": HostPackage("lazy_loader", ">=0.4,<1"),
-    "msgspec": HostPackage("msgspec", ">=0.19,<1"),
-    "packaging": HostPackage("packaging", ">=22"),
-    "typing-extensions": HostPackage("typing_extensions", ">=4.6,<5"),
-    "uvloop": HostPackage("uvloop", ">=0.19,<1"),
+    "msgspec": HostPackage("msgspec", ">=0.20,<1"),
+    "typing-extensions": HostPackage("typing_extensions", ">=4.12,<5"),
+    "uvloop": HostPackage("uvloop", ">=0.21,<1"),
 }
 
 

@@ -1,8 +1,15 @@
 """What a requirements.txt of a deployment may contain, and what is named where it may not."""
 
+import tomllib
+from itertools import chain
+from pathlib import Path
+
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from headwater.streams.code_host.artifacts import ArtifactInvalid
+from headwater.streams.code_host.library import HOST_PACKAGES
 from headwater.streams.code_host.requirements import parse_requirements
 
 ONE, TWO = "a" * 64, "b" * 64
@@ -79,3 +86,12 @@ def test_a_version_that_the_host_does_not_support_is_refused():
 def test_headwater_itself_is_that_of_the_worker():
     text = f"headwater[server]==9.9 --hash=sha256:{ONE}\na==1 --hash=sha256:{ONE}\n"
     assert parse_requirements(text).names == ("a==1",)
+
+
+def test_the_versions_that_hosts_work_with_are_those_that_headwater_requires():
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8")
+    project = tomllib.loads(text)["project"]
+    texts = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    required = {item.name: str(item.specifier) for item in map(Requirement, texts)}
+    for name, package in HOST_PACKAGES.items():
+        assert str(SpecifierSet(package.versions)) == required[name]
