@@ -1,5 +1,6 @@
 """Protection of data from other users, and from other processes of the same user."""
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -63,11 +64,11 @@ def exposing_ancestors(
     while process > 0:
         try:
             status = (proc / str(process) / "stat").read_text("utf-8", "replace")
-            environment = (proc / str(process) / "environ").read_bytes()
         except FileNotFoundError:
             return
-        except PermissionError:
-            environment = b""
+        environment = b""
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            environment = (proc / str(process) / "environ").read_bytes()
         variables = (item.partition(b"=") for item in environment.split(b"\0"))
         names = sorted(os.fsdecode(name) for name, _, value in variables if value)
         name, _, rest = status.partition("(")[2].rpartition(")")
