@@ -78,6 +78,8 @@ from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
 from headwater.streams.pipeline.webhook_log import WebhookLog
+from headwater.streams.workflows.code_folders import CodeFolders
+from headwater.streams.workflows.environments import ENVIRONMENTS, Environments
 
 _VERSION: Final = version("headwater")
 _ROOT: Final = "/"
@@ -391,15 +393,24 @@ def _deployments(
 ) -> list[Router]:
     """Return the routes of deployments, with the keys of the settings."""
     key = settings.admin_key.get_secret_value()
-    artifact_check = ArtifactCheck(passed=settings.app_environment, limits=settings.limits)
+    artifact_check = ArtifactCheck(
+        passed=settings.app_environment,
+        limits=settings.limits,
+        environments=Environments(settings.state_dir / ENVIRONMENTS, settings.environment_policy),
+        memory_mib=settings.check_memory_mib,
+    )
+    folders = CodeFolders(
+        workflows.run_ports.deployments, settings.state_dir, settings.environment_policy
+    )
     service.add_shutdown_callback(artifact_check.close)
+    service.add_shutdown_callback(folders.close)
     deployment_service = DeploymentService(
         workflows.run_ports.deployments,
         artifact_check,
         ReplayGate(
             workflows.workflows,
             workflows.runs,
-            workflows.run_ports.deployments,
+            folders,
             limits=_gate_limits(settings),
             passed=settings.app_environment,
         ),
@@ -422,7 +433,7 @@ def _gate_limits(settings: Settings) -> GateLimits:
         ended_runs=settings.replay_ended_runs,
         history_bytes=settings.replay_bytes,
         seconds=settings.replay_s,
-        memory_mib=settings.replay_memory_mib,
+        memory_max=settings.check_memory_mib * 1024 * 1024,
     )
 
 

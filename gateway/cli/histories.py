@@ -151,7 +151,7 @@ async def _replayed(folder: Path, app: str, seconds: float) -> "ReplayReport":
     replays = await replay_runs(
         app,
         read_folder(folder),
-        limits=ReplayLimits(seconds=seconds, memory_mib=0),
+        limits=ReplayLimits(seconds=seconds),
         environment=os.environ,
     )
     declared, runs, not_replayed = replays

@@ -38,13 +38,6 @@ class ReplaySettings(BaseSettings):
         le=600,
         description="Seconds that the replays of one check may take, while the request waits.",
     )
-    replay_memory_mib: int = Field(
-        default=2_048,
-        ge=256,
-        le=1_048_576,
-        description="MiB of address space of the process that replays; many libraries reserve "
-        "more than they use.",
-    )
     redacted_fields: str = Field(
         default=REDACTED_FIELDS,
         description="Patterns for names of fields whose values are replaced in exported histories, "

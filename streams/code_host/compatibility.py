@@ -9,6 +9,7 @@ import os
 import resource
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -45,7 +46,6 @@ class CheckRequest(msgspec.Struct, frozen=True):
 REQUEST: Final = msgspec.msgpack.Decoder(CheckRequest)
 #: Characters of a difference's reason: a report has many.
 _REASON_MAX: Final = 2_000
-_MIB: Final = 1024 * 1024
 
 
 class CheckedCode(NamedTuple):
@@ -132,23 +132,25 @@ def result_of(run: CheckedRun, found: Difference | None) -> ReplayedRun:
 # -- the process
 
 
-def _limit_memory(megabytes: int) -> None:
-    """Limit the memory of this process, in addition to what it has now."""
-    if megabytes:
-        resource.setrlimit(resource.RLIMIT_AS, (megabytes * _MIB, megabytes * _MIB))
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Check an app.
 
-
-def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
-    """Check the app named by the first argument, with as many MiB of memory as the second says."""
-    spec, megabytes = arguments
+    Args:
+        arguments: Largest memory in bytes, 0 for any; folder of deployed code, or ""; and the app.
+    """
+    memory_max, folder, spec = sys.argv[1:] if arguments is None else arguments
     out = os.dup(1)
     os.dup2(2, 1)  # Prints of the app must not mix with the results.
     request = REQUEST.decode(sys.stdin.buffer.read())
-    _limit_memory(int(megabytes))
+    if folder:
+        # The folder is compared with what was deployed.
+        sys.dont_write_bytecode = True
+    if int(memory_max):
+        resource.setrlimit(resource.RLIMIT_DATA, (int(memory_max), int(memory_max)))
     refuse_in_workflows()
     with os.fdopen(out, "wb", buffering=0) as output:
         try:
-            app = load_app(spec)
+            app = load_app(spec, Path(folder) if folder else None)
         except AppNotLoaded as error:
             _write(output.fileno(), Declarations(error=error.message))
             return

@@ -22,7 +22,7 @@ from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import Declarations, merge_declarations
 from headwater.streams.code_host.builtin_app import BUILTIN_APP
 from headwater.streams.engine.driver import Driver
-from headwater.streams.workflows.host_process import HostOptions, HostProcess
+from headwater.streams.workflows.host_process import HostCode, HostOptions, HostProcess
 from headwater.streams.workflows.host_supervisor import HostSupervisor
 from headwater.streams.workflows.replay_process import ReplayLimits, replay_runs
 
@@ -125,7 +125,7 @@ class Hosts:
         deployment: str,
         app: str,
         workflows: Collection[str],
-        fetch: Callable[[], Awaitable[Path]],
+        fetch: Callable[[], Awaitable[HostCode]],
     ) -> int:
         """Start the host of a deployment in the background, and return its number.
 
@@ -133,7 +133,7 @@ class Hosts:
             deployment: Id of the deployment.
             app: Name of the app.
             workflows: Workflows that the app must declare.
-            fetch: Returns the folder of the app.
+            fetch: Returns the code of the app.
         """
         numbers = self._numbers_of_deployments
         number = numbers.setdefault(deployment, 1 + len(self._apps) + len(numbers))
@@ -262,7 +262,7 @@ class Hosts:
 _RUNS_MAX: Final = 1_000
 _SHOWN: Final = 10
 #: The code under development needs no limit of memory.
-_LIMITS: Final = ReplayLimits(memory_mib=0)
+_LIMITS: Final = ReplayLimits()
 
 
 class AppChanged(HeadwaterError):

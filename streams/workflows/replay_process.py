@@ -6,10 +6,8 @@ is replayed by another process, as long as there is time.
 
 import asyncio
 import contextlib
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -17,9 +15,16 @@ import msgspec
 from headwater.processors.code.host_messages import Activate
 from headwater.schemas.replay_answers import NotReplayed, ReplayedRun
 from headwater.schemas.statuses import RunStatus
+from headwater.streams.code_host import compatibility
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.code_host.compatibility import CheckedRun, CheckRequest, CheckResult
-from headwater.streams.workflows.host_process import STALL_S, START_S, describe_exit
+from headwater.streams.workflows.host_process import (
+    STALL_S,
+    START_S,
+    HostCode,
+    describe_exit,
+    program_of,
+)
 
 #: Most bytes of a line of the process: a result with its reason, or the declarations of an app.
 _LINE_MAX: Final = 16 * 1024 * 1024
@@ -35,12 +40,12 @@ class ReplayLimits(NamedTuple):
     Attributes:
         seconds: Longest time of all replays together, the import of the app included.
         stall_s: Longest time of one replay, in seconds.
-        memory_mib: Address space of the process, in MiB; 0 for no limit.
+        memory_max: Largest memory of the process, in bytes; 0 for any.
     """
 
     seconds: float = START_S
     stall_s: float = STALL_S
-    memory_mib: int = 2_048
+    memory_max: int = 0
 
 
 class Replays(NamedTuple):
@@ -57,7 +62,7 @@ async def replay_runs(
     *,
     limits: ReplayLimits,
     environment: Mapping[str, str],
-    directory: Path | None = None,
+    code: HostCode | None = None,
 ) -> Replays:
     """Replay runs against an app.
 
@@ -66,13 +71,13 @@ async def replay_runs(
         runs: The runs.
         limits: Limits of the check.
         environment: Variables that the app sees.
-        directory: Folder to import the app from.
+        code: The code, if it was deployed.
 
     Returns:
         The results. If the app cannot be loaded, its declarations have the error.
     """
     loop = asyncio.get_running_loop()
-    check = _Check(app, limits, environment, directory, loop.time() + limits.seconds)
+    check = _Check(app, limits, environment, code, loop.time() + limits.seconds)
     remaining = list(runs)
     while check.declared is None or (remaining and not check.declared.error):
         if loop.time() >= check.deadline_s:
@@ -123,13 +128,13 @@ class _Check:
         app: str,
         limits: ReplayLimits,
         environment: Mapping[str, str],
-        directory: Path | None,
+        code: HostCode | None,
         deadline_s: float,
     ) -> None:
         self._app = app
         self._limits = limits
         self._environment = environment
-        self._directory = directory
+        self._code = code
         self.deadline_s = deadline_s
         self.declared: Declarations | None = None
         self.results: list[ReplayedRun] = []
@@ -138,14 +143,14 @@ class _Check:
 
     async def run_process(self, runs: Sequence[CheckedRun]) -> tuple[int, str]:
         """Replay runs in one process. Return how many have results, and why not all have."""
-        data = await asyncio.to_thread(_encoded, runs)
+        code, data = self._code, await asyncio.to_thread(_encoded, runs)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "headwater.streams.code_host.compatibility"),
-            *(self._app, str(self._limits.memory_mib)),
+            *program_of(code, compatibility.__name__),
+            *(str(self._limits.memory_max), "" if code is None else str(code.folder), self._app),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=self._environment,
-            cwd=self._directory,
+            cwd=None if code is None else code.scratch or code.folder,
             limit=_LINE_MAX,
         )
         assert process.stdin is not None  # noqa: S101, it is a pipe

@@ -6,13 +6,11 @@ on their code, and differ only if they are moved, retried or restarted there.
 """
 
 import asyncio
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Final, NamedTuple
 
 import msgspec
@@ -24,9 +22,11 @@ from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.history import HistoryAppended, InstanceDeleted, instance_key
 from headwater.schemas.replay_answers import NotReplayed, ReplayReport, sorted_report
 from headwater.schemas.statuses import ENDED
-from headwater.streams.code_host.artifacts import ArtifactInvalid, check_app, unpack
+from headwater.streams.code_host.artifacts import ArtifactInvalid
 from headwater.streams.workflows.app_environment import environment_of_apps
-from headwater.streams.workflows.deployment_log import DeploymentLog
+from headwater.streams.workflows.code_folders import CodeFolders
+from headwater.streams.workflows.deployment_log import ArtifactLost
+from headwater.streams.workflows.environments import EnvironmentFailed
 from headwater.streams.workflows.history_topic import RunReader
 from headwater.streams.workflows.replay_process import ReplayLimits, replay_runs
 
@@ -42,14 +42,14 @@ class GateLimits(NamedTuple):
         ended_runs: Ended runs of each workflow and status that are replayed.
         history_bytes: Bytes of history that are read.
         seconds: Longest time of the whole check.
-        memory_mib: Address space of the process that replays, in MiB.
+        memory_max: Memory of the process that replays, in bytes.
     """
 
     open_runs: int
     ended_runs: int
     history_bytes: int
     seconds: float
-    memory_mib: int
+    memory_max: int
 
 
 class ReplayGate:
@@ -58,7 +58,7 @@ class ReplayGate:
     Args:
         workflows: Rows of runs.
         runs: Reads histories.
-        log: Artifacts of deployments.
+        folders: The code of deployments on this machine.
         limits: Limits of a check.
         passed: Environment variables of apps, besides those that they always have.
     """
@@ -67,14 +67,14 @@ class ReplayGate:
         self,
         workflows: Workflows,
         runs: RunReader,
-        log: DeploymentLog,
+        folders: CodeFolders,
         *,
         limits: GateLimits,
         passed: Sequence[str],
     ) -> None:
         self._workflows = workflows
         self._runs = runs
-        self._log = log
+        self._folders = folders
         self._limits = limits
         self._passed = passed
         self._lock = asyncio.Semaphore(1)
@@ -154,27 +154,21 @@ class ReplayGate:
     async def _replay(
         self, deployment: DeploymentCreated, histories: Sequence[RunHistory]
     ) -> ReplayReport:
-        limits = ReplayLimits(
-            seconds=(1 - _READING) * self._limits.seconds, memory_mib=self._limits.memory_mib
-        )
-        artifact = await self._log.artifact(deployment)
-        folder = await asyncio.to_thread(_new_folder)
+        limits = self._limits
+        seconds = (1 - _READING) * limits.seconds
         try:
-            await asyncio.to_thread(unpack, artifact, folder)
-            check_app(deployment.app, folder)
-            declared, runs, not_replayed = await replay_runs(
-                deployment.app,
-                histories,
-                limits=limits,
-                environment=environment_of_apps(self._passed),
-                directory=folder,
-            )
-        except ArtifactInvalid as error:
+            code = await self._folders.code_of(deployment)
+        except (ArtifactInvalid, ArtifactLost, EnvironmentFailed) as error:
             return ReplayReport(runs=[], error=error.message)
-        finally:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        declared, runs, not_replayed = await replay_runs(
+            deployment.app,
+            histories,
+            limits=ReplayLimits(seconds, memory_max=limits.memory_max),
+            environment=environment_of_apps(self._passed),
+            code=code,
+        )
         report = ReplayReport(runs=runs, not_replayed=not_replayed, error=declared.error)
-        return sorted_report(without_folder(report, folder))
+        return sorted_report(without_folder(report, code.folder))
 
 
 def unchecked(deployment: DeploymentCreated, error: StoreUnavailable) -> ReplayReport:
@@ -194,11 +188,6 @@ def without_folder(report: ReplayReport, folder: Path) -> ReplayReport:
     text = msgspec.json.encode(report).decode()
     prefix = msgspec.json.encode(f"{folder}/").decode()[1:-1]
     return msgspec.json.decode(text.replace(prefix, ""), type=ReplayReport)
-
-
-def _new_folder() -> Path:
-    """Create an empty folder; its path has no symbolic links, as in tracebacks."""
-    return Path(mkdtemp(prefix="headwater-")).resolve()
 
 
 # -- choosing runs

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -129,8 +130,8 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    yield from opened(Gate())
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    yield from opened(Gate(data_dir=tmp_path))
 
 
 def opened(gate: Gate) -> Iterator[Gate]:
@@ -209,8 +210,8 @@ def test_a_check_changes_nothing(gate: Gate):
     assert gate.post("dep_00000000000000000009/check").status_code == 404
 
 
-def test_what_was_not_looked_at_is_reported():
-    gate = Gate(replay_runs=1)
+def test_what_was_not_looked_at_is_reported(tmp_path: Path):
+    gate = Gate(data_dir=tmp_path, replay_runs=1)
     gate.record("p-1", "p-2", "p-3")
     for opened_gate in opened(gate):
         report = opened_gate.post(f"{opened_gate.deploy(code())}/check").json()
