@@ -4,8 +4,9 @@ A wipe has a fence: one offset per partition of `webhooks`. It covers the user's
 the fence, however late and by whatever path it arrives. So it needs no order: every process that
 knows the fences computes the same rows, and data after the fences is new (ADR 0029).
 
-It is ordered twice. From the first order on, deliveries that name the user are skipped; so nothing
-of the user is between the second one and its fence, which was read after the first (ADR 0079).
+It is ordered twice. From the first order on, deliveries that name the user are skipped; so the
+second one has the positions of the first as its fence (ADR 0079). A user who comes back after the
+first order keeps everything.
 
 Fences are kept as long as older data could reappear. They identify the user and the user's former
 subjects only by digests.
@@ -107,14 +108,17 @@ def is_sent_after(sent_at_ms: int, wiped_at_ms: int) -> bool:
     return sent_at_ms + (_SECOND_MS - 1 if is_whole else 0) > wiped_at_ms
 
 
-def accepting(wipe: UserForgotten, names: Iterable[str], at_ms: int) -> UserForgotten | None:
-    """Return a wipe that accepts names again from a time on; None if it covers none of them."""
-    digests = {digest(name) for name in names}.intersection(wipe.digests)
-    if not digests:
+def accepting(wipe: UserForgotten, names: Iterable[NameAccepted]) -> UserForgotten | None:
+    """Return a wipe that accepts names again; None if that changes nothing.
+
+    A name has one acceptance for each partition: a later fence may cover one and not the other.
+    """
+    added = [name for name in names if name.sha256 in wipe.digests and name not in wipe.accepted]
+    if not added:
         return None
-    others = [old for old in wipe.accepted if old.sha256 not in digests]
-    accepted = [NameAccepted(name, at_ms) for name in sorted(digests)]
-    return msgspec.structs.replace(wipe, accepted=(*others, *accepted))
+    replaced = {(name.sha256, name.partition) for name in added}
+    others = [old for old in wipe.accepted if (old.sha256, old.partition) not in replaced]
+    return msgspec.structs.replace(wipe, accepted=(*others, *added))
 
 
 def is_before(fence: Sequence[int], partition: int, offset: int) -> bool:
@@ -146,9 +150,9 @@ class Fences:
 
     def __init__(self) -> None:
         self._fences: dict[str, list[Sequence[int]]] = {}
-        #: By digest, the time of the latest wipe, and since when it is accepted again.
+        #: By digest, the time of the latest wipe, and by what it is accepted again.
         self._wiped_ms: dict[str, int] = {}
-        self._accepted_ms: dict[str, int] = {}
+        self._accepted: dict[str, set[NameAccepted]] = {}
         #: Time of the last wipe: much later deliveries need no further check.
         self._last_ms = -SKIPPED_MS
         #: Nothing at or after these offsets is covered, so no further check is needed.
@@ -175,8 +179,13 @@ class Fences:
     def accept(self, names: Iterable[NameAccepted]) -> None:
         """Accept names again."""
         for name in names:
-            at_ms = max(name.at_ms, self._accepted_ms.get(name.sha256, 0))
-            self._accepted_ms[name.sha256] = at_ms
+            self._accepted.setdefault(name.sha256, set()).add(name)
+
+    def wiped_since(self, names: Iterable[str | None], at_ms: int) -> int | None:
+        """Return the time of the last wipe of these names, if it is less than 30 days ago."""
+        times = [self._wiped_ms.get(digest(name), 0) for name in names if name]
+        last_ms = max(times, default=0)
+        return last_ms if last_ms and at_ms < last_ms + SKIPPED_MS else None
 
     def skips_since(
         self, names: Iterable[str | None], at_ms: int, written_ms: int = 0
@@ -199,7 +208,10 @@ class Fences:
             return wiped_ms
         if at_ms >= wiped_ms + SKIPPED_MS:
             return None
-        is_accepted = wiped_ms <= self._accepted_ms.get(name, -1) <= at_ms
+        is_accepted = any(
+            accepted.at_ms <= at_ms and not self._covers(name, accepted.partition, accepted.offset)
+            for accepted in self._accepted.get(name, ())
+        )
         return None if is_accepted else wiped_ms
 
     def reach(self, partition: int, offset: int) -> bool:
@@ -209,11 +221,11 @@ class Fences:
     def cover(self, names: Iterable[str | None], partition: int, offset: int) -> bool:
         """Return whether a delivery at a position that names these users or subjects is wiped."""
         return self.reach(partition, offset) and any(
-            is_before(fence, partition, offset)
-            for name in names
-            if name
-            for fence in self._fences.get(digest(name), ())
+            self._covers(digest(name), partition, offset) for name in names if name
         )
+
+    def _covers(self, name: str, partition: int, offset: int) -> bool:
+        return any(is_before(fence, partition, offset) for fence in self._fences.get(name, ()))
 
     def remaining(self, table: Table, user: str | None, row: Row) -> Row | None:
         """Return what remains of a user's row that was computed from deliveries of any time."""

@@ -182,6 +182,8 @@ class WebhookAdmitted(Delivery, frozen=True, kw_only=True, gc=False):
     replay: str = ""
     #: False for a reprocessed delivery that has had its effects on workflows before.
     effects: bool = True
+    #: Whether its user comes back by it after a wipe.
+    comes_back: bool = False
 
     def stamp(self, rank: int = 0) -> Stamp:
         """Return the stamp of the columns that this delivery sets."""
@@ -346,12 +348,17 @@ class NameAccepted(msgspec.Struct, frozen=True):
     sha256: str
     #: When the delivery by which the user came back was received, Unix milliseconds.
     at_ms: int
+    #: Partition of that delivery in the topic webhooks.
+    partition: int
+    #: Its offset there: a fence that covers it ends this.
+    offset: int
 
 
 class UserForgotten(msgspec.Struct, frozen=True, kw_only=True):
     """A user's wipe in one partition (topic `wipes`, key: the user's digest)."""
 
-    #: The wipe; it is the same in all partitions.
+    #: The wipe; it is the same in all partitions. Empty if the user has come back by a delivery of
+    #: another partition, and the order of the wipe was not read yet.
     wipe_id: str
     #: SHA-256 of the user and of the user's former subjects here, the user's first.
     digests: list[str]

@@ -8,10 +8,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Final, TypeAlias
 
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import UserForgotten
+from headwater.schemas.topics import OUTCOMES
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.pipeline.fenced_log import FencedLog
 from headwater.streams.pipeline.partition_lease import PipelineLease
@@ -73,13 +75,14 @@ class Sweeps:
 
     async def _read_topics(self, lease: PipelineLease, search: WipeSearch) -> bool:
         """Read all topics; return False if the search has to start over."""
-        for topic in SWEPT_TOPICS:
+        passes = [(topic, partial(search.examine, topic)) for topic in SWEPT_TOPICS]
+        for topic, examine in (*passes, (OUTCOMES, search.exclude)):
             try:
                 async with aclosing(self._topics.read([topic], lease.partition)) as batches:
                     async for records in batches:
                         if lease.over:
                             return False
-                        search.examine(topic, records)
+                        examine(records)
             except BrokerUnavailable as error:
                 log.warning("a wipe is retried: %s", error)
                 return False
