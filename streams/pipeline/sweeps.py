@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import UserForgotten
 from headwater.schemas.topics import OUTCOMES
-from headwater.streams.kafka.records import Outgoing
+from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.fenced_log import FencedLog
 from headwater.streams.pipeline.partition_lease import PipelineLease
 from headwater.streams.pipeline.wiping import SWEPT_TOPICS, WipeSearch
@@ -75,8 +75,11 @@ class Sweeps:
 
     async def _read_topics(self, lease: PipelineLease, search: WipeSearch) -> bool:
         """Read all topics; return False if the search has to start over."""
-        passes = [(topic, partial(search.examine, topic)) for topic in SWEPT_TOPICS]
-        for topic, examine in (*passes, (OUTCOMES, search.exclude)):
+        passes: list[tuple[str, Callable[[Sequence[Incoming]], None]]] = [
+            *((topic, partial(search.examine, topic)) for topic in SWEPT_TOPICS),
+            (OUTCOMES, search.exclude),
+        ]
+        for topic, examine in passes:
             try:
                 async with aclosing(self._topics.read([topic], lease.partition)) as batches:
                     async for records in batches:
