@@ -43,12 +43,14 @@ class WipeOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         fence: One offset per partition.
         subjects: The user's subjects as Postgres knows them. A partition knows only those that it
             owns, and may have unreadable deliveries of the others.
+        topics: End offsets of the topics of sources.
     """
 
     wipe_id: str
     user_id: str
     fence: tuple[int, ...]
     subjects: tuple[str, ...] = ()
+    topics: dict[str, tuple[int, ...]] = {}
 
 
 class ForgetParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,8 +146,9 @@ class Fences:
     """The fences of a partition's wipes: which data of a user no longer counts.
 
     After a wipe, deliveries that name the user or a former subject are skipped for `SKIPPED_MS`, or
-    until the name is accepted again. A record of a source's topic that was written before the wipe
-    is skipped whenever it is read: the topic may keep it for years, and be read again.
+    until the name is accepted again. A record that was in a source's topic before the wipe is
+    skipped whenever it is read: the topic may keep it for years, and be read again. Its position
+    tells that; its time may be that of an event.
     """
 
     def __init__(self) -> None:
@@ -153,6 +156,8 @@ class Fences:
         #: By digest, the time of the latest wipe, and by what it is accepted again.
         self._wiped_ms: dict[str, int] = {}
         self._accepted: dict[str, set[NameAccepted]] = {}
+        #: Ends of a source's topic, by digest and topic.
+        self._topics: dict[tuple[str, str], list[Sequence[int]]] = {}
         #: Time of the last wipe: much later deliveries need no further check.
         self._last_ms = -SKIPPED_MS
         #: Nothing at or after these offsets is covered, so no further check is needed.
@@ -165,6 +170,10 @@ class Fences:
             if wipe.fence not in known:
                 known.append(wipe.fence)
             self._wiped_ms[name] = max(wipe.ordered_at_ms, self._wiped_ms.get(name, 0))
+            for source in wipe.topics:
+                ends = self._topics.setdefault((name, source.topic), [])
+                if source.ends not in ends:
+                    ends.append(source.ends)
         self._last_ms = max(self._last_ms, wipe.ordered_at_ms)
         self.accept(wipe.accepted)
         width = max(len(self._highest), len(wipe.fence))
@@ -187,24 +196,22 @@ class Fences:
         last_ms = max(times, default=0)
         return last_ms if last_ms and at_ms < last_ms + SKIPPED_MS else None
 
-    def skips_since(
-        self, names: Iterable[str | None], at_ms: int, written_ms: int = 0
-    ) -> int | None:
+    def skips_since(self, names: Iterable[str | None], at_ms: int, origin: str = "") -> int | None:
         """Return the time of the wipe for which a delivery with these names is skipped, or None.
 
         Args:
             names: Users and subjects that the delivery names.
             at_ms: When it was received, in Unix milliseconds.
-            written_ms: When its record was written to a source's topic; 0 for a webhook.
+            origin: Position of its record in a source's topic; empty for a webhook.
         """
-        if at_ms >= self._last_ms + SKIPPED_MS and not 0 < written_ms <= self._last_ms:
+        if at_ms >= self._last_ms + SKIPPED_MS and not (origin and self._topics):
             return None
-        times = [self._skipped_for(digest(name), at_ms, written_ms) for name in names if name]
+        times = [self._skipped_for(digest(name), at_ms, origin) for name in names if name]
         return max((time for time in times if time is not None), default=None)
 
-    def _skipped_for(self, name: str, at_ms: int, written_ms: int) -> int | None:
+    def _skipped_for(self, name: str, at_ms: int, origin: str) -> int | None:
         wiped_ms = self._wiped_ms.get(name)
-        if wiped_ms is None or 0 < written_ms <= wiped_ms:
+        if wiped_ms is None or (origin and self._was_in_topic(name, origin)):
             return wiped_ms
         if at_ms >= wiped_ms + SKIPPED_MS:
             return None
@@ -213,6 +220,13 @@ class Fences:
             for accepted in self._accepted.get(name, ())
         )
         return None if is_accepted else wiped_ms
+
+    def _was_in_topic(self, name: str, origin: str) -> bool:
+        """Return whether a record was in a source's topic before a wipe of a name."""
+        topic_partition, _, offset = origin.rpartition("@")
+        topic, _, partition = topic_partition.rpartition("/")
+        fences = self._topics.get((name, topic), ())
+        return any(is_before(ends, int(partition), int(offset)) for ends in fences)
 
     def reach(self, partition: int, offset: int) -> bool:
         """Return whether any fence may cover deliveries at a position, which is rare."""

@@ -149,8 +149,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: Names and values, in turn, of the headers that its provider reads. Only a delivery that could
     #: not be routed has them, so that it can be routed later.
     headers: tuple[str, ...] = ()
-    #: When its record was written to the topic of its source, Unix milliseconds; 0 for a webhook.
-    written_at_ms: int = 0
+    #: Position of its record in its source's topic: topic/partition@offset; empty for a webhook.
+    origin: str = ""
 
 
 class WebhookReceived(Delivery, frozen=True, kw_only=True, gc=False):
@@ -354,6 +354,15 @@ class NameAccepted(msgspec.Struct, frozen=True):
     offset: int
 
 
+class TopicEnds(msgspec.Struct, frozen=True):
+    """End offsets of the topic of a source."""
+
+    #: The topic.
+    topic: str
+    #: Its end offsets, by partition.
+    ends: list[int]
+
+
 class UserForgotten(msgspec.Struct, frozen=True, kw_only=True):
     """A user's wipe in one partition (topic `wipes`, key: the user's digest)."""
 
@@ -376,6 +385,8 @@ class UserForgotten(msgspec.Struct, frozen=True, kw_only=True):
     done_at_ms: int = 0
     #: Names whose deliveries are accepted again; those of the others are skipped for some time.
     accepted: tuple[NameAccepted, ...] = ()
+    #: Ends of the topics of sources when it was ordered: what is before them stays skipped.
+    topics: tuple[TopicEnds, ...] = ()
 
 
 Record: TypeAlias = (

@@ -470,7 +470,7 @@ def admitted(
         received_at_ms=delivery.received_at_ms,
         body=delivery.body,
         headers=delivery.headers,
-        written_at_ms=delivery.written_at_ms,
+        origin=delivery.origin,
         user_id=user,
         partition=record.partition,
         offset=first,

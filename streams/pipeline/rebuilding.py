@@ -233,8 +233,8 @@ class Rebuild:
         """Write the rows of a normalized delivery, unless it is a duplicate or was wiped."""
         state, offset = self._states[number], delivery.offset
         fences = state.wipes.fences
-        at_ms, written_ms = delivery.received_ms, delivery.written_ms
-        if fences.skips_since(delivery.skippable, at_ms, written_ms) is not None:
+        at_ms, origin = delivery.received_ms, delivery.origin
+        if fences.skips_since(delivery.skippable, at_ms, origin) is not None:
             return
         first = state.claims.known(delivery.event_id)
         state.claims.claim([delivery.event_id], Claim(offset, 0))

@@ -40,6 +40,7 @@ from headwater.schemas.records import (
     NameAccepted,
     OutcomeRecorded,
     RowRebuilt,
+    TopicEnds,
     UserForgotten,
     WebhookAdmitted,
     WebhookReceived,
@@ -106,6 +107,7 @@ def forget(
             for name in (before.accepted if before else ())
             if not is_before(fence, name.partition, name.offset)
         ),
+        topics=tuple(TopicEnds(topic, list(ends)) for topic, ends in order.topics.items()),
     )
     return [state.wipes.put(wipe), *ended, forgets_instances]
 
@@ -176,9 +178,7 @@ def is_skipped(
     kind, names = placement.kind_of(delivery), (user, delivery.reference, delivery.subject)
     if kind is not None and kind.after_wipe is AfterWipe.ACCEPTED:
         return False
-    wiped_ms = state.wipes.fences.skips_since(
-        names, delivery.received_at_ms, delivery.written_at_ms
-    )
+    wiped_ms = state.wipes.fences.skips_since(names, delivery.received_at_ms, delivery.origin)
     if wiped_ms is None:
         return False
     if kind is not None and kind.unnamed is not None and user and not delivery.subject:
@@ -399,8 +399,12 @@ _ORDERS: Final = 2
 class WipeLog:
     """Orders wipes. A wipe that has been ordered is carried out, whichever processes crash."""
 
-    def __init__(self, *, cluster: Cluster, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, *, cluster: Cluster, clock: Callable[[], int], topics: Sequence[str] = ()
+    ) -> None:
         self._clock = clock
+        #: Topics of sources.
+        self._topics = topics
         self._appender = Appender(cluster=cluster, client_id="headwater-wipes")
         self._offsets = Offsets(cluster, "headwater-wipes")
 
@@ -423,8 +427,9 @@ class WipeLog:
         partitions, now_ms = range(await self.partitions()), self._clock()
         ends = [await self._offsets.ends([WEBHOOKS], partition) for partition in partitions]
         fence = tuple(end[WEBHOOKS] for end in ends)
+        topics = await self._offsets.ends_of(self._topics) if self._topics else {}
         for number in range(_ORDERS):
-            order = WipeOrder(wipe_id, user_id, fence, tuple(subjects))
+            order = WipeOrder(wipe_id, user_id, fence, tuple(subjects), topics)
             sent = await self._appender.append_or_stop(order_records(order, number, now_ms))
             at = {batch.partition: offset for batch, offset in sent}
             fence = tuple(at[partition] for partition in partitions)

@@ -348,20 +348,36 @@ def test_the_second_order_of_a_wipe_starts_its_search_again_and_keeps_who_has_co
     assert [one.topic for one in step(intake, raw(second, 5))] == [EFFECTS]
 
 
-def test_a_record_of_a_topic_that_was_written_before_the_wipe_is_skipped_whenever_it_is_read():
+def test_a_record_that_was_in_a_topic_before_the_wipe_is_skipped_whenever_it_is_read():
     intake = at_work()
-    step(intake, ordered(3))
+    order = WipeOrder("w1", "user_1", (3,), (), {"shop.orders": (7, 5)})
+    (record,) = order_records(order, 0, NOW)
+    step(intake, dataclasses.replace(read_back(record), offset=3))
+    step(intake, raw(back(2_000), 4))
     year = {"reference": "user_1", "received_at_ms": NOW + 365 * DAY_MS}
-    for number, (written_ms, status) in enumerate(
-        ((NOW, "skipped"), (NOW + 1, "processed"), (0, "processed"))
+    # Its time may be that of an event of last year, or of next year.
+    sent = [NOW - 365 * DAY_MS, NOW + DAY_MS]
+    for number, (origin, status) in enumerate(
+        (
+            ("shop.orders/0@6", "skipped"),
+            ("shop.orders/0@7", "processed"),
+            ("shop.orders/1@4", "skipped"),
+            ("shop.orders/1@5", "processed"),
+            ("shop.orders/2@0", "processed"),
+            ("shop/0@0", "processed"),
+            ("", "processed"),
+        )
     ):
-        late = received(event_id=f"late{number}", written_at_ms=written_ms, **year)
-        emitted = step(intake, raw(late, 4 + number))
-        assert outcomes(emitted)[f"late{number}"].status == status
+        for sent_at_ms in sent:
+            event_id = f"late{number}/{sent_at_ms}"
+            late = received(event_id=event_id, origin=origin, sent_at_ms=sent_at_ms, **year)
+            emitted = step(intake, raw(late, 5 + number))
+            assert outcomes(emitted)[event_id].status == status, origin
     other = received(
-        event_id="o", reference="user_2", subject="t2", written_at_ms=NOW, received_at_ms=NOW * 2
-    )
-    assert outcomes(step(intake, raw(other, 9)))["o"].status == "processed"
+        event_id="o", reference="user_2", subject="t2", origin="shop.orders/0@0",
+        received_at_ms=NOW * 2,
+    )  # fmt: skip
+    assert outcomes(step(intake, raw(other, 40)))["o"].status == "processed"
 
 
 @pytest.mark.parametrize("type_", ["lab_report.failed", "lab_report.completed"])
