@@ -62,12 +62,11 @@ class Offsets:
         try:
             async with asyncio.timeout(_ANSWER_S):
                 consumer = await self._connected()
-                existing = await consumer.topics()
+                metadata = await consumer._client.fetch_all_metadata()  # noqa: SLF001 (no public way)
                 partitions = [
                     TopicPartition(topic, partition)
                     for topic in topics
-                    if topic in existing
-                    for partition in sorted(consumer.partitions_for_topic(topic) or ())
+                    for partition in sorted(metadata.partitions_for_topic(topic) or ())
                 ]
                 ends = await consumer.end_offsets(partitions) if partitions else {}
         except (KafkaError, OSError) as error:  # also TimeoutError
