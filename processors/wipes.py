@@ -148,7 +148,7 @@ class Fences:
     After a wipe, deliveries that name the user or a former subject are skipped for `SKIPPED_MS`, or
     until the name is accepted again. A record that was in a source's topic before the wipe is
     skipped whenever it is read: the topic may keep it for years, and be read again. Its position
-    tells that; its time may be that of an event.
+    shows that; its time may be that of an event.
     """
 
     def __init__(self) -> None:

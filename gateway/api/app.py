@@ -1,7 +1,6 @@
 """The HTTP application: its routes, and the lifecycle of its ports."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -41,12 +40,7 @@ from headwater.gateway.api.openapi import responses_of
 from headwater.gateway.api.operations import Operations
 from headwater.gateway.api.ownership import UnexpectedHits, ownership_routers
 from headwater.gateway.api.problems import HANDLERS, Problem
-from headwater.gateway.api.quality import (
-    STATEMENT_S,
-    CountedConnections,
-    keep_silence_limits,
-    quality_route,
-)
+from headwater.gateway.api.quality import DataQuality
 from headwater.gateway.api.reads import read_routes
 from headwater.gateway.api.rebuilds import rebuild_routes
 from headwater.gateway.api.record_schemas import asyncapi_route, registry
@@ -65,7 +59,6 @@ from headwater.gateway.api.workflows.routes import ServiceKeys, WorkflowPorts, W
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.builtin.data_requests import IMPORT_NAMES
 from headwater.gateway.settings.settings import Settings
-from headwater.processors.providers.provider import Providers
 from headwater.processors.sources import (
     AnySource,
     Source,
@@ -74,7 +67,7 @@ from headwater.processors.sources import (
     webhook_sources,
 )
 from headwater.projections.deliveries.imports import imports_of
-from headwater.projections.deliveries.quality import activity_of, connection_states
+from headwater.projections.deliveries.quality import activity_of
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.users import connections_of
 from headwater.projections.postgres.connections import PooledReader
@@ -142,11 +135,9 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
     streams = EventStreams()
     service = _workflow_service(settings, ports.workflows, limited, streams)
-    # For health checks, streams and counts, which do not wait for other reads, nor these for them.
-    watching, following, counting = own_pools = [ports.reader.with_own_pool() for _ in range(3)]
-    own_pools.append(analyzing := ports.reader.with_own_pool(STATEMENT_S))
-    connections = CountedConnections(partial(connection_states, counting))
-    limits = partial(keep_silence_limits, counting, silence_limits(providers_of(sources)))
+    # For health checks and streams, which do not wait for other reads, nor these for them.
+    watching, following = own_pools = [ports.reader.with_own_pool() for _ in range(2)]
+    quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
     watch = _loop_watch(metrics)
     posted = webhook_sources(sources)
     receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
@@ -162,23 +153,19 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _any_other_source(", ".join(source.name for source in posted)),
             read_routes(ports.reader, following, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
-            *_operators_routes(
-                settings,
-                ports,
-                providers_of(sources),
-                limited,
-                quality_route(analyzing, connections),
-            ),
+            *_operators_routes(settings, ports, sources, limited, quality.route),
             _console(settings, ports.clock, report_refusal, limited),
             registry,
             asyncapi_route(_VERSION),
-            health_routes(ports.log, watching, metrics, ports.metrics_folder, connections.latest),
+            health_routes(
+                ports.log, watching, metrics, ports.metrics_folder, quality.connections.latest
+            ),
             *service.routers(),
             *_deployments(settings, ports.workflows, service, limited),
         ],
         lifespan=[
             lambda _app: _running(ports, service, own_pools, watch, metrics),
-            lambda _app: _in_background(limits, "silence limits"),
+            lambda _app: quality.running(),
             lambda _app: appending_refusals(refused_keys, auditing),
             lambda _app: appending_checkpoints(_checkpoints(settings, ports, auditing)),
         ],
@@ -262,7 +249,7 @@ def _console(
 def _operators_routes(
     settings: Settings,
     ports: Ports,
-    providers: Providers,
+    sources: Sequence[AnySource],
     limited: LimitedBodies,
     quality: HTTPRouteHandler,
 ) -> list[Router]:
@@ -287,7 +274,7 @@ def _operators_routes(
             reader,
             ports.log,
             ports.replays,
-            providers,
+            providers_of(sources),
             key=key,
             limited=limited.for_kind(ANY_JSON),
             more=further,
@@ -386,17 +373,6 @@ async def _running(
         await exits.enter_async_context(service.lifespan())
         exits.push_async_callback(ports.users.close)
         yield
-
-
-@asynccontextmanager
-async def _in_background(work: Callable[[], Awaitable[None]], name: str) -> AsyncIterator[None]:
-    """Run something meanwhile, and cancel it in the end."""
-    task = asyncio.ensure_future(work())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 def _workflow_service(

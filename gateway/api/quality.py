@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Final
 
 from litestar import get
@@ -15,6 +17,7 @@ from headwater.projections.deliveries.quality import (
     WEEKS_MAX,
     ConnectionStates,
     Quality,
+    connection_states,
     quality,
     store_silence_limits,
 )
@@ -32,14 +35,14 @@ _AGAIN_S: Final = 30.0
 #: Seconds that a caller waits for a result that is not there yet.
 _WITHIN_S: Final = 4.0
 #: Seconds for each statement about deliveries of weeks; analysts have as many.
-STATEMENT_S: Final = 60.0
+_STATEMENT_S: Final = 60.0
 #: Weeks without a parameter.
 _WEEKS: Final = 4
 _SOURCE_CHARS: Final = 64
 
 
 class CountedConnections:
-    """States of all connections, counted in the background while somebody requests them.
+    """States of all connections, counted in the background while they are requested.
 
     Each connection costs Postgres some 50 µs, so 200,000 of them take ten seconds: callers get the
     latest result, also while it cannot be counted.
@@ -111,14 +114,37 @@ def quality_route(reader: PooledReader, connections: CountedConnections) -> HTTP
     return data_quality
 
 
-async def keep_silence_limits(
-    reader: PooledReader, limits: Mapping[str, Mapping[str, int]]
-) -> None:
-    """Store the limits of silence of the sources, as soon as Postgres is there."""
-    while True:
-        try:
-            await store_silence_limits(reader, limits)
-        except StoreUnavailable:
-            await asyncio.sleep(_AGAIN_S)
-        else:
-            return
+class DataQuality:
+    """The quality of the data, read over connections of its own.
+
+    Args:
+        reader: Names the database.
+        limits: After how many days connections are silent, by source and maker.
+    """
+
+    def __init__(self, reader: PooledReader, limits: Mapping[str, Mapping[str, int]]) -> None:
+        self._limits = limits
+        self._counting = reader.with_own_pool()
+        self._analyzing = reader.with_own_pool(_STATEMENT_S)
+        self.connections = CountedConnections(partial(connection_states, self._counting))
+        self.route = quality_route(self._analyzing, self.connections)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Open the connections, and store the limits as soon as Postgres is there."""
+        async with self._counting, self._analyzing:
+            storing = asyncio.create_task(self._store_limits(), name="store limits of silence")
+            try:
+                yield
+            finally:
+                storing.cancel()
+                await asyncio.wait([storing])
+
+    async def _store_limits(self) -> None:
+        while True:
+            try:
+                await store_silence_limits(self._counting, self._limits)
+            except StoreUnavailable:
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return
