@@ -139,8 +139,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     # For health checks and streams, which do not wait for other reads, nor these for them.
     watching, following = own_pools = [ports.reader.with_own_pool() for _ in range(2)]
     quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
-    watch = _loop_watch(metrics)
-    posted = webhook_sources(sources)
+    watch, posted = _loop_watch(metrics), webhook_sources(sources)
     receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
     auditing = Auditing(
         ports.audit, project=settings.project, peer_of=peer_of, metrics=metrics,
@@ -158,9 +157,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _console(settings, ports.clock, report_refusal, limited),
             registry,
             asyncapi_route(_VERSION),
-            health_routes(
-                ports.log, watching, metrics, ports.metrics_folder, quality.connections.latest
-            ),
+            health_routes(ports.log, watching, metrics, ports.metrics_folder, quality.counted),
             *service.routers(),
             *_deployments(settings, ports.workflows, service, limited),
         ],

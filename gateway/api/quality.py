@@ -126,8 +126,10 @@ class DataQuality:
         self._limits = limits
         self._counting = reader.with_own_pool()
         self._analyzing = reader.with_own_pool(_STATEMENT_S)
-        self.connections = CountedConnections(partial(connection_states, self._counting))
-        self.route = quality_route(self._analyzing, self.connections)
+        connections = CountedConnections(partial(connection_states, self._counting))
+        self.route = quality_route(self._analyzing, connections)
+        #: Returns the latest states of connections.
+        self.counted = connections.latest
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
