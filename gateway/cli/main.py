@@ -301,6 +301,7 @@ cli.add_on_demand(
     "audit:audit", "deliveries:deliveries", "deployments:deployments", "operate:dlq",
     "doctor:doctor", "export:export", "workflows:graph", "deliveries:impact",
     "instances:instances", "jobs:jobs", "operations:rebuild", "operations:replay", "runs:runs",
+    "queues:queue",
     "quality:quality", "options:settings", "webhook:sources", "sync:sync",
     "terra_stand_in:terra_stand_in", "user_tokens:token", "topics:topics", "operate:trace",
     "users:user",
