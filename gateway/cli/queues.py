@@ -32,7 +32,7 @@ def queue() -> None:
     epilog=examples(
         """headwater queue send order '{"sku": "x"}'""",
         "headwater queue send order @order.json --delay 30s",
-        "headwater queue send order --key order-17      once, for a day",
+        "headwater queue send order --idempotency-key order-17      once, for a day",
     )
     + ENVIRONMENT
 )
@@ -40,7 +40,7 @@ def queue() -> None:
 @click.argument("message", type=JsonArgument(), required=False)
 @click.option("--delay", metavar="DURATION", default="0", help="Time until it is delivered: 30s.")
 @click.option(
-    "--key",
+    "--idempotency-key",
     metavar="KEY",
     callback=checked_key,
     help="Within a day, messages with the same key are published once.",
@@ -53,14 +53,14 @@ def send(
     name: str,
     message: JsonValue | None,
     delay: str,
-    key: str | None,
+    idempotency_key: str | None,
     deployment: str | None,
 ) -> Result:
     """Publish a message, and print its id."""
     value = message.value if message else None
     try:
         published = client.run(
-            client.queues.send(name, value, delay=delay, key=key, deployment=deployment)
+            client.queues.send(name, value, delay=delay, key=idempotency_key, deployment=deployment)
         )
     except ValueError as error:
         raise click.BadParameter(str(error)) from error

@@ -14,7 +14,7 @@ class Hook:
     """A hook of a run.
 
     Attributes:
-        url: URL for one POST; whoever has it can send the event.
+        url: URL for one POST; a caller that has it can send the event.
         type: Type of the event, for `step.wait_for_event`.
         expires_at: When the URL stops working, as an aware datetime.
     """

@@ -244,7 +244,7 @@ def _publish_route(world: WorldApi) -> HTTPRouteHandler:
         **world_spec(MessagePublished, {"messageId": _ID, "deduped": False}, *_CREATION_PROBLEMS),
     )
     async def publish_message(request: AnyRequest, data: JSONBody[Message]) -> Response[bytes]:
-        key = data.opts and data.opts.idempotency_key
+        key = data.opts.idempotency_key if data.opts else None
         note(request, workflow=data.queue_name, idempotency_key=key)
         published = await world.publish(data, partial(attempt_run, request))
         note(request, deduped=published.deduped, run_id=published.message_id)
