@@ -17,6 +17,7 @@ from headwater.processors.code.host_messages import Activate
 from headwater.processors.deployments import Deployments
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
 from headwater.schemas.history import instance_key
+from tests.simulation.engine_gate import check_gate
 from tests.simulation.shapes import Violation
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Releases:
         """Sometimes another becomes active."""
         if self.draw.random() < _EVER:
             self.world.seen["released"] += 1
+            check_gate(self.world)
             self.world.trace.append(("activates", self.activate()))
 
 
