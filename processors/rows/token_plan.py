@@ -51,9 +51,9 @@ def _set(
 
 
 def _created(patches: Patches, context: EventContext, event: TokensCreated) -> None:
-    counts = {transition.ref: transition.times for transition in event.taken}
-    if not counts and event.transition is not None:
-        counts = {event.transition: 1}
+    counts = {} if event.transition is None else {event.transition: 1}
+    if event.taken:
+        counts = {transition.ref: transition.times for transition in event.taken}
     # Only what was taken since the parent: a reader adds its ancestors'.
     iteration_counts = msgspec.json.encode(counts).decode()
     row = context.values(
