@@ -59,7 +59,7 @@ from headwater.gateway.api.workflows.query_service import StepTypes
 from headwater.gateway.api.workflows.routes import ServiceKeys, WorkflowPorts, WorkflowService
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.builtin.data_requests import IMPORT_NAMES
-from headwater.gateway.settings.settings import Settings
+from headwater.gateway.settings.settings import Settings, revealed
 from headwater.processors.sources import (
     AnySource,
     Source,
@@ -385,6 +385,7 @@ def _workflow_service(
             workflow=settings.workflow_key.get_secret_value(),
             world=settings.world_key.get_secret_value(),
             tick=settings.tick_key.get_secret_value(),
+            hooks=revealed(settings.hook_keys),
         ),
         tick_urls=settings.tick_urls,
         bodies=bodies,
