@@ -155,11 +155,7 @@ class WorkflowService:
             self._query_service, ports.workflows, folds, EvaluatorProcess()
         )
         self._exports = HistoryExports(
-            self._query_service,
-            ports.workflows,
-            folds,
-            redacted=redacted,
-            new_salt=ports.new_id,
+            self._query_service, ports.workflows, folds, redacted=redacted, new_salt=ports.new_id
         )
         self._command_service = CommandService(
             ports.commands, Statuses(ports.workflows.statuses), self._freshness, limits
@@ -167,11 +163,7 @@ class WorkflowService:
         self._migrations = Migrations(ports.definitions, self._inspection, self._command_service)
         self._moves = Moves(ports.run_ports.deployments, self._query_service, self._command_service)
         self._world_key = keys.world
-        self._run_service = RunService(
-            ports.run_ports,
-            self._command_service,
-            new_id=ports.new_id,
-        )
+        self._run_service = RunService(ports.run_ports, self._command_service, new_id=ports.new_id)
         self._queues = Queues(self._run_service, self._command_service, ports.rules)
         self._world = WorldApi(
             self._run_service,
@@ -184,10 +176,7 @@ class WorkflowService:
             self._command_service, keys.hooks, clock=ports.clock, new_id=ports.new_id
         )
         self._jobs = JobService(
-            ports.commands,
-            ports.workflows,
-            self._freshness,
-            new_id=ports.new_id,
+            ports.commands, ports.workflows, self._freshness, new_id=ports.new_id
         )
 
         self._shutdown_callbacks = [streams.close, self._jobs.close]
