@@ -29,6 +29,7 @@ from headwater.gateway.api.console.api_client import ConsoleKeys
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
+from headwater.gateway.api.deployments.replay_gate import GateLimits, ReplayGate
 from headwater.gateway.api.deployments.routes import deployment_routers
 from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
@@ -58,7 +59,7 @@ from headwater.gateway.api.workflows.query_service import StepTypes
 from headwater.gateway.api.workflows.routes import ServiceKeys, WorkflowPorts, WorkflowService
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.builtin.data_requests import IMPORT_NAMES
-from headwater.gateway.settings.settings import Settings
+from headwater.gateway.settings.settings import Settings, revealed
 from headwater.processors.sources import (
     AnySource,
     Source,
@@ -77,6 +78,7 @@ from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
 from headwater.streams.pipeline.webhook_log import WebhookLog
+from headwater.streams.workflows.code_folders import CodeFolders
 from headwater.streams.workflows.environments import ENVIRONMENTS, Environments
 
 _VERSION: Final = version("headwater")
@@ -383,11 +385,13 @@ def _workflow_service(
             workflow=settings.workflow_key.get_secret_value(),
             world=settings.world_key.get_secret_value(),
             tick=settings.tick_key.get_secret_value(),
+            hooks=revealed(settings.hook_keys),
         ),
         tick_urls=settings.tick_urls,
         bodies=bodies,
         limits=settings.limits,
         streams=streams,
+        redacted=settings.redacted,
     )
 
 
@@ -402,10 +406,21 @@ def _deployments(
         environments=Environments(settings.state_dir / ENVIRONMENTS, settings.environment_policy),
         memory_mib=settings.check_memory_mib,
     )
+    folders = CodeFolders(
+        workflows.run_ports.deployments, settings.state_dir, settings.environment_policy
+    )
     service.add_shutdown_callback(artifact_check.close)
+    service.add_shutdown_callback(folders.close)
     deployment_service = DeploymentService(
         workflows.run_ports.deployments,
         artifact_check,
+        ReplayGate(
+            workflows.workflows,
+            workflows.runs,
+            folders,
+            limits=_gate_limits(settings),
+            passed=settings.app_environment,
+        ),
         workflows.workflows,
         by=key_id("admin", key),
         clock=workflows.clock,
@@ -416,6 +431,16 @@ def _deployments(
         bodies,
         key,
         settings.world_key.get_secret_value(),
+    )
+
+
+def _gate_limits(settings: Settings) -> GateLimits:
+    return GateLimits(
+        open_runs=settings.replay_runs,
+        ended_runs=settings.replay_ended_runs,
+        history_bytes=settings.replay_bytes,
+        seconds=settings.replay_s,
+        memory_max=settings.check_memory_mib * 1024 * 1024,
     )
 
 
