@@ -106,7 +106,7 @@ class Api:
         self.url = url.rstrip("/").removesuffix(WORKFLOWS_PATH)
         self.client = open_client(self.url + WORKFLOWS_PATH, headers=headers, retries=0)
 
-    def get(self, path: str, waits_s: float = 0.0, **parameters: str | int | None) -> Any:  # noqa: ANN401 (JSON)
+    def get(self, path: str, waits_s: float = 0.0, /, **parameters: str | int | None) -> Any:  # noqa: ANN401 (JSON)
         """Return the answer of a GET request, as JSON; see `Request` for `waits_s`."""
         with readable_errors():
             return self._json(replace(_get(path, parameters), waits_s=waits_s))
