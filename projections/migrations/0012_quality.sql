@@ -173,7 +173,7 @@ comment on column data_quality.rejected_records is
 comment on column data_quality.rejected_values is
     'Single values that were dropped; rejected_values has their fields and reasons.';
 comment on column data_quality.late_days is
-    'Rows of daily_summary that got values more than three days and at most four weeks after their day; older days come from imports. A day that is requested again counts, too, if its data comes in other bytes.';
+    'Rows of daily_summary with values of deliveries that were sent more than three days and at most four weeks after their day; older days come from imports. The nightly reconcile requests the last week again, and days that it renews count, too.';
 comment on column data_quality.missing_days is
     'Days of this week without a row in daily_summary, of connections that are active now, from the day after they became active until the day before yesterday.';
 
