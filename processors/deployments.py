@@ -13,6 +13,9 @@ from headwater.schemas.deployments import (
     DeployedWorkflow,
     DeploymentActivated,
     DeploymentCreated,
+    DeploymentLoaded,
+    DeploymentRecord,
+    LoadRequested,
 )
 from headwater.schemas.failures import (
     DEPLOYMENT_CHANGED,
@@ -46,7 +49,16 @@ class ActivationRejected(NamedTuple):
     message: str
 
 
-DeploymentOutcome: TypeAlias = Created | Activated | ActivationRejected
+class LoadNoted(NamedTuple):
+    """Outcome of a request to load a deployment, and of a worker's answer."""
+
+    request: str
+
+
+DeploymentOutcome: TypeAlias = Created | Activated | ActivationRejected | LoadNoted
+
+#: Requests to load deployments of which the answers are kept: more than are made at a time.
+_REQUESTS_KEPT: Final = 16
 
 
 def deployment_id(app: str, digest: str) -> str:
@@ -77,6 +89,9 @@ class Deployments:
         self.activated_at_ms: dict[str, int] = {}
         #: Number of activations, including rollbacks.
         self.moves = 0
+        #: The latest requests to load a deployment, and the answers: errors by worker.
+        self.load_requests: dict[str, LoadRequested] = {}
+        self.loads: dict[str, dict[str, str]] = {}
 
     @property
     def active(self) -> DeploymentCreated | None:
@@ -135,12 +150,24 @@ class Deployments:
             )
         return self.by_id[deployment or before[-1]]
 
-    def apply(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
+    def apply(self, record: DeploymentRecord) -> DeploymentOutcome:
         """Apply a record and return its outcome."""
-        if isinstance(record, DeploymentCreated):
-            known = self.by_id.setdefault(record.id, record)
-            return Created(known, known is record)
-        return self._activate(record)
+        match record:
+            case DeploymentCreated():
+                known = self.by_id.setdefault(record.id, record)
+                return Created(known, known is record)
+            case DeploymentActivated():
+                return self._activate(record)
+            case LoadRequested():
+                self.load_requests[record.request] = record
+                self.loads[record.request] = {}
+                if len(self.loads) > _REQUESTS_KEPT:
+                    oldest = next(iter(self.loads))
+                    del self.loads[oldest], self.load_requests[oldest]
+            case DeploymentLoaded():
+                if record.request in self.loads:
+                    self.loads[record.request][record.worker] = record.error
+        return LoadNoted(record.request)
 
     def _activate(self, record: DeploymentActivated) -> Activated | ActivationRejected:
         before = self.activations[-1] if self.activations else None

@@ -21,7 +21,13 @@ import msgspec
 
 from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.avro_types import Annotation, Schema
-from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import (
+    DeploymentActivated,
+    DeploymentCreated,
+    DeploymentLoaded,
+    DeploymentRecord,
+    LoadRequested,
+)
 from headwater.schemas.errors import PARSE_ERRORS, NotYetReadable, UndecodableRecord, UnknownSchema
 from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
 from headwater.schemas.readers import Reader, fields_reader_of, reader_of
@@ -381,13 +387,16 @@ def _encode_error(
     )
 
 
-def read_deployment_record(value: bytes | None) -> DeploymentCreated | DeploymentActivated:
+def read_deployment_record(value: bytes | None) -> DeploymentRecord:
     """Decode a record of the topic.
 
     Raises:
         UndecodableRecord: The bytes are not such a record.
         UnknownSchema: The schema id is not in the catalog.
     """
-    if record_name(value) == "deployment_activated":
-        return decode(value, DeploymentActivated)
-    return decode(value, DeploymentCreated)
+    kinds: Mapping[str, type[DeploymentRecord]] = {
+        "deployment_activated": DeploymentActivated,
+        "deployment_loaded": DeploymentLoaded,
+        "load_requested": LoadRequested,
+    }
+    return decode(value, kinds.get(record_name(value), DeploymentCreated))

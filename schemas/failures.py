@@ -42,6 +42,7 @@ ALREADY_PAUSED: Final = "ALREADY_PAUSED"
 ARTIFACT_INVALID: Final = "artifact_invalid"
 DEPLOYMENT_CHANGED: Final = "deployment_changed"
 DEPLOYMENT_NOT_FOUND: Final = "deployment_not_found"
+DEPLOYMENT_NOT_LOADED: Final = "deployment_not_loaded"
 EVENT_ALREADY_RECEIVED: Final = "EVENT_ALREADY_RECEIVED"
 GRAPH_CHANGED: Final = "GRAPH_CHANGED"
 GRAPH_INVALID: Final = "GRAPH_INVALID"
@@ -303,6 +304,7 @@ REFUSALS: Final = {
         Refusal(DEPLOYMENT_NOT_FOUND, 404, "No such deployment", field="deploymentId"),
         Refusal(DEPLOYMENT_CHANGED, 412, "Another deployment was activated meanwhile"),
         Refusal(NO_ACTIVE_DEPLOYMENT, 409, "No deployment is active"),
+        Refusal(DEPLOYMENT_NOT_LOADED, 409, "A worker cannot load the deployment"),
         Refusal(REPLAY_DIVERGED, 409, "Open runs would continue on code that they do not fit"),
         Refusal(NOTHING_TO_ROLL_BACK, 409, "No deployment was active before"),
         Refusal(GRAPH_INVALID, 400, "The definition contradicts itself"),

@@ -11,7 +11,13 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated, GraphDeployed
+from headwater.schemas.deployments import (
+    DeploymentActivated,
+    DeploymentCreated,
+    DeploymentLoaded,
+    GraphDeployed,
+    LoadRequested,
+)
 from headwater.schemas.history import (
     CommandSent,
     HistoryAppended,
@@ -406,6 +412,8 @@ Record: TypeAlias = (
     | GraphDeployed
     | DeploymentCreated
     | DeploymentActivated
+    | DeploymentLoaded
+    | LoadRequested
     | OperationAudited
 )
 
@@ -427,5 +435,7 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "graph_deployed": GraphDeployed,
     "deployment_created": DeploymentCreated,
     "deployment_activated": DeploymentActivated,
+    "deployment_loaded": DeploymentLoaded,
+    "load_requested": LoadRequested,
     "operation_audited": OperationAudited,
 }

@@ -5,7 +5,7 @@ import hashlib
 from headwater.processors.deployments import DeploymentOutcome, Deployments
 from headwater.processors.graph.catalogue import Catalogue, Outcome
 from headwater.schemas.codec import decode, encode, read_deployment_record
-from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated, GraphDeployed
+from headwater.schemas.deployments import DeploymentCreated, DeploymentRecord, GraphDeployed
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.topics import ARTIFACTS, DEPLOYMENTS, GRAPH_DEFINITIONS
 from headwater.streams.kafka.cluster import Cluster
@@ -61,8 +61,8 @@ class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
         """
         return await self.append_to(ARTIFACTS, deployment_id, artifact)
 
-    async def write(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
-        """Append a deployment or activation. Return the outcome when it is durable.
+    async def write(self, record: DeploymentRecord) -> DeploymentOutcome:
+        """Append a record about a deployment. Return the outcome when it is durable.
 
         Raises:
             BrokerUnavailable: It may have been appended. It is safe to append it again.

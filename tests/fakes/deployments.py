@@ -1,7 +1,12 @@
 """The log of deployments in memory: the fold is the real one."""
 
 from headwater.processors.deployments import DeploymentOutcome, Deployments
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import (
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+    DeploymentRecord,
+)
 from headwater.schemas.errors import BrokerUnavailable
 
 
@@ -22,7 +27,7 @@ class MemoryDeployments:
         self.artifacts.append(artifact)
         return len(self.artifacts) - 1
 
-    async def write(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
+    async def write(self, record: DeploymentRecord) -> DeploymentOutcome:
         self._check()
         return self.deployments.apply(record)
 

@@ -13,7 +13,7 @@ from litestar import Response
 
 from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
-from headwater.gateway.api.deployments.replay_gate import ReplayGate, unchecked
+from headwater.gateway.api.deployments.replay_gate import ReplayGate
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.runs.run_service import active_of, deployment_of
@@ -35,7 +35,7 @@ from headwater.schemas.deployments import (
     DeploymentCreated,
 )
 from headwater.schemas.errors import StoreUnavailable
-from headwater.schemas.failures import ARTIFACT_INVALID, REPLAY_DIVERGED
+from headwater.schemas.failures import ARTIFACT_INVALID, DEPLOYMENT_NOT_LOADED, REPLAY_DIVERGED
 from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.v1_answers import (
     Deployment,
@@ -207,16 +207,21 @@ class DeploymentService:
         """Return how runs fit a deployment that is about to be activated.
 
         Raises:
-            Problem: Runs would continue on code that they do not fit, and it is not forced.
+            Problem: A worker cannot load it, or runs would continue on code that they do not fit,
+                and it is not forced.
         """
         note(request, forced=forced or None)
-        try:
-            report = await self._gate.check(created)
-        except StoreUnavailable as error:
-            # Pinned runs are not affected, and a rollback may be urgent.
-            if not forced and any(workflow.latest for workflow in created.workflows):
-                raise
-            return unchecked(created, error)
+        # Pinned runs are not affected, and a rollback may be urgent.
+        is_pinned = not any(workflow.latest for workflow in created.workflows)
+        report = await self._gate.check(created, without_runs=bool(forced) or is_pinned)
+        if report.not_loaded and not forced:
+            failed = report.not_loaded[0]
+            raise Problem(
+                DEPLOYMENT_NOT_LOADED,
+                f"expected every worker to load {created.id}, found {len(report.not_loaded)} that "
+                f"cannot, such as {failed.worker}: {failed.reason}",
+                report=report,
+            )
         problem = _divergence(created, report)
         moving = (run for run in report.diverged if run.moves)
         note(request, diverged=[f"{run.workflow_name}/{run.instance_id}" for run in moving])
