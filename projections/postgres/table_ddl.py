@@ -15,7 +15,7 @@ import psycopg
 from psycopg import errors, sql
 
 from headwater.projections.errors import TableUnfit, store_edge
-from headwater.projections.postgres.connections import own_dsn
+from headwater.projections.postgres.connections import own_dsn, schemas_of
 from headwater.projections.postgres.statements import key_columns, statement, value_columns
 from headwater.schemas.avro_schemas import doc_of, row_schema_of
 from headwater.schemas.installed_tables import ALL_TABLES, INSTALLED
@@ -48,7 +48,7 @@ def make_tables(
         psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("lock_migrations"))
-        connection.execute(statement("create_schemas"))
+        connection.execute(schemas_of(dsn).named_in(statement("create_schemas")))
         for table in tables:
             with _permitted(table):
                 _make(connection, table, report)
