@@ -53,7 +53,7 @@ async def run_projector(  # noqa: PLR0913, chosen by the composition root
         retention: How long ended workflow instances are kept.
 
     Raises:
-        SchemaTaken: The tables have rows of topics with another prefix.
+        SchemaTaken: The schema has tables of another program, or rows of another prefix.
         TableUnfit: A table of a provider does not fit its declaration.
     """
     await _prepare(dsn, topic_prefix, stop)

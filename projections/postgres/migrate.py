@@ -16,11 +16,11 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from headwater.projections.errors import DatabaseTooNew, MigrationChanged, SchemaTaken, store_edge
+from headwater.projections.errors import DatabaseTooNew, MigrationChanged, store_edge
 from headwater.projections.postgres.connections import own_dsn, schemas_of
 from headwater.projections.postgres.roles import open_to_steps
 from headwater.projections.postgres.statements import statement
-from headwater.projections.postgres.table_ddl import make_tables
+from headwater.projections.postgres.table_ddl import make_tables, refuse_foreign
 from headwater.schemas.installed_tables import INSTALLED
 
 _CONNECT_TIMEOUT_S: Final = 5
@@ -79,7 +79,7 @@ def migrate(
         psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("lock_migrations"))
-        _refuse_foreign(connection, schemas.tables)
+        refuse_foreign(connection, schemas.tables)
         connection.execute(schemas.named_in(statement("create_schemas")))
         connection.execute(statement("create_schema_migrations"))
         applied = connection.execute(statement("applied_migrations")).fetchall()
@@ -99,21 +99,6 @@ def migrate(
         connection.execute(schemas.named_in(statement("grant_roles")))
     _show_tables(dsn)
     return [migration.name for migration in missing]
-
-
-def _refuse_foreign(connection: psycopg.Connection, schema: str) -> None:
-    """Check that the schema is Headwater's, or empty, or missing.
-
-    Raises:
-        SchemaTaken: Another program has tables in it. Nothing was changed.
-    """
-    foreign = [name for (name,) in connection.execute(statement("foreign_relations")).fetchall()]
-    if foreign:
-        raise SchemaTaken(
-            f"expected the schema {schema} to be Headwater's own, found tables of another program "
-            f"in it: {', '.join(foreign)}; nothing was changed. Set HEADWATER_POSTGRES_SCHEMA to "
-            "another schema"
-        )
 
 
 def _show_tables(dsn: str) -> None:
