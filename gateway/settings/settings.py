@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_v
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from headwater.gateway.settings.deployments import DeploymentSettings
 from headwater.gateway.settings.exposure import (
     DEVELOPMENT_ISSUER,
     DEVELOPMENT_SECRETS,
@@ -166,6 +167,7 @@ class Settings(
     TerraSettings,
     UserSettings,
     WorkflowSettings,
+    DeploymentSettings,
     OwnershipSettings,
     ProjectSettings,
 ):

@@ -40,6 +40,7 @@ from headwater.schemas.v1_answers import (
     DeploymentActive,
     DeploymentId,
     DeploymentPage,
+    EnvironmentDeployed,
     ScheduleDeployed,
     WorkflowDeployed,
 )
@@ -92,17 +93,16 @@ class DeploymentService:
         if name in deployments.by_id:
             note(request, deduped=True)
             return _response(_deployment(deployments, deployments.by_id[name]))
-        workflows, schedules = await self._artifact_check.check(app, artifact)
+        checked = await self._artifact_check.check(app, artifact)
         record = DeploymentCreated(
             id=name,
             app=app,
             digest=digest,
             size=len(artifact),
             offset=0,
-            workflows=workflows,
             by=self._by,
             at_ms=self._clock(),
-            schedules=schedules,
+            **checked._asdict(),
         )
         declared = len(encode(record))
         if declared > _DECLARED_BYTES_MAX:
@@ -257,7 +257,19 @@ def _fields(
         "deployed_at": _utc(created.at_ms),
         "deployed_by": created.by,
         "activated_at": None if at_ms is None else _utc(at_ms),
+        "environment": _environment(created, detailed=detailed),
     }
+
+
+def _environment(created: DeploymentCreated, *, detailed: bool) -> EnvironmentDeployed | None:
+    if not created.environment:
+        return None
+    return EnvironmentDeployed(
+        digest=created.environment,
+        size=created.environment_bytes,
+        packages=len(created.requirements),
+        requirements=list(created.requirements) if detailed else None,
+    )
 
 
 def _workflow(workflow: DeployedWorkflow, *, detailed: bool) -> WorkflowDeployed:
