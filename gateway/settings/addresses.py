@@ -1,4 +1,4 @@
-"""Addresses and names, unless the settings state others, and the address of the gateway."""
+"""The address of the gateway, as the settings state it."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
 #: Address of embedded servers, unless others are configured.
 LOOPBACK: Final = "127.0.0.1"
-#: Schema in Postgres, unless the project has another one.
-DEFAULT_SCHEMA: Final = "headwater"
 
 
 class SettingsUnusable(click.ClickException):

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from headwater.gateway.settings.addresses import DEFAULT_SCHEMA, LOOPBACK, SettingsUnusable
+from headwater.gateway.settings.addresses import LOOPBACK, SettingsUnusable
+from headwater.gateway.settings.patterns import DEFAULT_SCHEMA
 
 if TYPE_CHECKING:
     from headwater.gateway.settings.settings import Settings

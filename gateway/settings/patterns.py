@@ -17,6 +17,8 @@ LABEL_OR_NONE: Final = "^[a-zA-Z0-9._-]{0,100}$"
 TOPIC_PREFIX: Final = "^([a-zA-Z0-9][a-zA-Z0-9._-]{0,98}[._-])?$"
 #: A name that needs no quotes. Headwater appends up to ten characters; Postgres allows 63.
 SCHEMA: Final = "^[a-z_][a-z0-9_]{0,52}$"
+#: The schema of the project that shares its database with no other.
+DEFAULT_SCHEMA: Final = "headwater"
 HOOKS: Final = r"^([^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*)?$"
 JWKS: Final = r"^(https?://\S+|[^:]*)$"
 TERRA_API: Final = r"^https?://[^\s/]+(/[^\s?#]*)?$"

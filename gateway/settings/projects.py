@@ -7,8 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings
 
-from headwater.gateway.settings.addresses import DEFAULT_SCHEMA
-from headwater.gateway.settings.patterns import LABEL, SCHEMA, TOPIC_PREFIX
+from headwater.gateway.settings.patterns import DEFAULT_SCHEMA, LABEL, SCHEMA, TOPIC_PREFIX
 
 #: The project whose names have no prefix.
 DEFAULT_PROJECT: Final = "default"
