@@ -293,15 +293,23 @@ TOPICS: Final = (
 )
 
 
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+#: Characters of a name in Kafka.
+TOPIC_NAME_MAX: Final = 249
+_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_MAX}}}")
 _NAMES: Final = frozenset(topic.name for topic in TOPICS)
+
+
+def is_own_topic(prefix: str, name: str) -> bool:
+    """Return whether a topic in Kafka belongs to the project whose topics have this prefix."""
+    return name.startswith(prefix) and name.removeprefix(prefix) in _NAMES
 
 
 def author_topic_problem(name: str) -> str | None:
     """Return what is wrong with a topic that authors publish to, or None.
 
     A record for a name that Kafka rejects would wait indefinitely, and Headwater could not read a
-    record in one of its own topics.
+    record in one of its own topics. Their names are rejected in every project, whatever its prefix,
+    so that an app runs in all of them.
     """
     if _NAME.fullmatch(name) is None or set(name) == {"."}:
         return (

@@ -45,7 +45,7 @@ from headwater.gateway.api.problems import HANDLERS, Problem
 from headwater.gateway.api.quality import DataQuality
 from headwater.gateway.api.reads import read_routes
 from headwater.gateway.api.rebuilds import rebuild_routes
-from headwater.gateway.api.record_schemas import asyncapi_route, registry
+from headwater.gateway.api.record_schemas import asyncapi_route, registry_routes
 from headwater.gateway.api.refusals import Refusals, record_unmatched, refusal_recorder
 from headwater.gateway.api.refused_keys import RefusedKeys, appending_refusals
 from headwater.gateway.api.request_scope import AnyConnection, peer_resolver, whole_parameters
@@ -158,8 +158,8 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
             *_operators_routes(settings, ports, sources, limited, quality.route),
             _console(settings, ports.clock, report_refusal, limited),
-            registry,
-            asyncapi_route(_VERSION),
+            registry_routes(settings.topic_prefix),
+            asyncapi_route(_VERSION, settings.topic_prefix),
             health_routes(ports.log, watching, metrics, ports.metrics_folder, quality.counted),
             *service.routers(),
             *_deployments(settings, ports.workflows, service, limited),

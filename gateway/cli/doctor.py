@@ -36,7 +36,7 @@ from headwater.gateway.cli.options import (
 )
 from headwater.gateway.cli.results import Columns, Result, json_option, print_result, prints
 from headwater.gateway.cli.user_findings import user_findings
-from headwater.gateway.settings.addresses import dsn_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.clock import now_ms
 
@@ -260,7 +260,8 @@ def _kafka_checks(
     if isinstance(kafka, Finding):
         yield kafka
         return
-    from headwater.streams.kafka.topics import compare  # noqa: PLC0415 (loads slowly)
+    from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (loads slowly)
+    from headwater.streams.kafka.topics import compare, named_in_kafka  # noqa: PLC0415 (loads slowly)
 
     ours, state = version("headwater"), kafka.state
     yield findings.parts([member.name for member in state.members])
@@ -269,7 +270,7 @@ def _kafka_checks(
     differences = compare(
         kafka.topics, partitions=settings.partitions, replication=settings.replication
     )
-    yield findings.topics(differences)
+    yield findings.topics(named_in_kafka(cluster_of(settings), differences))
     pipeline = settings.app_id
     behind = {
         "pipeline" if group == pipeline else group: number for group, number in state.behind.items()

@@ -28,7 +28,7 @@ from headwater.gateway.cli.options import (
 )
 from headwater.gateway.cli.output import counted, say
 from headwater.gateway.cli.results import Result, prints
-from headwater.gateway.settings.addresses import dsn_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.schemas.errors import HeadwaterError, ProcessUnavailable, StoreUnavailable
 from headwater.streams.clock import now_ms
 

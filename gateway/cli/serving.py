@@ -25,8 +25,8 @@ from headwater.gateway.builtin.blobs.folder import blobs_at
 from headwater.gateway.cli.starting import rules_of
 from headwater.gateway.cli.user_tokens import for_users
 from headwater.gateway.client.requests import buffered_random, ulid_source
-from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.process import (
     GroupProcess,
     begin_service,

@@ -21,6 +21,7 @@ from headwater.gateway.settings.exposure import (
     weakness_of,
 )
 from headwater.gateway.settings.patterns import HOOKS, JWKS, LABEL, LABEL_OR_NONE, URL_OR_NONE
+from headwater.gateway.settings.projects import ProjectSettings
 from headwater.gateway.settings.replays import ReplaySettings
 from headwater.gateway.settings.terra import TerraSettings
 from headwater.gateway.settings.workflows import OwnershipSettings, WorkflowSettings
@@ -169,6 +170,7 @@ class Settings(
     WorkflowSettings,
     DeploymentSettings,
     OwnershipSettings,
+    ProjectSettings,
     ReplaySettings,
 ):
     """All settings; every field describes its meaning and unit."""
@@ -280,11 +282,6 @@ class Settings(
         default=(),
         description="Networks of proxies in front, as 10.0.0.0/8, separated by commas; the "
         "address that they name in X-Forwarded-For counts as the sender.",
-    )
-    project: str = Field(
-        default="default",
-        pattern=LABEL,
-        description="Project name. Scopes audit entries and idempotency keys.",
     )
     audit_keys: Secrets = Field(
         default=(),
@@ -419,12 +416,13 @@ class Settings(
     @property
     def blobs_at(self) -> str:
         """Location of blobs, for the function `blobs_at`."""
-        return self.blobs or str(self.data_dir / "blobs")
+        blobs = self.blobs or str(self.data_dir / "blobs")
+        return f"{blobs.rstrip('/')}/{self.topic_prefix}" if self.topic_prefix else blobs
 
     @property
     def state_dir(self) -> Path:
         """Folder of the state of workers' partitions."""
-        return self.data_dir / "state"
+        return self.data_dir / "state" / self.topic_prefix
 
     def secrets_of(self, provider: str) -> tuple[str, ...]:
         """Return a provider's signing secrets in the clear, the current one first; maybe none."""
