@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headwater.processors.runs.durations import Retention
+from headwater.projections.api_keys import API_KEYS
 from headwater.projections.audit import AUDIT
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deployments import DEPLOYMENTS, GRAPHS
@@ -23,7 +24,7 @@ _RETRY_S: Final = 1.0
 _TRUNCATED_S: Final = 30.0
 
 #: All projections.
-PROJECTIONS: Final = (DELIVERIES, WORKFLOWS, GRAPHS, DEPLOYMENTS, AUDIT)
+PROJECTIONS: Final = (DELIVERIES, WORKFLOWS, GRAPHS, DEPLOYMENTS, API_KEYS, AUDIT)
 
 
 async def run_projector(

@@ -18,15 +18,16 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headwater.gateway.api.admin import admin_routes
+from headwater.gateway.api.api_keys import ApiKeyService, key_router
 from headwater.gateway.api.audit import Auditing, attempt_operation
 from headwater.gateway.api.audit_checkpoints import Checkpoints, appending_checkpoints
-from headwater.gateway.api.audit_routes import AuditProblems, audit_router
-from headwater.gateway.api.authentication import RECORD_REFUSED, Callers, WrongKeys, key_id
+from headwater.gateway.api.audit_routes import RouteProblems, audit_router
+from headwater.gateway.api.authentication import RECORD_REFUSED, WrongKeys
 from headwater.gateway.api.authentication import STATE as WRONG_KEYS
 from headwater.gateway.api.body_limits import READ_S, BodyReader, Budget
 from headwater.gateway.api.builtin_routes import prune_routes, replay_routes
 from headwater.gateway.api.console.api_client import ConsoleKeys
-from headwater.gateway.api.console.routes import Console
+from headwater.gateway.api.console.routes import Console, SignIn
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
 from headwater.gateway.api.deployments.routes import deployment_routers
@@ -34,6 +35,8 @@ from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
 from headwater.gateway.api.group_metrics import MetricsFolder
 from headwater.gateway.api.json_bodies import ANY_JSON, BodyKind, LimitedBodies
+from headwater.gateway.api.key_guards import Callers, KeyGuard
+from headwater.gateway.api.key_ring import KeyRing, configured_keys
 from headwater.gateway.api.monitoring import Metrics, health_routes
 from headwater.gateway.api.openapi import SECURITY as KEYS
 from headwater.gateway.api.openapi import responses_of
@@ -54,7 +57,7 @@ from headwater.gateway.api.webhooks import Accepted, Receiver
 from headwater.gateway.api.wiping import Wiping, wipe_routes
 from headwater.gateway.api.workflows.openapi import SECURITY
 from headwater.gateway.api.workflows.query_service import StepTypes
-from headwater.gateway.api.workflows.routes import ServiceKeys, WorkflowPorts, WorkflowService
+from headwater.gateway.api.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.builtin.data_requests import IMPORT_NAMES
 from headwater.gateway.settings.settings import Settings
@@ -73,6 +76,7 @@ from headwater.projections.deliveries.users import connections_of
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.schemas.installed_tables import TABLE_BY_NAME
+from headwater.streams.kafka.api_key_log import ApiKeyLog
 from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
@@ -108,6 +112,7 @@ class Ports:
     """Dependencies of the application.
 
     Attributes:
+        draw: Returns as many random bytes, for API keys.
         clock: Unix milliseconds.
         metrics_folder: Where the processes of this gateway share metrics, if there are several.
     """
@@ -120,6 +125,8 @@ class Ports:
     workflows: WorkflowPorts
     users: UserServices
     wiping: Wiping
+    api_keys: ApiKeyLog
+    draw: Callable[[int], bytes]
     clock: Callable[[], int]
     new_request_id: Callable[[], str]
     metrics_folder: MetricsFolder | None = None
@@ -132,9 +139,13 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     peer_of = peer_resolver(settings.trusted_proxies)
     limited = LimitedBodies(bodies, peer_of, settings.limits)
     report_refusal = refusal_recorder(refusals, peer_of, ports.clock)
-    callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
+    ring = KeyRing(
+        ports.api_keys, configured_keys(settings), project=settings.project, clock=ports.clock
+    )
+    keys = KeyGuard(ring)
+    callers = Callers(keys, ports.users.tokens)
     streams = EventStreams()
-    service = _workflow_service(settings, ports.workflows, limited, streams)
+    service = _workflow_service(settings, ports.workflows, keys, limited, streams)
     # For health checks, streams and counts, which do not wait for other reads, nor these for them.
     watching, following, counting = own_pools = [ports.reader.with_own_pool() for _ in range(3)]
     counts = partial(connection_counts, counting, silence_limits(providers_of(sources)))
@@ -153,15 +164,23 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _any_other_source(", ".join(source.name for source in posted)),
             read_routes(ports.reader, following, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
-            *_operators_routes(settings, ports, providers_of(sources), limited),
-            _console(settings, ports.clock, report_refusal, limited),
+            *_operators_routes(settings, ports, providers_of(sources), keys, limited),
+            _key_router(ports, ring, keys, limited),
+            _console(
+                settings,
+                ports.clock,
+                SignIn(keys.find, ring.caller_with_id),
+                report_refusal,
+                limited,
+            ),
             registry,
             asyncapi_route(_VERSION),
-            health_routes(ports.log, watching, metrics, ports.metrics_folder, counts),
+            health_routes(ports.log, watching, metrics, ports.metrics_folder, counts, ring),
             *service.routers(),
-            *_deployments(settings, ports.workflows, service, limited),
+            *_deployments(settings, ports.workflows, service, keys, limited),
         ],
         lifespan=[
+            lambda _app: ring.following(),
             lambda _app: _running(ports, service, own_pools, watch, metrics),
             lambda _app: appending_refusals(refused_keys, auditing),
             lambda _app: appending_checkpoints(_checkpoints(settings, ports, auditing)),
@@ -171,7 +190,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         before_send=[add_headers],
         after_exception=[record_unmatched(report_refusal)],
         exception_handlers=HANDLERS,
-        plugins=[StepTypes(), AuditProblems()],
+        plugins=[StepTypes(), RouteProblems()],
         openapi_config=_openapi(),
         logging_config=None,
         request_max_body_size=settings.max_body_bytes,
@@ -231,22 +250,27 @@ def end_streams(app: Litestar) -> None:
 def _console(
     settings: Settings,
     clock: Callable[[], int],
+    sign_in: SignIn,
     report_refusal: Callable[[Scope, str], None],
     bodies: LimitedBodies,
 ) -> Router:
-    """Return the console's pages, with the keys for its requests to the API."""
+    """Return the console's pages."""
     keys = ConsoleKeys(
         settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value()
     )
     return Console(
-        keys, clock=clock, record_refusal=report_refusal, bodies=bodies.for_kind(_FORMS)
+        keys, sign_in, clock=clock, record_refusal=report_refusal, bodies=bodies.for_kind(_FORMS)
     ).router()
 
 
 def _operators_routes(
-    settings: Settings, ports: Ports, providers: Providers, limited: LimitedBodies
+    settings: Settings,
+    ports: Ports,
+    providers: Providers,
+    keys: KeyGuard,
+    limited: LimitedBodies,
 ) -> list[Router]:
-    key, reader, workflows = settings.admin_key.get_secret_value(), ports.reader, ports.workflows
+    reader, workflows = ports.reader, ports.workflows
     operations = Operations(
         commands=workflows.commands,
         workflows=workflows.workflows,
@@ -267,13 +291,18 @@ def _operators_routes(
             ports.log,
             ports.replays,
             providers,
-            key=key,
+            keys=keys,
             limited=limited.for_kind(ANY_JSON),
             more=further,
         ),
-        audit_router(reader, key),
-        *ownership_routers(settings, hits, key),
+        audit_router(reader, keys),
+        *ownership_routers(settings, hits, keys),
     ]
+
+
+def _key_router(ports: Ports, ring: KeyRing, keys: KeyGuard, limited: LimitedBodies) -> Router:
+    service = ApiKeyService(ports.api_keys, ring, draw=ports.draw, clock=ports.clock)
+    return key_router(service, keys, limited)
 
 
 def _user_ports(ports: Ports) -> UserPorts:
@@ -367,17 +396,18 @@ async def _running(
 
 
 def _workflow_service(
-    settings: Settings, workflows: WorkflowPorts, bodies: LimitedBodies, streams: EventStreams
+    settings: Settings,
+    workflows: WorkflowPorts,
+    keys: KeyGuard,
+    bodies: LimitedBodies,
+    streams: EventStreams,
 ) -> WorkflowService:
-    """Return the workflow service, with the keys of the settings."""
+    # Without a key that could request ticks, there are none.
+    ticks = settings.tick_urls if settings.tick_key.get_secret_value() else ()
     return WorkflowService(
         workflows,
-        keys=ServiceKeys(
-            workflow=settings.workflow_key.get_secret_value(),
-            world=settings.world_key.get_secret_value(),
-            tick=settings.tick_key.get_secret_value(),
-        ),
-        tick_urls=settings.tick_urls,
+        keys=keys,
+        tick_urls=ticks,
         bodies=bodies,
         limits=settings.limits,
         streams=streams,
@@ -385,26 +415,22 @@ def _workflow_service(
 
 
 def _deployments(
-    settings: Settings, workflows: WorkflowPorts, service: WorkflowService, bodies: LimitedBodies
+    settings: Settings,
+    workflows: WorkflowPorts,
+    service: WorkflowService,
+    keys: KeyGuard,
+    bodies: LimitedBodies,
 ) -> list[Router]:
-    """Return the routes of deployments, with the keys of the settings."""
-    key = settings.admin_key.get_secret_value()
+    """Return the routes of deployments."""
     artifact_check = ArtifactCheck(passed=settings.app_environment, limits=settings.limits)
     service.add_shutdown_callback(artifact_check.close)
     deployment_service = DeploymentService(
         workflows.run_ports.deployments,
         artifact_check,
         workflows.workflows,
-        by=key_id("admin", key),
         clock=workflows.clock,
     )
-    return deployment_routers(
-        deployment_service,
-        service.request_guard,
-        bodies,
-        key,
-        settings.world_key.get_secret_value(),
-    )
+    return deployment_routers(deployment_service, service.request_guard, bodies, keys)
 
 
 async def _no_such_page(connection: AnyConnection, _: BaseRouteHandler) -> None:

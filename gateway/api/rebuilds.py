@@ -15,6 +15,7 @@ from headwater.gateway.api.operations import operation_routes, poll_until
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import LIMIT_DEFAULT, Limit
 from headwater.gateway.api.request_scope import AnyRequest
+from headwater.processors.api_keys import Scope
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.rebuilds.rebuilds import (
     Example,
@@ -106,7 +107,12 @@ def rebuild_routes(
     async def rebuild(request: AnyRequest, data: JSONBody[RebuildOrder]) -> RebuildState:
         return await _begin(request, reader, new_id(), data, known)
 
-    @get("/rebuilds", summary="Rebuilds, newest first", responses=problem_responses())
+    @get(
+        "/rebuilds",
+        scope=Scope.SYSTEM_READ,
+        summary="Rebuilds, newest first",
+        responses=problem_responses(),
+    )
     async def listing(limit: Limit = LIMIT_DEFAULT) -> Rebuilds:
         rows = await latest(reader, limit=limit)
         return Rebuilds([_state(row) for row in rows], known)
@@ -116,6 +122,7 @@ def rebuild_routes(
 
     @post(
         "/rebuilds/{rebuild_id:str}/switch",
+        scope=Scope.PROJECTIONS_WRITE,
         audit="rebuilds.switch",
         audits_attempt=True,
         status_code=200,
@@ -128,6 +135,7 @@ def rebuild_routes(
 
     @post(
         "/rebuilds/{rebuild_id:str}/back",
+        scope=Scope.PROJECTIONS_WRITE,
         audit="rebuilds.switch_back",
         audits_attempt=True,
         status_code=200,
@@ -143,6 +151,8 @@ def rebuild_routes(
         "rebuild",
         rebuild,
         look,
+        looks_need=Scope.SYSTEM_READ,
+        scope=Scope.PROJECTIONS_WRITE,
         audit="rebuilds.begin",
         audits_attempt=True,
         summary="Rebuild a projection from the first offset",

@@ -22,6 +22,7 @@ from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.users.connections import end_connections
 from headwater.gateway.builtin.blobs.store import Blobs, InvalidBlobKey, reports_of
 from headwater.gateway.builtin.terra.client import Terra
+from headwater.processors.api_keys import Scope
 from headwater.projections.deliveries.users import connections_of, progress, subjects_of
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import forgotten
@@ -135,6 +136,8 @@ def wipe_routes(reader: PooledReader, wiping: Wiping, terra: Terra) -> list[HTTP
         wipe,
         look,
         look_problems=("invalid_parameter", "broker_unavailable"),
+        looks_need=Scope.PERSONAL_DATA_READ,
+        scope=Scope.PERSONAL_DATA_DELETE,
         audit="users.wipe",
         audits_attempt=True,
         status_code=200,

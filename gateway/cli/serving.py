@@ -41,6 +41,7 @@ from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
+from headwater.streams.kafka.api_key_log import ApiKeyLog
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.membership import system_membership
 from headwater.streams.kafka.schema_registry import SchemaRegistry
@@ -89,6 +90,8 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
             blobs=blobs_at(settings.blobs_at),
             new_id=new_id,
         ),
+        api_keys=ApiKeyLog(cluster=cluster, client_id="headwater-gateway-keys"),
+        draw=os.urandom,
         clock=clock,
         new_request_id=ulid_source(clock, buffered_random(os.urandom)),
         metrics_folder=_metrics_folder(group),

@@ -12,6 +12,7 @@ import msgspec
 from litestar import Response
 
 from headwater.gateway.api.audit import attempt, note
+from headwater.gateway.api.authentication import admitted_key
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
@@ -58,7 +59,6 @@ class DeploymentService:
         log: The topic of deployments.
         artifact_check: Imports apps before they are deployed.
         workflows: Rows of the runs on deployments.
-        by: Id of the operators' key, written into records.
         clock: Returns Unix milliseconds.
 
     Methods that change something take the request for its audit entries.
@@ -73,13 +73,11 @@ class DeploymentService:
         artifact_check: ArtifactCheck,
         workflows: Workflows,
         *,
-        by: str,
         clock: Callable[[], int],
     ) -> None:
         self._log = log
         self._artifact_check = artifact_check
         self._workflows = workflows
-        self._by = by
         self._clock = clock
 
     async def deploy(self, request: AnyRequest, app: str, artifact: bytes) -> Response[bytes]:
@@ -100,7 +98,7 @@ class DeploymentService:
             size=len(artifact),
             offset=0,
             workflows=workflows,
-            by=self._by,
+            by=admitted_key(request.scope) or "",
             at_ms=self._clock(),
             schedules=schedules,
         )
@@ -169,7 +167,11 @@ class DeploymentService:
         else:
             await attempt(request, replaces=NONE if active is None else active.id)
             record = DeploymentActivated(
-                id=name, after=after, rollback=rollback, by=self._by, at_ms=self._clock()
+                id=name,
+                after=after,
+                rollback=rollback,
+                by=admitted_key(request.scope) or "",
+                at_ms=self._clock(),
             )
             activated = _require_outcome(await self._log.write(record), Activated)
             replaces = activated.before if activated.new else None

@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from litestar import Response, Router, route
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler
 
-from headwater.gateway.api.authentication import programs_only
 from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.json_bodies import LimitedBodies
+from headwater.gateway.api.key_guards import PROGRAMS, KeyGuard
 from headwater.gateway.api.request_parameters import with_checked_parameters
 from headwater.gateway.api.workflows.authorization import Authorizer, WorkflowHooks
 from headwater.gateway.api.workflows.command_outcomes import Statuses
@@ -102,14 +102,6 @@ class WorkflowPorts:
     clock: Callable[[], int]
 
 
-class ServiceKeys(NamedTuple):
-    """Keys of the routes: of workflows, of `/v1/world`, and of ticks."""
-
-    workflow: str
-    world: str
-    tick: str
-
-
 class WorkflowService:
     """Builds the routes, and starts and stops the services that they call."""
 
@@ -117,7 +109,7 @@ class WorkflowService:
         self,
         ports: WorkflowPorts,
         *,
-        keys: ServiceKeys,
+        keys: KeyGuard,
         tick_urls: Sequence[str],
         bodies: LimitedBodies,
         limits: Limits,
@@ -126,13 +118,10 @@ class WorkflowService:
         self._ports = ports
         self._requests = requests_within(limits)
         self._freshness = Freshness(ports.workflows.next_offsets)
-        self._ticks = Ticks(tick_urls if keys.tick else ())
+        self._ticks = Ticks(tick_urls)
         self._tails = Tails(ports.workflows, self._freshness, streams)
         #: Also guards routes outside this package.
-        self.request_guard = RequestGuard(
-            Authorizer(ports.hooks, workflow_key=keys.workflow, tick_key=keys.tick),
-            Runtime(ports.clock),
-        )
+        self.request_guard = RequestGuard(Authorizer(ports.hooks), keys, Runtime(ports.clock))
         self._bodies = bodies
         folds = RunFolds(ports.runs)
         self._query_service = QueryService(
@@ -146,7 +135,7 @@ class WorkflowService:
         )
         self._migrations = Migrations(ports.definitions, self._inspection, self._command_service)
         self._moves = Moves(ports.run_ports.deployments, self._query_service, self._command_service)
-        self._world_key = keys.world
+        self._keys = keys
         self._run_service = RunService(
             ports.run_ports,
             self._command_service,
@@ -204,7 +193,7 @@ class WorkflowService:
             "guards": [with_checked_parameters(self.request_guard.guard)],
             "dependencies": _POSITION,
         }
-        world_guards = [with_checked_parameters(programs_only(self._world_key))]
+        world_guards = [with_checked_parameters(self._keys.requires(PROGRAMS))]
         return [
             self._router(),
             graph_router(graphs, self.request_guard, self._bodies),

@@ -40,6 +40,7 @@ KEYS = {
     "/v1/runs": "Bearer dev-workflow-key",
     "/v1/world": "Bearer dev-world-key",
     "/v1/audit": "dev-admin-key",
+    "/v1/keys": "dev-admin-key",
     "/v1/diagnostics": "dev-admin-key",
     "/v1": f"Bearer {token()}",
     "/admin": "dev-admin-key",

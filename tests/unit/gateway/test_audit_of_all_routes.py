@@ -31,6 +31,8 @@ NOT_AUDITED: dict[str, str] = {
             "GET /v1/deployments/{deploymentId:str}",
             "GET /v1/world/deployment-id",
             "GET /v1/diagnostics/ownership",
+            "GET /v1/keys",
+            "GET /v1/keys/{keyId:str}",
             "GET /admin/deliveries",
             "GET /admin/dlq",
             "GET /admin/instances",
