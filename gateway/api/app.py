@@ -43,6 +43,7 @@ from headwater.gateway.api.openapi import responses_of
 from headwater.gateway.api.operations import Operations
 from headwater.gateway.api.ownership import UnexpectedHits, ownership_routers
 from headwater.gateway.api.problems import HANDLERS, Problem
+from headwater.gateway.api.rate_limits import RateLimits
 from headwater.gateway.api.reads import read_routes
 from headwater.gateway.api.rebuilds import rebuild_routes
 from headwater.gateway.api.record_schemas import asyncapi_route, registry
@@ -142,7 +143,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     ring = KeyRing(
         ports.api_keys, configured_keys(settings), project=settings.project, clock=ports.clock
     )
-    keys = KeyGuard(ring)
+    keys = KeyGuard(ring, RateLimits(settings.key_rate_limit, ports.clock))
     callers = Callers(keys, ports.users.tokens)
     streams = EventStreams()
     service = _workflow_service(settings, ports.workflows, keys, limited, streams)

@@ -21,6 +21,7 @@ from headwater.gateway.api.authentication import (
 )
 from headwater.gateway.api.key_ring import KeyRing
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.rate_limits import RateLimits
 from headwater.gateway.api.request_scope import AnyConnection, AsyncGuard
 from headwater.gateway.api.tokens.key_source import KeysUnavailable
 from headwater.gateway.api.tokens.verifier import TokenRefused, Verifier
@@ -98,10 +99,11 @@ def presented_keys(headers: Mapping[str, str]) -> list[str]:
 
 
 class KeyGuard:
-    """Authenticates requests by the keys that they present."""
+    """Authenticates requests by the keys that they present, and counts those of every key."""
 
-    def __init__(self, ring: KeyRing) -> None:
+    def __init__(self, ring: KeyRing, limits: RateLimits) -> None:
         self._ring = ring
+        self._limits = limits
 
     def requires(self, expected: ExpectedKey) -> AsyncGuard:
         """Return a guard that requires a key with the scope of the route."""
@@ -134,7 +136,8 @@ class KeyGuard:
         """Admit the caller of a request, if its key has the scope of the route.
 
         Raises:
-            Problem: There is no such key, or its address presented too many wrong ones.
+            Problem: There is no such key, its address presented too many wrong ones, or the key
+                made too many requests.
         """
         if lists_methods(connection):
             return
@@ -156,6 +159,7 @@ class KeyGuard:
             check_key(connection, admitted.key_id, "", right=True)
         caller = admitted or callers[0]
         admit(connection.scope, caller)
+        self._limits.count(connection.scope, caller)
         if admitted is None:
             raise insufficient_scope(caller, needed)
 

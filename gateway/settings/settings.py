@@ -229,6 +229,12 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
         "Key of remote programs whose runs are here, for /v1/world, as "
         "Authorization: Bearer or x-api-key.",
     )
+    key_rate_limit: int = Field(
+        default=0,
+        ge=0,
+        description="Requests per minute of a key, in each process of the gateway; 0 for no limit. "
+        "An API key may have a limit of its own.",
+    )
     workflow_hooks: str = Field(
         default="",
         pattern=HOOKS,

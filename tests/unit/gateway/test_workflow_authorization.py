@@ -13,6 +13,7 @@ from headwater import Runtime
 from headwater.gateway.api.key_guards import SCOPE, KeyGuard
 from headwater.gateway.api.key_ring import KeyRing, configured_keys
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.rate_limits import RateLimits
 from headwater.gateway.api.workflows import (
     Denied,
     Hook,
@@ -46,7 +47,9 @@ def ask(
         keys = configured_keys(settings)
         ring = KeyRing(MemoryApiKeys(), keys, project="default", clock=lambda: 0)  # type: ignore[arg-type] (a fake)
         authorizer = Authorizer(hooks)
-        guard = RequestGuard(authorizer, KeyGuard(ring), Runtime.seeded(7))
+        guard = RequestGuard(
+            authorizer, KeyGuard(ring, RateLimits(0, lambda: 0)), Runtime.seeded(7)
+        )
         connection: Any = SimpleNamespace(
             headers=Headers(headers),
             path_params={"workflow": "order", "instance_id": "a"},
