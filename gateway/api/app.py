@@ -140,9 +140,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     peer_of = peer_resolver(settings.trusted_proxies)
     limited = LimitedBodies(bodies, peer_of, settings.limits)
     report_refusal = refusal_recorder(refusals, peer_of, ports.clock)
-    ring = KeyRing(
-        ports.api_keys, configured_keys(settings), project=settings.project, clock=ports.clock
-    )
+    ring = _key_ring(settings, ports)
     keys = KeyGuard(ring, RateLimits(settings.key_rate_limit, ports.clock))
     callers = Callers(keys, ports.users.tokens)
     streams = EventStreams()
@@ -153,10 +151,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     watch = _loop_watch(metrics)
     posted = webhook_sources(sources)
     receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
-    auditing = Auditing(
-        ports.audit, project=settings.project, peer_of=peer_of, metrics=metrics,
-        clock=ports.clock, new_id=ports.new_request_id,
-    )  # fmt: skip
+    auditing = _auditing(settings, ports, peer_of, metrics)
     refused_keys, uploads = RefusedKeys(peer_of, ports.clock), _upload_limits(settings, ports)
     app = Litestar(
         [
@@ -168,11 +163,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             *_operators_routes(settings, ports, providers_of(sources), keys, limited),
             _key_router(ports, ring, keys, limited),
             _console(
-                settings,
-                ports.clock,
-                SignIn(keys.find, ring.caller_with_id),
-                report_refusal,
-                limited,
+                settings, ports, SignIn(keys.find, ring.caller_with_id), report_refusal, limited
             ),
             registry,
             asyncapi_route(_VERSION),
@@ -201,9 +192,8 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             new_request_id=ports.new_request_id,
         ),
     )
-    wrong_keys = WrongKeys(peer_of, lambda: ports.clock() / 1000)
-    app.state.update({WRONG_KEYS: wrong_keys, RECORD_REFUSED: refused_keys.record})
-    app.state.update({_SERVICE: service, LOOP_WATCH: watch})
+    app.state[WRONG_KEYS] = WrongKeys(peer_of, lambda: ports.clock() / 1000)
+    app.state.update({RECORD_REFUSED: refused_keys.record, _SERVICE: service, LOOP_WATCH: watch})
     return app
 
 
@@ -224,6 +214,19 @@ def _receivers(
         )  # fmt: skip
         receivers |= dict.fromkeys(source.paths, receiver)
     return receivers
+
+
+def _auditing(
+    settings: Settings, ports: Ports, peer_of: Callable[[Scope], str], metrics: Metrics
+) -> Auditing:
+    return Auditing(
+        ports.audit,
+        project=settings.project,
+        peer_of=peer_of,
+        metrics=metrics,
+        clock=ports.clock,
+        new_id=ports.new_request_id,
+    )
 
 
 def _upload_limits(settings: Settings, ports: Ports) -> UploadLimits:
@@ -250,7 +253,7 @@ def end_streams(app: Litestar) -> None:
 
 def _console(
     settings: Settings,
-    clock: Callable[[], int],
+    ports: Ports,
     sign_in: SignIn,
     report_refusal: Callable[[Scope, str], None],
     bodies: LimitedBodies,
@@ -260,7 +263,11 @@ def _console(
         settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value()
     )
     return Console(
-        keys, sign_in, clock=clock, record_refusal=report_refusal, bodies=bodies.for_kind(_FORMS)
+        keys,
+        sign_in,
+        clock=ports.clock,
+        record_refusal=report_refusal,
+        bodies=bodies.for_kind(_FORMS),
     ).router()
 
 
@@ -299,6 +306,12 @@ def _operators_routes(
         audit_router(reader, keys),
         *ownership_routers(settings, hits, keys),
     ]
+
+
+def _key_ring(settings: Settings, ports: Ports) -> KeyRing:
+    return KeyRing(
+        ports.api_keys, configured_keys(settings), project=settings.project, clock=ports.clock
+    )
 
 
 def _key_router(ports: Ports, ring: KeyRing, keys: KeyGuard, limited: LimitedBodies) -> Router:

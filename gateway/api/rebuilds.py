@@ -93,6 +93,9 @@ _COMPARED: Final = (
     "lost or invented there. A verification only compares, with the topic of the table or of the "
     "workflows, which is cheap: it finds what went wrong on the way to Postgres, or in it."
 )
+_SWITCH_PROBLEMS: Final = problem_responses(
+    "not_found", "not_compared", "nothing_to_switch", "store_unavailable"
+)
 
 
 def rebuild_routes(
@@ -100,9 +103,6 @@ def rebuild_routes(
 ) -> list[HTTPRouteHandler]:
     """Return the routes under /admin/rebuilds."""
     known = tuple(projections)
-    problems = problem_responses(
-        "not_found", "not_compared", "nothing_to_switch", "store_unavailable"
-    )
 
     async def rebuild(request: AnyRequest, data: JSONBody[RebuildOrder]) -> RebuildState:
         return await _begin(request, reader, new_id(), data, known)
@@ -127,7 +127,7 @@ def rebuild_routes(
         audits_attempt=True,
         status_code=200,
         summary="Replace the rows that differ, atomically",
-        responses=problems,
+        responses=_SWITCH_PROBLEMS,
     )
     async def switch(request: AnyRequest, rebuild_id: FromPath[str]) -> RebuildState:
         after = ("compared", "switched_back")
@@ -141,7 +141,7 @@ def rebuild_routes(
         status_code=200,
         summary="Restore the old rows, atomically",
         description="Changes by later deliveries are kept.",
-        responses=problems,
+        responses=_SWITCH_PROBLEMS,
     )
     async def back(request: AnyRequest, rebuild_id: FromPath[str]) -> RebuildState:
         return await _move(request, reader, rebuild_id, "switching_back", ("switched",))

@@ -83,6 +83,10 @@ _DESCRIPTION: Final = (
     "complete yet: get the wipe by its id. Requesting it again is safe, and starts over. "
     "Topics lose the bytes when they are compacted."
 )
+_RESPONSES: Final = {
+    202: ResponseSpec(Wiped, generate_examples=False, description="It is in progress."),
+    **problem_responses("invalid_parameter", "broker_unavailable", "store_unavailable"),
+}
 
 
 def wipe_routes(reader: PooledReader, wiping: Wiping, terra: Terra) -> list[HTTPRouteHandler]:
@@ -143,10 +147,7 @@ def wipe_routes(reader: PooledReader, wiping: Wiping, terra: Terra) -> list[HTTP
         status_code=200,
         summary="Delete everything about a user",
         description=_DESCRIPTION,
-        responses={
-            202: ResponseSpec(Wiped, generate_examples=False, description="It is in progress."),
-            **problem_responses("invalid_parameter", "broker_unavailable", "store_unavailable"),
-        },
+        responses=_RESPONSES,
     )
 
 
