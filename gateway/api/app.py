@@ -142,8 +142,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     report_refusal = refusal_recorder(refusals, peer_of, ports.clock)
     ring = _key_ring(settings, ports)
     keys = KeyGuard(ring, RateLimits(settings.key_rate_limit, ports.clock))
-    callers = Callers(keys, ports.users.tokens)
-    streams = EventStreams()
+    callers, streams = Callers(keys, ports.users.tokens), EventStreams()
     service = _workflow_service(settings, ports.workflows, keys, limited, streams)
     # For health checks, streams and counts, which do not wait for other reads, nor these for them.
     watching, following, counting = own_pools = [ports.reader.with_own_pool() for _ in range(3)]
@@ -160,8 +159,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _any_other_source(", ".join(source.name for source in posted)),
             read_routes(ports.reader, following, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
-            *_operators_routes(settings, ports, providers_of(sources), keys, limited),
-            _key_router(ports, ring, keys, limited),
+            *_operators_routes(settings, ports, providers_of(sources), ring, keys, limited),
             _console(
                 settings, ports, SignIn(keys.find, ring.caller_with_id), report_refusal, limited
             ),
@@ -192,8 +190,9 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             new_request_id=ports.new_request_id,
         ),
     )
-    app.state[WRONG_KEYS] = WrongKeys(peer_of, lambda: ports.clock() / 1000)
-    app.state.update({RECORD_REFUSED: refused_keys.record, _SERVICE: service, LOOP_WATCH: watch})
+    wrong_keys = WrongKeys(peer_of, lambda: ports.clock() / 1000)
+    app.state.update({WRONG_KEYS: wrong_keys, RECORD_REFUSED: refused_keys.record})
+    app.state.update({_SERVICE: service, LOOP_WATCH: watch})
     return app
 
 
@@ -275,6 +274,7 @@ def _operators_routes(
     settings: Settings,
     ports: Ports,
     providers: Providers,
+    ring: KeyRing,
     keys: KeyGuard,
     limited: LimitedBodies,
 ) -> list[Router]:
@@ -304,6 +304,7 @@ def _operators_routes(
             more=further,
         ),
         audit_router(reader, keys),
+        _key_router(ports, ring, keys, limited),
         *ownership_routers(settings, hits, keys),
     ]
 

@@ -93,6 +93,7 @@ _COMPARED: Final = (
     "lost or invented there. A verification only compares, with the topic of the table or of the "
     "workflows, which is cheap: it finds what went wrong on the way to Postgres, or in it."
 )
+_LISTED: Final = problem_responses()
 _SWITCH_PROBLEMS: Final = problem_responses(
     "not_found", "not_compared", "nothing_to_switch", "store_unavailable"
 )
@@ -107,12 +108,7 @@ def rebuild_routes(
     async def rebuild(request: AnyRequest, data: JSONBody[RebuildOrder]) -> RebuildState:
         return await _begin(request, reader, new_id(), data, known)
 
-    @get(
-        "/rebuilds",
-        scope=Scope.SYSTEM_READ,
-        summary="Rebuilds, newest first",
-        responses=problem_responses(),
-    )
+    @get("/rebuilds", scope=Scope.SYSTEM_READ, summary="Rebuilds, newest first", responses=_LISTED)
     async def listing(limit: Limit = LIMIT_DEFAULT) -> Rebuilds:
         rows = await latest(reader, limit=limit)
         return Rebuilds([_state(row) for row in rows], known)
