@@ -23,7 +23,7 @@ _FIELDS: Final = "headwater.rate_limit"
 
 class _Window(NamedTuple):
     begin_ms: int
-    count: int
+    requests: int
 
 
 class RateLimits:
@@ -57,8 +57,8 @@ class RateLimits:
         window = self._windows.pop(caller.key_id, _Window(now_ms, 0))
         if not 0 <= now_ms - window.begin_ms < _WINDOW_S * 1000:  # Also if the clock is set back.
             window = _Window(now_ms, 0)
-        count = min(window.count + 1, limit + 1)
-        self._windows[caller.key_id] = window._replace(count=count)
+        count = min(window.requests + 1, limit + 1)
+        self._windows[caller.key_id] = window._replace(requests=count)
         if len(self._windows) > _KEYS_MAX:
             self._windows.popitem(last=False)
         reset_s = ceil((window.begin_ms - now_ms) / 1000) + _WINDOW_S

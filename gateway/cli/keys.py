@@ -1,6 +1,6 @@
 """`headwater keys`: create, list, rotate and revoke API keys."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import click
@@ -65,11 +65,13 @@ def keys() -> None:
     )
 )
 @click.argument("name")
-@click.option("--role", type=click.Choice(list(Role)), help="A named set of scopes.")
+@click.option(
+    "--role", type=click.Choice([role.value for role in Role]), help="A named set of scopes."
+)
 @click.option(
     "--scope",
     "scopes",
-    type=click.Choice(list(Scope)),
+    type=click.Choice([scope.value for scope in Scope]),
     metavar="SCOPE",
     multiple=True,
     help=f"What it may do; repeatable. One of {', '.join(Scope)}.",
@@ -162,7 +164,7 @@ def rotate(key_id: str, overlap_ms: int, expires_ms: int | None, api: Api) -> Re
 def revoke(key_id: str, yes: bool, api: Api) -> Result:
     """Revoke a key: all gateways refuse it within seconds. It cannot be accepted again."""
     key = api.get(path_of("v1", "keys", key_id))
-    used = f"last used {moment(key['lastUsedAt'])}" if key["lastUsedAt"] else "never used"
+    used = f"last used {_at(key['lastUsedAt'])}" if key["lastUsedAt"] else "never used"
     confirm(f"{key_id} ({key['name']}, {used}) will be refused.", "Revoke it?", yes=yes)
     revoked = api.post(path_of("v1", "keys", key_id) + "/revoke", {})
     return Result(answer=revoked, tables=[_LISTED.table([_row(revoked)])])
@@ -178,8 +180,12 @@ def _shown(key: dict[str, Any]) -> Result:
     if key["expiresAt"] is None:
         hints.append("It does not expire: --expires 90d sets a time.")
     if key["previousUntil"] is not None:
-        hints.append(f"The previous text is accepted until {moment(key['previousUntil'])}.")
+        hints.append(f"The previous text is accepted until {_at(key['previousUntil'])}.")
     return Result(answer=key, text=f"{key['key']}\n", hints=hints)
+
+
+def _at(time: str | None) -> str:
+    return "never" if time is None else moment(datetime.fromisoformat(time))
 
 
 def _row(key: dict[str, Any]) -> dict[str, Any]:
@@ -189,8 +195,8 @@ def _row(key: dict[str, Any]) -> dict[str, Any]:
         "state": key["state"],
         "role": key["role"],
         "scopes": len(key["scopes"]) if key["role"] else ", ".join(key["scopes"]),
-        "expires": moment(key["expiresAt"]) if key["expiresAt"] else "never",
-        "last used": moment(key["lastUsedAt"]) if key["lastUsedAt"] else "never",
-        "created": moment(key["createdAt"]),
+        "expires": _at(key["expiresAt"]),
+        "last used": _at(key["lastUsedAt"]),
+        "created": _at(key["createdAt"]),
         "by": key["createdBy"],
     }
