@@ -27,6 +27,7 @@ from headwater.gateway.api.authentication import STATE as WRONG_KEYS
 from headwater.gateway.api.body_limits import READ_S, BodyReader, Budget
 from headwater.gateway.api.builtin_routes import prune_routes, replay_routes
 from headwater.gateway.api.console.api_client import ConsoleKeys
+from headwater.gateway.api.console.oidc import OidcSignIn
 from headwater.gateway.api.console.routes import Console, SignIn
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
@@ -116,6 +117,7 @@ class Ports:
         draw: Returns as many random bytes, for API keys.
         clock: Unix milliseconds.
         metrics_folder: Where the processes of this gateway share metrics, if there are several.
+        oidc: Sign-in to the console with an OpenID provider, if there is one.
     """
 
     log: WebhookLog
@@ -131,6 +133,7 @@ class Ports:
     clock: Callable[[], int]
     new_request_id: Callable[[], str]
     metrics_folder: MetricsFolder | None = None
+    oidc: OidcSignIn | None = None
 
 
 def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -> Litestar:
@@ -267,6 +270,7 @@ def _console(
         clock=ports.clock,
         record_refusal=report_refusal,
         bodies=bodies.for_kind(_FORMS),
+        oidc=ports.oidc,
     ).router()
 
 

@@ -105,26 +105,33 @@ def _bound(remembered: OrderedDict[Any, Any]) -> None:
         remembered.popitem(last=False)
 
 
-def check_key(
-    connection: ASGIConnection[Any, Any, Any, Any], kind: str, presented: str, *, right: bool
-) -> None:
-    """Record a key that a request presented, and refuse it while its address is blocked.
+def refuse(connection: ASGIConnection[Any, Any, Any, Any], refused_id: str) -> None:
+    """Record a refused key or person, and slow its address down.
 
     Args:
         connection: The request.
-        kind: Kind of the key; the id of a right one.
-        presented: The key, if it is wrong.
-        right: Whether it is right.
+        refused_id: Id of the key or person, for the audit log.
+
+    Raises:
+        Problem: The address of the request is blocked.
+    """
+    record: Callable[[Scope, str], None] | None = connection.app.state.get(RECORD_REFUSED)
+    if record is not None:
+        record(connection.scope, refused_id)
+    wrong_keys: WrongKeys | None = connection.app.state.get(STATE)
+    if wrong_keys is not None:
+        wrong_keys.check(connection.scope, refused_id, right=False)
+
+
+def accept(connection: ASGIConnection[Any, Any, Any, Any], accepted_id: str) -> None:
+    """Record a valid key; from now on its address is not blocked for it.
 
     Raises:
         Problem: The address of the request is blocked.
     """
     wrong_keys: WrongKeys | None = connection.app.state.get(STATE)
-    record: Callable[[Scope, str], None] | None = connection.app.state.get(RECORD_REFUSED)
-    if not right and record is not None:
-        record(connection.scope, key_id(kind, presented))
     if wrong_keys is not None:
-        wrong_keys.check(connection.scope, kind, right=right)
+        wrong_keys.check(connection.scope, accepted_id, right=True)
 
 
 # -- callers

@@ -14,10 +14,11 @@ from litestar.types import Scope
 
 from headwater.gateway.api.authentication import (
     Caller,
+    accept,
     admit,
-    check_key,
     in_process_caller,
     key_id,
+    refuse,
 )
 from headwater.gateway.api.key_ring import KeyRing
 from headwater.gateway.api.problems import Problem
@@ -156,7 +157,7 @@ class KeyGuard:
                     f"expected {expected.text}, or an API key with the scope {needed}",
                 )
         else:
-            check_key(connection, admitted.key_id, "", right=True)
+            accept(connection, admitted.key_id)
         caller = admitted or callers[0]
         admit(connection.scope, caller)
         self._limits.count(connection.scope, caller)
@@ -181,7 +182,7 @@ class KeyGuard:
         unknown = [text for text in presented if self._ring.find(text) is None]
         guesses = [text for text in unknown if not _is_token(text)]
         if guesses:
-            check_key(connection, expected.kind, guesses[0], right=False)
+            refuse(connection, key_id(expected.kind, guesses[0]))
 
 
 def _with_scope(callers: list[Caller], needed: str) -> Caller | None:

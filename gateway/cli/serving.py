@@ -12,6 +12,7 @@ from typing import Any
 import uvloop
 
 from headwater.gateway.api.app import Ports, create_app, end_streams
+from headwater.gateway.api.console.oidc import OidcSignIn
 from headwater.gateway.api.front import front_of
 from headwater.gateway.api.group_metrics import MetricsFolder
 from headwater.gateway.api.listening import listen
@@ -40,6 +41,7 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
+from headwater.streams.clock import monotonic
 from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
 from headwater.streams.kafka.api_key_log import ApiKeyLog
 from headwater.streams.kafka.cluster import Cluster
@@ -95,6 +97,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
         clock=clock,
         new_request_id=ulid_source(clock, buffered_random(os.urandom)),
         metrics_folder=_metrics_folder(group),
+        oidc=_oidc(settings, clock),
     )
     app = create_app(settings, sources, ports)
     # Deliveries are accepted at once, also without Kafka, in schemas that all releases read.
@@ -140,6 +143,12 @@ async def consuming(
             await registry.stop()
         if evaluator is not None:
             evaluator.close()
+
+
+def _oidc(settings: Settings, clock: Callable[[], int]) -> OidcSignIn | None:
+    if settings.oidc is None:
+        return None
+    return OidcSignIn(settings.oidc, draw=os.urandom, clock=clock, steady_s=monotonic)
 
 
 def _metrics_folder(group: GroupProcess) -> MetricsFolder | None:

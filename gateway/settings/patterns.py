@@ -14,6 +14,7 @@ LABEL: Final = "^[a-zA-Z0-9._-]{1,100}$"
 LABEL_OR_NONE: Final = "^[a-zA-Z0-9._-]{0,100}$"
 HOOKS: Final = r"^([^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*)?$"
 JWKS: Final = r"^(https?://\S+|[^:]*)$"
+URL_OR_NONE: Final = r"^(https?://[^\s/?#]+[^\s?#]*)?$"
 TERRA_API: Final = r"^https?://[^\s/]+(/[^\s?#]*)?$"
 FORM_FIELD: Final = r"^[A-Za-z0-9_\-]+$"
 URL_OR_PATH: Final = r"^(https?://[^\s/?#]+)?/[^\s?#]*$"
@@ -30,6 +31,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     HOOKS: "package.module:attribute",
     JWKS: "an http:// or https:// URL, or a file",
     TERRA_API: "an http:// or https:// URL without ? and #",
+    URL_OR_NONE: "an http:// or https:// URL without ? and #",
     FORM_FIELD: "characters out of a-z, A-Z, 0-9, _ and -",
     URL_OR_PATH: "a path that begins with /, or an http:// or https:// URL, without ? and #",
 }

@@ -20,6 +20,7 @@ from headwater.gateway.settings.exposure import (
     weakness_of,
 )
 from headwater.gateway.settings.patterns import HOOKS, JWKS, LABEL, LABEL_OR_NONE
+from headwater.gateway.settings.sign_in import SignInSettings
 from headwater.gateway.settings.terra import TerraSettings
 from headwater.gateway.settings.workflows import OwnershipSettings, WorkflowSettings
 
@@ -160,7 +161,14 @@ def _key(name: str, description: str) -> Any:  # noqa: ANN401 (a field, as pydan
     return Field(default=known, min_length=8, description=description)
 
 
-class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, OwnershipSettings):
+class Settings(
+    KafkaSettings,
+    TerraSettings,
+    UserSettings,
+    WorkflowSettings,
+    OwnershipSettings,
+    SignInSettings,
+):
     """All settings; every field describes its meaning and unit."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=None, frozen=True, extra="forbid")
@@ -391,6 +399,13 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
                 f"{PREFIX}HOST is '{self.host}', which others can reach, found nothing; without "
                 "one, tokens that the issuer made for other services are accepted"
             )
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_incomplete_sign_in(self) -> "Settings":
+        problems = self.oidc_problems()
         if problems:
             raise ValueError("\n".join(problems))
         return self

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
@@ -12,9 +12,15 @@ from litestar.datastructures import Cookie
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ExceptionHandlersMap, Middleware, Scope
 
-from headwater.gateway.api.authentication import Caller, admit, check_key
+from headwater.gateway.api.authentication import Caller, accept, admit, key_id, refuse
 from headwater.gateway.api.console import views
 from headwater.gateway.api.console.api_client import ApiClient, ConsoleKeys
+from headwater.gateway.api.console.oidc import (
+    PENDING_S,
+    OidcSignIn,
+    Pending,
+    SignInRefused,
+)
 from headwater.gateway.api.console.rendering import BASE, STYLE, PageContext, page, redirect
 from headwater.gateway.api.console.sessions import SESSION_S, Sessions
 from headwater.gateway.api.console.views import instance_path
@@ -27,6 +33,8 @@ from headwater.processors.runs.lifecycle import ACTIONS
 from headwater.schemas.errors import PARSE_ERRORS
 
 COOKIE: Final = "headwater_console"
+#: Cookie of a sign-in with a provider that was begun.
+PENDING_COOKIE: Final = "headwater_oidc"
 #: Digits of a number of days.
 _DAYS_DIGITS_MAX: Final = 4
 
@@ -249,6 +257,7 @@ class Console:
         clock: Callable[[], int],
         record_refusal: RecordRefusal,
         bodies: Middleware,
+        oidc: OidcSignIn | None = None,
     ) -> None:
         self._keys = keys
         self._clock = clock
@@ -256,6 +265,7 @@ class Console:
         self._sessions = Sessions(keys.admin, clock, sign_in.caller_with_id)
         self._record_refusal = record_refusal
         self._bodies = bodies
+        self._oidc = oidc
 
     def router(self) -> Router:
         """Return the router."""
@@ -265,6 +275,7 @@ class Console:
                 *(self._page(path, view) for path, view in _PAGES.items()),
                 *(self._form(path, action) for path, action in _FORMS.items()),
                 *self._session_routes(),
+                *([] if self._oidc is None else self._oidc_routes(self._oidc)),
                 _style(),
             ],
             middleware=[self._bodies],
@@ -312,10 +323,10 @@ class Console:
             caller = await self._sign_in.find(key)
             if caller is None or KeyScope.SYSTEM_READ not in caller.scopes:
                 if key:
-                    check_key(request, "admin", key, right=False)
+                    refuse(request, key_id("admin", key))
                 self._record_refusal(request.scope, "unauthorized")
                 return self._login_page(target, notice="wrong")
-            check_key(request, caller.key_id, key, right=True)
+            accept(request, caller.key_id)
             admit(request.scope, caller)
             _LOG.info("signed in to the console: request_id=%s", request_id_of(request.scope))
             answer = redirect(_within_console(target))
@@ -334,6 +345,46 @@ class Console:
 
         return [login, sign_in, sign_out]
 
+    def _oidc_routes(self, oidc: OidcSignIn) -> list[HTTPRouteHandler]:
+        """Return the routes of the sign-in with an OpenID provider."""
+
+        @get("/oidc/login")
+        async def begin(request: AnyRequest) -> Response[bytes]:
+            target = _within_console(request.query_params.get("next", ""))
+            try:
+                pending, url = await oidc.begin(target)
+            except SignInRefused as error:
+                return self._login_page(target, notice="provider", reason=str(error), status=503)
+            answer = redirect(url)
+            # The provider leads back here from its own site, so the cookie cannot be strict.
+            cookie = self._sessions.signed(pending)
+            answer.set_cookie(_cookie(request, cookie, PENDING_S, PENDING_COOKIE, "lax"))
+            return answer
+
+        @get("/oidc/callback", audit="console.sign_in", audits_attempt=True)
+        async def finish(request: AnyRequest) -> Response[bytes]:
+            pending = self._sessions.read(request.cookies.get(PENDING_COOKIE, ""), Pending)
+            try:
+                person = await oidc.finish(pending, dict(request.query_params))
+            except SignInRefused as error:
+                _LOG.warning("sign-in refused: %s (%s)", error, error.subject or "unknown")
+                refuse(request, f"oidc:{error.subject or 'unknown'}")
+                self._record_refusal(request.scope, "unauthorized")
+                return self._login_page("", notice="provider", reason=str(error))
+            caller = Caller(f"oidc:{person.subject}", frozenset(), name=person.name)
+            admit(request.scope, caller)
+            # Not a redirect: it would belong to the navigation that began at the provider, for
+            # which browsers send no strict cookies.
+            target = "" if pending is None else pending.target
+            answer = page("signed_in.html", target=target)
+            answer.headers["refresh"] = f"0; url={target}"
+            cookie = self._sessions.new_cookie(caller, person.role)
+            answer.set_cookie(_cookie(request, cookie, SESSION_S))
+            answer.set_cookie(_cookie(request, "", 0, PENDING_COOKIE, "lax"))
+            return answer
+
+        return [begin, finish]
+
     def _signed_in(self, request: AnyRequest) -> tuple[str, Caller] | None:
         """Return the cookie of a session that has not ended, and whose it is."""
         cookie = request.cookies.get(COOKIE, "")
@@ -345,12 +396,19 @@ class Console:
         api = ApiClient(request, caller, self._keys)
         return PageContext(request, api, token=token, now_ms=self._clock())
 
-    def _login_page(self, target: str, *, notice: str = "") -> Response[bytes]:
+    def _login_page(
+        self, target: str, *, notice: str = "", reason: str = "", status: int = 401
+    ) -> Response[bytes]:
         development_key = DEVELOPMENT_SECRETS["admin_key"]
         hint = development_key if self._keys.admin == development_key else ""
-        status = 401 if notice else 200
         rendered = page(
-            "login.html", status, notice=notice, next=_within_console(target), hint=hint
+            "login.html",
+            status if notice else 200,
+            notice=notice,
+            reason=reason,
+            next=_within_console(target),
+            hint=hint,
+            oidc=self._oidc is not None,
         )
         if notice:
             rendered.headers["www-authenticate"] = "Bearer"
@@ -364,11 +422,17 @@ def _within_console(target: str) -> str:
     return quote(target, safe="/?&=%+@:,") if is_in_console else BASE
 
 
-def _cookie(request: AnyRequest, value: str, seconds: int) -> Cookie:
+def _cookie(
+    request: AnyRequest,
+    value: str,
+    seconds: int,
+    name: str = COOKIE,
+    samesite: Literal["strict", "lax"] = "strict",
+) -> Cookie:
     # A client that forges this header affects only its own cookie.
     https = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))
     return Cookie(
-        COOKIE, BASE, value, max_age=seconds, secure=https, httponly=True, samesite="strict"
+        name, BASE, value, max_age=seconds, secure=https, httponly=True, samesite=samesite
     )
 
 
