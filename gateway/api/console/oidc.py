@@ -9,7 +9,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from hmac import compare_digest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import httpx
@@ -76,6 +76,9 @@ class _Provider(msgspec.Struct, frozen=True):
     authorization_endpoint: str
     token_endpoint: str
     jwks_uri: str
+
+
+T = TypeVar("T")
 
 
 class _TokenAnswer(msgspec.Struct, frozen=True):
@@ -261,7 +264,7 @@ def role_of(groups: Sequence[object], roles: Mapping[str, str]) -> Role | None:
     return next((role for role in reversed(Role) if role in named), None)
 
 
-def _read(body: bytes, kind: type[Any], expected: str) -> Any:  # noqa: ANN401 (the kind)
+def _read(body: bytes, kind: type[T], expected: str) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except PARSE_ERRORS as error:
