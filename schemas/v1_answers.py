@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from headwater.schemas.answers import Answer, Failure, means
+from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.statuses import RunState
 
 
@@ -33,6 +34,18 @@ class ScheduleDeployed(Answer, frozen=True, kw_only=True):
     timezone: str
 
 
+class EnvironmentDeployed(Answer, frozen=True, kw_only=True):
+    """The environment of a deployment with a requirements.txt."""
+
+    digest: Annotated[str, means("SHA-256 of its requirements with their hashes.")]
+    size: Annotated[int, means("Bytes of the environment, as the gateway installed it.")]
+    packages: Annotated[int, means("Number of its packages.")]
+    requirements: Annotated[
+        list[str] | None,
+        means("Its packages, as name==version; absent in listings and in answers to changes."),
+    ] = None
+
+
 class Deployment(Answer, frozen=True, kw_only=True):
     """Code that was deployed."""
 
@@ -47,6 +60,9 @@ class Deployment(Answer, frozen=True, kw_only=True):
     deployed_at: datetime
     deployed_by: Annotated[str, means("The id of the key that deployed it.")]
     activated_at: Annotated[datetime | None, means("Last activation; absent if never.")] = None
+    environment: Annotated[
+        EnvironmentDeployed | None, means("Its environment; absent without a requirements.txt.")
+    ] = None
     open_runs: Annotated[
         int | None,
         means(
@@ -60,6 +76,9 @@ class DeploymentActive(Deployment, frozen=True, kw_only=True):
     """The deployment that was activated."""
 
     replaces: Annotated[str | None, means("The one that was active until now.")] = None
+    replay: Annotated[
+        ReplayReport | None, means("How runs fit it; absent if it was active already.")
+    ] = None
 
 
 class DeploymentPage(Answer, frozen=True, kw_only=True):

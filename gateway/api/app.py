@@ -31,19 +31,21 @@ from headwater.gateway.api.console.oidc import OidcSignIn
 from headwater.gateway.api.console.routes import Console, SignIn
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
+from headwater.gateway.api.deployments.replay_gate import GateLimits, ReplayGate
 from headwater.gateway.api.deployments.routes import deployment_routers
 from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
 from headwater.gateway.api.group_metrics import MetricsFolder
 from headwater.gateway.api.json_bodies import ANY_JSON, BodyKind, LimitedBodies
 from headwater.gateway.api.key_guards import Callers, KeyGuard
-from headwater.gateway.api.key_ring import KeyRing, configured_keys
+from headwater.gateway.api.key_ring import key_ring_of
 from headwater.gateway.api.monitoring import Metrics, health_routes
 from headwater.gateway.api.openapi import SECURITY as KEYS
 from headwater.gateway.api.openapi import responses_of
 from headwater.gateway.api.operations import Operations
 from headwater.gateway.api.ownership import UnexpectedHits, ownership_routers
 from headwater.gateway.api.problems import HANDLERS, Problem
+from headwater.gateway.api.quality import DataQuality
 from headwater.gateway.api.rate_limits import RateLimits
 from headwater.gateway.api.reads import read_routes
 from headwater.gateway.api.rebuilds import rebuild_routes
@@ -63,7 +65,6 @@ from headwater.gateway.api.workflows.routes import WorkflowPorts, WorkflowServic
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.builtin.data_requests import IMPORT_NAMES
 from headwater.gateway.settings.settings import Settings
-from headwater.processors.providers.provider import Providers
 from headwater.processors.sources import (
     AnySource,
     Source,
@@ -72,7 +73,7 @@ from headwater.processors.sources import (
     webhook_sources,
 )
 from headwater.projections.deliveries.imports import imports_of
-from headwater.projections.deliveries.quality import connection_counts
+from headwater.projections.deliveries.quality import activity_of
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.users import connections_of
 from headwater.projections.postgres.connections import PooledReader
@@ -83,6 +84,8 @@ from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
 from headwater.streams.pipeline.webhook_log import WebhookLog
+from headwater.streams.workflows.code_folders import CodeFolders
+from headwater.streams.workflows.environments import ENVIRONMENTS, Environments
 
 _VERSION: Final = version("headwater")
 _ROOT: Final = "/"
@@ -143,15 +146,14 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     peer_of = peer_resolver(settings.trusted_proxies)
     limited = LimitedBodies(bodies, peer_of, settings.limits)
     report_refusal = refusal_recorder(refusals, peer_of, ports.clock)
-    ring = _key_ring(settings, ports)
+    ring = key_ring_of(settings, ports.api_keys, ports.clock)
     keys = KeyGuard(ring, RateLimits(settings.key_rate_limit, ports.clock))
     callers, streams = Callers(keys, ports.users.tokens), EventStreams()
     service = _workflow_service(settings, ports.workflows, keys, limited, streams)
-    # For health checks, streams and counts, which do not wait for other reads, nor these for them.
-    watching, following, counting = own_pools = [ports.reader.with_own_pool() for _ in range(3)]
-    counts = partial(connection_counts, counting, silence_limits(providers_of(sources)))
-    watch = _loop_watch(metrics)
-    posted = webhook_sources(sources)
+    # For health checks and streams, which do not wait for other reads, nor these for them.
+    watching, following = own_pools = [ports.reader.with_own_pool() for _ in range(2)]
+    quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
+    watch, posted = _loop_watch(metrics), webhook_sources(sources)
     receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
     auditing = _auditing(settings, ports, peer_of, metrics)
     refused_keys, uploads = RefusedKeys(peer_of, ports.clock), _upload_limits(settings, ports)
@@ -162,19 +164,20 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _any_other_source(", ".join(source.name for source in posted)),
             read_routes(ports.reader, following, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
-            *_operators_routes(settings, ports, providers_of(sources), ring, keys, limited),
-            _console(
-                settings, ports, SignIn(keys.find, ring.caller_with_id), report_refusal, limited
-            ),
+            *_operators_routes(settings, ports, sources, keys, limited, quality.route),
+            _console(settings, ports, keys, report_refusal, limited),
             registry,
             asyncapi_route(_VERSION),
-            health_routes(ports.log, watching, metrics, ports.metrics_folder, counts, ring),
+            health_routes(
+                ports.log, watching, metrics, ports.metrics_folder, quality.counted, ring
+            ),
             *service.routers(),
             *_deployments(settings, ports.workflows, service, keys, limited),
         ],
         lifespan=[
             lambda _app: ring.following(),
             lambda _app: _running(ports, service, own_pools, watch, metrics),
+            lambda _app: quality.running(),
             lambda _app: appending_refusals(refused_keys, auditing),
             lambda _app: appending_checkpoints(_checkpoints(settings, ports, auditing)),
         ],
@@ -256,7 +259,7 @@ def end_streams(app: Litestar) -> None:
 def _console(
     settings: Settings,
     ports: Ports,
-    sign_in: SignIn,
+    guard: KeyGuard,
     report_refusal: Callable[[Scope, str], None],
     bodies: LimitedBodies,
 ) -> Router:
@@ -266,7 +269,7 @@ def _console(
     )
     return Console(
         keys,
-        sign_in,
+        SignIn(guard.find, guard.ring.caller_with_id),
         clock=ports.clock,
         record_refusal=report_refusal,
         bodies=bodies.for_kind(_FORMS),
@@ -277,10 +280,10 @@ def _console(
 def _operators_routes(
     settings: Settings,
     ports: Ports,
-    providers: Providers,
-    ring: KeyRing,
+    sources: Sequence[AnySource],
     keys: KeyGuard,
     limited: LimitedBodies,
+    quality: HTTPRouteHandler,
 ) -> list[Router]:
     reader, workflows = ports.reader, ports.workflows
     operations = Operations(
@@ -290,6 +293,7 @@ def _operators_routes(
         clock=workflows.clock,
     )
     further = [
+        quality,
         *user_operation_routes(_user_ports(ports)),
         *wipe_routes(reader, ports.wiping, ports.users.terra),
         *rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id),
@@ -302,26 +306,19 @@ def _operators_routes(
             reader,
             ports.log,
             ports.replays,
-            providers,
+            providers_of(sources),
             keys=keys,
             limited=limited.for_kind(ANY_JSON),
             more=further,
         ),
         audit_router(reader, keys),
-        _key_router(ports, ring, keys, limited),
+        key_router(
+            ApiKeyService(ports.api_keys, keys.ring, draw=ports.draw, clock=ports.clock),
+            keys,
+            limited,
+        ),
         *ownership_routers(settings, hits, keys),
     ]
-
-
-def _key_ring(settings: Settings, ports: Ports) -> KeyRing:
-    return KeyRing(
-        ports.api_keys, configured_keys(settings), project=settings.project, clock=ports.clock
-    )
-
-
-def _key_router(ports: Ports, ring: KeyRing, keys: KeyGuard, limited: LimitedBodies) -> Router:
-    service = ApiKeyService(ports.api_keys, ring, draw=ports.draw, clock=ports.clock)
-    return key_router(service, keys, limited)
 
 
 def _user_ports(ports: Ports) -> UserPorts:
@@ -331,6 +328,7 @@ def _user_ports(ports: Ports) -> UserPorts:
         commands=ports.workflows.commands,
         instances=ports.workflows.workflows,
         connections=partial(connections_of, ports.reader),
+        activity=partial(activity_of, ports.reader),
         imports=partial(imports_of, ports.reader, IMPORT_NAMES),
         clock=ports.clock,
         new_id=ports.new_request_id,
@@ -430,6 +428,7 @@ def _workflow_service(
         bodies=bodies,
         limits=settings.limits,
         streams=streams,
+        redacted=settings.redacted,
     )
 
 
@@ -441,15 +440,41 @@ def _deployments(
     bodies: LimitedBodies,
 ) -> list[Router]:
     """Return the routes of deployments."""
-    artifact_check = ArtifactCheck(passed=settings.app_environment, limits=settings.limits)
+    artifact_check = ArtifactCheck(
+        passed=settings.app_environment,
+        limits=settings.limits,
+        environments=Environments(settings.state_dir / ENVIRONMENTS, settings.environment_policy),
+        memory_mib=settings.check_memory_mib,
+    )
+    folders = CodeFolders(
+        workflows.run_ports.deployments, settings.state_dir, settings.environment_policy
+    )
     service.add_shutdown_callback(artifact_check.close)
+    service.add_shutdown_callback(folders.close)
     deployment_service = DeploymentService(
         workflows.run_ports.deployments,
         artifact_check,
+        ReplayGate(
+            workflows.workflows,
+            workflows.runs,
+            folders,
+            limits=_gate_limits(settings),
+            passed=settings.app_environment,
+        ),
         workflows.workflows,
         clock=workflows.clock,
     )
     return deployment_routers(deployment_service, service.request_guard, bodies, keys)
+
+
+def _gate_limits(settings: Settings) -> GateLimits:
+    return GateLimits(
+        open_runs=settings.replay_runs,
+        ended_runs=settings.replay_ended_runs,
+        history_bytes=settings.replay_bytes,
+        seconds=settings.replay_s,
+        memory_max=settings.check_memory_mib * 1024 * 1024,
+    )
 
 
 async def _no_such_page(connection: AnyConnection, _: BaseRouteHandler) -> None:

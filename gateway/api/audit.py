@@ -103,6 +103,8 @@ class Details(TypedDict, total=False):
         key_role: Its role.
         key_scopes: Its scopes besides those of the role.
         dry_run: Whether this is a dry run.
+        forced: Why an operator overrides a check.
+        diverged: Runs that do not fit the code of a deployment.
     """
 
     deduped: bool | None
@@ -130,6 +132,8 @@ class Details(TypedDict, total=False):
     key_role: str | None
     key_scopes: Sequence[str] | None
     dry_run: bool
+    forced: str | None
+    diverged: Sequence[str] | None
 
 
 #: Details that are in an entry also if they are false.

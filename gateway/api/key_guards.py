@@ -103,7 +103,8 @@ class KeyGuard:
     """Authenticates requests by the keys that they present, and counts those of every key."""
 
     def __init__(self, ring: KeyRing, limits: RateLimits) -> None:
-        self._ring = ring
+        #: The keys that are accepted.
+        self.ring = ring
         self._limits = limits
 
     def requires(self, expected: ExpectedKey) -> AsyncGuard:
@@ -124,9 +125,9 @@ class KeyGuard:
         Raises:
             Problem: It may be valid, but the API keys were not read yet.
         """
-        caller = self._ring.find(text)
-        if caller is None and await self._ring.refresh_for([text]):
-            caller = self._ring.find(text)
+        caller = self.ring.find(text)
+        if caller is None and await self.ring.refresh_for([text]):
+            caller = self.ring.find(text)
         if caller is None:
             self._require_loaded([text])
         return caller
@@ -145,7 +146,7 @@ class KeyGuard:
         needed = scope_of(handler)
         presented = presented_keys(connection.headers)
         callers = self._callers(connection)
-        if _with_scope(callers, needed) is None and await self._ring.refresh_for(presented):
+        if _with_scope(callers, needed) is None and await self.ring.refresh_for(presented):
             callers = self._callers(connection)
         admitted = _with_scope(callers, needed)
         if admitted is None:
@@ -169,17 +170,17 @@ class KeyGuard:
         acting = in_process_caller(connection.scope)
         if acting is not None:
             return [acting]
-        callers = map(self._ring.find, presented_keys(connection.headers))
+        callers = map(self.ring.find, presented_keys(connection.headers))
         return [caller for caller in callers if caller is not None]
 
     def _require_loaded(self, presented: list[str]) -> None:
-        if not self._ring.is_loaded and any(map(id_of, presented)):
+        if not self.ring.is_loaded and any(map(id_of, presented)):
             raise Problem("keys_unavailable", "The API keys were not read from Kafka yet.")
 
     def _count_guesses(
         self, connection: AnyConnection, presented: list[str], expected: ExpectedKey
     ) -> None:
-        unknown = [text for text in presented if self._ring.find(text) is None]
+        unknown = [text for text in presented if self.ring.find(text) is None]
         guesses = [text for text in unknown if not _is_token(text)]
         if guesses:
             refuse(connection, key_id(expected.kind, guesses[0]))

@@ -183,6 +183,11 @@ class KeyRing:
                 del self._uses[used_id]
 
 
+def key_ring_of(settings: Settings, log: ApiKeyLog, clock: Callable[[], int]) -> KeyRing:
+    """Return the keys of the settings and of the topic."""
+    return KeyRing(log, configured_keys(settings), project=settings.project, clock=clock)
+
+
 def caller_of(key: ApiKey) -> Caller:
     """Return the caller of a key of the topic."""
     created = key.created

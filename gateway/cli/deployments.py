@@ -8,8 +8,8 @@ from msgspec import structs
 
 from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import collect_pages, examples
-from headwater.gateway.cli.output import moment
+from headwater.gateway.cli.options import collect_pages, combined, examples
+from headwater.gateway.cli.output import counted, moment
 from headwater.gateway.cli.results import Columns, Result, listing, prints
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _LISTED: Final = Columns(
 )
 _WORKFLOWS: Final = Columns(("name", "versioning", "kind"))
 _SCHEDULES: Final = Columns(("name", "workflow", "cron", "timezone"))
+_REQUIREMENTS: Final = Columns(("package", "version"))
 _DIFFERENCES: Final = Columns(("kind", "name", "change", "fields"))
 _PAGE: Final = 100
 
@@ -34,11 +35,18 @@ _replaces = click.option(
 )
 
 
+_force = combined(
+    click.option("--force", is_flag=True, help="Activate it even if open runs do not fit it."),
+    click.option("--reason", default="", metavar="TEXT", help="Why, with --force; it is audited."),
+)
+
+
 @click.group(
     cls=Group,
     epilog=examples(
         "headwater deployments deploy . --app orders",
         "headwater deployments deploy . --app shop.workflows:all --activate",
+        "headwater deployments check dep_5d41402abc4b2a76b971",
         "headwater deployments activate dep_5d41402abc4b2a76b971",
         "headwater deployments rollback",
         "headwater deployments list",
@@ -66,18 +74,25 @@ def deployments() -> None:
     metavar="MODULE[:NAME]",
     help="The app in the artifact: a module, or a workflow or list of workflows in one.",
 )
+@click.option(
+    "--requirements",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A requirements.txt with hashes, for a wheel, which has none.",
+)
 @click.option("--activate", "at_once", is_flag=True, help="Also activate it.")
 @admin_options
 @prints
-def deploy(artifact: Path, app: str, at_once: bool, api: Api) -> Result:
+def deploy(artifact: Path, app: str, requirements: Path | None, at_once: bool, api: Api) -> Result:
     """Deploy an app: a folder, or a zip or wheel of one.
 
     A folder is sent without hidden files, Python's caches and virtual environments: at most
-    10 MiB. The gateway refuses an app that it cannot import. The same content is the same
-    deployment. Nothing changes before it is activated.
+    10 MiB. Packages of its requirements.txt are installed, which has to have hashes. The gateway
+    refuses an app that it cannot import. The same content is the same deployment. Nothing changes
+    before it is activated.
     """
     deployments = api.client.deployments
-    deployed = api.client.run(deployments.deploy(_content_of(artifact), app=app))
+    content = _content_of(artifact, requirements)
+    deployed = api.client.run(deployments.deploy(content, app=app))
     if at_once:
         deployed = api.client.run(deployments.activate(deployed.id))
     activation = f"`headwater deployments activate {deployed.id}`"
@@ -119,7 +134,10 @@ def list_deployments(limit: int, api: Api) -> Result:
 @admin_options
 @prints
 def show(deployment_id: str, api: Api) -> Result:
-    """Show a deployment, its workflows, schedules and open runs; by default the active one."""
+    """Show a deployment, by default the active one.
+
+    With its workflows, schedules, open runs, and the packages of its environment.
+    """
     deployment = api.client.run(api.client.deployments.get(deployment_id))
     tables = [
         _LISTED.table([_row(deployment)]),
@@ -127,24 +145,69 @@ def show(deployment_id: str, api: Api) -> Result:
     ]
     if deployment.schedules:
         tables.append(_SCHEDULES.table(map(structs.asdict, deployment.schedules), "schedules"))
-    hint = f"{deployment.size} bytes, SHA-256 {deployment.digest}"
-    return Result(answer=deployment, tables=tables, hints=[hint])
+    hints = [f"{deployment.size} bytes, SHA-256 {deployment.digest}"]
+    if (environment := deployment.environment) is not None:
+        pins = (text.partition("==") for text in environment.requirements or ())
+        rows = [{"package": name, "version": version} for name, _, version in pins]
+        tables.append(_REQUIREMENTS.table(rows, "requirements"))
+        hints.append(
+            f"Environment of {environment.packages} packages, {environment.size} bytes, SHA-256 "
+            f"{environment.digest}"
+        )
+    return Result(answer=deployment, tables=tables, hints=hints)
 
 
 @deployments.command(
     epilog=examples(
         "headwater deployments activate dep_5d41402abc4b2a76b971",
         "headwater deployments activate dep_5d41402abc4b2a76b971 --replaces dep_98f13708210194…",
+        'headwater deployments activate dep_5d41402abc4b2a76b971 --force --reason "poll is fixed"',
     )
 )
 @click.argument("deployment_id", metavar="ID")
 @_replaces
+@_force
 @admin_options
 @prints
-def activate(deployment_id: str, replaces: str, api: Api) -> Result:
-    """Start new runs on a deployment; existing runs stay on theirs."""
-    activated = api.client.run(api.client.deployments.activate(deployment_id, replaces=replaces))
+def activate(deployment_id: str, replaces: str, force: bool, reason: str, api: Api) -> Result:
+    """Start new runs on a deployment; existing runs stay on theirs.
+
+    First, open runs are replayed against its code. It is refused if a run that would continue on
+    it does not fit: runs of workflows with versioning="latest".
+    """
+    forced = _forced(reason, force=force)
+    activated = api.client.run(
+        api.client.deployments.activate(deployment_id, replaces=replaces, force_reason=forced)
+    )
     return _activated(activated)
+
+
+def _forced(reason: str, *, force: bool) -> str:
+    """Return the reason of a forced activation, or "".
+
+    Raises:
+        click.UsageError: One of the options is missing.
+    """
+    if force is not bool(reason):
+        raise click.UsageError("expected --force and --reason together, found one of them")
+    return reason
+
+
+@deployments.command(epilog=examples("headwater deployments check dep_5d41402abc4b2a76b971"))
+@click.argument("deployment_id", metavar="ID")
+@admin_options
+@prints
+def check(deployment_id: str, api: Api) -> Result:
+    """Replay runs against a deployment, without activating it; exit 1 if one does not fit.
+
+    Of each run that differs, shows the first entry that does: recorded and requested. No step is
+    called.
+    """
+    from headwater.schemas.replay_answers import report_lines  # noqa: PLC0415 (slow)
+
+    report = api.client.run(api.client.deployments.check(deployment_id))
+    text = "".join(f"{line}\n" for line in report_lines(report))
+    return Result(answer=report, text=text, failed=bool(report.diverged or report.error))
 
 
 @deployments.command(
@@ -155,14 +218,21 @@ def activate(deployment_id: str, replaces: str, api: Api) -> Result:
 )
 @click.argument("deployment_id", metavar="[ID]", required=False)
 @_replaces
+@_force
 @admin_options
 @prints
-def rollback(deployment_id: str | None, replaces: str, api: Api) -> Result:
+def rollback(
+    deployment_id: str | None, replaces: str, force: bool, reason: str, api: Api
+) -> Result:
     """Go back to the deployment that was active before, or to an earlier one.
 
-    Runs of the present one stay on it. Another rollback goes back by one more.
+    Runs of the present one stay on it. Another rollback goes back by one more. Open runs are
+    replayed as before an activation.
     """
-    activated = api.client.run(api.client.deployments.rollback(deployment_id, replaces=replaces))
+    forced = _forced(reason, force=force)
+    activated = api.client.run(
+        api.client.deployments.rollback(deployment_id, replaces=replaces, force_reason=forced)
+    )
     return _activated(activated)
 
 
@@ -218,11 +288,11 @@ def _differences(before: "Deployment", after: "Deployment") -> "Iterator[dict[st
                 }
 
 
-def _content_of(artifact: Path) -> bytes:
+def _content_of(artifact: Path, requirements: Path | None) -> bytes:
     from headwater.gateway.client.deployments import artifact_of  # noqa: PLC0415 (loads slowly)
 
     try:
-        return artifact_of(artifact)
+        return artifact_of(artifact, requirements)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
@@ -230,6 +300,11 @@ def _content_of(artifact: Path) -> bytes:
 def _activated(deployment: "DeploymentActive") -> Result:
     former = deployment.replaces
     hints = [f"Runs that began on {former} stay on it."] if former else []
+    if deployment.replay is not None and (differing := deployment.replay.diverged):
+        hints.append(
+            f"{counted(len(differing), 'run')} on other code would not fit it: "
+            f"`headwater deployments check {deployment.id}` names them."
+        )
     return Result(answer=deployment, tables=[_LISTED.table([_row(deployment)])], hints=hints)
 
 

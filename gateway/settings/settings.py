@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_v
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from headwater.gateway.settings.deployments import DeploymentSettings
 from headwater.gateway.settings.exposure import (
     DEVELOPMENT_ISSUER,
     DEVELOPMENT_SECRETS,
@@ -20,6 +21,7 @@ from headwater.gateway.settings.exposure import (
     weakness_of,
 )
 from headwater.gateway.settings.patterns import HOOKS, JWKS, LABEL, LABEL_OR_NONE
+from headwater.gateway.settings.replays import ReplaySettings
 from headwater.gateway.settings.sign_in import SignInSettings
 from headwater.gateway.settings.terra import TerraSettings
 from headwater.gateway.settings.workflows import OwnershipSettings, WorkflowSettings
@@ -166,7 +168,9 @@ class Settings(
     TerraSettings,
     UserSettings,
     WorkflowSettings,
+    DeploymentSettings,
     OwnershipSettings,
+    ReplaySettings,
     SignInSettings,
 ):
     """All settings; every field describes its meaning and unit."""

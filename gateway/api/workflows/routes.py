@@ -24,6 +24,7 @@ from headwater.gateway.api.workflows.graph_inspection import (
     graph_inspection_routes,
 )
 from headwater.gateway.api.workflows.graphs import Graphs, graph_router
+from headwater.gateway.api.workflows.history_exports import HistoryExports, history_export_route
 from headwater.gateway.api.workflows.job_routes import job_routes
 from headwater.gateway.api.workflows.jobs import JobService
 from headwater.gateway.api.workflows.migrations import Migrations, migration_routes
@@ -105,7 +106,7 @@ class WorkflowPorts:
 class WorkflowService:
     """Builds the routes, and starts and stops the services that they call."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (one argument per setting)
         self,
         ports: WorkflowPorts,
         *,
@@ -114,6 +115,7 @@ class WorkflowService:
         bodies: LimitedBodies,
         limits: Limits,
         streams: EventStreams,
+        redacted: Sequence[str] = (),
     ) -> None:
         self._ports = ports
         self._requests = requests_within(limits)
@@ -129,6 +131,13 @@ class WorkflowService:
         )
         self._inspection = GraphInspection(
             self._query_service, ports.workflows, folds, EvaluatorProcess()
+        )
+        self._exports = HistoryExports(
+            self._query_service,
+            ports.workflows,
+            folds,
+            redacted=redacted,
+            new_salt=ports.new_id,
         )
         self._command_service = CommandService(
             ports.commands, Statuses(ports.workflows.statuses), self._freshness, limits
@@ -247,6 +256,7 @@ class WorkflowService:
         """Return the routes of one instance; their paths are relative to the instance's."""
         return [
             *instance_routes(self._query_service),
+            history_export_route(self._exports),
             *graph_inspection_routes(self._inspection),
             *migration_routes(self._migrations),
             *[lifecycle_route(self._command_service, action) for action in ACTIONS],

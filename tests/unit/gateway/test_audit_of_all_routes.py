@@ -58,8 +58,9 @@ NOT_AUDITED: dict[str, str] = {
 #: Operations that another site's redirect begins, which is a GET.
 OPERATIONS_BY_GET = {"GET /console/oidc/callback"}
 #: Ends of paths of routes that compute, and change nothing.
-SIMULATIONS = tuple(
-    f"/graph/simulate-{what}" for what in ("routing", "synchronization", "migration")
+SIMULATIONS = (
+    *(f"/graph/simulate-{what}" for what in ("routing", "synchronization", "migration")),
+    "/v1/deployments/{deploymentId:str}/check",
 )
 
 
