@@ -5,12 +5,13 @@ until the browser returns is in a signed cookie, so gateways store nothing. The 
 like the tokens of users; its claims name the role.
 """
 
+import asyncio
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from hmac import compare_digest
 from typing import Any, Final, NamedTuple, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote_plus, urlencode
 
 import httpx
 import msgspec
@@ -29,7 +30,13 @@ _RANDOM_BYTES: Final = 32
 _TIMEOUT_S: Final = 5.0
 #: Seconds after which the discovery document is read again.
 _FRESH_S: Final = 3600.0
+#: Least seconds between two attempts: any client may begin a sign-in.
+_READ_INTERVAL_S: Final = 2.0
+#: Characters of an id and of a name of a person; those of providers have at most 255.
+_TEXT_CHARS: Final = 256
 _ANSWER_BYTES_MAX: Final = 256 * 1024
+#: The client's authentication at the token endpoint by default (OpenID Connect Discovery, 3).
+_BASIC: Final = "client_secret_basic"
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 
 
@@ -76,6 +83,7 @@ class _Provider(msgspec.Struct, frozen=True):
     authorization_endpoint: str
     token_endpoint: str
     jwks_uri: str
+    token_endpoint_auth_methods_supported: tuple[str, ...] = (_BASIC,)
 
 
 T = TypeVar("T")
@@ -111,7 +119,8 @@ class OidcSignIn:
         self._steady_s = steady_s
         self._transport = transport
         self._provider: _Provider | None = None
-        self._read_at_s = float("-inf")
+        self._read_at_s = self._attempted_at_s = float("-inf")
+        self._reading = asyncio.Lock()
         self._verifier = Verifier(
             KeySource(self._read_keys, steady_s),
             issuer=options.issuer,
@@ -190,18 +199,32 @@ class OidcSignIn:
             raise SignInRefused("azp: expected this console, found another client")
         groups = claims.get(self._options.claim, ())
         role = role_of(groups if isinstance(groups, list) else [groups], self._options.roles)
-        subject = str(claims["sub"])
+        subject = _text(claims["sub"])
         if role is None:
             raise SignInRefused(
                 f"{self._options.claim}: expected a group of HEADWATER_OIDC_ROLES, found none",
                 subject,
             )
         name = claims.get("email") or claims.get("preferred_username") or claims.get("name") or ""
-        return Person(subject, str(name), role)
+        return Person(subject, _text(name), role)
 
     async def _discover(self) -> _Provider:
-        if self._provider is not None and self._steady_s() - self._read_at_s < _FRESH_S:
+        async with self._reading:
+            if self._provider is None or self._steady_s() - self._read_at_s >= _FRESH_S:
+                await self._read_provider()
+            if self._provider is None:
+                raise SignInRefused("the provider did not answer a moment ago; try again")
             return self._provider
+
+    async def _read_provider(self) -> None:
+        """Read the discovery document, unless the last attempt was too recent.
+
+        Raises:
+            SignInRefused: The provider did not answer, or not as expected.
+        """
+        if self._steady_s() - self._attempted_at_s < _READ_INTERVAL_S:
+            return
+        self._attempted_at_s = self._steady_s()
         body = await self._request("GET", self._options.issuer.rstrip("/") + _DISCOVERY)
         provider = _read(body, _Provider, "a discovery document")
         if provider.issuer != self._options.issuer:
@@ -209,7 +232,6 @@ class OidcSignIn:
         if any(map(is_plain_http, (provider.token_endpoint, provider.jwks_uri))):
             raise SignInRefused("expected addresses of the provider with https://")
         self._provider, self._read_at_s = provider, self._steady_s()
-        return provider
 
     async def _read_keys(self) -> bytes:
         try:
@@ -227,17 +249,31 @@ class OidcSignIn:
             "client_id": options.client_id,
             "code_verifier": verifier,
         }
-        if options.client_secret:
-            form["client_secret"] = options.client_secret
-        url = (await self._discover()).token_endpoint
-        body = await self._request("POST", url, form)
+        provider = await self._discover()
+        is_basic = _BASIC in provider.token_endpoint_auth_methods_supported
+        secret = options.client_secret
+        if secret and not is_basic:
+            form["client_secret"] = secret
+        # RFC 6749, 2.3.1: both parts are encoded.
+        account = (quote_plus(options.client_id), quote_plus(secret)) if secret else None
+        body = await self._request(
+            "POST", provider.token_endpoint, form, account if is_basic else None
+        )
         return _read(body, _TokenAnswer, "a token answer").id_token
 
-    async def _request(self, method: str, url: str, form: Mapping[str, str] | None = None) -> bytes:
+    async def _request(
+        self,
+        method: str,
+        url: str,
+        form: Mapping[str, str] | None = None,
+        account: tuple[str, str] | None = None,
+    ) -> bytes:
         """Send a request to the provider; return the body of its answer."""
         try:
             async with (
-                httpx.AsyncClient(timeout=_TIMEOUT_S, transport=self._transport) as client,
+                httpx.AsyncClient(
+                    timeout=_TIMEOUT_S, transport=self._transport, auth=account
+                ) as client,
                 client.stream(
                     method, url, data=form, headers={"accept": "application/json"}
                 ) as response,
@@ -269,6 +305,10 @@ def _read(body: bytes, kind: type[T], expected: str) -> T:
         return msgspec.json.decode(body, type=kind)
     except PARSE_ERRORS as error:
         raise SignInRefused(f"expected {expected} of the provider, found: {error}") from error
+
+
+def _text(value: object) -> str:
+    return str(value)[:_TEXT_CHARS].encode(errors="replace").decode()
 
 
 def _base64(data: bytes) -> str:

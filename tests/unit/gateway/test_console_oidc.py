@@ -230,6 +230,22 @@ def test_a_refused_sign_in_is_in_the_audit_log():
     assert (entry.action, entry.key_id, entry.result) == ("keys.refuse", "oidc:7", "failure")
 
 
+def test_the_secret_is_sent_as_the_provider_takes_it():
+    with provider() as running:
+        running.methods = ["client_secret_post"]
+        with TestClient(front_of(Signing(running).app), base_url=URL) as client:
+            client.follow_redirects = False
+            assert sign_in(client).status_code == 200
+
+
+def test_a_provider_is_asked_for_its_addresses_once(client: Client, signing: Signing):
+    sign_in(client)
+    signing.provider.requests.clear()
+    for _ in range(3):
+        sign_in(client)
+    assert set(signing.provider.requests) == {"/authorize", "/token"}
+
+
 def test_signing_in_leads_nowhere_else(client: Client):
     answer = finish(client, authorized(begin(client, "https://elsewhere.example/console")))
     assert answer.headers["refresh"] == "0; url=/console"
