@@ -64,7 +64,7 @@ from headwater.gateway.api.workflows.query_service import StepTypes
 from headwater.gateway.api.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.builtin.data_requests import IMPORT_NAMES
-from headwater.gateway.settings.settings import Settings
+from headwater.gateway.settings.settings import Settings, revealed
 from headwater.processors.sources import (
     AnySource,
     Source,
@@ -424,6 +424,7 @@ def _workflow_service(
     return WorkflowService(
         workflows,
         keys=keys,
+        hook_keys=revealed(settings.hook_keys),
         tick_urls=ticks,
         bodies=bodies,
         limits=settings.limits,

@@ -22,6 +22,7 @@ from headwater.gateway.api.workflows.authorization import load_hooks
 from headwater.gateway.api.workflows.routes import OUTCOME_TIMEOUT_S, WorkflowPorts
 from headwater.gateway.api.workflows.runs.run_service import RunPorts
 from headwater.gateway.builtin.blobs.folder import blobs_at
+from headwater.gateway.cli.starting import rules_of
 from headwater.gateway.cli.user_tokens import for_users
 from headwater.gateway.client.requests import buffered_random, ulid_source
 from headwater.gateway.settings.addresses import dsn_of
@@ -41,6 +42,7 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
+from headwater.projections.workflows.world import WorldEntries
 from headwater.streams.clock import monotonic
 from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
 from headwater.streams.kafka.api_key_log import ApiKeyLog
@@ -179,11 +181,13 @@ def _workflow_ports(
             deployments=DeploymentLog(cluster=cluster, client_id="headwater-gateway-deployments"),
             project_id=settings.project,
         ),
+        world=WorldEntries(reader),
         workflows=Workflows(reader),
         runs=RunReader(cluster),
         hooks=load_hooks(settings.workflow_hooks),
         new_id=new_id,
         clock=clock,
+        rules=rules_of(settings),
     )
 
 

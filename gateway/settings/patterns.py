@@ -14,9 +14,10 @@ LABEL: Final = "^[a-zA-Z0-9._-]{1,100}$"
 LABEL_OR_NONE: Final = "^[a-zA-Z0-9._-]{0,100}$"
 HOOKS: Final = r"^([^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*)?$"
 JWKS: Final = r"^(https?://\S+|[^:]*)$"
-URL_OR_NONE: Final = r"^(https?://[^\s/?#]+[^\s?#]*)?$"
+ISSUER_OR_NONE: Final = r"^(https?://[^\s/?#]+[^\s?#]*)?$"
 TERRA_API: Final = r"^https?://[^\s/]+(/[^\s?#]*)?$"
 FORM_FIELD: Final = r"^[A-Za-z0-9_\-]+$"
+URL_OR_NONE: Final = r"^(https?://[^\s?#]*[^\s?#/])?$"
 URL_OR_PATH: Final = r"^(https?://[^\s/?#]+)?/[^\s?#]*$"
 
 _VISIBLE: Final = "characters of ASCII without spaces"
@@ -31,8 +32,9 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     HOOKS: "package.module:attribute",
     JWKS: "an http:// or https:// URL, or a file",
     TERRA_API: "an http:// or https:// URL without ? and #",
-    URL_OR_NONE: "an http:// or https:// URL without ? and #",
+    ISSUER_OR_NONE: "an http:// or https:// URL without ? and #",
     FORM_FIELD: "characters out of a-z, A-Z, 0-9, _ and -",
+    URL_OR_NONE: "an http:// or https:// URL without ? and #, not ending with /",
     URL_OR_PATH: "a path that begins with /, or an http:// or https:// URL, without ? and #",
 }
 

@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings
 
 from headwater.gateway.settings.exposure import is_plain_http
-from headwater.gateway.settings.patterns import URL_OR_NONE
+from headwater.gateway.settings.patterns import ISSUER_OR_NONE
 
 #: Roles that a group may have; they are those of `processors.api_keys`.
 ROLES: Final = ("viewer", "operator", "admin")
@@ -42,7 +42,7 @@ class SignInSettings(BaseSettings):
 
     oidc_issuer: str = Field(
         default="",
-        pattern=URL_OR_NONE,
+        pattern=ISSUER_OR_NONE,
         description="OpenID provider for the sign-in to the console: the URL that it names as its "
         "issuer; empty for sign-in with keys only; http:// only on loopback.",
     )
@@ -52,7 +52,7 @@ class SignInSettings(BaseSettings):
     )
     oidc_redirect_url: str = Field(
         default="",
-        pattern=URL_OR_NONE,
+        pattern=ISSUER_OR_NONE,
         description="URL of the console's callback, as registered at the provider: "
         f"https://HOST{CALLBACK}.",
     )

@@ -12,7 +12,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler
 
 from headwater.gateway.api.event_streams import EventStreams
-from headwater.gateway.api.json_bodies import LimitedBodies
+from headwater.gateway.api.json_bodies import ANY_JSON, LimitedBodies
 from headwater.gateway.api.key_guards import PROGRAMS, KeyGuard
 from headwater.gateway.api.request_parameters import with_checked_parameters
 from headwater.gateway.api.workflows.authorization import Authorizer, WorkflowHooks
@@ -25,6 +25,8 @@ from headwater.gateway.api.workflows.graph_inspection import (
 )
 from headwater.gateway.api.workflows.graphs import Graphs, graph_router
 from headwater.gateway.api.workflows.history_exports import HistoryExports, history_export_route
+from headwater.gateway.api.workflows.hooks import BASE as HOOKS_BASE
+from headwater.gateway.api.workflows.hooks import Hooks, hook_route
 from headwater.gateway.api.workflows.job_routes import job_routes
 from headwater.gateway.api.workflows.jobs import JobService
 from headwater.gateway.api.workflows.migrations import Migrations, migration_routes
@@ -50,9 +52,12 @@ from headwater.gateway.api.workflows.read_routes import (
 from headwater.gateway.api.workflows.request_guard import RequestGuard, requests_within
 from headwater.gateway.api.workflows.runs import routes as runs
 from headwater.gateway.api.workflows.runs.key_sweeps import sweep_keys
+from headwater.gateway.api.workflows.runs.queues import BASE as QUEUES_BASE
+from headwater.gateway.api.workflows.runs.queues import Queues, queue_routes
 from headwater.gateway.api.workflows.runs.run_service import RunPorts, RunService
 from headwater.gateway.api.workflows.runs.world import BASE as WORLD_BASE
 from headwater.gateway.api.workflows.runs.world import WorldApi, world_routes
+from headwater.gateway.api.workflows.runs.world_reads import world_read_routes
 from headwater.gateway.api.workflows.ticks import Ticks
 from headwater.gateway.api.workflows.write_routes import (
     branch_output_route,
@@ -63,7 +68,9 @@ from headwater.gateway.api.workflows.write_routes import (
     tick_route,
 )
 from headwater.processors.runs.lifecycle import ACTIONS
+from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.queries import Workflows
+from headwater.projections.workflows.world import WorldEntries
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.programs import Runtime
 from headwater.streams.evaluation.evaluator import EvaluatorProcess
@@ -91,16 +98,19 @@ class WorkflowPorts:
     Attributes:
         new_id: Returns globally unique ids for instances and events.
         clock: Returns Unix milliseconds.
+        rules: Rules, of which those about queues are used.
     """
 
     commands: WorkflowClient
     definitions: DefinitionLog
     run_ports: RunPorts
+    world: WorldEntries
     workflows: Workflows
     runs: RunReader
     hooks: WorkflowHooks
     new_id: Callable[[], str]
     clock: Callable[[], int]
+    rules: Sequence[Rule] = ()
 
 
 class WorkflowService:
@@ -111,6 +121,7 @@ class WorkflowService:
         ports: WorkflowPorts,
         *,
         keys: KeyGuard,
+        hook_keys: Sequence[str],
         tick_urls: Sequence[str],
         bodies: LimitedBodies,
         limits: Limits,
@@ -133,11 +144,7 @@ class WorkflowService:
             self._query_service, ports.workflows, folds, EvaluatorProcess()
         )
         self._exports = HistoryExports(
-            self._query_service,
-            ports.workflows,
-            folds,
-            redacted=redacted,
-            new_salt=ports.new_id,
+            self._query_service, ports.workflows, folds, redacted=redacted, new_salt=ports.new_id
         )
         self._command_service = CommandService(
             ports.commands, Statuses(ports.workflows.statuses), self._freshness, limits
@@ -145,19 +152,20 @@ class WorkflowService:
         self._migrations = Migrations(ports.definitions, self._inspection, self._command_service)
         self._moves = Moves(ports.run_ports.deployments, self._query_service, self._command_service)
         self._keys = keys
-        self._run_service = RunService(
-            ports.run_ports,
+        self._run_service = RunService(ports.run_ports, self._command_service, new_id=ports.new_id)
+        self._queues = Queues(self._run_service, self._command_service, ports.rules)
+        self._world = WorldApi(
+            self._run_service,
             self._command_service,
+            self._queues,
+            limits=limits,
             new_id=ports.new_id,
         )
-        self._world = WorldApi(
-            self._run_service, self._command_service, limits=limits, new_id=ports.new_id
+        self._hooks = Hooks(
+            self._command_service, hook_keys, clock=ports.clock, new_id=ports.new_id
         )
         self._jobs = JobService(
-            ports.commands,
-            ports.workflows,
-            self._freshness,
-            new_id=ports.new_id,
+            ports.commands, ports.workflows, self._freshness, new_id=ports.new_id
         )
 
         self._shutdown_callbacks = [streams.close, self._jobs.close]
@@ -198,7 +206,7 @@ class WorkflowService:
         run_routes = runs.run_routes(
             self.request_guard, self._query_service, self._run_service, rows
         )
-        guarded = {
+        guarded: dict[str, Any] = {
             "guards": [with_checked_parameters(self.request_guard.guard)],
             "dependencies": _POSITION,
         }
@@ -209,8 +217,22 @@ class WorkflowService:
             self._limited_router(JOBS_BASE, jobs, "jobs", **guarded),
             self._limited_router(runs.BASE, run_routes, "runs", **guarded),
             self._limited_router(
+                QUEUES_BASE,
+                queue_routes(self.request_guard, self._query_service, self._queues, rows),
+                "queues",
+                **guarded,
+            ),
+            self._limited_router(
+                HOOKS_BASE,
+                [hook_route(self._hooks)],
+                "hooks",
+                bodies=self._bodies.for_kind(ANY_JSON),
+                # Without a check of parameters: programs that send e-mails add some to links.
+                guards=[self._hooks.guard],
+            ),
+            self._limited_router(
                 WORLD_BASE,
-                world_routes(self._world),
+                [*world_routes(self._world), *world_read_routes(rows, self._ports.world)],
                 "world",
                 guards=world_guards,
             ),
@@ -239,13 +261,14 @@ class WorkflowService:
         base: str,
         handlers: Sequence[ControllerRouterHandler],
         tag: str,
+        bodies: LimitedBodies | None = None,
         **options: Any,  # noqa: ANN401 (passed to Router)
     ) -> Router:
         """Return a router that limits request bodies."""
         return Router(
             base,
             route_handlers=handlers,
-            middleware=[self._bodies],
+            middleware=[bodies or self._bodies],
             request_class=self._requests,
             request_max_body_size=None,
             tags=[tag],

@@ -45,6 +45,7 @@ WITHOUT_SCOPE: Final = {
         OF_USERS,
     ),
     **dict.fromkeys(("GET /console*", "POST /console*"), SESSIONS),
+    "POST /v1/hooks/{hook_token:str}": "its URL has the token of a hook",
     "POST /.well-known/workflow/v1/flow": CALLBACK,
     "POST /.well-known/workflow/v1/step": CALLBACK,
 }
