@@ -8,6 +8,7 @@ from typing import Final
 import psycopg
 
 from headwater.processors.runs.durations import Retention
+from headwater.projections.api_keys import API_KEYS
 from headwater.projections.audit import AUDIT
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deployments import DEPLOYMENTS, GRAPHS
@@ -28,7 +29,7 @@ _CONNECT_TIMEOUT_S: Final = 5
 _TRUNCATED_S: Final = 30.0
 
 #: All projections.
-PROJECTIONS: Final = (DELIVERIES, WORKFLOWS, GRAPHS, DEPLOYMENTS, AUDIT)
+PROJECTIONS: Final = (DELIVERIES, WORKFLOWS, GRAPHS, DEPLOYMENTS, API_KEYS, AUDIT)
 
 
 async def run_projector(  # noqa: PLR0913, chosen by the composition root

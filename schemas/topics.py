@@ -125,6 +125,7 @@ WORKFLOW_REPLIES: Final = "workflow-replies"
 GRAPH_DEFINITIONS: Final = "graph-definitions"
 DEPLOYMENTS: Final = "deployments"
 ARTIFACTS: Final = "artifacts"
+API_KEYS: Final = "api-keys"
 AUDIT: Final = "audit"
 
 TOPICS: Final = (
@@ -281,6 +282,16 @@ TOPICS: Final = (
         cleanup=Cleanup.COMPACT,
         purpose="The code of deployments, as it was uploaded.",
         key_form=re.compile(rb"dep_[0-9a-f]+#[0-9a-f]+"),
+    ),
+    Topic(
+        name=API_KEYS,
+        key="id of the key, and for changes an id: each has its own; all in partition 0",
+        value="api_key_created",
+        others=("api_key_rotated", "api_key_revoked", "api_key_used"),
+        # Changes are never superseded, times of last uses are.
+        cleanup=Cleanup.COMPACT,
+        purpose="API keys, with the SHA-256 of their secrets.",
+        key_form=re.compile(rb"key_[0-9a-f]+(#[0-9a-f]+)?"),
     ),
     Topic(
         name=AUDIT,

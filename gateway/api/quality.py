@@ -13,6 +13,7 @@ from litestar.params import FromQuery, QueryParameter
 
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import problem_responses
+from headwater.processors.api_keys import Scope
 from headwater.projections.deliveries.quality import (
     WEEKS_MAX,
     ConnectionStates,
@@ -96,6 +97,7 @@ def quality_route(reader: PooledReader, connections: CountedConnections) -> HTTP
 
     @get(
         "/quality",
+        scope=Scope.DELIVERIES_READ,
         summary="Quality of the data by week",
         description="By week, source and provider: deliveries by outcome, duplicates, rows, values "
         "that were dropped, deliveries that were skipped, late days, and days without data of "

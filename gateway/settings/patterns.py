@@ -21,6 +21,7 @@ SCHEMA: Final = "^[a-z_][a-z0-9_]{0,52}$"
 DEFAULT_SCHEMA: Final = "headwater"
 HOOKS: Final = r"^([^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*)?$"
 JWKS: Final = r"^(https?://\S+|[^:]*)$"
+ISSUER_OR_NONE: Final = r"^(https?://[^\s/?#]+[^\s?#]*)?$"
 TERRA_API: Final = r"^https?://[^\s/]+(/[^\s?#]*)?$"
 FORM_FIELD: Final = r"^[A-Za-z0-9_\-]+$"
 URL_OR_NONE: Final = r"^(https?://[^\s?#]*[^\s?#/])?$"
@@ -42,6 +43,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     HOOKS: "package.module:attribute",
     JWKS: "an http:// or https:// URL, or a file",
     TERRA_API: "an http:// or https:// URL without ? and #",
+    ISSUER_OR_NONE: "an http:// or https:// URL without ? and #",
     FORM_FIELD: "characters out of a-z, A-Z, 0-9, _ and -",
     URL_OR_NONE: "an http:// or https:// URL without ? and #, not ending with /",
     URL_OR_PATH: "a path that begins with /, or an http:// or https:// URL, without ? and #",

@@ -23,6 +23,7 @@ from headwater.gateway.settings.exposure import (
 from headwater.gateway.settings.patterns import HOOKS, JWKS, LABEL, LABEL_OR_NONE, URL_OR_NONE
 from headwater.gateway.settings.projects import ProjectSettings
 from headwater.gateway.settings.replays import ReplaySettings
+from headwater.gateway.settings.sign_in import SignInSettings
 from headwater.gateway.settings.terra import TerraSettings
 from headwater.gateway.settings.workflows import OwnershipSettings, WorkflowSettings
 
@@ -172,6 +173,7 @@ class Settings(
     OwnershipSettings,
     ProjectSettings,
     ReplaySettings,
+    SignInSettings,
 ):
     """All settings; every field describes its meaning and unit."""
 
@@ -240,6 +242,12 @@ class Settings(
         "world_key",
         "Key of remote programs whose runs are here, for /v1/world, as "
         "Authorization: Bearer or x-api-key.",
+    )
+    key_rate_limit: int = Field(
+        default=0,
+        ge=0,
+        description="Requests per minute of a key, in each process of the gateway; 0 for no limit. "
+        "An API key may have a limit of its own.",
     )
     workflow_hooks: str = Field(
         default="",
@@ -404,6 +412,13 @@ class Settings(
                 f"{PREFIX}HOST is '{self.host}', which others can reach, found nothing; without "
                 "one, tokens that the issuer made for other services are accepted"
             )
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_incomplete_sign_in(self) -> "Settings":
+        problems = self.oidc_problems()
         if problems:
             raise ValueError("\n".join(problems))
         return self

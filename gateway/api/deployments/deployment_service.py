@@ -12,6 +12,7 @@ import msgspec
 from litestar import Response
 
 from headwater.gateway.api.audit import attempt, note
+from headwater.gateway.api.authentication import admitted_key
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
 from headwater.gateway.api.deployments.replay_gate import ReplayGate
 from headwater.gateway.api.problems import Problem
@@ -64,7 +65,6 @@ class DeploymentService:
         artifact_check: Imports apps before they are deployed.
         gate: Replays runs before a deployment is activated.
         workflows: Rows of the runs on deployments.
-        by: Id of the operators' key, written into records.
         clock: Returns Unix milliseconds.
 
     Methods that change something take the request for its audit entries.
@@ -80,14 +80,12 @@ class DeploymentService:
         gate: ReplayGate,
         workflows: Workflows,
         *,
-        by: str,
         clock: Callable[[], int],
     ) -> None:
         self._log = log
         self._artifact_check = artifact_check
         self._gate = gate
         self._workflows = workflows
-        self._by = by
         self._clock = clock
 
     async def deploy(self, request: AnyRequest, app: str, artifact: bytes) -> Response[bytes]:
@@ -107,7 +105,7 @@ class DeploymentService:
             digest=digest,
             size=len(artifact),
             offset=0,
-            by=self._by,
+            by=admitted_key(request.scope) or "",
             at_ms=self._clock(),
             **checked._asdict(),
         )
@@ -192,7 +190,11 @@ class DeploymentService:
             report = await self._checked(request, created, forced)
             await attempt(request, replaces=NONE if active is None else active.id)
             record = DeploymentActivated(
-                id=name, after=after, rollback=rollback, by=self._by, at_ms=self._clock()
+                id=name,
+                after=after,
+                rollback=rollback,
+                by=admitted_key(request.scope) or "",
+                at_ms=self._clock(),
             )
             activated = _require_outcome(await self._log.write(record), Activated)
             replaces = activated.before if activated.new else None
