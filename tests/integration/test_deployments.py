@@ -94,7 +94,7 @@ def version(app: Path, number: int) -> bytes:
 
 def test_what_one_gateway_answers_the_other_knows(system: System, app: Path):
     first, second = (deploy(system, version(app, number)).json() for number in (1, 2))
-    assert get(system, f"deployments/{first['id']}").json() == first
+    assert first.items() <= get(system, f"deployments/{first['id']}").json().items()
     listed = get(system, "deployments?limit=2").json()["deployments"]
     assert [item["id"] for item in listed] == [second["id"], first["id"]]
     assert deploy(system, version(app, 2), "gateway2").status_code == 200
@@ -206,7 +206,8 @@ def test_a_gateway_that_died_while_it_deployed_is_asked_again(
     system.start("gateway2")
     made = deploy(system, content, "gateway2")
     assert made.status_code == 201
-    assert get(system, f"deployments/{made.json()['id']}", "gateway").json() == made.json()
+    shown = get(system, f"deployments/{made.json()['id']}", "gateway").json()
+    assert made.json().items() <= shown.items()
 
 
 def test_a_gateway_that_ends_waits_for_no_import(system: System, app: Path, busy: Path):
@@ -241,7 +242,7 @@ def test_the_console_activates_and_rolls_back_unless_somebody_else_has(system: S
         late = visitor.press(at, "Activate", about=second, replaces=first)
         assert late.status_code == 412
         assert "deployment_changed" in words(late.text)
-        assert f"{third} orders order admin:" in words(visitor.page(at))
+        assert f"{third} active 100 % 0 orders order admin:" in words(visitor.page(at))
 
 
 # --- by commands
@@ -262,7 +263,7 @@ def test_a_folder_is_deployed_activated_and_rolled_back_by_commands(system: Syst
     )
     assert (second["active"], second["replaces"]) == (True, first["id"])
     shown = headwater(system, "show")
-    assert f"{second['id']}\tyes\torders\torder\t" in shown.stdout
+    assert f"{second['id']}\tyes\t0\tactive\torders\torder\t" in shown.stdout
     assert "order\tpinned" in shown.stdout
     listed = headwater(system, "list", "--limit", "2").stdout.splitlines()
     assert [line.split("\t")[:2] for line in listed[1:]] == [

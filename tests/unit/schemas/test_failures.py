@@ -48,6 +48,7 @@ def test_what_is_so_already_is_no_refusal() -> None:
         "JOB_END_REPEATED",
         "SLOT_GRANTED_BEFORE",
         "ALREADY_CANCELLED",
+        "ALREADY_MOVED",
         "ALREADY_PAUSED",
         "NOT_PAUSED",
         "EVENT_ALREADY_RECEIVED",
