@@ -152,7 +152,12 @@ def test_a_run_is_created_shown_and_ends(system: System) -> None:
     made = create(system, {"workflowName": "echo", "input": params}, fresh("key"))
     assert made.status_code == 201, made.text
     run_id = made.json()["runId"]
-    assert made.json() == {"runId": run_id, "workflowName": "echo", "status": made.json()["status"]}
+    assert made.json() == {
+        "runId": run_id,
+        "workflowName": "echo",
+        "status": made.json()["status"],
+        "deploymentId": "app",
+    }
     assert "idempotent-replayed" not in made.headers
     result = until(system, run_id, "completed")
     assert (result["input"], result["output"], result["workflowName"]) == (params, params, "echo")
