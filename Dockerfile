@@ -2,6 +2,7 @@
 FROM python:3.13.14-slim@sha256:9662417aace5ae7b8e2609cce472b72a8958e134ba372808abe9cc1a0c0125e6 AS build
 
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+# With pip, which installs the requirements of deployments; uv is used instead if an image adds it.
 RUN python -m venv /opt/headwater
 ENV PATH=/opt/headwater/bin:$PATH
 

@@ -6,22 +6,39 @@ arguments of different types: an int with a double gives a double, an int with a
 
 The library compares numbers of different types already when it evaluates, but not when it checks
 types. So these declarations replace its own, and are only for the check.
+
+Only this module imports the library, and only the compilation of an expression imports this module:
+programs without expressions need no library.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import permutations
 from typing import Any, Final, TypeAlias
 
-from cel_expr_python import cel
+try:
+    from cel_expr_python import cel
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "expected the package cel-expr-python, which graphs and rules need for their expressions, "
+        "found none; install it with: pip install 'headwater[graphs]'",
+        name=error.name,
+    ) from None
 from cel_expr_python.ext import ext_bindings, ext_math, ext_optional, ext_strings
 
-from headwater.processors.cel_cost import KEYS
+from headwater.processors.cel_cost import KEYS, LOCAL
+from headwater.processors.cel_parts import sorted_keys
 
 #: Range of the integers of CEL: int and uint together.
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**64 - 1
+
+#: Types of results.
+TEXT: Final = cel.Type.STRING
+CONDITION: Final = cel.Type.BOOL
+ANY: Final = cel.Type.DYN
+ERROR: Final = cel.Type.ERROR
 
 _TYPES: Final = {"int": cel.Type.INT, "uint": cel.Type.UINT, "double": cel.Type.DOUBLE}
 _MIXED: Final = tuple(permutations(_TYPES, 2))
@@ -112,15 +129,18 @@ def _rounding() -> Iterable[cel.FunctionDecl]:
         yield cel.FunctionDecl(name, overloads)
 
 
-def sorted_keys(values: Mapping[Any, Any]) -> list[Any]:
-    """Return the keys of a map in their order; texts by their code points."""
-    return sorted(values, key=lambda key: (type(key).__name__, key))
-
-
 def _keys() -> cel.FunctionDecl:
     keys = cel.Type.List(cel.Type.DYN)
     overload = cel.Overload(id=KEYS, return_type=keys, parameters=[cel.Type.MAP], impl=sorted_keys)
     return cel.FunctionDecl(KEYS, [overload])
+
+
+def _local_function(read: Callable[[str], object]) -> cel.FunctionDecl:
+    """Return the function of expressions that reads the value of a local name."""
+    overload = cel.Overload(
+        id=LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=read
+    )
+    return cel.FunctionDecl(LOCAL, [overload])
 
 
 # -- the check of types
@@ -176,18 +196,23 @@ def _config() -> cel.EnvConfig:
     return cel.NewEnvConfigFromYaml(json.dumps(config))
 
 
-def plain_environment(variables: Iterable[str], functions: Sequence[cel.FunctionDecl]) -> cel.Env:
-    """Return the library's environment with these variables of any type."""
+def plain_environment(variables: Iterable[str], local: Callable[[str], object]) -> cel.Env:
+    """Return the library's environment with these variables of any type.
+
+    Args:
+        variables: Names of shared values.
+        local: Returns the value of a local name.
+    """
     return cel.NewEnv(
         variables=dict.fromkeys(variables, cel.Type.DYN),
         extensions=[ext_strings.ExtStrings(), ext_bindings.ExtBindings()],
-        functions=functions,
+        functions=[_local_function(local)],
     )
 
 
-def full_environment(variables: Iterable[str], functions: Sequence[cel.FunctionDecl]) -> cel.Env:
+def full_environment(variables: Iterable[str], local: Callable[[str], object]) -> cel.Env:
     """Return an environment with optional values, mathematics and this module, too."""
-    own = [*functions, *_arithmetic(), *_rounding(), _keys()]
+    own = [_local_function(local), *_arithmetic(), *_rounding(), _keys()]
     return cel.NewEnv(
         config=_config(),
         variables=dict.fromkeys(variables, cel.Type.DYN),

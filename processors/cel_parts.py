@@ -27,7 +27,6 @@ from headwater.processors.cel_ast import (
     with_children,
 )
 from headwater.processors.cel_cost import ITERATIONS_MAX, KEYS, LOCAL
-from headwater.processors.cel_functions import sorted_keys
 from headwater.processors.evaluations import EvaluationProblem
 
 _RANGE: Final = "@range"
@@ -77,6 +76,11 @@ def _optional(node: Node) -> Node:
             return Call("_[?_]", (_optional(node.args[0]), node.args[1]))
         case _:
             return node
+
+
+def sorted_keys(values: Mapping[Any, Any]) -> list[Any]:
+    """Return the keys of a map in their order; texts by their code points."""
+    return sorted(values, key=lambda key: (type(key).__name__, key))
 
 
 def ranges_of(tree: Node, names: Collection[str]) -> set[tuple[str, ...]] | None:

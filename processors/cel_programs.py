@@ -11,17 +11,17 @@ from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
 from enum import Enum
 from functools import cached_property
-from typing import Any, Final
-
-from cel_expr_python import cel
+from typing import TYPE_CHECKING, Any, Final
 
 from headwater.processors.cel_ast import Node, read_tree, write_tree
 from headwater.processors.cel_cost import LOCAL, Cost, cost_of
-from headwater.processors.cel_functions import full_environment, plain_environment
 from headwater.processors.cel_parts import names_in, ranges_of, rewritten, with_local
 from headwater.processors.cel_sources import clear_message, error_at_position, with_quoted_fields
 from headwater.processors.cel_values import CelValue
 from headwater.processors.evaluations import EvaluationProblem
+
+if TYPE_CHECKING:
+    from cel_expr_python import cel
 
 #: How the library reports that a field or an element does not exist.
 _MISSING: Final = re.compile(r"NOT_FOUND: Key not found in map|UNKNOWN: Index error: index=")
@@ -48,9 +48,6 @@ class ResultKind(Enum):
     def plain(self) -> bool:
         """Whether it may be any JSON value."""
         return self in (ResultKind.JSON, ResultKind.VALUE)
-
-
-_TYPES: Final = {ResultKind.TEXT: cel.Type.STRING, ResultKind.CONDITION: cel.Type.BOOL}
 
 
 class ExpressionInvalid(ValueError):
@@ -86,24 +83,30 @@ class Names:
 
     def __init__(self, *shared: str) -> None:
         self.shared = frozenset(shared)
-        overload = cel.Overload(
-            id=LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=_local_value
-        )
-        self._local = cel.FunctionDecl(LOCAL, [overload])
-        #: The library's own environment.
-        self.plain = plain_environment(shared, [self._local])
 
     @cached_property
-    def full(self) -> cel.Env:
+    def plain(self) -> "cel.Env":
+        """The library's own environment."""
+        from headwater.processors import cel_functions  # noqa: PLC0415 (loads the library)
+
+        return cel_functions.plain_environment(self.shared, _local_value)
+
+    @cached_property
+    def full(self) -> "cel.Env":
         """The environment with Headwater's functions and operators, too."""
-        return full_environment(self.shared, [self._local])
+        from headwater.processors import cel_functions  # noqa: PLC0415 (loads the library)
+
+        return cel_functions.full_environment(self.shared, _local_value)
 
 
 class Program:
     """A compiled expression."""
 
-    def __init__(self, compiled: cel.Expression, tree: Node | None = None) -> None:
+    def __init__(self, compiled: "cel.Expression", tree: Node | None = None) -> None:
+        from headwater.processors import cel_functions  # noqa: PLC0415 (loads the library)
+
         self._compiled = compiled
+        self._error_type = cel_functions.ERROR
         #: By the magnitude of the size and of the number of items of the data.
         self.costs: dict[tuple[int, int], Cost] = {}
         if tree is not None:
@@ -135,7 +138,7 @@ class Program:
         token = _local_values.set(local)
         try:
             result = self._compiled.eval(activation)
-            if result.type() == cel.Type.ERROR:
+            if result.type() == self._error_type:
                 message = _with_name(str(result.value()), local)
                 return EvaluationProblem(message, missing=_MISSING.match(message) is not None)
             return result.plain_value()
@@ -228,7 +231,9 @@ class Programs:
             return ()
         return ranges_of(self.plain.tree, self._names.shared.union(self._local))
 
-    def _compiled(self, env: cel.Env) -> cel.Expression:
+    def _compiled(self, env: "cel.Env") -> "cel.Expression":
+        from headwater.processors import cel_functions  # noqa: PLC0415 (loads the library)
+
         compiled = self._compiled_text(env, self._source)
         actual = compiled.return_type()
         if (
@@ -238,8 +243,11 @@ class Programs:
         ):
             # An empty optional value is null, as a missing field is.
             return self._compiled_text(env, self._source, "(", "\n).orValue(dyn(null))")
-        expected = _TYPES.get(self._kind, actual)
-        if actual not in (expected, cel.Type.DYN):
+        types = {
+            ResultKind.TEXT: cel_functions.TEXT,
+            ResultKind.CONDITION: cel_functions.CONDITION,
+        }
+        if actual not in (types.get(self._kind, actual), cel_functions.ANY):
             raise ExpressionInvalid(
                 f"expected an expression that gives {self._kind.value}, "
                 f"found {actual.name().lower()}"
@@ -247,8 +255,8 @@ class Programs:
         return compiled
 
     def _compiled_text(
-        self, env: cel.Env, source: str, before: str = "", after: str = ""
-    ) -> cel.Expression:
+        self, env: "cel.Env", source: str, before: str = "", after: str = ""
+    ) -> "cel.Expression":
         bindings = [f'cel.bind({name},{LOCAL}("{name}"),' for name in self._local]
         prefix = "".join(bindings) + before
         # The closing parentheses are on a line of their own if the expression may end in a comment.

@@ -17,12 +17,13 @@ read becomes a delivery that cannot be routed, with its bytes and the reason, an
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from headwater.processors.cel_programs import ExpressionInvalid, Names, ResultKind
 from headwater.processors.evaluations import EvaluationProblem, Evaluations, Evaluator
+from headwater.processors.expressions import Expression, ExpressionValues
 from headwater.processors.input_texts import (
     JsonInvalid,
     read_json,
@@ -44,12 +45,9 @@ from headwater.processors.providers.envelope import (
 from headwater.processors.providers.provider import Provider
 from headwater.schemas.records import WebhookReceived
 
-if TYPE_CHECKING:
-    from headwater.processors.cel_programs import Names
-    from headwater.processors.expressions import Expression
-
 #: Names of the values that expressions of a source may use.
 VARIABLES: Final = ("value", "key", "headers", "topic", "partition", "offset", "timestamp_ms")
+_NAMES: Final = Names(*VARIABLES)
 #: Header of an unreadable delivery with the reason, as code and detail.
 _PROBLEM: Final = "headwater-problem"
 _MS_DIGITS: Final = re.compile("[0-9]{1,15}")
@@ -260,18 +258,15 @@ def _fields(
 
 
 def _evaluated(
-    expressions: Mapping[str, "Expression"], record: TopicRecord, evaluator: Evaluator | None
+    expressions: Mapping[str, Expression], record: TopicRecord, evaluator: Evaluator | None
 ) -> dict[str, _Field]:
-    # CEL is a library of the servers, and takes a while to load.
-    from headwater.processors.expressions import ExpressionValues  # noqa: PLC0415 (see above)
-
     try:
         value = read_json(record.body)
     except JsonInvalid as error:
         raise _Unusable(MALFORMED, f"expected a value that is JSON, found: {error}") from None
     key = None if record.key is None else record.key.decode(errors="replace")
     facts = ExpressionValues(
-        names=_names(),
+        names=_NAMES,
         values={
             "value": value,
             "key": key,
@@ -374,26 +369,13 @@ def _problems(written: WrittenTopic) -> Iterable[str]:
         yield "expected type and subject without a provider only: it reads them itself"
 
 
-@cache
-def _names() -> "Names":
-    from headwater.processors.cel_programs import Names  # noqa: PLC0415 (CEL takes a while to load)
-
-    return Names(*VARIABLES)
-
-
 def _located(name: str, location: Location, problems: list[str]) -> Located:
-    from headwater.processors.cel_programs import (  # noqa: PLC0415 (CEL takes a while to load)
-        ExpressionInvalid,
-        ResultKind,
-    )
-    from headwater.processors.expressions import Expression  # noqa: PLC0415 (as above)
-
     if (location.header is None) is (location.cel is None):
         problems.append(f'{name}: expected {{ header = "…" }} or {{ cel = "…" }}')
     if location.cel is None:
         return Located(location.header and location.header.lower(), None)
     try:
-        return Located(None, Expression(location.cel, ResultKind.VALUE, _names()))
+        return Located(None, Expression(location.cel, ResultKind.VALUE, _NAMES))
     except ExpressionInvalid as error:
         problems.append(f"{name}, {error}\n  {location.cel}")
         return Located(None, None)

@@ -88,6 +88,14 @@ class DeploymentCreated(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_ms: int
     #: Its schedules.
     schedules: tuple[DeployedSchedule, ...] = ()
+    #: SHA-256 of the names and contents of its unpacked files, in hex.
+    content: str = ""
+    #: The packages of its requirements.txt, as name==version.
+    requirements: tuple[str, ...] = ()
+    #: SHA-256 of its requirements with their hashes, in hex; empty if it has none.
+    environment: str = ""
+    #: Bytes of its environment, as the gateway installed it.
+    environment_bytes: int = 0
 
 
 class DeploymentActivated(msgspec.Struct, frozen=True, kw_only=True, gc=False):

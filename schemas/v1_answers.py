@@ -40,6 +40,18 @@ class DeploymentShare(Answer, frozen=True, kw_only=True):
     percent: int
 
 
+class EnvironmentDeployed(Answer, frozen=True, kw_only=True):
+    """The environment of a deployment with a requirements.txt."""
+
+    digest: Annotated[str, means("SHA-256 of its requirements with their hashes.")]
+    size: Annotated[int, means("Bytes of the environment, as the gateway installed it.")]
+    packages: Annotated[int, means("Number of its packages.")]
+    requirements: Annotated[
+        list[str] | None,
+        means("Its packages, as name==version; absent in listings and in answers to changes."),
+    ] = None
+
+
 class Deployment(Answer, frozen=True, kw_only=True):
     """Code that was deployed."""
 
@@ -57,6 +69,9 @@ class Deployment(Answer, frozen=True, kw_only=True):
     deployed_at: datetime
     deployed_by: Annotated[str, means("The id of the key that deployed it.")]
     activated_at: Annotated[datetime | None, means("Last activation; absent if never.")] = None
+    environment: Annotated[
+        EnvironmentDeployed | None, means("Its environment; absent without a requirements.txt.")
+    ] = None
     open_runs: Annotated[
         int | None,
         means(

@@ -5,6 +5,8 @@ import io
 import zipfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -17,7 +19,9 @@ from headwater.schemas.deployments import (
     DeploymentCreated,
 )
 from headwater.streams.clock import now_ms
+from headwater.streams.code_host.artifacts import ArtifactInvalid, unpack
 from headwater.streams.code_host.schedules import Schedule
+from headwater.streams.code_host.sealed_folders import content_digest
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.deployment_log import DeploymentLog
 
@@ -72,12 +76,24 @@ def code_of(version: str, steps: int = 20) -> str:
     return _CODE.format(version=version, steps=steps)
 
 
-def zipped(code: str) -> bytes:
-    """An artifact with a module of the app's name."""
+def zipped(code: str, requirements: str = "") -> bytes:
+    """An artifact with a module of the app's name, and a requirements.txt if it has any."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as artifact:
         artifact.writestr(f"{APP}.py", code)
+        if requirements:
+            artifact.writestr("requirements.txt", requirements)
     return made.getvalue()
+
+
+def content_of(artifact: bytes) -> str:
+    """The digest of the unpacked files, as the gateway records it."""
+    with TemporaryDirectory() as name:
+        try:
+            unpack(artifact, Path(name))
+        except ArtifactInvalid:
+            return ""
+        return content_digest(Path(name))
 
 
 def deployed_schedule(found: Schedule) -> DeployedSchedule:
@@ -99,6 +115,7 @@ class Deployer:
         limit: int | None = None,
         workflows: tuple[DeployedWorkflow, ...] = _WORKFLOWS,
         schedules: tuple[Schedule, ...] = (),
+        requirements: str = "",
     ) -> str:
         """Deploy and activate a module of this code.
 
@@ -106,8 +123,9 @@ class Deployer:
             code: The code of the module.
             as_it_is: Bytes to deploy instead, which no gateway would accept.
             limit: How many runs of the first workflow may be active at once.
+            requirements: The requirements.txt of the artifact.
         """
-        artifact = as_it_is or zipped(code)
+        artifact = as_it_is or zipped(code, requirements)
         digest = hashlib.sha256(artifact).hexdigest()
         name = deployment_id(APP, digest)
         record = DeploymentCreated(
@@ -120,6 +138,7 @@ class Deployer:
             by="tests",
             at_ms=now_ms(),
             schedules=tuple(map(deployed_schedule, schedules)),
+            content=content_of(artifact),
         )
         await self.log.write(record)
         return name

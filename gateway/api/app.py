@@ -78,6 +78,7 @@ from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
 from headwater.streams.pipeline.webhook_log import WebhookLog
+from headwater.streams.workflows.environments import ENVIRONMENTS, Environments
 
 _VERSION: Final = version("headwater")
 _ROOT: Final = "/"
@@ -390,7 +391,12 @@ def _deployments(
 ) -> list[Router]:
     """Return the routes of deployments, with the keys of the settings."""
     key = settings.admin_key.get_secret_value()
-    artifact_check = ArtifactCheck(passed=settings.app_environment, limits=settings.limits)
+    artifact_check = ArtifactCheck(
+        passed=settings.app_environment,
+        limits=settings.limits,
+        environments=Environments(settings.state_dir / ENVIRONMENTS, settings.environment_policy),
+        memory_mib=settings.check_memory_mib,
+    )
     service.add_shutdown_callback(artifact_check.close)
     deployment_service = DeploymentService(
         workflows.run_ports.deployments,

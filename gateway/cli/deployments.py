@@ -24,6 +24,7 @@ _LISTED: Final = Columns(
 )
 _WORKFLOWS: Final = Columns(("name", "versioning", "kind"))
 _SCHEDULES: Final = Columns(("name", "workflow", "cron", "timezone"))
+_REQUIREMENTS: Final = Columns(("package", "version"))
 _DIFFERENCES: Final = Columns(("kind", "name", "change", "fields"))
 _PAGE: Final = 100
 _ALL: Final = 100
@@ -72,18 +73,25 @@ def deployments() -> None:
     metavar="MODULE[:NAME]",
     help="The app in the artifact: a module, or a workflow or list of workflows in one.",
 )
+@click.option(
+    "--requirements",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A requirements.txt with hashes, for a wheel, which has none.",
+)
 @click.option("--activate", "at_once", is_flag=True, help="Also activate it.")
 @admin_options
 @prints
-def deploy(artifact: Path, app: str, at_once: bool, api: Api) -> Result:
+def deploy(artifact: Path, app: str, requirements: Path | None, at_once: bool, api: Api) -> Result:
     """Deploy an app: a folder, or a zip or wheel of one.
 
     A folder is sent without hidden files, Python's caches and virtual environments: at most
-    10 MiB. The gateway refuses an app that it cannot import. The same content is the same
-    deployment. Nothing changes before it is activated.
+    10 MiB. Packages of its requirements.txt are installed, which has to have hashes. The gateway
+    refuses an app that it cannot import. The same content is the same deployment. Nothing changes
+    before it is activated.
     """
     deployments = api.client.deployments
-    deployed = api.client.run(deployments.deploy(_content_of(artifact), app=app))
+    content = _content_of(artifact, requirements)
+    deployed = api.client.run(deployments.deploy(content, app=app))
     if at_once:
         deployed = api.client.run(deployments.activate(deployed.id))
     activation = f"`headwater deployments activate {deployed.id}`"
@@ -125,7 +133,10 @@ def list_deployments(limit: int, api: Api) -> Result:
 @admin_options
 @prints
 def show(deployment_id: str, api: Api) -> Result:
-    """Show a deployment, its workflows, schedules and open runs; by default the active one."""
+    """Show a deployment, by default the active one.
+
+    With its workflows, schedules, open runs, and the packages of its environment.
+    """
     deployment = api.client.run(api.client.deployments.get(deployment_id))
     tables = [
         _LISTED.table([_row(deployment)]),
@@ -133,8 +144,16 @@ def show(deployment_id: str, api: Api) -> Result:
     ]
     if deployment.schedules:
         tables.append(_SCHEDULES.table(map(structs.asdict, deployment.schedules), "schedules"))
-    hint = f"{deployment.size} bytes, SHA-256 {deployment.digest}"
-    return Result(answer=deployment, tables=tables, hints=[hint])
+    hints = [f"{deployment.size} bytes, SHA-256 {deployment.digest}"]
+    if (environment := deployment.environment) is not None:
+        pins = (text.partition("==") for text in environment.requirements or ())
+        rows = [{"package": name, "version": version} for name, _, version in pins]
+        tables.append(_REQUIREMENTS.table(rows, "requirements"))
+        hints.append(
+            f"Environment of {environment.packages} packages, {environment.size} bytes, SHA-256 "
+            f"{environment.digest}"
+        )
+    return Result(answer=deployment, tables=tables, hints=hints)
 
 
 @deployments.command(
@@ -272,11 +291,11 @@ def _differences(before: "Deployment", after: "Deployment") -> "Iterator[dict[st
                 }
 
 
-def _content_of(artifact: Path) -> bytes:
+def _content_of(artifact: Path, requirements: Path | None) -> bytes:
     from headwater.gateway.client.deployments import artifact_of  # noqa: PLC0415 (loads slowly)
 
     try:
-        return artifact_of(artifact)
+        return artifact_of(artifact, requirements)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 

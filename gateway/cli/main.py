@@ -39,6 +39,7 @@ sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 #: and workflow authors need, and the commands that use HTTP. Server processes need `server`; Kafka
 #: and Postgres on one machine also need `local`.
 EXTRAS: Final = {
+    "graphs": ("cel_expr_python",),
     "server": (
         "aiokafka",
         "cramjam",

@@ -56,6 +56,7 @@ from headwater.streams.kafka.topics import check_topics, warn_about_missing_topi
 from headwater.streams.loop_watch import LoopWatch
 from headwater.streams.ownership.watchdog import StandstillWatch
 from headwater.streams.process_tuning import collect_seldom, run_as_batch
+from headwater.streams.workflows.code_folders import CodeFolders
 from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.deployment_log import DefinitionLog, DeploymentLog
 from headwater.streams.workflows.host_process import HostKilled, HostOptions, declarations_of
@@ -183,8 +184,8 @@ def _worker_code(settings: Settings, *, ticked: bool, reload: bool) -> WorkerCod
 
 
 def _deployed_code(settings: Settings, deployments: DeploymentLog) -> DeployedCode:
-    folder = settings.state_dir / "deployments"
-    return DeployedCode(deployments, folder, hosts_max=settings.deployment_hosts)
+    folders = CodeFolders(deployments, settings.state_dir, settings.environment_policy)
+    return DeployedCode(deployments, folders, hosts_max=settings.deployment_hosts)
 
 
 def _replay(settings: Settings) -> ReplayEngine:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 ARTIFACT_BYTES_MAX: Final = 10 * 1024 * 1024
 _MODE: Final = stat.S_IFREG | 0o644
 _UNIX: Final = 3
+#: Files of projects that are hidden, and needed.
+_NEEDED: Final = frozenset({".python-version"})
+_REQUIREMENTS: Final = "requirements.txt"
 #: File that marks a virtual environment.
 _ENVIRONMENT: Final = "pyvenv.cfg"
 #: What Python and its tools write next to code, and a deployment does not need.
@@ -29,14 +32,24 @@ _IGNORED_SUFFIXES: Final = ("__pycache__", ".pyc", ".pyo", ".egg-info")
 _SHOWN: Final = 3
 
 
-def artifact_of(source: str | os.PathLike[str]) -> bytes:
+def artifact_of(
+    source: str | os.PathLike[str] | bytes, requirements: str | os.PathLike[str] | None = None
+) -> bytes:
     """Return the artifact of a folder, which is zipped, or the content of a file.
+
+    Args:
+        source: The folder or file, or its content.
+        requirements: A requirements.txt that is added.
 
     Raises:
         ValueError, OSError: The folder or file cannot be deployed, or not be read.
     """
-    path = Path(source)
-    return zipped(path) if path.is_dir() else path.read_bytes()
+    if isinstance(source, bytes):
+        content = source
+    else:
+        path = Path(source)
+        content = zipped(path) if path.is_dir() else path.read_bytes()
+    return content if requirements is None else _added(content, Path(requirements).read_bytes())
 
 
 def zipped(folder: Path) -> bytes:
@@ -61,10 +74,30 @@ def zipped(folder: Path) -> bytes:
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:
         for name, path in files:
-            entry = zipfile.ZipInfo(name)
-            entry.create_system, entry.external_attr = _UNIX, _MODE << 16
-            archive.writestr(entry, path.read_bytes())
+            _add(archive, name, path.read_bytes())
     return written.getvalue()
+
+
+def _added(artifact: bytes, requirements: bytes) -> bytes:
+    """Return a zip or wheel with a requirements.txt added, in the same way on every machine.
+
+    Raises:
+        ValueError: It is not a zip, or has one already.
+    """
+    written = io.BytesIO(artifact)
+    if not zipfile.is_zipfile(written):
+        raise ValueError(f"expected a zip or wheel to add {_REQUIREMENTS} to, found another file")
+    with zipfile.ZipFile(written, "a") as archive:
+        if _REQUIREMENTS in archive.namelist():
+            raise ValueError(f"expected an artifact without {_REQUIREMENTS}, found one with it")
+        _add(archive, _REQUIREMENTS, requirements)
+    return written.getvalue()
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    entry = zipfile.ZipInfo(name)
+    entry.create_system, entry.external_attr = _UNIX, _MODE << 16
+    archive.writestr(entry, content)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -74,7 +107,8 @@ def _files(folder: Path) -> Iterator[Path]:
         ValueError: A name is not UTF-8, or a file is a link or device.
     """
     for path in folder.iterdir():
-        if path.name.startswith(".") or path.name.endswith(_IGNORED_SUFFIXES):
+        hidden = path.name.startswith(".") and path.name not in _NEEDED
+        if hidden or path.name.endswith(_IGNORED_SUFFIXES):
             continue
         if not path.name.isprintable():  # Also what is not UTF-8.
             raise ValueError(f"expected names in UTF-8, found {os.fsencode(path)!r}")
@@ -90,8 +124,9 @@ def _files(folder: Path) -> Iterator[Path]:
 
 T = TypeVar("T")
 
-#: Seconds that a server may take to import a deployment, on top of the usual timeout.
-_IMPORT_TIMEOUT_S: Final = 90.0
+#: Seconds that a server may take to install the requirements of a deployment and to import it, on
+#: top of the usual timeout: HEADWATER_ENVIRONMENT_INSTALL_S and some more.
+_IMPORT_TIMEOUT_S: Final = 690.0
 #: Seconds that a server may take to read all partitions before it removes a deployment.
 _REMOVAL_TIMEOUT_S: Final = 60.0
 _ALL: Final = 100
@@ -108,18 +143,25 @@ class Deployments:
         self._session = session
         self._key = {"x-admin-key": admin_key} if admin_key else {}
 
-    async def deploy(self, artifact: bytes | str | os.PathLike[str], *, app: str) -> Deployment:
+    async def deploy(
+        self,
+        artifact: bytes | str | os.PathLike[str],
+        *,
+        app: str,
+        requirements: str | os.PathLike[str] | None = None,
+    ) -> Deployment:
         """Deploy an app. It runs nothing until it is activated.
 
         Args:
             artifact: A folder, which is zipped; a zip or wheel; or the bytes of one.
             app: The app in the artifact, as package.module or package.module:attribute.
+            requirements: A requirements.txt with hashes that is added to the artifact.
 
         Raises:
             CommandRefusedError: The app cannot be imported; the message says why.
             ValueError, OSError: The artifact cannot be read.
         """
-        content = artifact if isinstance(artifact, bytes) else artifact_of(artifact)
+        content = artifact_of(artifact, requirements)
         request = Request(
             method="POST",
             path=self._session.gateway_path("v1", "deployments"),

@@ -102,7 +102,7 @@ def _from_files(kind: type[Settings], variables: Mapping[str, str]) -> dict[str,
     """
     secrets: dict[str, str] = {}
     problems: list[str] = []
-    for name, variable in _secret_variables(kind).items():
+    for name, variable in secret_settings(kind).items():
         file = variables.get(variable + _FILE)
         if file and variables.get(variable):
             problems.append(f"{variable}{_FILE}: expected nothing with {variable}, found both")
@@ -117,7 +117,7 @@ def _from_files(kind: type[Settings], variables: Mapping[str, str]) -> dict[str,
     return secrets
 
 
-def _secret_variables(kind: type[Settings]) -> dict[str, str]:
+def secret_settings(kind: type[Settings]) -> dict[str, str]:
     """Return the variables of settings that are or contain secrets, by the settings' names."""
     return {
         name: PREFIX + name.upper()
@@ -142,7 +142,7 @@ def _with_secrets_of(providers: Iterable[str]) -> type[Settings]:
 def unknown_variables(settings: Settings, names: Iterable[str]) -> tuple[str, ...]:
     """Return one line per variable with our prefix that is no setting: maybe a typing error."""
     known = {PREFIX + name.upper() for name in type(settings).model_fields} | _NOT_SETTINGS
-    known |= {variable + _FILE for variable in _secret_variables(type(settings)).values()}
+    known |= {variable + _FILE for variable in secret_settings(type(settings)).values()}
     unknown = sorted(name for name in names if name.startswith(PREFIX) and name not in known)
     return tuple(map(partial(_unknown, known), unknown))
 
@@ -157,7 +157,7 @@ def _unknown(known: Iterable[str], name: str) -> str:
 
 def environment(settings: Settings) -> dict[str, str]:
     """Return the settings as environment variables for a child process; secrets in the clear."""
-    return {variable + _FILE: "" for variable in _secret_variables(type(settings)).values()} | {
+    return {variable + _FILE: "" for variable in secret_settings(type(settings)).values()} | {
         PREFIX + name.upper(): ",".join(revealed(getattr(settings, name)))
         for name in type(settings).model_fields
     }

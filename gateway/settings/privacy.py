@@ -1,8 +1,10 @@
 """Protection of data from other users, and from other processes of the same user."""
 
+import contextlib
 import ctypes
 import os
 import sys
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -43,3 +45,37 @@ def close_environment() -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def exposing_ancestors(
+    secrets: Collection[str], first: int, proc: Path = Path("/proc")
+) -> Iterator[str]:
+    """Yield a line per ancestor of this process that exposes secrets in its environment.
+
+    Such as the init process of a container, or a shell script: authors' code can read what it was
+    started with, unless it belongs to another user. Yields nothing on systems without `/proc`.
+
+    Args:
+        secrets: Names of variables that contain secrets.
+        first: Process id of the parent.
+        proc: Folder of processes.
+    """
+    process = first
+    while process > 0:
+        try:
+            status = (proc / str(process) / "stat").read_text("utf-8", "replace")
+        except FileNotFoundError:
+            return
+        environment = b""
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            environment = (proc / str(process) / "environ").read_bytes()
+        variables = (item.partition(b"=") for item in environment.split(b"\0"))
+        names = sorted(os.fsdecode(name) for name, _, value in variables if value)
+        name, _, rest = status.partition("(")[2].rpartition(")")
+        if exposed := [variable for variable in names if variable in secrets]:
+            yield (
+                f"the environment of process {process} ({name}) has {', '.join(exposed)}, which "
+                "authors' code can read there: start Headwater without this process (`exec` in a "
+                "script, no `init: true` in a container), or run that as another user"
+            )
+        process = int(rest.split()[1])

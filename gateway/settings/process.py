@@ -11,8 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from headwater.gateway.settings.environment import secret_settings
 from headwater.gateway.settings.exposure import is_loopback, is_plain_http
-from headwater.gateway.settings.privacy import close_environment
+from headwater.gateway.settings.privacy import close_environment, exposing_ancestors
 from headwater.gateway.settings.settings import PREFIX, Settings
 
 #: libpq's modes in which a connection is never made without TLS.
@@ -127,7 +128,7 @@ def begin_service(settings: Settings) -> None:
 
 
 def log_to_stderr(settings: Settings) -> None:
-    """Log to stderr at the configured level; warn first of connections without TLS."""
+    """Log to stderr at the configured level; warn first of secrets that others can read."""
     name = group_process().name
     logging.basicConfig(
         level=settings.log_level.upper(),
@@ -141,5 +142,6 @@ def log_to_stderr(settings: Settings) -> None:
         logging.getLogger("httpx").setLevel(logging.WARNING)
     if name:
         return  # The parent has warned.
-    for line in clear_text_warnings(settings, os.environ):
+    exposed = exposing_ancestors(set(secret_settings(type(settings)).values()), os.getppid())
+    for line in (*clear_text_warnings(settings, os.environ), *exposed):
         _LOG.warning("%s", line)

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_v
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from headwater.gateway.settings.deployments import DeploymentSettings
 from headwater.gateway.settings.exposure import (
     DEVELOPMENT_ISSUER,
     DEVELOPMENT_SECRETS,
@@ -160,7 +161,14 @@ def _key(name: str, description: str) -> Any:  # noqa: ANN401 (a field, as pydan
     return Field(default=known, min_length=8, description=description)
 
 
-class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, OwnershipSettings):
+class Settings(
+    KafkaSettings,
+    TerraSettings,
+    UserSettings,
+    WorkflowSettings,
+    DeploymentSettings,
+    OwnershipSettings,
+):
     """All settings; every field describes its meaning and unit."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=None, frozen=True, extra="forbid")

@@ -12,7 +12,6 @@ from headwater.processors.cron import Cron, cron_problem
 from headwater.processors.runs.durations import Retention, read_retention
 from headwater.processors.runs.limits import (
     DEFAULT_LIMITS,
-    DEPLOYED_HOSTS_MAX,
     EVENT_TYPE_TOP,
     INSTANCE_ID_MAX,
     INSTANCE_ID_TOP,
@@ -174,13 +173,6 @@ class WorkflowSettings(BaseSettings):
         le=1_000,
         description="Threads of an app's host for callbacks that are not async; the host is "
         "restarted when abandoned callbacks occupy all of them.",
-    )
-    deployment_hosts: int = Field(
-        default=DEPLOYED_HOSTS_MAX,
-        ge=1,
-        le=1_000,
-        description="Processes of a workflow worker for code of deployments, in addition to that "
-        "of the active one; runs of further deployments wait.",
     )
     worker_metrics_port: int = Field(
         default=0,

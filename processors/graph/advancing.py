@@ -13,6 +13,7 @@ from headwater.processors.graph.dispatching import WAIT_RESULT, Ended, dispatch
 from headwater.processors.graph.draft import (
     CannotContinue,
     Draft,
+    JoinFailed,
     RunOver,
     end,
     end_children,
@@ -24,8 +25,10 @@ from headwater.processors.graph.joining import (
     arrive,
     arrive_again,
     evaluate,
+    evaluate_all,
     fail_branch,
     may_fail,
+    restart_waits,
 )
 from headwater.processors.graph.outcomes import (
     decide_failure,
@@ -47,10 +50,12 @@ from headwater.processors.graph.routing import decide_routing, decide_start, onw
 from headwater.processors.graph.state import LiveToken
 from headwater.processors.input_texts import wide_integer_problem
 from headwater.processors.runs.outbox import queue
+from headwater.schemas.failures import DEAD_END
 from headwater.schemas.history import (
     Failure,
     GraphStarted,
     Json,
+    RoutingFailed,
     RunCompleted,
     RunEvent,
     RunSuspended,
@@ -88,8 +93,8 @@ def begin(draft: Draft, started: GraphStarted) -> None:
 def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None = None) -> None:
     """Record the result of a token and create the tokens that follow.
 
-    If the result cannot be mapped, its node has failed. If the run cannot continue with it for
-    another reason, only a failure of the token is recorded: a retry of the run runs its task again.
+    If the result cannot be mapped, its node has failed. If the run cannot continue for another
+    reason, the node stays completed, and a retry of the run decides again what follows.
 
     Args:
         draft: Draft of the run.
@@ -113,14 +118,8 @@ def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None 
         draft.take_back(before)
         fail_node(draft, token, error.failure, result=result, consumed=consumed)
         return
-    try:
-        # Conditions see what the mapping has changed.
-        route(draft, token, at_node, draft.scope(token) if mapped else scope)
-    except CannotContinue as error:
-        draft.take_back(before)
-        for _ in draft.execute(decide_failure(draft.planned(token), error.failure.name)):
-            draft.emit(TokenFailed(token.number, attempt, error.failure, result=result))
-        fail(draft, error.failure, (token.number,))
+    # Conditions see what the mapping has changed.
+    _route_completed(draft, token, draft.scope(token) if mapped else scope)
     fail_joins(draft)
 
 
@@ -253,13 +252,66 @@ def _decide_failure(
 # -- where tokens continue
 
 
-def route(draft: Draft, token: LiveToken, at_node: Token, scope: Scope) -> None:
+def _route_completed(draft: Draft, token: LiveToken, scope: Scope) -> None:
     """Create the tokens that follow a completed token.
 
     Raises:
-        CannotContinue: An expression failed, or branches can no longer join.
+        RunOver: The run fails.
     """
-    follow(draft, token, decide_routing(draft.graph, at_node, scope, draft.fork_of))
+    before = draft.mark()
+    try:
+        route(draft, token, scope)
+    except JoinFailed as error:
+        fail(draft, error.failure)
+    except CannotContinue as error:
+        draft.take_back(before)
+        draft.emit(RoutingFailed(token.number))
+        fail(draft, error.failure)
+
+
+def continue_failed(draft: Draft) -> None:
+    """Continue a failed run: decide again what could not be decided, and evaluate the joins.
+
+    Nothing that has completed is repeated. Joins have their full time again.
+
+    Raises:
+        RunOver: The run fails again.
+        JoinFailed: The run fails again.
+    """
+    run = draft.run
+    restart_waits(draft)
+    if run.latest is not None and run.undecided == run.run_number - 1:
+        _route_completed(draft, run.latest, draft.scope(run.latest))
+    evaluate_all(draft)
+
+
+def route(draft: Draft, token: LiveToken, scope: Scope) -> None:
+    """Create the tokens that follow a completed token; see `_route_completed`.
+
+    If its transitions do not match although one of them must, its branch may fail.
+
+    Raises:
+        CannotContinue: An expression failed, no transition matched, or there are too many tokens.
+        JoinFailed: Branches can no longer join, or a join cannot continue.
+    """
+    routing = decide_routing(draft.graph, draft.planned(token), scope, draft.fork_of)
+    dead_end = _dead_end(routing)
+    if dead_end is None or not may_fail(draft, token):
+        follow(draft, token, routing)
+        return
+    draft.execute(routing)
+    try:
+        fail_branch(draft, token, dead_end)
+    except JoinFailed as error:
+        raise CannotContinue(error.failure) from error
+
+
+def _dead_end(routing: Planned) -> Failure | None:
+    match routing.decisions:
+        case (FailWorkflow(error=error, name=name),) if name == DEAD_END:
+            return Failure(name, error)
+        case _:
+            return None
 
 
 def follow(draft: Draft, token: LiveToken, routing: Planned, error: Failure | None = None) -> None:
@@ -279,7 +331,7 @@ def follow(draft: Draft, token: LiveToken, routing: Planned, error: Failure | No
     created = create_tokens(draft, apply_decisions(draft, token, routed), token, error)
     for decision in routed:
         if isinstance(decision, ActivateFanIn):
-            activate_empty_join(draft, token, decision)
+            activate_empty_join(draft, token, decision, error)
     arrive(draft, created)
     evaluate(draft, token, created)
 
@@ -320,16 +372,18 @@ def fail_joins(draft: Draft) -> None:
 
     If the run cannot continue, such a join is taken back, so a retry of the run evaluates it again.
     """
-    while draft.failed_joins:
-        join = draft.failed_joins.pop(0)
+    done = 0
+    while done < len(draft.failed_joins):
+        join = draft.failed_joins[done]
+        done += 1
         token = draft.run.tokens.get(join.token)
         if token is None:
             continue  # Another join has ended its fork since.
         handled = TokenFailed(token.number, 1, join.failure, handled=True)
         of_run = _survive(draft, token, join.failure, handled)
         if of_run is not None:
-            draft.take_back(join.before)
             fail(draft, of_run)
+    draft.failed_joins.clear()
 
 
 def end_wait(draft: Draft, token: LiveToken) -> None:

@@ -41,6 +41,7 @@ from headwater.processors.graph.state import (
     meeting_key,
     rename_joins,
 )
+from headwater.processors.graph.wait_index import clear_time, drop_index, set_time
 from headwater.processors.runs import appliers as runs
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
@@ -57,6 +58,7 @@ from headwater.schemas.history import (
     HistoryAppended,
     LogEvent,
     PostsSent,
+    RoutingFailed,
     RunEvent,
     TokenArrived,
     TokensCancelled,
@@ -68,6 +70,8 @@ from headwater.schemas.history import (
 
 _changed: Final = msgspec.structs.replace
 _IDLE: Final = LiveBranch()
+#: What may happen to a run that has failed; a retry continues with it.
+_AFTER_FAILURE: Final = frozenset({BranchOutputSet, GraphMigrated})
 
 
 def begin(before: GraphRun | None, record: HistoryAppended) -> GraphRun:
@@ -83,6 +87,7 @@ def _resume_from(run: GraphRun, before: GraphRun) -> None:
     """Continue from a failed run; what was in flight then starts again."""
     run.document = before.document
     run.shared, run.results, run.latest = before.shared, before.results, before.latest
+    run.undecided = before.undecided
     run.created = before.created
     run.undispatched = run.undispatched_job = min(before.tokens, default=before.created)
     held_events = [held.event for held in before.held.values() if held.event is not None]
@@ -116,7 +121,7 @@ def _limit_time(run: GraphRun, timeout_ms: int | None) -> None:
     """Set the timeout of a run that begins now."""
     run.timeout_ms = timeout_ms
     if timeout_ms is not None:
-        run.times[RUN_TIMEOUT_KEY] = run.updated_at_ms + timeout_ms
+        set_time(run, RUN_TIMEOUT_KEY, run.updated_at_ms + timeout_ms)
 
 
 def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
@@ -125,8 +130,7 @@ def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
         runs.posts_sent(run, event)
         return run
     kind = type(event)
-    # The output of a branch is replaced in a run that has failed; a retry continues with it.
-    if run.ended and kind is not BranchOutputSet:
+    if run.ended and kind not in _AFTER_FAILURE:
         runs.expect_open(run, event)
     _APPLIERS[kind](run, event)
     runs.applied(run, event, at_ms)
@@ -137,7 +141,7 @@ def _remove_meetings(run: GraphRun, name: str, fork: LiveFork) -> None:
     for node in fork.meetings:
         key = meeting_key(name, node)
         del run.meetings[key]
-        run.times.pop(key, None)
+        clear_time(run, key)
 
 
 # -- events
@@ -302,7 +306,7 @@ def _token_arrived(run: GraphRun, event: TokenArrived) -> None:
         meeting = Meeting(token.transition or "", until_ms=event.until_ms)
         fork = _changed(fork, meetings=(*fork.meetings, token.node))
         if event.until_ms is not None:
-            run.times[key] = event.until_ms
+            set_time(run, key, event.until_ms)
     run.meetings[key] = _changed(
         meeting,
         tokens=meeting.tokens + 1,
@@ -385,7 +389,15 @@ def _branch_output_set(run: GraphRun, event: BranchOutputSet) -> None:
 def _wait_restarted(run: GraphRun, event: WaitRestarted) -> None:
     key = meeting_key(event.fork, event.node)
     run.meetings[key] = _changed(run.meetings[key], until_ms=event.until_ms)
-    run.times[key] = event.until_ms
+    set_time(run, key, event.until_ms)
+
+
+def _routing_failed(run: GraphRun, event: RoutingFailed) -> None:
+    if run.latest is None or run.latest.number != event.token:
+        raise InvariantViolation(
+            f"expected token {event.token} to have ended last in {run.workflow}/{run.instance_id}"
+        )
+    run.undecided = run.run_number
 
 
 def _branch_failed(run: GraphRun, event: BranchFailed) -> None:
@@ -404,6 +416,7 @@ def _tokens_cancelled(run: GraphRun, event: TokensCancelled) -> None:
 
 def _graph_migrated(run: GraphRun, event: GraphMigrated) -> None:
     """Continue on another definition, where tokens and joins may be at nodes of other names."""
+    names = {moved.node: moved.to for moved in event.nodes}
     run.document = event.document
     run.definition = Artifact(run.workflow, "", event.digest)
     for moved in event.nodes:
@@ -412,7 +425,11 @@ def _graph_migrated(run: GraphRun, event: GraphMigrated) -> None:
             run.tokens[number] = _changed(token, node=moved.to, external=moved.external)
     run.undispatched = run.undispatched_job = min(run.tokens, default=run.created)
     skip_dispatched(run)
-    rename_joins(run, {moved.node: moved.to for moved in event.nodes})
+    rename_joins(run, names)
+    drop_index(run)
+    undecided = run.undecided_token
+    if undecided is not None:
+        run.latest = _changed(undecided, node=names.get(undecided.node, undecided.node))
 
 
 def _nothing(run: GraphRun, event: RunEvent) -> None:
@@ -432,6 +449,7 @@ _APPLIERS: Final[dict[type, Callable[[GraphRun, Any], None]]] = {
     TransitionsJoined: _transitions_joined,
     FanInActivated: _fan_in_activated,
     BranchFailed: _branch_failed,
+    RoutingFailed: _routing_failed,
     WaitRestarted: _wait_restarted,
     TokensCancelled: _tokens_cancelled,
     TokensTimedOut: _nothing,

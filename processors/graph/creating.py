@@ -97,6 +97,8 @@ def create_tokens(
         CannotContinue: The run has too many tokens, or visits a node too often.
     """
     run = draft.run
+    if not to_create:
+        return []
     most = (run.limits or DEFAULT_LIMITS).max_tokens
     if run.created + len(to_create) > most:
         node = to_create[-1].node_ref

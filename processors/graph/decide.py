@@ -13,13 +13,13 @@ from headwater.processors.graph.advancing import (
     act_and_advance,
     begin,
     complete,
+    continue_failed,
     fail_attempt,
     fail_node,
 )
 from headwater.processors.graph.appliers import begin as begin_run
 from headwater.processors.graph.draft import Draft, end
 from headwater.processors.graph.graph import Graph
-from headwater.processors.graph.joining import evaluate_joins, restart_waits
 from headwater.processors.graph.planning import TokenStatus
 from headwater.processors.graph.state import GraphRun, LiveToken
 from headwater.processors.graph.timing import (
@@ -27,6 +27,7 @@ from headwater.processors.graph.timing import (
     deadline_passed,
     end_waits,
     handle_due,
+    has_overdue_waits,
     policy_of,
 )
 from headwater.processors.runs.decisions import (
@@ -102,16 +103,6 @@ def start_events(  # noqa: PLR0913, PLR0917, everything that a run starts with
             continue_failed(draft)
 
     return [opening, *act_and_advance(draft, start)]
-
-
-def continue_failed(draft: Draft) -> None:
-    """Continue a failed run: its joins have their full time again, and are evaluated again.
-
-    Some can be met, since the outputs of branches were changed, or can no longer be.
-    """
-    restart_waits(draft)
-    for name in list(draft.run.forks):
-        evaluate_joins(draft, name)
 
 
 # -- task results
@@ -192,7 +183,7 @@ def decide_child_finished(draft: Draft, command: FinishChild, sent_at_ms: int) -
     if token.at_ms is not None and sent_at_ms > token.at_ms:
         failure, timed_out = child_timed_out(draft, token), True
     output = command.output or "null"
-    if run.holds_outcomes:
+    if run.holds_outcomes or has_overdue_waits(draft, min(sent_at_ms, draft.now_ms)):
         at_ms = min(sent_at_ms, draft.now_ms if token.at_ms is None else token.at_ms)
         result = output if failure is None else None
         return [OutcomeHeld(token.number, at_ms, result, failure, None, timed_out)]

@@ -1,7 +1,7 @@
 """A decision in progress: its events so far, the run after them, and the end of the run."""
 
 import json
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
@@ -22,6 +22,7 @@ from headwater.processors.graph.state import (
     branch_key,
     taken_of,
 )
+from headwater.processors.graph.wait_index import due_ms, index_of
 from headwater.processors.runs.outbox import ended_by, posts_to_end
 from headwater.schemas.history import (
     Failure,
@@ -107,10 +108,21 @@ class Overlay(MutableMapping[K, V]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    @property
+    def changes(self) -> Mapping[K, V]:
+        """The changes, deletions as `_DELETED`."""
+        return self._changed
+
     def __bool__(self) -> bool:
         if not self._changed:
             return bool(self._base)
         return next(iter(self), self) is not self
+
+
+def changes_of(mapping: MutableMapping[K, V]) -> Mapping[K, V]:
+    """Return the changes of an overlay, deletions as `_DELETED`."""
+    assert isinstance(mapping, Overlay)  # noqa: S101, as in all drafts
+    return mapping.changes
 
 
 class Mark(NamedTuple):
@@ -214,6 +226,31 @@ class Draft:
         for event in events:
             apply(self.run, event, self.now_ms)
             self.events.append(event)
+
+    # -- times and waits, without reading all of them
+
+    def due_until(self, until_ms: int) -> Iterable[tuple[int, str]]:
+        """Return the times and keys of what is due until a time, inclusive, in order."""
+        times: Mapping[str, int] = self.run.times
+        changed = changes_of(self.run.times)
+        keys = [due.key for due in index_of(self._of).until(until_ms) if due.key not in changed]
+        if not changed:
+            return [(times[key], key) for key in keys]
+        keys += [
+            key
+            for key, at_ms in changed.items()
+            if at_ms is not _DELETED and due_ms(self.run, key, at_ms) <= until_ms
+        ]
+        due = sorted((due_ms(self.run, key, times[key]), len(key), key) for key in keys)
+        return [(times[key], key) for _, _, key in due]
+
+    def waiting_for(self, event_type: str) -> Iterator[int]:
+        """Yield the tokens that wait for events of a type, the oldest first."""
+        changed = changes_of(self.run.waits)
+        for number in index_of(self._of).waiting_for(event_type):
+            if number not in changed:
+                yield number
+        yield from (number for number, waits in changed.items() if waits == event_type)
 
     @contextmanager
     def at(self, at_ms: int | None) -> Iterator[None]:
@@ -332,8 +369,15 @@ class CannotContinue(Exception):
         self.failure = failure
 
 
+class JoinFailed(CannotContinue):
+    """Branches can no longer join, or a join cannot continue.
+
+    Tokens are where they wait, so a retry of the run evaluates the joins again.
+    """
+
+
 def fail(draft: Draft, failure: Failure, settled: Iterable[int] = ()) -> NoReturn:
-    """End a run with an error.
+    """End a run with an error. Joins whose outputs could not be merged are taken back.
 
     Args:
         draft: Draft of the run.
@@ -343,6 +387,8 @@ def fail(draft: Draft, failure: Failure, settled: Iterable[int] = ()) -> NoRetur
     Raises:
         RunOver: Always.
     """
+    if draft.failed_joins:
+        draft.take_back(draft.failed_joins[0].before)
     draft.plans.append((len(draft.events), decide_run_failure(failure.message, failure.name)))
     end(draft, RunErrored(failure), "the run has failed", settled)
     raise RunOver

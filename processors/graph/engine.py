@@ -21,10 +21,16 @@ from headwater.processors.graph.draft import Draft, end_children, text_of
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.jobs import decide_job
 from headwater.processors.graph.migrating import decide_migration
-from headwater.processors.graph.state import KIND, GraphRun, LiveToken, location_of
+from headwater.processors.graph.state import (
+    KIND,
+    GraphRun,
+    LiveToken,
+    location_of,
+)
 from headwater.processors.graph.state import decode as decode_state
 from headwater.processors.graph.state import encode as encode_state
-from headwater.processors.graph.timing import decide_event, others_can_end, policy_of
+from headwater.processors.graph.timing import decide_event, policy_of
+from headwater.processors.graph.wait_index import drop_index, index_of
 from headwater.processors.input_texts import JsonInvalid, read_json, wide_integer_problem
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import STALE, Decision, Facts, Reached, Rejection, Request
@@ -86,7 +92,7 @@ class GraphEngine:
     kind: Final = KIND
     short_steps: Final = None
     #: Raise it when GraphRun, Run or a struct in them changes.
-    format: Final = 2
+    format: Final = 3
 
     def __init__(
         self,
@@ -318,14 +324,17 @@ class GraphEngine:
     @staticmethod
     def next_wake_ms(run: GraphRun, after_ms: int = 0) -> int | None:
         """Return when a wait ends or times out, or a retry is due; a backlog is due at once."""
-        if run.ended:
+        if run.ended or run.is_halted:
             return None
-        if run.has_backlog and not run.is_halted:
+        if run.has_backlog:
             return run.started_at_ms
         # A decision may leave ends of waits, and retries: they are due until they are handled.
-        times = ((at_ms, _due_at_ms(run, key, at_ms)) for key, at_ms in run.times.items())
-        due = (due_ms for at_ms, due_ms in times if due_ms > after_ms or due_ms == at_ms)
-        return min(due, default=None)
+        due = (
+            due_ms
+            for due_ms, _, key in index_of(run)
+            if due_ms > after_ms or due_ms == run.times[key]
+        )
+        return next(due, None)
 
     @staticmethod
     def expected_attempt(run: GraphRun, key: str) -> int | None:
@@ -349,6 +358,7 @@ class GraphEngine:
                 *(run.times, run.waits, run.held),
             ):
                 collection.clear()
+            drop_index(run)
             run.mailbox.clear()
             run.latest = None
             run.shared, run.results = {}, {}
@@ -361,11 +371,6 @@ def _compile_into(graphs: dict[str, Graph], key: str, document: Json) -> Graph:
         del graphs[next(iter(graphs))]
     graphs[key] = graph
     return graph
-
-
-def _due_at_ms(run: GraphRun, key: str, at_ms: int) -> int:
-    """Return when a time is due: a deadline one millisecond later, other times at their time."""
-    return at_ms + others_can_end(run, key)
 
 
 def _call(graph: Graph, run: GraphRun, token: LiveToken) -> TaskCall:

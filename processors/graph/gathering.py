@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from headwater.processors.graph.creating import create_tokens
-from headwater.processors.graph.draft import CannotContinue, Draft
+from headwater.processors.graph.draft import CannotContinue, Draft, JoinFailed
 from headwater.processors.graph.joins import decide_transition_join
 from headwater.processors.graph.planning import (
     UNREACHABLE_ERROR,
@@ -68,19 +68,24 @@ def join_transitions(draft: Draft, key: str) -> None:
         transition_ref=last.transition,
         taken=taken,
     )
+    before = draft.mark()
     draft.execute(
         Planned((CompleteTokens(token_ids=tuple(map(str, numbers))), CreateToken(params=params)))
     )
     draft.emit(TransitionsJoined(tuple(numbers)))
     errors = (token.failure for token in tokens if token.failure)
-    create_tokens(draft, [params], error=next(errors, None))
+    try:
+        create_tokens(draft, [params], error=next(errors, None))
+    except CannotContinue as error:
+        draft.take_back(before)
+        raise JoinFailed(error.failure) from error
 
 
-def check_held(draft: Draft, token: LiveToken) -> None:
-    """Fail if all that is left of a token's branch waits at nodes that join their transitions."""
+def unmet_transitions(draft: Draft, token: LiveToken) -> Failure | None:
+    """Return an error if all that is left of a token's branch waits at nodes with `join: all`."""
     branch = draft.run.branches.get(token.branch_key)
     if branch is None or not branch.held or branch.held < branch.active:
-        return
+        return None
     held = [
         other
         for other in draft.run.tokens.values()
@@ -89,10 +94,8 @@ def check_held(draft: Draft, token: LiveToken) -> None:
     node, times = held[0].node, held[0].times
     arrived = {other.transition for other in held if (other.node, other.times) == (node, times)}
     missing = [ref for ref in draft.graph.joined_transitions(node) if ref not in arrived]
-    raise CannotContinue(
-        Failure(
-            UNREACHABLE_ERROR,
-            f"Node {node!r} waits for a token by each of its transitions, and none can arrive by "
-            f"{', '.join(missing)}",
-        )
+    return Failure(
+        UNREACHABLE_ERROR,
+        f"Node {node!r} waits for a token by each of its transitions, and none can arrive by "
+        f"{', '.join(missing)}",
     )

@@ -24,6 +24,7 @@ from headwater.processors.graph.definition import (
     read_definition,
 )
 from headwater.processors.graph.validation import (
+    FAN_IN,
     JOIN_ALL,
     TOLERATE,
     may_be_item,
@@ -61,6 +62,18 @@ _NO_TIERS: Final[Tiers] = ()
 _NO_JOINS: Final[Mapping[str, tuple[Transition, ...]]] = {}
 
 
+def _after_error(transitions: Sequence[Transition]) -> set[str]:
+    """Return the nodes to which errors lead, also past a fork without branches."""
+    ways = [way for way in transitions if way.on == ON_ERROR]
+    empty = {way.sibling_group for way in ways if way.foreach and way.foreach.on_empty == FAN_IN}
+    joined = {
+        way.to_node_ref
+        for way in transitions
+        if way.synchronization is not None and way.synchronization.sibling_group in empty
+    }
+    return joined | {way.to_node_ref for way in ways}
+
+
 class Graph:
     """A compiled definition."""
 
@@ -80,7 +93,7 @@ class Graph:
         self.definition = definition
         problems = problems_of(definition, whole=whole)
         compiler = _Compiler(definition.transitions, items)
-        after_error = {way.to_node_ref for way in definition.transitions if way.on == ON_ERROR}
+        after_error = _after_error(definition.transitions)
         self._mappings = {
             node.ref: compiler.of_node(f"nodes[{index}]", node, after_error)
             for index, node in enumerate(definition.nodes)

@@ -17,12 +17,13 @@ from headwater.processors.graph.draft import (
     CannotContinue,
     Draft,
     FailedJoin,
+    JoinFailed,
     end_children,
     fail,
 )
 from headwater.processors.graph.gathering import (
-    check_held,
     join_transitions,
+    unmet_transitions,
     wait_for_transitions,
 )
 from headwater.processors.graph.joins import (
@@ -35,6 +36,7 @@ from headwater.processors.graph.joins import (
     merges_of,
     timeout_at_ms,
 )
+from headwater.processors.graph.outcomes import decide_cancel
 from headwater.processors.graph.planning import (
     ActivateFanIn,
     Counts,
@@ -71,7 +73,7 @@ from headwater.schemas.history import (
 _NO_COUNTS: Final = Counts(total=0, completed=0, terminal=0)
 _NOT_REACHED: Final = Meeting("")
 #: Reason for cancelling the other tokens of a branch that has failed.
-_BRANCH_FAILED: Final = "another token of its branch failed"
+_BRANCH_FAILED: Final = "its branch failed"
 
 
 # -- tokens of a fork
@@ -115,22 +117,24 @@ def members_of(draft: Draft, name: str, branches: Iterable[int] | None = None) -
 
 
 def arrive(draft: Draft, tokens: Sequence[LiveToken]) -> None:
-    """Let new tokens wait where their branches join others, then activate joins that continue.
+    """Let new tokens wait where their branches join others, then carry out what follows from it.
 
     All of them arrive before a join is activated: if that fails, a retry finds them there.
+
+    Raises:
+        JoinFailed: No join of a fork can continue anymore, or a join cannot.
     """
-    activations = [found for token in tokens for found in _arrivals(draft, token)]
-    for activation in activations:
-        activation()
+    consequences = [found for token in tokens for found in _arrivals(draft, token)]
+    for consequence in consequences:
+        consequence()
 
 
 def _arrivals(draft: Draft, token: LiveToken) -> Iterator[Callable[[], None]]:
-    """Let a token wait if its way leads to a join. Yield what activates the join, if it continues.
+    """Let a token wait if its way leads to a join. Yield what follows from its arrival.
 
-    By the time it is called, another activation may have ended the tokens that wait there.
+    By the time it is called, something else may have ended the tokens that wait there.
     """
-    for name, node in _arrive_at_join(draft, token):
-        yield partial(_activate_if_waiting, draft, name, node)
+    yield from _arrive_at_join(draft, token)
     for key in wait_for_transitions(draft, token):
         yield partial(join_transitions, draft, key)
 
@@ -140,8 +144,8 @@ def _activate_if_waiting(draft: Draft, name: str, node: str) -> None:
         activate(draft, name, node)
 
 
-def _arrive_at_join(draft: Draft, token: LiveToken) -> Iterator[tuple[str, str]]:
-    """Let a token wait at its join, if it leads to one. Yield the join if it continues."""
+def _arrive_at_join(draft: Draft, token: LiveToken) -> Iterator[Callable[[], None]]:
+    """Let a token wait at its join, if its transition leads to one. Yield what follows."""
     if token.transition is None:
         return
     transition = draft.graph.transition(token.transition)
@@ -160,16 +164,12 @@ def _arrive_at_join(draft: Draft, token: LiveToken) -> Iterator[tuple[str, str]]
 
 def arrive_again(draft: Draft, token: LiveToken, fork: str) -> None:
     """Decide about a token that waits at a join of a fork, as if it had arrived last."""
-    for name, node in _continues(draft, fork, token):
-        activate(draft, name, node)
+    for consequence in _continues(draft, fork, token):
+        consequence()
 
 
-def _continues(draft: Draft, name: str, token: LiveToken) -> Iterator[tuple[str, str]]:
-    """Decide about a token that has arrived. Yield its join if it continues.
-
-    Raises:
-        CannotContinue: No join of the fork can continue anymore.
-    """
+def _continues(draft: Draft, name: str, token: LiveToken) -> Iterator[Callable[[], None]]:
+    """Decide about a token that has arrived. Yield what follows for its join or its fork."""
     joins = {join.transition.to_node_ref: join for join in _joins(draft, name)}
     own = joins.pop(token.node)
     transition = draft.graph.transition(token.transition or "")
@@ -185,9 +185,10 @@ def _continues(draft: Draft, name: str, token: LiveToken) -> Iterator[tuple[str,
     for decision in draft.execute(plan):
         match decision:
             case ActivateFanIn():
-                yield name, token.node
+                yield partial(_activate_if_waiting, draft, name, token.node)
             case FailWorkflow():
-                raise CannotContinue(Failure(decision.name, decision.error))
+                failure = Failure(decision.name, decision.error)
+                yield partial(_fail_fork, draft, name, failure)
             case MarkWaiting():
                 pass  # It waits since its arrival, which the counts include.
             case _:
@@ -263,10 +264,10 @@ def activate(draft: Draft, name: str, node: str) -> None:
     errors = (token.failure for token in waiting if token.failure)
     try:
         created = create_tokens(draft, _created(decisions), error=next(errors, None))
-    except CannotContinue:
+    except CannotContinue as error:
         # A retry of the run, with other limits, evaluates the join again.
         draft.take_back(before)
-        raise
+        raise JoinFailed(error.failure) from error
     draft.emit(ForkEnded(name))
     if failure is not None:
         draft.failed_joins += [FailedJoin(token.number, failure, before) for token in created]
@@ -314,8 +315,10 @@ def _arrival(draft: Draft, token: LiveToken) -> Arrival:
     )
 
 
-def activate_empty_join(draft: Draft, token: LiveToken, activation: ActivateFanIn) -> None:
-    """Continue at the join of a fork that has no branches."""
+def activate_empty_join(
+    draft: Draft, token: LiveToken, activation: ActivateFanIn, error: Failure | None
+) -> None:
+    """Continue at the join of a fork that has no branches, with the error that led to it."""
     graph = draft.graph
     fork = Fork(id=activation.fork or "", group=None, total=0, origin=draft.planned(token))
     outer = None if token.fork is None else draft.branch_of(token).output
@@ -329,7 +332,7 @@ def activate_empty_join(draft: Draft, token: LiveToken, activation: ActivateFanI
             came_by=activation.came_by,
         )
     )
-    create_tokens(draft, apply_decisions(draft, token, decisions), token)
+    create_tokens(draft, apply_decisions(draft, token, decisions), token, error)
 
 
 # -- the end of branches and forks
@@ -352,19 +355,42 @@ def _tolerant_branch(draft: Draft, token: LiveToken) -> tuple[str, int] | None:
 
 
 def fail_branch(draft: Draft, token: LiveToken, failure: Failure) -> None:
-    """End the branch of a token that has failed; see `may_fail`.
+    """End the branch around a token in the innermost fork that tolerates it; see `may_fail`.
 
     Its other tokens that move are cancelled; those that wait at a join of the fork have arrived.
 
     Raises:
-        CannotContinue: No join of the fork can continue without the branch.
+        JoinFailed: No fork tolerates it, or no join of the fork can continue without the branch.
+            Nothing has changed.
     """
     branch = _tolerant_branch(draft, token)
-    if branch is not None:
-        name, index = branch
-        _cancel(draft, members_of(draft, name, [index]), _BRANCH_FAILED)
-        draft.emit(BranchFailed(name, index, failure))
+    if branch is None:
+        raise JoinFailed(failure)
+    (name, index), before = branch, draft.mark()
+    members = members_of(draft, name, [index])
+    if members.moving:
+        draft.execute(decide_cancel(map(str, members.moving), _BRANCH_FAILED))
+    _cancel(draft, members, _BRANCH_FAILED)
+    draft.emit(BranchFailed(name, index, failure))
+    try:
         evaluate_joins(draft, name)
+    except JoinFailed:
+        draft.take_back(before)
+        raise
+
+
+def _fail_fork(draft: Draft, name: str, failure: Failure) -> None:
+    """Fail the branch around a fork of which no join can continue, unless the fork has ended."""
+    fork = draft.run.forks.get(name)
+    if fork is not None:
+        fail_branch(draft, fork.origin, failure)
+
+
+def _check_held(draft: Draft, token: LiveToken) -> None:
+    """Fail the branch of a token if nothing else in it moves than tokens that wait in vain."""
+    failure = unmet_transitions(draft, token)
+    if failure is not None:
+        fail_branch(draft, token, failure)
 
 
 def _cancel(draft: Draft, members: Members, reason: str) -> None:
@@ -382,9 +408,9 @@ def evaluate(draft: Draft, token: LiveToken, created: Sequence[LiveToken]) -> No
     These are joins in its branch, of the forks around it, and of forks that it has begun.
 
     Raises:
-        CannotContinue: A join can no longer be met.
+        JoinFailed: A join can no longer be met, or cannot continue.
     """
-    check_held(draft, token)
+    _check_held(draft, token)
     evaluated = {new_token.fork for new_token in created if _is_evaluated(draft, new_token)}
     for name in dict.fromkeys([token.fork, *(new_token.fork for new_token in created)]):
         if name not in evaluated:
@@ -407,24 +433,24 @@ def evaluate_joins(draft: Draft, name: str | None) -> None:
     """Evaluate the joins of a fork, and end it without tokens; then those of the forks around it.
 
     Raises:
-        CannotContinue: No join of a fork can continue anymore.
+        JoinFailed: No join of a fork can continue anymore, or a join cannot.
     """
-    run = draft.run
-    while name is not None and name in run.forks:
-        fork = run.forks[name]
+    while name is not None and name in draft.run.forks:
+        fork = draft.run.forks[name]
         for decision in _decide_branch_end(draft, name, fork):
             match decision:
                 case ActivateFanIn():
                     activate(draft, name, decision.node_ref)
                     return
                 case FailWorkflow():
-                    raise CannotContinue(Failure(decision.name, decision.error))
+                    fail_branch(draft, fork.origin, Failure(decision.name, decision.error))
+                    return
                 case _:
                     raise AssertionError(decision)
         if fork.live or fork.waiting:
             return
         draft.emit(ForkEnded(name))
-        check_held(draft, fork.origin)
+        _check_held(draft, fork.origin)
         name = fork.origin.fork
 
 
@@ -438,6 +464,26 @@ def _decide_branch_end(draft: Draft, name: str, fork: LiveFork) -> tuple[Decisio
     if fork.failure is not None:
         failure = FailWorkflow(error=fork.failure.message, name=fork.failure.name)
     return draft.execute(decide_branch_end(name, list(_joins(draft, name)), failure))
+
+
+def evaluate_all(draft: Draft) -> None:
+    """Evaluate all joins, in a run that retries another.
+
+    Some can be met, since the outputs of branches were changed, or can no longer be.
+
+    Raises:
+        JoinFailed: A join can no longer be met, or cannot continue.
+    """
+    run = draft.run
+    # Once for each token, since a node may have been reached several times.
+    for key in [key for key, tokens in run.gatherings.items() for _ in tokens]:
+        join_transitions(draft, key)
+    for name in list(run.forks):
+        evaluate_joins(draft, name)
+    for number, *_ in list(run.gatherings.values()):
+        token = draft.run.tokens.get(number)
+        if token is not None:
+            _check_held(draft, token)
 
 
 def restart_waits(draft: Draft) -> None:

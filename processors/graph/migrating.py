@@ -4,10 +4,15 @@ A token moves to the node of the same ref, or to the one that the caller names. 
 its meaning: an attempt or a child needs a node that runs the same, a token at a join needs the same
 join, and a fork needs one of its group. Timers keep their recorded ends. Everything else may
 differ, and applies to what the run does from then on.
+
+A run that has failed moves as its retry will find it: attempts, children and waits begin again, and
+joins are evaluated again, so these may differ, too.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
+
+import msgspec
 
 from headwater.processors.evaluations import Evaluations
 from headwater.processors.graph.definition import Definition, Node, Transition
@@ -23,9 +28,14 @@ from headwater.processors.runs.limits import bounded
 from headwater.schemas.failures import INSTANCE_TERMINAL, MIGRATION_REFUSED
 from headwater.schemas.graph_answers import MigrationPlan, MovedToken
 from headwater.schemas.history import GraphMigrated, MigrateRun, NodeMoved, is_of_app
+from headwater.schemas.statuses import RunStatus
 
 #: The built-in task, which every worker has.
 _NOOP: Final = "noop"
+#: Settings of a join where tokens wait that may not differ.
+_JOIN_SETTINGS: Final = (
+    *("sibling_group", "strategy", "timeout_ms", "on_timeout", "on_branch_failure"),
+)
 #: Problems that a rejection names; a plan has all of them.
 _NAMED_MAX: Final = 10
 
@@ -60,7 +70,7 @@ def plan_migration(
     """Place the live tokens of a run in another definition.
 
     Args:
-        run: The run, which has not ended.
+        run: The run, which has not ended or has failed.
         before: Its definition.
         after: The new definition.
         renamed: Nodes of the new definition by nodes of the old one, where the refs differ.
@@ -69,8 +79,7 @@ def plan_migration(
     nodes = {node.ref: node for node in after.definition.nodes}
     nestings = nestings_of(after.definition)
     placements = []
-    for number in sorted(run.tokens):
-        token = run.tokens[number]
+    for token in _tokens_of(run):
         to = renamed.get(token.node, token.node)
         problem = f"there is no node {to!r}" if to not in nodes else None
         problem = problem or _token_problem(run, token, before, after, to)
@@ -88,16 +97,26 @@ def plan_migration(
 # -- tokens
 
 
+def _tokens_of(run: GraphRun) -> list[LiveToken]:
+    """Return the tokens of a run, with the one whose transitions are decided again by a retry."""
+    tokens = [run.tokens[number] for number in sorted(run.tokens)]
+    undecided = run.undecided_token
+    if undecided is not None:
+        tokens.append(msgspec.structs.replace(undecided, status=TokenStatus.COMPLETED))
+    return tokens
+
+
 def _token_problem(
     run: GraphRun, token: LiveToken, before: Graph, after: Graph, to: str
 ) -> str | None:
     old, new = before.node(token.node), after.node(to)
     if token.is_at_join:
-        return _join_problem(token, before, after, to)
+        settings = ("sibling_group",) if run.ended else _JOIN_SETTINGS
+        return _join_problem(token, before, after, to, settings)
     if token.status is TokenStatus.WAITING_FOR_SIBLINGS:
-        return _gathering_problem(token, before, after, to)
+        return _gathering_problem(token, before, after, to, may_differ=run.ended)
     has_begun = token.status is not TokenStatus.PENDING or token.at_ms is not None
-    if has_begun and _owner(old) != _owner(new):
+    if has_begun and not run.ended and _owner(old) != _owner(new):
         return f"it has begun {_owner_text(old)}, and {to!r} runs {_owner_text(new)}"
     return None
 
@@ -116,7 +135,9 @@ def _owner_text(node: Node) -> str:
     return f"the {'job' if node.external else 'task'} {node.task!r}"
 
 
-def _join_problem(token: LiveToken, before: Graph, after: Graph, to: str) -> str | None:
+def _join_problem(
+    token: LiveToken, before: Graph, after: Graph, to: str, settings: Sequence[str]
+) -> str | None:
     """Return why a token that waits at a join cannot wait there in the new definition."""
     ref = token.transition or ""
     way = _transition(after.definition, ref)
@@ -127,7 +148,7 @@ def _join_problem(token: LiveToken, before: Graph, after: Graph, to: str) -> str
     old, new = before.transition(ref).synchronization, way.synchronization
     if new is None or old is None:
         return f"it waits at a join, and transition {ref!r} leads to none"
-    for name in ("sibling_group", "strategy", "timeout_ms", "on_timeout", "on_branch_failure"):
+    for name in settings:
         mine, theirs = getattr(old, name), getattr(new, name)
         if mine != theirs:
             return (
@@ -137,13 +158,23 @@ def _join_problem(token: LiveToken, before: Graph, after: Graph, to: str) -> str
     return None
 
 
-def _gathering_problem(token: LiveToken, before: Graph, after: Graph, to: str) -> str | None:
+def _gathering_problem(
+    token: LiveToken, before: Graph, after: Graph, to: str, *, may_differ: bool
+) -> str | None:
     """Return why a token cannot wait at a node for tokens by its other transitions."""
     way = _transition(after.definition, token.transition or "")
     if after.node(to).join != JOIN_ALL or way is None or way.to_node_ref != to:
-        return f"it waits for the other transitions to its node, and {to!r} does not"
-    if {*before.joined_transitions(token.node)} != {*after.joined_transitions(to)}:
-        return f"it waits for the other transitions to its node, and those to {to!r} differ"
+        ref = token.transition
+        return (
+            f"it waits for the other transitions to its node, and {to!r} does not, or is not where "
+            f"{ref!r} leads; keep join all and {ref!r}"
+        )
+    same = {*before.joined_transitions(token.node)} == {*after.joined_transitions(to)}
+    if not same and not may_differ:
+        return (
+            f"it waits for the other transitions to its node, and those to {to!r} differ; keep "
+            "them, or move the run when it has failed"
+        )
     return None
 
 
@@ -256,7 +287,7 @@ def decide_migration(
     run: GraphRun, before: Graph, after: Graph, command: MigrateRun, evaluations: Evaluations
 ) -> Decision:
     """Decide about a command: an event that moves all tokens, or a rejection."""
-    if run.ended:
+    if run.ended and run.status is not RunStatus.ERRORED:
         return _ended(run)
     renamed = {rename.node: rename.to for rename in command.nodes}
     migration = plan_migration(run, before, after, renamed, evaluations)
@@ -283,7 +314,9 @@ def _refused(problems: list[str]) -> Rejection:
 
 def _ended(run: GraphRun) -> Rejection:
     return Rejection(
-        INSTANCE_TERMINAL, f"expected a live run of {run.instance_id}, found it {run.status}"
+        INSTANCE_TERMINAL,
+        f"expected a live or errored run of {run.instance_id}, found it {run.status}; restart it "
+        "to begin a run on the newest version",
     )
 
 
@@ -293,7 +326,9 @@ def _moved(
     """Yield the nodes that the run knows by another name, or that run something else."""
     tokens: dict[str, list[int]] = {node: [] for node in renamed}
     for placed in placements:
-        tokens.setdefault(placed.token.node, []).append(placed.token.number)
+        numbers = tokens.setdefault(placed.token.node, [])
+        if placed.token.status is not TokenStatus.COMPLETED:
+            numbers.append(placed.token.number)
     for node, numbers in tokens.items():
         to = renamed.get(node, node)
         old, new = before.node(node), after.node(to)
@@ -306,7 +341,7 @@ def simulate_migration(
 ) -> MigrationPlan | Rejection:
     """Show where the tokens of a run would be in another definition, and its problems there."""
     run, before = past.run, past.graph
-    if run.ended:
+    if run.ended and run.status is not RunStatus.ERRORED:
         return _ended(run)
     if before is None:
         return _refused(["it has just begun"])

@@ -20,6 +20,7 @@ from headwater.processors.graph.state import (
     gathering_key,
     meeting_key,
 )
+from headwater.processors.graph.wait_index import add_wait, clear_time, remove_wait, set_time
 from headwater.processors.runs import appliers as runs
 from headwater.processors.runs.state import Received
 from headwater.schemas.errors import InvariantViolation
@@ -91,9 +92,10 @@ def end_token(run: GraphRun, number: int) -> LiveToken:
     del run.tokens[number]
     if token.in_flight:
         _finish_attempt(run, token)
-    run.times.pop(str(number), None)
-    run.waits.pop(number, None)
-    held = run.held.pop(number, None)
+    if token.at_ms is not None or token.lease is not None:
+        clear_time(run, str(number))
+        remove_wait(run, number)
+    held = run.held.pop(number, None) if run.held else None
     if held is not None and held.event is not None:
         # Unless the token consumes it now, another one can.
         _put_back(run, held.event)
@@ -185,7 +187,8 @@ def _tasks_dispatched(run: GraphRun, event: TasksDispatched) -> None:
         run.tokens[task.token] = _changed(
             token, status=TokenStatus.DISPATCHED, input=text, at_ms=None, job=task.job
         )
-        run.times.pop(str(task.token), None)
+        if token.at_ms is not None:
+            clear_time(run, str(task.token))
         run.jobs += task.job is not None
     run.in_flight += len(event.tasks)
     skip_dispatched(run)
@@ -200,7 +203,7 @@ def _job_activated(run: GraphRun, event: JobActivated) -> None:
     token = live_token(run, event.token)
     lease = Lease(event.worker, event.until_ms, event.ends_at_ms)
     run.tokens[event.token] = _changed(token, status=TokenStatus.EXECUTING, lease=lease)
-    run.times[str(event.token)] = event.until_ms
+    set_time(run, str(event.token), event.until_ms)
 
 
 def _job_extended(run: GraphRun, event: JobExtended) -> None:
@@ -209,12 +212,12 @@ def _job_extended(run: GraphRun, event: JobExtended) -> None:
         raise InvariantViolation(f"expected token {event.token} to have a lease, found none")
     lease = _changed(token.lease, until_ms=event.until_ms)
     run.tokens[event.token] = _changed(token, lease=lease)
-    run.times[str(event.token)] = event.until_ms
+    set_time(run, str(event.token), event.until_ms)
 
 
 def _lease_expired(run: GraphRun, event: LeaseExpired) -> None:
     token = live_token(run, event.token)
-    run.times.pop(str(event.token), None)
+    clear_time(run, str(event.token))
     run.tokens[event.token] = _changed(
         token,
         status=TokenStatus.DISPATCHED,
@@ -238,8 +241,8 @@ def _wait_started(run: GraphRun, event: WaitStarted) -> None:
     for_time = event.event_type is None
     status = TokenStatus.WAITING_FOR_TIME if for_time else TokenStatus.WAITING_FOR_EVENT
     run.tokens[event.token] = _changed(token, status=status, at_ms=event.until_ms)
-    run.times[str(event.token)] = event.until_ms
-    run.waits[event.token] = event.event_type
+    set_time(run, str(event.token), event.until_ms)
+    add_wait(run, event.token, event.event_type)
     leave_queue(run, event.token)
 
 
@@ -266,7 +269,7 @@ def _outcome_held(run: GraphRun, event: OutcomeHeld) -> None:
         event.at_ms, event.result, event.failure, event.retry_at_ms, event.timed_out, received
     )
     run.held[event.token] = held
-    run.times.pop(str(event.token), None)
+    clear_time(run, str(event.token))
     if token.lease is not None and not event.timed_out:
         failure = event.failure
         parts = (failure.name, failure.message) if failure else (event.result or "null",)
@@ -288,7 +291,6 @@ def _token_failed(run: GraphRun, event: TokenFailed) -> None:
         return
     run.held.pop(event.token, None)
     _finish_attempt(run, token)
-    run.times[str(event.token)] = event.retry_at_ms
     run.tokens[event.token] = _changed(
         token,
         status=TokenStatus.PENDING,
@@ -296,6 +298,7 @@ def _token_failed(run: GraphRun, event: TokenFailed) -> None:
         at_ms=event.retry_at_ms,
         lease=None,
     )
+    set_time(run, str(event.token), event.retry_at_ms)
 
 
 def _subworkflow_started(run: GraphRun, event: SubworkflowStarted) -> None:
@@ -307,7 +310,7 @@ def _subworkflow_started(run: GraphRun, event: SubworkflowStarted) -> None:
         at_ms=event.until_ms,
     )
     if event.until_ms is not None:
-        run.times[str(event.token)] = event.until_ms
+        set_time(run, str(event.token), event.until_ms)
     leave_queue(run, event.token)
 
 

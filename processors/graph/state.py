@@ -236,6 +236,8 @@ class GraphRun(Run, kw_only=True, dict=True):
         times: When time moves a waiting token or join, by key.
         latest: Token that the next tokens follow: the one that ended last with tokens after it, or
             the one at which the fork began that was joined last.
+        undecided: Number of the last run of the instance that failed because it could not be
+            decided what follows `latest`.
         timeout_ms: How long the run may take.
         waits: Tokens that wait for an event, by its type, or for a time (None), the oldest first.
         held: Outcomes that take effect after a pause, by token, in the order of arrival.
@@ -261,6 +263,12 @@ class GraphRun(Run, kw_only=True, dict=True):
     timeout_ms: int | None = None
     waits: dict[int, str | None] = msgspec.field(default_factory=dict)
     held: dict[int, Held] = msgspec.field(default_factory=dict)
+    undecided: int | None = None
+
+    @property
+    def undecided_token(self) -> LiveToken | None:
+        """The token that has completed and with whose transitions an errored run failed."""
+        return self.latest if self.undecided == self.run_number else None
 
     @property
     def holds_outcomes(self) -> bool:

@@ -21,9 +21,9 @@ from headwater.processors.graph.advancing import (
 )
 from headwater.processors.graph.definition import NodeRetries
 from headwater.processors.graph.dispatching import dispatch_retries, event_json, fits
-from headwater.processors.graph.draft import Draft, fail
+from headwater.processors.graph.draft import Draft, JoinFailed, fail
 from headwater.processors.graph.graph import Graph
-from headwater.processors.graph.joining import activate, waiting_at
+from headwater.processors.graph.joining import activate, fail_branch, waiting_at
 from headwater.processors.graph.joins import decide_timeout
 from headwater.processors.graph.planning import (
     ActivateFanIn,
@@ -91,8 +91,7 @@ def handle_due(draft: Draft, until_ms: int, *, complete: bool) -> None:
         complete: Whether everything that was sent in that millisecond is known, too.
     """
     last_deadline_ms = until_ms if complete else until_ms - 1
-    due = [*_ends_of_waits(draft.run, until_ms), *_outcomes(draft.run)]
-    due += _deadlines(draft.run, last_deadline_ms)
+    due = [*_due_times(draft, until_ms, last_deadline_ms), *_outcomes(draft.run)]
     heapify(due)
     handled = outcomes = size = 0
     while due:
@@ -114,28 +113,26 @@ def handle_due(draft: Draft, until_ms: int, *, complete: bool) -> None:
     _retry(draft, until_ms)
 
 
-def _ends_of_waits(run: GraphRun, until_ms: int) -> Iterator[_Due]:
-    for position, (number, event_type) in enumerate(run.waits.items()):
-        at_ms = run.tokens[number].at_ms if event_type is None else None
-        if at_ms is not None and at_ms <= until_ms:
-            yield _Due(at_ms, _END_OF_WAIT, position, str(number))
+def _due_times(draft: Draft, until_ms: int, last_deadline_ms: int) -> Iterator[_Due]:
+    """Yield ends of waits and deadlines, as far as one decision handles them."""
+    ends = last_ms = 0
+    for at_ms, key in draft.due_until(until_ms + 1):
+        if ends > _HANDLED_MAX and at_ms > last_ms:
+            return
+        token = draft.run.token_of(key)
+        if token is None or token.waits_for_others:
+            if at_ms <= last_deadline_ms:
+                yield _Due(at_ms, _DEADLINE, 0, key)
+        elif at_ms > until_ms:
+            continue
+        elif token.status is TokenStatus.WAITING_FOR_TIME:
+            last_ms, ends = at_ms, ends + 1
+            yield _Due(at_ms, _END_OF_WAIT, token.number, key)
 
 
 def _outcomes(run: GraphRun) -> Iterator[_Due]:
     for position, (number, held) in enumerate(run.held.items()):
         yield _Due(held.at_ms, _OUTCOME, position, str(number))
-
-
-def _deadlines(run: GraphRun, until_ms: int) -> Iterator[_Due]:
-    for key, at_ms in run.times.items():
-        if at_ms <= until_ms and others_can_end(run, key):
-            yield _Due(at_ms, _DEADLINE, 0, key)
-
-
-def others_can_end(run: GraphRun, key: str) -> bool:
-    """Whether another party can end the wait with this key; else it is a retry or for a time."""
-    token = run.token_of(key)
-    return token is None or token.waits_for_others
 
 
 def _new_deadlines(draft: Draft, first: int, until_ms: int) -> Iterator[_Due]:
@@ -162,13 +159,11 @@ def _handle(draft: Draft, item: _Due) -> None:
 
 
 def _retry(draft: Draft, until_ms: int) -> None:
-    run = draft.run
+    tokens = (draft.run.token_of(key) for _, key in draft.due_until(until_ms))
     numbers = [
         token.number
-        for key, at_ms in run.times.items()
-        if at_ms <= until_ms
-        and (token := run.token_of(key)) is not None
-        and token.status is TokenStatus.PENDING
+        for token in tokens
+        if token is not None and token.status is TokenStatus.PENDING
     ]
     if numbers:
         dispatch_retries(draft, numbers)
@@ -194,8 +189,8 @@ def decide_event(draft: Draft, event: EventReceived, reached_ms: int) -> Decisio
     """Decide what an event ends: the oldest wait for its type, if it was sent in time."""
     run = draft.run
     received = Received(event.event_id, event.type, event.payload, event.sent_at_ms)
-    number = _waiting_for(run, received)
-    if run.holds_outcomes:
+    number = _waiting_for(draft, received)
+    if run.holds_outcomes or has_overdue_waits(draft, reached_ms):
         if number is None:
             return [event]
         held = OutcomeHeld(number, min(event.sent_at_ms, draft.now_ms), event_id=event.event_id)
@@ -205,24 +200,38 @@ def decide_event(draft: Draft, event: EventReceived, reached_ms: int) -> Decisio
         # It is kept even if the run fails with the end of a wait.
         draft.emit(event)
         end_waits(draft, reached_ms)
-        number = _waiting_for(draft.run, received)
+        number = _waiting_for(draft, received)
         if number is not None:
             complete(draft, draft.run.tokens[number], event_json(received), event.event_id)
 
     return act_and_advance(draft, receive)
 
 
-def _waiting_for(run: GraphRun, received: Received) -> int | None:
+def _waiting_for(draft: Draft, received: Received) -> int | None:
     """Return the token that has waited longest for an event like this."""
-    for number, event_type in run.waits.items():
-        if number not in run.held and fits(received, event_type, run.tokens[number].at_ms):
+    run = draft.run
+    for number in draft.waiting_for(received.type):
+        if number not in run.held and fits(received, received.type, run.tokens[number].at_ms):
             return number
     return None
 
 
+def has_overdue_waits(draft: Draft, before_ms: int) -> bool:
+    """Whether more waits have ended before a time than one decision handles.
+
+    What happened at that time is held until the timer, which is due at once, has ended them.
+    """
+    return len(_ends_of_waits(draft, before_ms)) > _HANDLED_MAX
+
+
+def _ends_of_waits(draft: Draft, before_ms: int) -> list[_Due]:
+    due = _due_times(draft, before_ms - 1, before_ms - 1)
+    return [item for item in due if item.rank is _END_OF_WAIT]
+
+
 def end_waits(draft: Draft, before_ms: int) -> None:
     """End waits for times before this one, although their timer comes only later."""
-    for due in sorted(_ends_of_waits(draft.run, before_ms - 1)):
+    for due in _ends_of_waits(draft, before_ms):
         token = draft.run.token_of(due.key)
         if token is not None:
             end_wait(draft, token)
@@ -268,7 +277,7 @@ def _event_timed_out(draft: Draft, token: LiveToken) -> Failure:
 def _meeting_timed_out(draft: Draft, key: str) -> None:
     """Decide for the tokens with a timed-out wait at a join."""
     fork, node = parse_meeting_key(key)
-    waiting = waiting_at(draft, fork, node)
+    waiting, plans = waiting_at(draft, fork, node), len(draft.plans)
     transition = draft.graph.transition(draft.run.meetings[key].transition)
     for decision in draft.execute(
         decide_timeout(transition, [draft.planned(token) for token in waiting])
@@ -278,13 +287,28 @@ def _meeting_timed_out(draft: Draft, key: str) -> None:
                 activate(draft, fork, node)
                 fail_joins(draft)
             case FailWorkflow():
-                numbers = tuple(token.number for token in waiting)
-                draft.emit(TokensTimedOut(numbers))
-                fail(draft, Failure(decision.name, decision.error), numbers)
+                failure = Failure(decision.name, decision.error)
+                of_run = _fail_branch_around(draft, fork, failure)
+                if of_run is not None:
+                    numbers = tuple(token.number for token in waiting)
+                    draft.emit(TokensTimedOut(numbers))
+                    fail(draft, of_run, numbers)
+                # The tokens were cancelled with their branch.
+                draft.drop_decisions(plans, UpdateTokenStatus)
+                fail_joins(draft)
             case UpdateTokenStatus():
                 pass  # One event is about all of them, just before the run fails.
             case _:
                 raise AssertionError(decision)
+
+
+def _fail_branch_around(draft: Draft, fork: str, failure: Failure) -> Failure | None:
+    """Fail the branch around a fork. Return the error of the run if it cannot continue."""
+    try:
+        fail_branch(draft, draft.run.forks[fork].origin, failure)
+    except JoinFailed as error:
+        return error.failure
+    return None
 
 
 # -- leases and retries of tasks

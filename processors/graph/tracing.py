@@ -14,10 +14,10 @@ from headwater.processors.graph.advancing import (
     act_and_advance,
     begin,
     complete,
+    continue_failed,
     end_wait,
     fail_node,
 )
-from headwater.processors.graph.decide import continue_failed
 from headwater.processors.graph.dispatching import ENDED_MAX, dispatch_retries
 from headwater.processors.graph.draft import Draft, end
 from headwater.processors.graph.graph import graph_of
@@ -241,12 +241,24 @@ def _trigger(  # noqa: PLR0911, one for each kind of event
             return (lambda draft: dispatch_retries(draft, retried)) if retried else _nothing
         case TokensCancelled(reason=reason):
             ended = next((event for event in events if isinstance(event, RunTerminated)), None)
-            return None if ended is None else lambda draft: end(draft, ended, reason)
+            if ended is not None:
+                return lambda draft: end(draft, ended, reason)
+            return None if first.kept else _trigger_of_failed_branch(run, first.tokens)
         case _ if run.ended or isinstance(first, _UNPLANNED):
             return None
         case _:
             # No planner decides it, but what follows.
             return lambda draft: draft.emit(cast("RunEvent", first))
+
+
+def _trigger_of_failed_branch(
+    run: GraphRun, cancelled: Sequence[int]
+) -> Callable[[Draft], None] | None:
+    """Return the timeout of a join in a branch that failed with it."""
+    tokens = (run.tokens[number] for number in cancelled if number in run.tokens)
+    keys = {meeting_key(token.fork or "", token.node) for token in tokens if token.is_at_join}
+    timed_out = min(((run.times[key], key) for key in keys if key in run.times), default=None)
+    return None if timed_out is None else lambda draft: deadline_passed(draft, timed_out[1])
 
 
 def _nothing(draft: Draft) -> None:

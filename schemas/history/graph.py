@@ -207,6 +207,16 @@ class TokenFailed(OfGraph, frozen=True):
     consumed: str | None = None
 
 
+class RoutingFailed(OfGraph, frozen=True):
+    """The run fails because it cannot be decided what follows a token that has completed.
+
+    A retry of the run decides it again.
+    """
+
+    #: The token.
+    token: int
+
+
 class OutcomeHeld(OfGraph, frozen=True):
     """A node succeeded or failed while its run was paused; it takes effect after the pause."""
 
@@ -294,13 +304,13 @@ class FanInActivated(OfGraph, frozen=True):
 
 
 class BranchFailed(OfGraph, frozen=True):
-    """A branch has ended because a token in it failed, and a join of its fork tolerates that."""
+    """A branch has ended with an error, and a join of its fork tolerates that."""
 
     #: The fork.
     fork: str
     #: The branch.
     branch: int
-    #: The error of the token.
+    #: The error.
     failure: Failure
 
 
@@ -406,6 +416,7 @@ GraphEvent: TypeAlias = (
     | WaitStarted
     | TokenCompleted
     | TokenFailed
+    | RoutingFailed
     | OutcomeHeld
     | ContextChanged
     | BranchChanged

@@ -176,14 +176,20 @@ def parse_app_spec(spec: str) -> tuple[str, str | None]:
     return module, attribute
 
 
-def load_app(spec: str) -> App:
+def load_app(spec: str, deployed: Path | None = None) -> App:
     """Import an app.
+
+    Args:
+        spec: Name of the app.
+        deployed: Folder of the app if it was deployed; by default the current directory.
 
     Raises:
         AppNotLoaded: The app cannot be imported, or its declarations are invalid.
     """
     module_name, attribute = parse_app_spec(spec)
-    module = _import(module_name)
+    if deployed is not None:
+        _check_not_loaded(deployed)
+    module = _import(module_name, deployed or Path.cwd())
     parts = _parts(module, module_name, attribute)
     runs = _by_name(spec, [part for part in parts if isinstance(part, _Runs)])
     for workflow in runs.values():
@@ -228,8 +234,30 @@ def check_concurrency(workflow: Workflow) -> None:
         raise ValueError(f"of the workflow {workflow.name}: {problem}")
 
 
-def _import(name: str) -> ModuleType:
-    here = str(Path.cwd())
+def _check_not_loaded(folder: Path) -> None:
+    """Check that this process has not loaded another module of a name in a folder.
+
+    It would replace that of the folder, without a message.
+
+    Raises:
+        AppNotLoaded: It has.
+    """
+    for path in sorted(folder.iterdir()):
+        is_module = path.suffix in {".py", ".so"} or (path / "__init__.py").is_file()
+        name = path.name.partition(".")[0]
+        loaded = sys.modules.get(name) if is_module and name != "__main__" else None
+        if loaded is not None:
+            version = getattr(loaded, "__version__", "")
+            raise AppNotLoaded(
+                f"expected no module {path.name} at the top of the artifact: the process that runs "
+                f"it uses {name}{version and f' {version}'} of {loaded.__file__ or 'Python'}; for "
+                "another version of a package, list it in requirements.txt with its hashes; give a "
+                "module of your own another name"
+            )
+
+
+def _import(name: str, folder: Path) -> ModuleType:
+    here = str(folder)
     if sys.path[:1] != [here]:
         # PYTHONPATH may contain it too, but after a folder with another module of this name.
         sys.path.insert(0, here)

@@ -11,6 +11,7 @@ import ctypes
 import faulthandler
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -18,6 +19,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
 import msgspec
@@ -226,12 +228,26 @@ def _schedules_only(schedules: Sequence[str]) -> App:
     return App(builtin_workflows(schedules))
 
 
+def _prepare_for_deployed(memory_max: int) -> None:
+    """Protect the folder of deployed code, and the machine."""
+    # Not even root writes bytecode into a folder that is compared with what was deployed.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    if memory_max:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_max, memory_max))
+
+
 def _load(
-    connection: socket.socket, spec: str, schedules: Sequence[str], builtin: BuiltinApp
+    connection: socket.socket,
+    spec: str,
+    folder: str,
+    schedules: Sequence[str],
+    builtin: BuiltinApp,
 ) -> App:
     """Load the app and send its declarations."""
     try:
-        app = builtin(schedules) if spec == BUILTIN_APP else load_app(spec)
+        deployed = Path(folder) if folder else None
+        app = builtin(schedules) if spec == BUILTIN_APP else load_app(spec, deployed)
         declared = app.declared
     except AppNotLoaded as error:
         app, declared = App({}), Declarations(error=error.message)
@@ -259,20 +275,23 @@ def main(builtin: BuiltinApp = _schedules_only) -> NoReturn:
     """Run until the pipe is closed.
 
     Command-line arguments: pipe, crash record, deadlines, seconds between beats, maximum number of
-    threads, app; for the built-in app, names of schedules.
+    threads, maximum number of bytes of memory, folder of deployed code, app; for the built-in app,
+    names of schedules.
     """
-    pipe, memory, shared, beat_s, threads_max, app, *schedules = sys.argv[1:]
+    pipe, memory, shared, beat_s, threads_max, memory_max, folder, app, *schedules = sys.argv[1:]
     for descriptor in (pipe, memory, *([] if shared == NO_DEADLINES else [shared])):
         # Programs that authors start must not keep the pipe open.
         os.set_inheritable(int(descriptor), False)
     record = CrashRecord(int(memory))
     deadlines = None if shared == NO_DEADLINES else SessionDeadlines(int(shared))
     _prepare_process(record)
+    if folder:
+        _prepare_for_deployed(int(memory_max))
     # Before the app is imported, which may bind its own names to the functions that are refused.
     refuse_in_workflows()
     connection = socket.socket(fileno=int(pipe))
     watch_forks(connection)
-    loaded_app = _load(connection, app, schedules, builtin)
+    loaded_app = _load(connection, app, folder, schedules, builtin)
     collect_seldom()
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Final
 
 #: Headwater's own settings, including keys. No pattern matches these.
@@ -19,6 +20,14 @@ _ALWAYS: Final = (
     *("PYTHON*", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_*"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
 )
+#: What pip and uv read besides, among it the addresses and credentials of package indexes.
+_INSTALLERS: Final = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "LD_LIBRARY_PATH", "DYLD_*"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("PIP_*", "UV_*", "XDG_*", "NETRC", "*_PROXY", "*_proxy"),
+)
+#: Would make an interpreter import packages of another environment.
+_OF_INTERPRETERS: Final = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
 def environment_of_apps(passed: Iterable[str] = ()) -> dict[str, str]:
@@ -27,7 +36,22 @@ def environment_of_apps(passed: Iterable[str] = ()) -> dict[str, str]:
     Args:
         passed: Names that an operator has added; `*` matches any characters.
     """
-    patterns = (*_ALWAYS, *passed)
+    return _matching((*_ALWAYS, *passed))
+
+
+def environment_of_installer() -> dict[str, str]:
+    """Return the variables that an installer of packages sees."""
+    return _matching(_INSTALLERS)
+
+
+def in_virtual_environment(variables: Mapping[str, str], python: Path) -> dict[str, str]:
+    """Return variables for a process of a virtual environment's interpreter."""
+    kept = {name: value for name, value in variables.items() if name not in _OF_INTERPRETERS}
+    path = os.pathsep.join(filter(None, (str(python.parent), kept.get("PATH"))))
+    return kept | {"VIRTUAL_ENV": str(python.parent.parent), "PATH": path}
+
+
+def _matching(patterns: Collection[str]) -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()

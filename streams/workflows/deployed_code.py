@@ -10,14 +10,9 @@ needed one that holds no runs, and waits if there is none.
 """
 
 import asyncio
-import contextlib
 import logging
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from headwater.processors.deployments import Deployments
@@ -25,92 +20,19 @@ from headwater.processors.runs.limits import DEPLOYED_HOSTS_MAX
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
 from headwater.schemas.history import AskSlot, CommandSent, MoveRun, RestartRun, RetryRun, creates
-from headwater.streams.clock import now_ms
-from headwater.streams.code_host.artifacts import check_app, unpack
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.workflows.code_folders import CodeFolders
 from headwater.streams.workflows.deployment_log import DeploymentLog
+from headwater.streams.workflows.environments import EnvironmentFailed
+from headwater.streams.workflows.host_process import HostCode
 from headwater.streams.workflows.hosts import Hosts
 
 log = logging.getLogger(__name__)
 
-#: Age of unfinished folders of killed processes, longer than unpacking can take.
-_UNFINISHED_MS: Final = 3_600_000
-_UNFINISHED: Final = ".unpacking-"
-
-
-class ArtifactFolders:
-    """The folders of artifacts, which several workers may share.
-
-    A folder with the name of a deployment is complete and durable: it is renamed when it is
-    complete.
-    """
-
-    def __init__(self, deployments: DeploymentLog, folder: Path) -> None:
-        self._deployments = deployments
-        self._folder = folder
-
-    async def folder_of(self, deployment: DeploymentCreated) -> Path:
-        """Return the folder with the code of a deployment.
-
-        Raises:
-            BrokerUnavailable: Kafka is not available.
-            ArtifactLost: The artifact is no longer in Kafka.
-            ArtifactInvalid: The artifact cannot be unpacked.
-            OSError: The disk failed.
-        """
-        path = self._folder / deployment.id
-        if not path.is_dir():
-            artifact = await self._deployments.artifact(deployment)
-            await asyncio.to_thread(self._unpack, artifact, deployment, path)
-        return path
-
-    async def remove(self, name: str) -> None:
-        """Remove the folder of a removed deployment."""
-        path = self._folder / name
-        if path.is_dir():
-            log.info("removing %s, the folder of a removed deployment", path)
-            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
-
-    def _unpack(self, artifact: bytes, deployment: DeploymentCreated, path: Path) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._remove_unfinished()
-        temporary = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._folder))
-        try:
-            unpack(artifact, temporary)
-            check_app(deployment.app, temporary)
-            for entry in (*temporary.rglob("*"), temporary):
-                _sync(entry)
-            temporary.rename(path)
-            _sync(self._folder)
-        except OSError:
-            # Another worker may have renamed its folder first.
-            if not path.is_dir():
-                raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-    def _remove_unfinished(self) -> None:
-        """Remove folders of processes that were killed while unpacking."""
-        for folder in self._folder.glob(f"{_UNFINISHED}*"):
-            # Another process may rename its folder at this moment.
-            with contextlib.suppress(FileNotFoundError):
-                if 1_000 * folder.stat().st_mtime < now_ms() - _UNFINISHED_MS:
-                    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    """Flush a file, or a folder's entries, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-# -- hosts
-
 #: Interval between checks for deployments while no command starts a run.
 _FOLLOW_S: Final = 3.0
+#: Interval between removals of environments that no deployment has.
+_CLEAN_S: Final = 600.0
 #: How long a host may be idle before it is stopped, unless its deployment is active.
 _IDLE_S: Final = 60.0
 
@@ -120,7 +42,7 @@ class DeployedCode:
 
     Args:
         deployment_log: Log of deployments and artifacts.
-        folder: Folder for unpacked artifacts.
+        folders: Folders of their code on this machine.
         follow_s: Interval between checks for deployments.
         idle_s: How long a host may be idle before it is stopped.
         hosts_max: Largest number of hosts, not counting those of deployments for new runs.
@@ -129,14 +51,14 @@ class DeployedCode:
     def __init__(
         self,
         deployment_log: DeploymentLog,
-        folder: Path,
+        folders: CodeFolders,
         *,
         follow_s: float = _FOLLOW_S,
         idle_s: float = _IDLE_S,
         hosts_max: int = DEPLOYED_HOSTS_MAX,
     ) -> None:
         self._log = deployment_log
-        self._folders = ArtifactFolders(deployment_log, folder)
+        self._folders = folders
         self._follow_s, self._idle_s = follow_s, idle_s
         #: Concurrency limits of the active deployment's workflows, by name.
         self.limits: dict[str, Concurrency | None] = {}
@@ -154,6 +76,8 @@ class DeployedCode:
         #: Deployments that may have a host, and those that wait for permission, in order.
         self._admitted: set[str] = set()
         self._waiting: dict[str, asyncio.Event] = {}
+        #: Deployments that have no environment because its installation failed.
+        self._not_installed: dict[str, asyncio.Event] = {}
         self._in_use: Callable[[], Collection[int]] = tuple
         #: Set when something was activated, and then replaced by another event.
         self._activated = asyncio.Event()
@@ -182,16 +106,29 @@ class DeployedCode:
             in_use: Returns the numbers of hosts that hold runs.
         """
         self._in_use = in_use
+        loop = asyncio.get_running_loop()
+        clean_s = loop.time()
         while True:
             await asyncio.sleep(self._follow_s)
             await self._catch_up()
             self._stop_idle(in_use())
             self._admit_waiting()
             await self._clean_up(in_use())
+            if loop.time() >= clean_s:
+                clean_s = loop.time() + _CLEAN_S
+                await self._remove_unused()
+
+    async def _remove_unused(self) -> None:
+        """Remove what no deployment has. Runs do not depend on it, so errors are only logged."""
+        try:
+            await self._folders.remove_unused(self.deployments.by_id.values())
+        except OSError as error:
+            log.warning("environments that no deployment has cannot be removed: %s", error)
 
     async def stop(self) -> None:
-        """Disconnect."""
+        """Disconnect, and remove the scratch folders of hosts, which have ended."""
         await self._log.stop()
+        await asyncio.to_thread(self._folders.close)
 
     # -- following
 
@@ -233,8 +170,12 @@ class DeployedCode:
                 continue
             if number is not None:
                 self._stop_host(name)
-            await self._folders.remove(name)
-            self._cleaned.add(name)
+            try:
+                await self._folders.remove(name)
+            except OSError as error:
+                log.warning("the folder of %s cannot be removed yet: %s", name, error)
+            else:
+                self._cleaned.add(name)
 
     def _warn_of_overridden_apps(self, active: DeploymentCreated) -> None:
         """Log which workflows of apps start no runs because the active deployment has them, too.
@@ -276,9 +217,30 @@ class DeployedCode:
         self._needed_s[deployment.id] = asyncio.get_running_loop().time()
         return number
 
-    async def _fetch(self, deployment: DeploymentCreated) -> Path:
-        """Return the folder of a deployment when it may have a host."""
+    async def _fetch(self, deployment: DeploymentCreated) -> HostCode:
+        """Return the code of a deployment when it may have a host, and has its environment."""
         name = deployment.id
+        while True:
+            while name in self._not_installed:
+                # A package that is missing stays so: the host would repeat the installation all the
+                # time.
+                await self._not_installed[name].wait()
+            await self._admission(name)
+            try:
+                return await self._folders.code_of(deployment)
+            except EnvironmentFailed as error:
+                self._not_installed[name] = asyncio.Event()
+                # Another deployment may use the capacity meanwhile.
+                self._admitted.discard(name)
+                self._admit_waiting()
+                log.error(  # noqa: TRY400, the messages of the installer are the reason
+                    "runs of %s wait: its requirements cannot be installed here; after a restart, "
+                    "the worker tries again: %s",
+                    *(name, error),
+                )
+
+    async def _admission(self, name: str) -> None:
+        """Wait until a deployment may have a host."""
         while name not in self._admitted:
             admitted = self._waiting.setdefault(name, asyncio.Event())
             self._admit_waiting()
@@ -290,7 +252,6 @@ class DeployedCode:
                     *(name, self._hosts_max),
                 )
                 await admitted.wait()
-        return await self._folders.folder_of(deployment)
 
     def _admit_waiting(self) -> None:
         """Admit deployments that wait for a host, stopping idle hosts if necessary."""

@@ -8,6 +8,7 @@ starts another host.
 
 import asyncio
 import contextlib
+import json
 import logging
 import signal
 import socket
@@ -23,6 +24,7 @@ from headwater.processors.code.host_messages import FromHost
 from headwater.processors.runs.host_messages import HostMessage, Ping, Pong
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.streams.code_host import environment_host
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
 from headwater.streams.code_host.host_channel import (
     EXIT_BROKEN,
@@ -32,8 +34,13 @@ from headwater.streams.code_host.host_channel import (
     Pipe,
     crash_location,
 )
+from headwater.streams.code_host.library import library_folders
 from headwater.streams.ownership.deadlines import SessionDeadlines
-from headwater.streams.workflows.app_environment import environment_of_apps, hint_of_withheld
+from headwater.streams.workflows.app_environment import (
+    environment_of_apps,
+    hint_of_withheld,
+    in_virtual_environment,
+)
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +88,7 @@ class HostOptions(NamedTuple):
         threads_max: Number of threads for callbacks that are not async.
         deadlines: No step of a partition starts after its deadline. Without, it always may.
         stall_s: Longest time that code may execute without yielding, in seconds.
+        memory_max: Largest memory of the process, in bytes; 0 for any.
     """
 
     module: str = "headwater.streams.code_host.child"
@@ -88,10 +96,26 @@ class HostOptions(NamedTuple):
     threads_max: int = THREADS_MAX
     deadlines: SessionDeadlines | None = None
     stall_s: float = STALL_S
+    memory_max: int = 0
 
     def variables(self) -> Mapping[str, str]:
         """Return the variables that the host sees."""
         return environment_of_apps() if self.environment is None else self.environment
+
+
+class HostCode(NamedTuple):
+    """Code that was deployed, for a host.
+
+    Attributes:
+        folder: Folder to import the app from.
+        scratch: Working directory of the host; by default the folder.
+        python: Interpreter of the environment of its requirements; None if it has none, and uses
+            the packages of this process.
+    """
+
+    folder: Path
+    scratch: Path | None = None
+    python: Path | None = None
 
 
 class HostKilled(HeadwaterError):
@@ -110,7 +134,7 @@ class HostProcess:
         exited: Called at most once, after all messages, if the host exits other than by `stop`.
         schedules: Schedules of other apps, for the built-in app.
         options: Options of the host.
-        directory: Folder to import the app from.
+        code: The code, if it was deployed; else the app is imported as `python -m` does.
     """
 
     def __init__(
@@ -121,15 +145,17 @@ class HostProcess:
         exited: Callable[[HostExit], None],
         schedules: Sequence[str] = (),
         options: HostOptions = HostOptions(),  # noqa: B008 (a constant)
-        directory: Path | None = None,
+        code: HostCode | None = None,
     ) -> None:
         self._app = app
         self._options = options
         self._environment = options.variables()
+        if code is not None and code.python is not None:
+            self._environment = in_virtual_environment(self._environment, code.python)
         self._schedules = schedules
         self._received = received
         self._exited = exited
-        self._directory = directory
+        self._code = code
         self._process: asyncio.subprocess.Process
         self._pipe: Pipe
         self._crash_record: CrashRecord
@@ -183,7 +209,7 @@ class HostProcess:
     async def _launch(self) -> None:
         parent_end, child_end = socket.socketpair()
         record = CrashRecord.create()
-        options = self._options
+        options, code = self._options, self._code
         shared = -1 if options.deadlines is None else options.deadlines.descriptor
         inherited = [
             descriptor
@@ -192,15 +218,15 @@ class HostProcess:
         ]
         try:
             self._process = await asyncio.create_subprocess_exec(
-                # Without the current directory, where an author may have a package `streams`.
-                *(sys.executable, "-P", "-m", options.module),
+                *self._program(),
                 *(str(child_end.fileno()), str(record.descriptor), str(shared)),
                 *(str(options.stall_s / _CHECKS), str(options.threads_max)),
+                *(str(options.memory_max), "" if code is None else str(code.folder)),
                 *(self._app, *self._schedules),
                 pass_fds=inherited,
                 env=self._environment,
                 stdin=asyncio.subprocess.DEVNULL,
-                cwd=self._directory,
+                cwd=None if code is None else code.scratch or code.folder,
             )
         except BaseException:
             parent_end.close()
@@ -217,6 +243,14 @@ class HostProcess:
             frame_max=HOST_FRAME_MAX,
             garbled=self._end_garbled,
         )
+
+    def _program(self) -> Sequence[str]:
+        """Return the interpreter and the main program."""
+        # -P: without the current directory, where an author may have a package `streams`.
+        if self._code is None or self._code.python is None:
+            return (sys.executable, "-P", "-m", self._options.module)
+        folders = json.dumps(library_folders())
+        return (str(self._code.python), "-P", environment_host.__file__, folders)
 
     # -- messages
 
@@ -376,25 +410,27 @@ class HostProcess:
 async def declarations_of(
     app: str,
     *,
-    directory: Path | None = None,
+    code: HostCode | None = None,
     within_s: float = START_S,
     passed: Iterable[str] = (),
+    memory_max: int = 0,
 ) -> Declarations:
     """Load an app in a temporary host, and return its declarations.
 
     Args:
         app: The app, as `package.module:name`.
-        directory: Folder to import it from.
+        code: The code, if it was deployed.
         within_s: Longest time for the import, in seconds.
         passed: Variables that it sees in addition to those that apps always see.
+        memory_max: Largest memory of the process, in bytes; 0 for any.
 
     Raises:
         AppNotLoaded: The app cannot be imported. The message has the author's traceback.
         HostKilled: The host was killed from outside.
     """
-    options = HostOptions(environment=environment_of_apps(passed))
+    options = HostOptions(environment=environment_of_apps(passed), memory_max=memory_max)
     host = HostProcess(
-        app, received=lambda _: None, exited=lambda _: None, directory=directory, options=options
+        app, received=lambda _: None, exited=lambda _: None, code=code, options=options
     )
     declared = await host.start(within_s)
     await host.stop()

@@ -3,14 +3,19 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from pathlib import Path
 from typing import Final
 
 from headwater.processors.runs.host_messages import AllowAttempts
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
 from headwater.streams.engine.driver import Driver
-from headwater.streams.workflows.host_process import HostExit, HostKilled, HostOptions, HostProcess
+from headwater.streams.workflows.host_process import (
+    HostCode,
+    HostExit,
+    HostKilled,
+    HostOptions,
+    HostProcess,
+)
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +55,7 @@ class HostSupervisor:
         self.app = app
         #: Name in log messages.
         self.name = app
-        self._fetch: Callable[[], Awaitable[Path]] | None = None
+        self._fetch: Callable[[], Awaitable[HostCode]] | None = None
         self._driver = driver
         self._schedules = schedules
         self._options = options
@@ -78,14 +83,14 @@ class HostSupervisor:
                 return
 
     def start_when_fetched(
-        self, name: str, workflows: Collection[str], fetch: Callable[[], Awaitable[Path]]
+        self, name: str, workflows: Collection[str], fetch: Callable[[], Awaitable[HostCode]]
     ) -> None:
         """Start the first host in the background, retrying until it succeeds.
 
         Args:
             name: Name in log messages.
             workflows: Workflows that the app must declare.
-            fetch: Returns the folder of the app.
+            fetch: Returns the code of the app.
         """
         self.name, self._fetch = name, fetch
         self.declared = Declarations(workflows=tuple(workflows))
@@ -100,14 +105,14 @@ class HostSupervisor:
             await self.process.stop()
 
     async def _start_host(self) -> Declarations:
-        folder = None if self._fetch is None else await self._fetch()
+        code = None if self._fetch is None else await self._fetch()
         host = HostProcess(
             self.app,
             received=self._driver.host_sent,
             exited=self._lost,
             schedules=self._schedules,
             options=self._options,
-            directory=folder,
+            code=code,
         )
         declared = await host.start()
         missing = set(self.declared.workflows) - set(declared.workflows)

@@ -23,7 +23,7 @@ from headwater.streams.code_host.apps import Declarations, merge_declarations
 from headwater.streams.code_host.builtin_app import BUILTIN_APP
 from headwater.streams.code_host.compatibility import CompatibilityReport
 from headwater.streams.engine.driver import Driver
-from headwater.streams.workflows.host_process import START_S, HostOptions, HostProcess
+from headwater.streams.workflows.host_process import START_S, HostCode, HostOptions, HostProcess
 from headwater.streams.workflows.host_supervisor import HostSupervisor
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Hosts:
         deployment: str,
         app: str,
         workflows: Collection[str],
-        fetch: Callable[[], Awaitable[Path]],
+        fetch: Callable[[], Awaitable[HostCode]],
     ) -> int:
         """Start the host of a deployment in the background, and return its number.
 
@@ -133,7 +133,7 @@ class Hosts:
             deployment: Id of the deployment.
             app: Name of the app.
             workflows: Workflows that the app must declare.
-            fetch: Returns the folder of the app.
+            fetch: Returns the code of the app.
         """
         numbers = self._numbers_of_deployments
         number = numbers.setdefault(deployment, 1 + len(self._apps) + len(numbers))

@@ -209,3 +209,11 @@ def test_nothing_that_builds_or_runs_in_the_image_comes_without_a_hash():
     pinned = re.findall(r"^(\w+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}", lock, re.MULTILINE)
     assert [name for name, _ in pinned] == ["setuptools"]
     assert f"setuptools=={pinned[0][1]} " in (ROOT / "requirements-dev.txt").read_text()
+
+
+def test_the_image_installs_requirements_once_for_the_gateway_and_workers(
+    services: dict[str, Any],
+):
+    state = "state:/var/lib/headwater/.headwater/state"
+    assert all(state in services[name]["volumes"] for name in ("gateway", "workflows"))
+    assert "RUN python -m venv /opt/headwater\n" in (ROOT / "Dockerfile").read_text()  # with pip

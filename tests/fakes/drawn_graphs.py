@@ -46,7 +46,8 @@ class Blocks:
     """Puts blocks together.
 
     Shape:  `timeouts` says whether joins may have one, `tolerant` whether branches may fail,
-            `errors` whether transitions follow them, `deep` how many blocks lie in each other.
+            `errors` whether transitions follow them, `limited` whether schemas and a timeout limit
+            the run, `deep` how many blocks lie in each other.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Blocks:
         timeouts: bool = False,
         tolerant: bool = False,
         errors: bool = False,
+        limited: bool = False,
     ) -> None:
         self.draw = draw
         self.strategies = strategies
@@ -65,6 +67,7 @@ class Blocks:
         self.timeouts = timeouts
         self.tolerant = tolerant
         self.errors = errors
+        self.limited = limited
         self.nodes: list[dict[str, Any]] = []
         self.ways: list[dict[str, Any]] = []
 
@@ -72,7 +75,14 @@ class Blocks:
         """A definition."""
         first, last = self.block(deep)
         self.way(last, self.node(), condition="true")
-        begins = {"name": name, "initialNodeRef": first}
+        begins: dict[str, Any] = {"name": name, "initialNodeRef": first}
+        if self.tolerant and self.draw.random() < 0.4:
+            begins["onDeadEnd"] = "fail"
+        if self.limited:
+            begins |= self.draw.choice([{}, {"timeoutMs": self.draw.choice([20_000, 600_000])}])
+            text_or_null = {"properties": {"at": {"type": ["string", "null"]}}}
+            begins |= self.draw.choice([{}, {"contextSchema": text_or_null}])
+            begins |= self.draw.choice([{}, {"inputSchema": {"required": ["few"]}}])
         return {**begins, "nodes": self.nodes, "transitions": self.ways}
 
     def node(self) -> str:
@@ -83,6 +93,8 @@ class Blocks:
         mappings = {"inputMapping": provided, "outputMapping": result}
         if "wait" in does or "event" in does:
             del mappings["inputMapping"]
+        if self.limited and self.draw.random() < 0.2:
+            result["state.at"] = result["output.at"]
         self.nodes.append({"ref": ref, **mappings, **does})
         return ref
 
@@ -125,7 +137,8 @@ class Blocks:
                 many["foreach"]["onEmpty"] = "fan_in"
         self.way(start, body[0], siblingGroup=group, **many)
         if self.errors and self.draw.random() < 0.2:
-            self.way(start, body[0], siblingGroup=group, spawnCount=2, on="error")
+            instead = self.draw.choice([{"spawnCount": 2}, many])
+            self.way(start, body[0], siblingGroup=group, on="error", **instead)
         if self.draw.random() < 0.5:
             # At the same priority, or in place of the join.
             elsewhere, tier = self.node(), self.draw.choice([-1, 0])

@@ -14,7 +14,11 @@ from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.planning import INTEGER_ERROR, Token
 from headwater.processors.rows.history import HistoryRows
 from headwater.processors.rows.plan import plan_record
+from headwater.processors.runs.limits import DEFAULT_LIMITS
+from headwater.schemas.failures import RUN_TIMEOUT
 from headwater.schemas.history import (
+    BranchFailed,
+    BranchOutputSet,
     Failure,
     FanInActivated,
     GraphMigrated,
@@ -54,6 +58,7 @@ class Followed:
     def __init__(self) -> None:
         self._given: Any = None
         self._model: Model | None = None
+        self._limits = DEFAULT_LIMITS
         self._rows = HistoryRows()
 
     @property
@@ -75,27 +80,39 @@ class Followed:
         match event:
             case RunStarted(kept=None):
                 self._given, self._model = json.loads(event.params), None
+                self._limits = event.limits or DEFAULT_LIMITS
             case RunStarted():
+                self.model.limits = event.limits or DEFAULT_LIMITS
                 self.model.restart()
             case GraphStarted():
-                self._model = Model(graph_of(json.loads(event.document)), self._given)
+                graph = graph_of(json.loads(event.document))
+                self._model = Model(graph, self._given, self._limits)
+            case BranchOutputSet():
+                self.model.set_output(event.fork, event.branch, json.loads(event.output))
             case TokenCompleted():
                 self.model.complete(self._token(event.token), json.loads(event.result))
                 assert self.model.error is None or self.model.stays, self.model.error
             case TokenFailed(retry_at_ms=None):
                 token = self._token(event.token)
+                if self.model.status[token.id] == FAILED and event.handled:
+                    return  # Outputs could not be merged, which the model knows by itself.
                 if event.result is None or _is_wide(event.failure):
                     self.model.fail(token, event.failure)
                 else:
+                    # Its result could not be mapped.
                     self.model.complete(token, json.loads(event.result))
                 failed = self.model.error is not None and not self.model.stays
                 assert failed != event.handled, self.model.error
             case FanInActivated() if not self.model.activated[event.fork, event.node]:
                 self.model.time_out(event.fork, event.node)
                 assert self.model.error is None, self.model.error
+            case BranchFailed() if event.branch not in self.model.failed.get(event.fork, {}):
+                self.model.time_out_branch(event.fork, event.branch, event.failure.message)
+                assert event.branch in self.model.failed.get(event.fork, {}), event
             case TokensTimedOut():
                 token = self._token(event.tokens[0])
                 self.model.time_out(token.fork or "", token.node_ref)
+                assert self.model.error is not None, event
             case GraphMigrated():
                 names = {moved.node: moved.to for moved in event.nodes}
                 tokens = [str(number) for moved in event.nodes for number in moved.tokens]
@@ -103,6 +120,8 @@ class Followed:
             case TasksDispatched():
                 for task in event.tasks:
                     self._compare_input(task)
+            case RunErrored(failure=Failure(name=name)) if name == RUN_TIMEOUT:
+                self.model.error = event.failure.message
             case RunErrored():
                 if self.model.error is None:
                     self.model.time_out_into(event.failure.message)

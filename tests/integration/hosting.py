@@ -26,7 +26,7 @@ from headwater.streams.clock import now_ms
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner, Queued
-from headwater.streams.workflows.host_process import HostExit, HostOptions, HostProcess
+from headwater.streams.workflows.host_process import HostCode, HostExit, HostOptions, HostProcess
 from tests.fakes.engines import ENGINES
 
 APPS: Final = Path(__file__).resolve().parents[1] / "apps"
@@ -82,7 +82,7 @@ class World:
             received=self._heard,
             exited=self._host_lost,
             options=HostOptions(stall_s=self._stall_s),
-            directory=APPS,
+            code=HostCode(APPS),
         )
         names = (await host.start()).kinds
         self.hosts.append(host)

@@ -15,7 +15,7 @@ import pytest
 from headwater.processors.runs.host_messages import Evict
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.apps import AppNotLoaded
-from headwater.streams.workflows.host_process import HostProcess, declarations_of
+from headwater.streams.workflows.host_process import HostCode, HostProcess, declarations_of
 from tests.integration.hosting import APPS, World, drive
 from tests.waiting import wait_until
 
@@ -357,7 +357,7 @@ def test_stopping_is_no_death():
 )
 def test_an_app_that_cannot_be_loaded(app: str, told: str):
     async def scenario() -> None:
-        host = HostProcess(app, received=print, exited=print, directory=APPS)
+        host = HostProcess(app, received=print, exited=print, code=HostCode(APPS))
         with pytest.raises(AppNotLoaded) as caught:
             await host.start()
         assert told in caught.value.message
@@ -369,11 +369,12 @@ def test_an_app_that_cannot_be_loaded(app: str, told: str):
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from headwater.streams.workflows.host_process import HostProcess
+from headwater.streams.workflows.host_process import HostCode, HostProcess
 from headwater.processors.code.host_messages import Activate
 
 async def main():
-    host = HostProcess("misbehaving", received=print, exited=print, directory=Path(sys.argv[1]))
+    code = HostCode(Path(sys.argv[1]))
+    host = HostProcess("misbehaving", received=print, exited=print, code=code)
     await host.start()
     if sys.argv[2] == "blocked":
         host.send([Activate(1, "always-blocks", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10, {}, 0)])

@@ -17,13 +17,16 @@ from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from headwater.schemas.history import RestartRun, RunStarted, SendEvent, StartRun
 from headwater.streams.code_host.artifacts import ArtifactInvalid
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.workflows.deployed_code import ArtifactFolders, DeployedCode
+from headwater.streams.workflows.code_folders import ArtifactFolders, CodeFolders
+from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.deployment_log import DeploymentLog
+from headwater.streams.workflows.environments import EnvironmentPolicy
 from headwater.streams.workflows.worker import WorkflowWorker
 from headwater.streams.workflows.worker_options import Pace
 from tests.deployed_apps import APP, code_of, deploying
 from tests.e2e.workflow_system import Sender, Story, WorkflowSystem, opened, play
 from tests.waiting import until
+from tests.wheels import build_wheel
 from tests.workflow_parts import a_client, a_worker, running, started
 
 
@@ -42,6 +45,10 @@ def system(shared: WorkflowSystem) -> Iterator[WorkflowSystem]:
     for name in list(shared.parts):
         shared.kill(name)
     shared.settings.clear()
+
+
+def folders(log: DeploymentLog, state: Path) -> CodeFolders:
+    return CodeFolders(log, state, EnvironmentPolicy())
 
 
 def orders(name: str) -> list[str]:
@@ -247,13 +254,47 @@ if not Path({str(needed)!r}).exists():
     play(system, act)
 
 
+def test_a_deployment_whose_packages_cannot_be_installed_holds_up_its_own_runs_alone(
+    system: WorkflowSystem, tmp_path: Path
+):
+    waiting, others = orders("priced"), orders("unpriced")
+    wheels, elsewhere = tmp_path / "wheels", tmp_path / "elsewhere"
+    wheels.mkdir()
+    line = build_wheel(elsewhere, "prices", "1.0", {"prices.py": "ALL = 'all'"})
+    system.settings["HEADWATER_WHEELS"] = str(wheels)
+
+    async def act(story: Story, client: Sender) -> None:
+        async with deploying(system.bootstrap) as deployer:
+            code = "import prices\n" + code_of("priced")
+            priced = await deployer.deploy(code, requirements=line)
+            await deployer.activate(priced)
+            system.start("one")
+            await create(client, *waiting)
+            cannot = f"runs of {priced} wait: its requirements cannot be installed here"
+            for words in (cannot, "prices==1.0"):
+                await system.until(story, lambda: words in system.log("one"), words)  # noqa: B023
+            await deployer.release(code_of("after it"))
+            await create(client, *others)
+            await go(client, *waiting, *others)
+            await system.until(story, lambda: all(map(story.ended, others)), "ends of the others")
+            assert done(story, *waiting) == 0
+            assert system.log("one").count(cannot) == 1
+            next(elsewhere.iterdir()).rename(wheels / "prices-1.0-py3-none-any.whl")
+            system.kill("one")
+            system.start("one")
+            await system.until(story, lambda: all(map(story.ended, waiting)), "their ends")
+            assert {repr(story.output(key)) for key in waiting} == {repr(["priced"] * 22)}
+
+    play(system, act)
+
+
 def test_a_host_that_nobody_needs_is_ended_and_comes_back(topics: str, tmp_path: Path):
     def begun(worker: WorkflowWorker) -> set[str]:
         return {item for item in worker.threads_held() if APP in item}
 
     async def scenario() -> None:
         log = DeploymentLog(cluster=Cluster(topics), client_id="tests-worker")
-        code = DeployedCode(log, tmp_path, follow_s=0.1, idle_s=0.5)
+        code = DeployedCode(log, folders(log, tmp_path), follow_s=0.1, idle_s=0.5)
         worker = a_worker(topics, apps=[], deployed=code, pace=Pace(idle_ms=100))
         async with deploying(topics) as deployer, started(a_client(topics)) as client:
             sender = Sender(client)
@@ -298,7 +339,7 @@ def test_hosts_are_no_more_than_there_may_be_and_work_waits_for_its_turn(
 
     async def scenario() -> None:
         log = DeploymentLog(cluster=Cluster(topics), client_id="tests-worker")
-        code = DeployedCode(log, tmp_path, follow_s=0.1, hosts_max=1)
+        code = DeployedCode(log, folders(log, tmp_path), follow_s=0.1, hosts_max=1)
         worker = a_worker(topics, apps=[], deployed=code, pace=Pace(idle_ms=100))
         async with deploying(topics) as deployer, started(a_client(topics)) as client:
             sender = Sender(client)
@@ -369,7 +410,9 @@ def test_what_a_killed_worker_had_begun_to_unpack_is_removed(topics: str, tmp_pa
 def test_what_is_deployed_runs_by_ticks_as_apps_do(topics: str, tmp_path: Path):
     async def scenario() -> None:
         log = DeploymentLog(cluster=Cluster(topics), client_id="tests-worker")
-        worker = a_worker(topics, apps=[], deployed=DeployedCode(log, tmp_path), ticked=True)
+        worker = a_worker(
+            topics, apps=[], deployed=DeployedCode(log, folders(log, tmp_path)), ticked=True
+        )
         async with deploying(topics) as deployer, started(a_client(topics)) as client:
             sender = Sender(client)
             await deployer.release(code_of("ticked"))
@@ -398,7 +441,7 @@ def test_workflows_of_an_app_whose_runs_begin_on_a_deployment_are_named(
 
     async def scenario() -> None:
         log = DeploymentLog(cluster=Cluster(topics), client_id="tests-worker")
-        worker = a_worker(topics, deployed=DeployedCode(log, tmp_path, follow_s=0.1))
+        worker = a_worker(topics, deployed=DeployedCode(log, folders(log, tmp_path), follow_s=0.1))
         async with deploying(topics) as deployer, running(worker):
             name = await deployer.deploy(code_of("set aside"), workflows=workflows)
             await deployer.activate(name)
@@ -422,5 +465,5 @@ def test_an_artifact_is_unpacked_whole_or_not_at_all(topics: str, tmp_path: Path
                     await entry.folder_of(known[torn])
 
     asyncio.run(scenario())
-    (left,) = tmp_path.iterdir()
+    (left,) = (path for path in tmp_path.iterdir() if not path.name.startswith("."))
     assert [path.name for path in left.iterdir()] == [f"{APP}.py"]

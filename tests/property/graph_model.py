@@ -6,13 +6,13 @@ remembered that could be looked up.
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from msgspec import structs
 
-from headwater.processors.evaluations import EvaluationProblem
+from headwater.processors.evaluations import EvaluationProblem, Evaluations
 from headwater.processors.graph.context import Branch, Context, Scope, section_of, set_path
 from headwater.processors.graph.data_flow import decide_completion, map_input, map_output
 from headwater.processors.graph.definition import Transition
@@ -35,22 +35,25 @@ from headwater.processors.graph.planning import (
 )
 from headwater.processors.graph.routing import decide_routing, decide_start
 from headwater.processors.graph.validation import quorum
-from headwater.schemas.history import Failure
+from headwater.processors.runs.limits import DEFAULT_LIMITS
+from headwater.schemas.failures import DEAD_END
+from headwater.schemas.history import Failure, Limits
 
 READY, WAITING, DONE, CANCELLED = "ready", "waiting", "done", "cancelled"
 FAILED, HELD = "failed", "held"
 #: What a result changes, and takes back if the run cannot go on with it.
 _STATE = (
     *("tokens", "status", "came_by", "forks", "over", "outputs", "items", "inner"),
-    *("activated", "merged", "failed", "came", "held"),
+    *("activated", "merged", "failed", "came", "held", "errors"),
 )
 
 
 class Model:
     """One run of a graph."""
 
-    def __init__(self, graph: Graph, given: object) -> None:
+    def __init__(self, graph: Graph, given: object, limits: Limits = DEFAULT_LIMITS) -> None:
         self.graph = graph
+        self.limits = limits
         self.tokens: dict[str, Token] = {}
         self.status: dict[str, str] = {}
         self.came_by: dict[str, str] = {}
@@ -74,6 +77,12 @@ class Model:
         self.error: str | None = None
         #: Whether what came before the error stays.
         self.stays = False
+        #: The token of which could not be decided what follows.
+        self.undecided: Token | None = None
+        #: Whether what could not be decided was so for a limit.
+        self.limited = False
+        #: Tokens at meeting points where outputs could not be merged, and what was before.
+        self.unmerged: list[tuple[str, Failure, dict[str, Any], Context]] = []
         self.apply(decide_start(graph, given).decisions, None)
 
     def ready(self) -> list[str]:
@@ -108,19 +117,52 @@ class Model:
         places = {(token.fork, token.node_ref) for token in self.tokens.values() if token.fork}
         for fork, node_ref in sorted(places, key=str):
             if fork is not None and self.waiting(fork, node_ref) and self.error != error:
-                before = {name: copy.copy(getattr(self, name)) for name in _STATE}
-                context, self.error, self.stays = self.context, None, False
+                before, context = self._copied(), self.context
+                self.error, self.stays = None, False
                 self.time_out(fork, node_ref)
                 if self.error != error:
-                    self.context = context
-                    for name, value in before.items():
-                        setattr(self, name, value)
+                    self._take_back(before, context)
 
     def restart(self) -> None:
-        """A retry looks at all meeting points again."""
+        """A retry decides again what could not be decided, and looks at all meeting points."""
         self.error, self.stays = None, False
+        token, self.undecided = self.undecided, None
+        if token is not None:
+            self._route(token)
+        for ids in list(self.held.values()):
+            for item in ids:
+                if self.error is None:
+                    self.join_ways(self.tokens[item])
         for name in list(self.forks):
             self.settle([name])
+        for ids in list(self.held.values()):
+            if ids:
+                self.check_held(self.tokens[ids[0]])
+        self.stays = self.error is not None
+        self._fail_unmerged()
+
+    def set_output(self, fork: str, index: int, output: dict[str, Any]) -> None:
+        """An operator replaces the output of a branch."""
+        self.outputs[fork, index] = output
+        for token in self.tokens.values():
+            if (token.fork, token.branch_index) == (fork, index):
+                self.inner.pop(token.id, None)
+
+    def time_out_branch(self, fork: str, index: int, error: str) -> None:
+        """Some meeting point in a branch has waited too long, and the branch fails."""
+        places = {
+            (token.fork, token.node_ref)
+            for token in self.tokens.values()
+            if token.fork and token.fork != fork and self.branch_of(token, fork) == index
+        }
+        for name, node_ref in sorted(places, key=str):
+            waiting = self.waiting(name, node_ref)
+            if waiting and index not in self.failed.get(fork, {}):
+                transition = self.graph.transition(self.came_by[waiting[0].id])
+                *_, last = decide_timeout(transition, waiting).decisions
+                if isinstance(last, FailWorkflow) and last.error == error and name:
+                    self._fail_branch(self.forks[name].origin, error)
+                    self._fail_unmerged()
 
     def migrate(self, graph: Graph, names: Mapping[str, str], moved: Collection[str]) -> None:
         """The run goes on in another graph, where nodes have other names."""
@@ -130,15 +172,38 @@ class Model:
             node_ref = names.get(token.node_ref, token.node_ref)
             self.tokens[item] = structs.replace(token, node_ref=node_ref)
         self.held = {self.place(self.tokens[ids[0]]): ids for ids in self.held.values() if ids}
+        if self.undecided is not None:
+            node_ref = names.get(self.undecided.node_ref, self.undecided.node_ref)
+            self.undecided = structs.replace(self.undecided, node_ref=node_ref)
 
     def _all_or_nothing(self, what: Callable[[], None]) -> None:
-        before = {name: copy.copy(getattr(self, name)) for name in _STATE}
-        context = self.context
+        before, context = self._copied(), self.context
         what()
+        self._fail_unmerged()
         if self.error is not None and not self.stays:
-            self.context = context
-            for name, value in before.items():
-                setattr(self, name, value)
+            self._take_back(before, context)
+
+    def _fail_unmerged(self) -> None:
+        """The nodes fail where outputs could not be merged; or else they are merged again later."""
+        joins, self.unmerged = self.unmerged, []
+        if self.error is not None and not self.stays:
+            return
+        for item, failure, _, _ in joins:
+            if self.error is None and self.status[item] == READY:
+                self._fail(self.tokens[item], failure)
+                joins += self.unmerged
+                self.unmerged = []
+        if joins and self.error is not None:
+            self._take_back(*joins[0][2:])
+            self.stays = True
+
+    def _copied(self) -> dict[str, Any]:
+        return {name: copy.copy(getattr(self, name)) for name in _STATE}
+
+    def _take_back(self, before: dict[str, Any], context: Context) -> None:
+        self.context = context
+        for name, value in before.items():
+            setattr(self, name, value)
 
     def _time_out(self, fork: str, node_ref: str) -> None:
         waiting = self.waiting(fork, node_ref)
@@ -148,7 +213,7 @@ class Model:
                 case ActivateFanIn():
                     self.activate(fork, node_ref)
                 case FailWorkflow(error=error):
-                    self.error = error
+                    self._fail_branch(self.forks[fork].origin, error)
                 case _:
                     pass
 
@@ -158,12 +223,60 @@ class Model:
         if failed is not None:
             self._fail(token, Failure(failed.name, failed.error))
             return
+        before = self.context
         self.apply(mapped, token)
+        schema = self.graph.written_schema
+        problem = schema and schema.problem(self.context.state, "state", Evaluations(None))
+        if problem and before.state is not self.context.state:
+            self.context = before
+            self._fail(token, Failure("ContextInvalidError", problem))
+            return
         self.status[token.id] = DONE
+        self._route(token)
+        # A node that has completed stays so.
+        self.stays = self.error is not None
+
+    def _route(self, token: Token) -> None:
         planned = decide_routing(self.graph, token, self.scope(token), self.forks.__getitem__)
+        failed = next((item for item in planned.decisions if isinstance(item, FailWorkflow)), None)
+        if failed is not None:
+            if failed.name == DEAD_END:
+                self._fail_branch(token, failed.error)
+            else:
+                self.error = failed.error
+            self.undecided = token if self.error is not None and not self.stays else None
+            return
+        before, context = self._copied(), self.context
         made = self.apply(planned.decisions, token)
+        if self.limited:
+            self._take_back(before, context)
+            self.undecided = token
+            return
         self.check_held(token)
         self.settle([token.fork, *(created.fork for created in made)])
+
+    def _fits(self, new: Sequence[TokenParams | Token]) -> bool:
+        """Whether so many tokens may be made, and visit their nodes."""
+        if new and len(self.tokens) + len(new) > self.limits.max_tokens:
+            self.error = (
+                f"expected at most {self.limits.max_tokens} tokens in a run (max_tokens), found "
+                f"more with those at {new[-1].node_ref!r}; use child workflows, or does a cycle "
+                "have no end?"
+            )
+        for token in new:
+            ways = self.graph.definition.transitions
+            visits = sum(
+                token.iteration_counts.get(way.ref, 0)
+                for way in ways
+                if way.to_node_ref == token.node_ref
+            ) + (token.node_ref == self.graph.definition.initial_node_ref)
+            if visits > self.limits.max_rounds and self.error is None:
+                self.error = (
+                    f"expected a token to come to a node at most {self.limits.max_rounds} times "
+                    f"(max_rounds), found that it comes to {token.node_ref!r} once more; does a "
+                    "cycle have no end?"
+                )
+        return self.error is None
 
     def _fail(self, token: Token, failure: Failure) -> None:
         forks = self.forks.__getitem__
@@ -175,20 +288,16 @@ class Model:
             self.check_held(token)
             self.settle([token.fork, *(created.fork for created in made)])
             return
+        self.status[token.id] = FAILED
         self._fail_branch(token, failure.message)
 
     def _fail_branch(self, token: Token, error: str) -> None:
-        at = token
-        while at.fork is not None:
-            fork = self.forks[at.fork]
-            joins = (way.synchronization for way in self.ways_to_joins(fork.group))
-            if any(join and join.on_branch_failure == "tolerate" for join in joins):
-                break
-            at = fork.origin
-        self.status[token.id] = FAILED
+        """The branch fails of the innermost fork around a token that tolerates it, or the run."""
+        at = self._tolerant(token)
         if at.fork is None:
             self.error = error
             return
+        before, context = self._copied(), self.context
         for other in self.moving(at.fork):
             if self.branch_of(other, at.fork) == at.branch_index:
                 self.status[other.id] = CANCELLED
@@ -199,6 +308,24 @@ class Model:
         )
         self.failed[at.fork] = {**self.failed.get(at.fork, {}), at.branch_index: error}
         self.settle([at.fork])
+        if self.error is not None and not self.stays:
+            self._take_back(before, context)
+
+    def _tolerant(self, token: Token) -> Token:
+        """The token, or that before a fork around it, whose fork tolerates failures."""
+        at = token
+        while at.fork is not None:
+            fork = self.forks[at.fork]
+            joins = (way.synchronization for way in self.ways_to_joins(fork.group))
+            if any(join and join.on_branch_failure == "tolerate" for join in joins):
+                break
+            at = fork.origin
+        return at
+
+    def _fail_fork(self, fork: str, error: str) -> None:
+        """No meeting point of a fork can go on."""
+        if fork not in self.over:
+            self._fail_branch(self.forks[fork].origin, error)
 
     def scope(self, token: Token, error: Failure | None = None) -> Scope:
         items: dict[str, Any] = {}
@@ -218,6 +345,11 @@ class Model:
         self, decisions: tuple[Decision, ...], token: Token | None, error: Failure | None = None
     ) -> list[Token]:
         """Gives the tokens that were made, which an error may have led to."""
+        self.limited = not self._fits(
+            [decision.params for decision in decisions if isinstance(decision, CreateToken)]
+        )
+        if self.limited:
+            return []
         created = [
             self.create(decision.params, token)
             for decision in decisions
@@ -226,14 +358,16 @@ class Model:
         self.errors |= {new.id: error for new in created if error}
         for decision in decisions:
             if not isinstance(decision, CreateToken):
-                self.apply_one(decision, token)
+                self.apply_one(decision, token, error)
         met = [join for new in created if self.error is None for join in self.arrive(new)]
         for join in met:
             if self.error is None:
                 join()
         return created
 
-    def apply_one(self, decision: Decision, token: Token | None) -> None:
+    def apply_one(
+        self, decision: Decision, token: Token | None, error: Failure | None = None
+    ) -> None:
         match decision:
             case SetContext(path=path, value=value):
                 section, rest = section_of(path)
@@ -249,11 +383,11 @@ class Model:
                 self.status.update(dict.fromkeys(ids, CANCELLED))
             case ActivateFanIn():
                 assert token is not None
-                self._activate_without_branches(decision, token)
+                self._activate_without_branches(decision, token, error)
             case CompleteWorkflow(output=output):
                 self.output = dict(output)
-            case FailWorkflow(error=error):
-                self.error = error
+            case FailWorkflow(error=message):
+                self.error = message
             case InitializeWorkflow():
                 pass
             case _:
@@ -321,7 +455,8 @@ class Model:
             return [lambda: None if fork in self.over else self.activate(fork, node_ref)]
         nodes = [way.to_node_ref for way in self.ways_to_joins(token.sibling_group)]
         if not any(self.possible(token.fork, node_ref) for node_ref in nodes):
-            self.error = self.unreachable(token.fork, token.node_ref)
+            error = self.unreachable(token.fork, token.node_ref)
+            return [lambda: self._fail_fork(fork, error)]
         return []
 
     def ways_to(self, node_ref: str) -> list[str]:
@@ -351,6 +486,7 @@ class Model:
         first = {self.came_by[item]: item for item in reversed(here)}
         if set(first) != set(self.ways_to(token.node_ref)):
             return
+        before, context = self._copied(), self.context
         self.held[place] = tuple(item for item in here if item not in first.values())
         joined = [self.tokens[item] for item in sorted(first.values(), key=int)]
         counts: dict[str, int] = {}
@@ -362,6 +498,9 @@ class Model:
         new = structs.replace(
             last, id=str(len(self.tokens)), parent_token_id=last.id, iteration_counts=counts
         )
+        if not self._fits([new]):
+            self._take_back(before, context)
+            return
         self.tokens[new.id], self.status[new.id] = new, READY
         self.came_by[new.id] = self.came_by[last.id]
         self._pass_on_error(joined, new)
@@ -392,9 +531,10 @@ class Model:
             place = self.place(held[0])
             arrived = {self.came_by[other.id] for other in held if self.place(other) == place}
             missing = [ref for ref in self.ways_to(held[0].node_ref) if ref not in arrived]
-            self.error = (
+            self._fail_branch(
+                token,
                 f"Node {held[0].node_ref!r} waits for a token by each of its transitions, and none "
-                f"can arrive by {', '.join(missing)}"
+                f"can arrive by {', '.join(missing)}",
             )
 
     def waiting(self, fork: str | None, node_ref: str) -> list[Token]:
@@ -490,11 +630,11 @@ class Model:
             return False
         failed = self.failed.get(fork)
         if failed and not any(self.can_be_there(fork, node_ref) for node_ref in ordered):
-            self.error = next(iter(failed.values()))
+            self._fail_branch(self.forks[fork].origin, next(iter(failed.values())))
             return True
         for node_ref in ordered:
             if quorum(self.strategy(fork, node_ref)):
-                self.error = self.unreachable(fork, node_ref)
+                self._fail_branch(self.forks[fork].origin, self.unreachable(fork, node_ref))
                 return True
         return False
 
@@ -537,12 +677,19 @@ class Model:
             enclosing_output=around,
         )
         planned = decide()
-        if self._is_followed(planned.decisions, fork, node_ref):
+        failed = next((item for item in planned.decisions if isinstance(item, FailWorkflow)), None)
+        failure = None if failed is None else Failure(failed.name, failed.error)
+        before = (self._copied(), self.context)
+        if failure is not None and self._survives(failure, fork, node_ref):
             planned = decide(merges=False)
+        if any(isinstance(item, FailWorkflow) for item in planned.decisions):
+            self.error, self.stays = failure and failure.message, True
+            return
         made = self._continue(planned.decisions, fork.origin)
         if self.error is not None:
-            self.stays = True
+            self._take_back(*before)
             return
+        self.unmerged += [(new.id, failure, *before) for new in made if failure]
         by_branch = sorted(waiting, key=lambda token: (token.branch_index, int(token.id)))
         self._pass_on_error(by_branch, made[0])
         self.activated[name, node_ref] += 1
@@ -553,22 +700,22 @@ class Model:
             if other == name or self.branch_of(self.forks[other].origin, name) is not None
         )
 
-    def _is_followed(self, decisions: tuple[Decision, ...], fork: Fork, node_ref: str) -> bool:
-        """Whether outputs cannot be merged, and an error transition leads on from there."""
-        failed = next((item for item in decisions if isinstance(item, FailWorkflow)), None)
-        if failed is None:
-            return False
+    def _survives(self, failure: Failure, fork: Fork, node_ref: str) -> bool:
+        """Whether an error transition leads on from a meeting point, or a fork around tolerates."""
         there = structs.replace(fork.origin, node_ref=node_ref)
-        scope = self.scope(there, Failure(failed.name, failed.error))
+        scope = self.scope(there, failure)
         forks = self.forks.__getitem__
-        return bool(decide_routing(self.graph, there, scope, forks, failed_node=True).decisions)
+        routed = decide_routing(self.graph, there, scope, forks, failed_node=True).decisions
+        return bool(routed) or self._tolerant(fork.origin).fork is not None
 
     def _taken_since(self, token: Token, origin: Token) -> dict[str, int]:
         before = origin.iteration_counts
         times = {ref: n - before.get(ref, 0) for ref, n in token.iteration_counts.items()}
         return {ref: n for ref, n in times.items() if n}
 
-    def _activate_without_branches(self, found: ActivateFanIn, token: Token) -> None:
+    def _activate_without_branches(
+        self, found: ActivateFanIn, token: Token, error: Failure | None
+    ) -> None:
         assert found.fork is not None
         fork = Fork(id=found.fork, group=None, total=0, origin=token)
         self.activated[found.fork, found.node_ref] += 1
@@ -583,14 +730,17 @@ class Model:
             enclosing_output=around,
             came_by=found.came_by,
         )
-        self._continue(planned.decisions, token)
+        made = self._continue(planned.decisions, token)
+        self.limited = self.error is not None
+        self.errors |= {new.id: error for new in made if error}
 
     def _continue(self, decisions: tuple[Decision, ...], origin: Token) -> list[Token]:
         """Gives the tokens that were made."""
         result = []
         for decision in decisions:
             if isinstance(decision, CreateToken):
-                result.append(self.create(decision.params, None))
+                if self._fits([decision.params]):
+                    result.append(self.create(decision.params, None))
             else:
                 self.apply_one(decision, origin)
         return result

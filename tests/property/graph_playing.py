@@ -33,6 +33,7 @@ from headwater.processors.runs.decisions import (
     Wake,
 )
 from headwater.processors.runs.engine import fold
+from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.schemas.failures import STEP_TIMEOUT
 from headwater.schemas.history import (
     NO_CAUSE,
@@ -41,6 +42,7 @@ from headwater.schemas.history import (
     GraphMigrated,
     GraphStarted,
     HistoryAppended,
+    Limits,
     MigrateRun,
     NodeRename,
     PauseRun,
@@ -51,6 +53,7 @@ from headwater.schemas.history import (
     RunEvent,
     RunStarted,
     SendEvent,
+    SetBranchOutput,
     StartRun,
 )
 from headwater.schemas.statuses import RunStatus
@@ -68,9 +71,9 @@ _RETRIES_MAX: Final = 4
 class Played:
     """A run with its history, and a clock."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, limits: Limits = DEFAULT_LIMITS) -> None:
         self.graph = graph
-        self.engine = GraphEngine([graph])
+        self.engine = GraphEngine([graph], limits)
         self.records: list[HistoryAppended] = []
         self.run: GraphRun | None = None
         self.now_ms = 1_000
@@ -165,8 +168,15 @@ def _reached(token: LiveToken) -> Reached:
 
 def drawn(draw: Random) -> Graph:
     """A graph with everything that graphs have, but jobs."""
+    errors, limited = draw.random() < 0.7, draw.random() < 0.5
     blocks = Blocks(
-        draw, STRATEGIES, works_or_waits, timeouts=True, tolerant=True, errors=draw.random() < 0.7
+        draw,
+        STRATEGIES,
+        works_or_waits,
+        timeouts=True,
+        tolerant=True,
+        errors=errors,
+        limited=limited,
     )
     return graph_of(blocks.document("g", draw.choice([1, 2, 2, 3])))
 
@@ -179,7 +189,7 @@ class Player:
 
     def __init__(self, draw: Random) -> None:
         self.draw = draw
-        self.played = Played(drawn(draw))
+        self.played = Played(drawn(draw), self._limits(draw))
         self.laws = GraphLaws()
         self._read = 0
         self._retries = 0
@@ -261,9 +271,36 @@ class Player:
             return False
         self._retries += 1
         self.played.now_ms += self.draw.choice([0, 500, 10_000])
+        if self.draw.random() < 0.3:
+            self._set_output()
+        if self.draw.random() < 0.3:
+            self._move()
+            self._check()
+        if self.draw.random() < 0.5:
+            self.played.engine._limits = self._limits(self.draw)
         assert not isinstance(self._say(RetryRun()), Rejection)
         self._check()
         return True
+
+    @staticmethod
+    def _limits(draw: Random) -> Limits:
+        """Limits that some runs reach."""
+        if draw.random() < 0.7:
+            return DEFAULT_LIMITS
+        return Limits(max_tokens=draw.choice([5, 12, 40]), max_rounds=draw.choice([1, 2, 10_000]))
+
+    def _set_output(self) -> None:
+        """An operator replaces the output of a branch of a run that has failed."""
+        branches = self.played.live.branches
+        keys = [key for key in branches if key]
+        if keys:
+            fork, _, number = self.draw.choice(keys).rpartition("/")
+            group = self.played.live.forks[fork].group
+            output = self.draw.choice(['{"at":{}}', '{"at":"set"}', "{}"])
+            if group is not None:
+                said = self._say(SetBranchOutput(group, int(number), output, fork))
+                assert not isinstance(said, Rejection), said
+                self._check()
 
     def _say(self, command: RunCommand) -> Decision:
         return self.played.command(command)
@@ -333,4 +370,5 @@ class Player:
         renamed = tuple(NodeRename(node, to) for node, to in names.items())
         text = msgspec.json.encode(to_dict(graph.definition)).decode()
         decided = self._say(MigrateRun(text, graph.digest, None, renamed))
-        assert self.played.live.ended or not isinstance(decided, Rejection), decided
+        completed = self.played.live.ended and self.played.live.status is not RunStatus.ERRORED
+        assert completed or not isinstance(decided, Rejection), decided

@@ -186,7 +186,7 @@ class GraphLaws:
         for moved in event.nodes:
             for number in moved.tokens:
                 token = self.tokens[number]
-                assert token.status in _LIVE
+                assert token.status in {*_LIVE, KEPT}
                 assert token.node == moved.node
                 token.node, token.external = moved.to, moved.external
 

@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 from msgspec.structs import replace
 
-from headwater.processors.graph import advancing, decide, draft, jobs, joining, timing
+from headwater.processors.graph import advancing, draft, jobs, joining, timing
 from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.joins import JoinState
 from headwater.processors.graph.state import Lease, LiveToken
@@ -162,7 +162,7 @@ def _leaves_children(*_: object, **__: object) -> list[object]:
     [
         (joining, "_joins", _meets_early(joining._joins)),
         (joining, "members_of", _only_its_own),
-        (decide, "restart_waits", _for_ever),
+        (advancing, "restart_waits", _for_ever),
         (advancing, "fail_branch", _blames_no_branch),
         (joining, "evaluate_joins", _for_ever),
         (draft, "end_children", _leaves_children),

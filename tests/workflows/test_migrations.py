@@ -231,6 +231,40 @@ def test_what_has_not_begun_may_do_something_else():
     play(before, scenario, begun)
 
 
+def test_what_a_failed_run_begins_again_may_differ():
+    fails = '{"n": 1, "takes": "1 second", "final": true}'
+    broken = node("a", "work", inputMapping={"item": fails})
+    child_node = {"ref": "b", "subworkflow": "child"}
+    nodes = [node("s"), broken, child_node, node("end", join="all"), node("c")]
+    ways = [edge("s", "a"), edge("s", "b"), edge("s", "c")]
+    ways += [edge(start, "end") for start in ("a", "b", "c")]
+    before = graph(nodes, ways)
+    # `a` is another task, `b` waits for a time, and nothing leads from `b` to `end`.
+    after = graph(
+        [node("s"), node("d"), {"ref": "b", "wait": {"durationMs": 1_000}}, *nodes[3:]],
+        [edge("s", "d"), edge("s", "b"), edge("s", "c"), edge("d", "end"), edge("c", "end")],
+        outputMapping={"moved": "true"},
+    )
+    other = copy.deepcopy(after)
+    other["transitions"] = [way for way in other["transitions"] if way["ref"] != "c-end"]
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.advance("2 seconds")
+        assert (await outcome(instance))[0] == "errored"
+        refused = await refusal_of(instance, other, renames={"a": "d"})
+        assert "keep join all and 'c-end'" in refused
+        plan = await instance.migrate(after, map={"a": "d"}, dry_run=True)
+        assert shown(plan) == [("a", "d", None), ("b", "b", None), ("end", "end", None)]
+        await instance.migrate(after, map={"a": "d"})
+        await test.crash()
+        await instance.retry()
+        await test.advance("2 seconds")
+        assert await outcome(instance) == ("complete", {"moved": True}, None)
+        assert all([decided.same async for decided in instance.trace()])
+
+    play(before, scenario, None, child)
+
+
 def test_a_workflow_of_code_and_a_contradictory_definition_are_refused():
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         other = await test.create("child", id="c")

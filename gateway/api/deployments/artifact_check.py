@@ -5,11 +5,10 @@ traceback of a failed import at once. The process has only the environment varia
 """
 
 import asyncio
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,11 +19,17 @@ from headwater.schemas.deployments import DeployedSchedule, DeployedWorkflow
 from headwater.schemas.failures import ARTIFACT_INVALID
 from headwater.schemas.history import Limits
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, parse_app_spec
+from headwater.streams.code_host.artifact_metadata import check_metadata
 from headwater.streams.code_host.artifacts import ArtifactInvalid, check_app, unpack
 from headwater.streams.code_host.host import BUILT_IN
+from headwater.streams.code_host.requirements import Requirements
 from headwater.streams.code_host.schedules import Declared
-from headwater.streams.workflows.host_process import HostKilled, declarations_of
+from headwater.streams.code_host.sealed_folders import content_digest, remove_sealed, seal
+from headwater.streams.workflows.environments import Environment, EnvironmentFailed, Environments
+from headwater.streams.workflows.host_process import HostCode, HostKilled, declarations_of
 
+#: Artifacts that are unpacked at the same time; more than operators deploy at once.
+_CHECKS_MAX: Final = 4
 #: Seconds that the import of an app may take, while the request to deploy waits.
 _IMPORT_S: Final = 30.0
 #: Most characters of the name of an app.
@@ -33,37 +38,137 @@ _APP_MAX: Final = 200
 _ERROR_MAX: Final = 8_000
 
 
+class CheckedArtifact(NamedTuple):
+    """What the record of a deployment states about its artifact.
+
+    Attributes:
+        workflows: Its workflows.
+        schedules: Its schedules.
+        content: Digest of its unpacked files.
+        requirements: The packages of its requirements.txt, as name==version.
+        environment: Digest of its requirements; empty if it has none.
+        environment_bytes: Bytes of its environment.
+    """
+
+    workflows: tuple[DeployedWorkflow, ...]
+    schedules: tuple[DeployedSchedule, ...]
+    content: str
+    requirements: tuple[str, ...] = ()
+    environment: str = ""
+    environment_bytes: int = 0
+
+
+class _Unpacked(NamedTuple):
+    """An artifact that can be imported.
+
+    Attributes:
+        folder: Folder of its files.
+        content: Digest of its files.
+        requirements: Its requirements.txt, if it has one.
+        environment: The environment of these.
+    """
+
+    folder: Path
+    content: str
+    requirements: Requirements | None = None
+    environment: Environment | None = None
+
+
 class ArtifactCheck:
-    """Imports apps, one at a time: an import may use any amount of memory and time.
+    """Checks artifacts: installs their requirements, and imports them.
+
+    They are imported one at a time, because an import may use much memory and time. Installations
+    do not wait for one another.
 
     Args:
         passed: Environment variables of apps, besides those that they always have.
         limits: Limits of their declarations.
+        environments: Environments of this machine.
+        memory_mib: Memory of an import.
     """
 
-    def __init__(self, *, passed: Sequence[str], limits: Limits) -> None:
+    def __init__(
+        self,
+        *,
+        passed: Sequence[str],
+        limits: Limits,
+        environments: Environments,
+        memory_mib: int,
+    ) -> None:
         self._passed = passed
         self._limits = limits
+        self._environments = environments
+        self._memory_mib = memory_mib
+        self._checks = asyncio.Semaphore(_CHECKS_MAX)
         self._import_lock = asyncio.Semaphore(1)
-        self._importing: asyncio.Task[Declarations] | None = None
+        self._checking: set[asyncio.Task[CheckedArtifact]] = set()
         self._closed = False
 
     def close(self) -> None:
-        """Cancel the import in progress, which would delay the shutdown of the server."""
+        """Cancel the checks in progress, which would delay the shutdown of the server."""
         self._closed = True
-        if self._importing is not None:
-            self._importing.cancel()
+        for check in self._checking:
+            check.cancel()
 
-    async def check(
-        self, app: str, artifact: bytes
-    ) -> tuple[tuple[DeployedWorkflow, ...], tuple[DeployedSchedule, ...]]:
-        """Import an app from an artifact; return its workflows and schedules.
+    async def check(self, app: str, artifact: bytes) -> CheckedArtifact:
+        """Import an app from an artifact; return what its deployment records.
 
         Raises:
             Problem: The app cannot be deployed; the detail states what its author has to change.
         """
-        async with self._import_lock:
-            declared = await self._import_unless_closed(app, artifact)
+        async with self._checks:
+            if not self._closed:
+                task = asyncio.create_task(self._check(app, artifact))
+                self._checking.add(task)
+                task.add_done_callback(self._checking.discard)
+                try:
+                    return await task
+                except (ArtifactInvalid, EnvironmentFailed) as error:
+                    raise Problem(ARTIFACT_INVALID, error.message) from error
+                except asyncio.CancelledError:
+                    if not self._closed:
+                        raise
+        raise Problem("overloaded", f"expected to import {app}, found that the gateway shuts down")
+
+    async def _check(self, app: str, artifact: bytes) -> CheckedArtifact:
+        folder = await asyncio.to_thread(_new_folder)
+        try:
+            unpacked = await asyncio.to_thread(_unpacked, app, artifact, folder / "code")
+            if unpacked.requirements is not None:
+                environment = await self._environments.install(unpacked.requirements)
+                unpacked = unpacked._replace(environment=environment)
+            async with self._import_lock:
+                declared = await self._import(app, unpacked)
+        finally:
+            await asyncio.to_thread(remove_sealed, folder)
+        self._check_declared(app, declared)
+        return _checked(declared, unpacked)
+
+    async def _import(self, app: str, unpacked: _Unpacked) -> Declarations:
+        folder, environment = unpacked.folder, unpacked.environment
+        scratch = folder.parent / "scratch"
+        await asyncio.to_thread(scratch.mkdir)
+        code = HostCode(folder, scratch, None if environment is None else environment.python)
+        try:
+            return await declarations_of(
+                app,
+                code=code,
+                within_s=_IMPORT_S,
+                passed=self._passed,
+                memory_max=self._memory_mib * 1024 * 1024,
+            )
+        except (AppNotLoaded, HostKilled) as error:
+            message = _without_folder(folder, error.message)[:_ERROR_MAX]
+            if "MemoryError" in message:
+                message += f"\nIt may use {self._memory_mib} MiB (HEADWATER_CHECK_MEMORY_MIB)."
+            raise ArtifactInvalid(message) from error
+
+    def _check_declared(self, app: str, declared: Declarations) -> None:
+        """Check the declarations of an app.
+
+        Raises:
+            Problem: They have an error.
+        """
         _check_graphs(app, declared)
         for name in declared.workflows:
             problem = name_problem(
@@ -71,40 +176,32 @@ class ArtifactCheck:
             )
             if problem:
                 raise Problem(ARTIFACT_INVALID, problem)
-        return (
-            tuple(_deployed_workflow(declared, name) for name in declared.workflows),
-            tuple(map(_deployed_schedule, declared.schedules)),
-        )
 
-    async def _import_unless_closed(self, app: str, artifact: bytes) -> Declarations:
-        """Import an app, unless the gateway shuts down.
 
-        Raises:
-            Problem: The artifact is invalid, or the gateway shuts down.
-        """
-        if not self._closed:
-            self._importing = asyncio.create_task(self._import(app, artifact))
-            try:
-                return await self._importing
-            except ArtifactInvalid as error:
-                raise Problem(ARTIFACT_INVALID, error.message) from error
-            except asyncio.CancelledError:
-                if not self._closed:
-                    raise
-        raise Problem("overloaded", f"expected to import {app}, found that the gateway shuts down")
+def _checked(declared: Declarations, unpacked: _Unpacked) -> CheckedArtifact:
+    requirements, environment = unpacked.requirements, unpacked.environment
+    return CheckedArtifact(
+        tuple(_deployed_workflow(declared, name) for name in declared.workflows),
+        tuple(map(_deployed_schedule, declared.schedules)),
+        unpacked.content,
+        () if requirements is None else requirements.names,
+        "" if requirements is None else requirements.digest,
+        0 if environment is None else environment.size,
+    )
 
-    async def _import(self, app: str, artifact: bytes) -> Declarations:
-        folder = await asyncio.to_thread(_new_folder)
-        try:
-            await asyncio.to_thread(unpack, artifact, folder)
-            check_app(app, folder)
-            return await declarations_of(
-                app, directory=folder, within_s=_IMPORT_S, passed=self._passed
-            )
-        except (AppNotLoaded, HostKilled) as error:
-            raise ArtifactInvalid(_without_folder(folder, error.message)[:_ERROR_MAX]) from error
-        finally:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+def _unpacked(app: str, artifact: bytes, folder: Path) -> _Unpacked:
+    """Unpack an artifact, and check what it contains and requires.
+
+    Raises:
+        ArtifactInvalid: It cannot be deployed.
+    """
+    folder.mkdir()
+    unpack(artifact, folder)
+    check_app(app, folder)
+    requirements = check_metadata(folder)
+    seal(folder)
+    return _Unpacked(folder, content_digest(folder), requirements)
 
 
 def _new_folder() -> Path:

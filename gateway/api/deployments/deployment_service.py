@@ -45,6 +45,7 @@ from headwater.schemas.v1_answers import (
     DeploymentId,
     DeploymentPage,
     DeploymentShare,
+    EnvironmentDeployed,
     ScheduleDeployed,
     WorkflowDeployed,
 )
@@ -94,17 +95,16 @@ class DeploymentService:
         deployments = await self._log.catch_up()
         if name in deployments.by_id and await self._is_open(request, deployments, name):
             return _response(_deployment(await self._log.catch_up(), deployments.by_id[name]))
-        workflows, schedules = await self._artifact_check.check(app, artifact)
+        checked = await self._artifact_check.check(app, artifact)
         record = DeploymentCreated(
             id=name,
             app=app,
             digest=digest,
             size=len(artifact),
             offset=0,
-            workflows=workflows,
             by=self._by,
             at_ms=self._clock(),
-            schedules=schedules,
+            **checked._asdict(),
         )
         declared = len(encode(record))
         if declared > _DECLARED_BYTES_MAX:
@@ -292,6 +292,7 @@ def _fields(
         "deployed_at": _utc(created.at_ms),
         "deployed_by": created.by,
         "activated_at": None if at_ms is None else _utc(at_ms),
+        "environment": _environment(created, detailed=detailed),
     }
 
 
@@ -302,6 +303,17 @@ def _with_runs(deployment: Deployment, runs: DeploymentRuns) -> Deployment:
         status = "draining" if runs.open else "inactive" if drained_at is None else "drained"
     return msgspec.structs.replace(
         deployment, open_runs=runs.open, status=status, drained_at=drained_at
+    )
+
+
+def _environment(created: DeploymentCreated, *, detailed: bool) -> EnvironmentDeployed | None:
+    if not created.environment:
+        return None
+    return EnvironmentDeployed(
+        digest=created.environment,
+        size=created.environment_bytes,
+        packages=len(created.requirements),
+        requirements=list(created.requirements) if detailed else None,
     )
 
 

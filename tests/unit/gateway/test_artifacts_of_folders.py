@@ -96,3 +96,16 @@ def test_what_is_too_large_is_told_before_it_is_sent(
     written(tmp_path, FILES | {"model.bin": b"\0" * 1024 * 1024, "b.bin": b"\0" * 9})
     with pytest.raises(ValueError, match=r"expected at most 1 MiB .* model.bin, b.bin"):
         zipped(tmp_path)
+
+
+def test_requirements_are_added_to_a_wheel_in_the_same_way_everywhere(tmp_path: Path):
+    file = tmp_path / "requirements.txt"
+    file.write_bytes(b"a==1 --hash=sha256:0")
+    wheel = zipped(written(tmp_path / "code", FILES | {".python-version": b"3.13"}))
+    made = artifact_of(wheel, file)
+    assert held(made) == FILES | {".python-version": b"3.13", "requirements.txt": file.read_bytes()}
+    assert made == artifact_of(wheel, file)
+    with pytest.raises(ValueError, match=r"without requirements\.txt"):
+        artifact_of(made, file)
+    with pytest.raises(ValueError, match="expected a zip or wheel"):
+        artifact_of(b"not a zip", file)

@@ -42,3 +42,12 @@ def test_deployments_that_declare_the_same_say_whether_their_code_differs():
     same = FIRST | {"id": "dep_2", "digest": "bb"}
     result = headwater(Network(answer(FIRST), answer(same)), "deployments", "diff", "dep_1")
     assert "dep_1 and dep_2 declare the same. Their artifacts differ." in result.stderr
+
+
+def test_a_deployment_is_shown_with_the_packages_of_its_environment():
+    environment = {
+        "digest": "ee", "size": 1234, "packages": 1, "requirements": ["stripe==5.1"],
+    }  # fmt: skip
+    result = headwater(Network(answer(FIRST | {"environment": environment})), "deployments", "show")
+    assert "stripe\t5.1" in result.stdout
+    assert "Environment of 1 packages, 1234 bytes, SHA-256 ee" in result.stderr

@@ -11,6 +11,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -34,6 +35,7 @@ from headwater.schemas.deployments import (
 from tests.fakes.deployments import MemoryDeployments
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
 from tests.unit.gateway.problem_contract import assert_problem
+from tests.wheels import build_wheel
 
 OPERATOR = {"x-admin-key": "dev-admin-key"}
 USER = {"authorization": "Bearer dev-workflow-key"}
@@ -71,9 +73,17 @@ def logs() -> MemoryDeployments:
 
 
 @pytest.fixture(scope="module")
-def gateway(logs: MemoryDeployments) -> Iterator[TestClient[Any]]:
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def gateway(logs: MemoryDeployments, state: Path) -> Iterator[TestClient[Any]]:
     workflows = memory_workflows(deployments=logs, clock=lambda: AT_MS)
-    app = memory_app(Settings(max_body_bytes=4096), clock=lambda: AT_MS, workflows=workflows)
+    settings = Settings(
+        max_body_bytes=4096, data_dir=state, wheels=str(state / "wheels"), check_memory_mib=256
+    )
+    app = memory_app(settings, clock=lambda: AT_MS, workflows=workflows)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
@@ -213,6 +223,7 @@ def test_a_package_is_deployed_with_what_it_imports(client: TestClient[Any]):
         ("import os; os._exit(3)", "ended with exit code 3"),
         ("import os; os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
         ("from json import *; import orders_2", "No module named 'orders_2'"),
+        ("MUCH = bytearray(10**9)", "It may use 256 MiB (HEADWATER_CHECK_MEMORY_MIB)"),
         (ORDERS.replace('"order"', '"headwater-x"'), "headwater"),
         (ORDERS.replace('"order"', '"a b"'), "ValueError"),
     ],
@@ -243,6 +254,54 @@ def test_an_app_sees_no_secrets_of_the_system(
     source = "import os\nraise RuntimeError([n for n in os.environ if n.startswith('HEADWATER_')])"
     problem = refusal(deploy(client, artifact(orders=source)), 400, "artifact_invalid")
     assert "RuntimeError: []" in problem["detail"]
+
+
+def test_a_module_that_the_host_has_loaded_is_refused(client: TestClient[Any]):
+    for name in ("msgspec", "typing_extensions", "uvloop", "cronsim"):
+        content = artifact(orders=ORDERS, **{name: "__version__ = '99.0'"})
+        problem = refusal(deploy(client, content), 400, "artifact_invalid")
+        assert f"expected no module {name}.py at the top of the artifact" in problem["detail"]
+        assert "list it in requirements.txt" in problem["detail"]
+
+
+def with_requirements(text: str, source: str = ORDERS) -> bytes:
+    written = io.BytesIO(artifact(orders=source))
+    with zipfile.ZipFile(written, "a") as zipped:
+        zipped.writestr(zipfile.ZipInfo("requirements.txt"), text)
+    return written.getvalue()
+
+
+def test_requirements_are_installed_before_the_app_is_imported(
+    client: TestClient[Any], log: MemoryDeployments, state: Path
+):
+    line = build_wheel(state / "wheels", "prices", "1.5", {"prices.py": "ALL = ['order']\n"})
+    uses = "import prices\nassert prices.ALL\n" + ORDERS
+    made = deploy(client, with_requirements(line, uses))
+    assert made.status_code == 201, made.text
+    record = log.deployments.by_id[made.json()["id"]]
+    assert record.requirements == ("prices==1.5",)
+    assert record.environment_bytes > 0
+    assert (len(record.environment), len(record.content)) == (64, 64)
+    (environment,) = (state / "state" / "environments").glob("[0-9a-f]*")
+    assert environment.name.startswith(record.environment[:32])
+    stated = {"digest": record.environment, "size": record.environment_bytes, "packages": 1}
+    assert made.json()["environment"] == stated
+    shown = client.get(f"/v1/deployments/{record.id}", headers=USER).json()
+    assert shown["environment"] == stated | {"requirements": ["prices==1.5"]}
+
+
+def test_requirements_that_cannot_be_installed_are_refused_with_the_reason(
+    client: TestClient[Any], log: MemoryDeployments, state: Path
+):
+    (state / "wheels").mkdir(exist_ok=True)
+    for text, reason in (
+        ("prices==1.5\n", "requirements.txt, line 1: expected hashes"),
+        (f"absent==1.5 --hash=sha256:{'0' * 64}\n", "absent==1.5"),
+        (f"msgspec==0.1 --hash=sha256:{'0' * 64}\n", "line 1: expected msgspec>=0."),
+    ):
+        problem = refusal(deploy(client, with_requirements(text)), 400, "artifact_invalid")
+        assert reason in problem["detail"]
+    assert log.artifacts == []
 
 
 def test_schedules_are_deployed_and_shown(client: TestClient[Any]):

@@ -17,7 +17,7 @@ from headwater.streams.code_host.apps import (
     merge_declarations,
 )
 from headwater.streams.code_host.schedules import Declared
-from headwater.streams.workflows.host_process import declarations_of
+from headwater.streams.workflows.host_process import HostCode, declarations_of
 
 ORDER = """
     from headwater import workflow
@@ -227,7 +227,7 @@ def test_a_schedule_that_cannot_be(write: Write, source: str, told: str):
 
 def test_what_an_app_declares_is_told_by_another_process(write: Write, tmp_path: Path):
     write("clock_f.py", ORDER, SCHEDULED, 'print("as authors do")')
-    result = asyncio.run(declarations_of("clock_f", directory=tmp_path))
+    result = asyncio.run(declarations_of("clock_f", code=HostCode(tmp_path)))
     assert result.workflows == ("order",)
     assert [item.schedule for item in result.schedules] == ["nightly", "hourly"]
     assert result.schedules[0].at == Cron("0 3 * * *", "UTC")
@@ -246,7 +246,7 @@ def test_an_app_that_cannot_be_asked(write: Write, tmp_path: Path, source: str, 
     with pytest.raises(AppNotLoaded) as caught:
         asyncio.run(
             declarations_of(
-                "clock_g", directory=tmp_path, within_s=0.5 if "sleep" in source else 30
+                "clock_g", code=HostCode(tmp_path), within_s=0.5 if "sleep" in source else 30
             )
         )
     assert told in caught.value.message
@@ -285,7 +285,7 @@ def test_what_lies_in_its_directory_comes_before_what_lies_elsewhere(
         position.mkdir()
         (position / "shop_w.py").write_text(dedent(ORDER).replace('"order"', f'"{position.name}"'))
     monkeypatch.setenv("PYTHONPATH", elsewhere.format(places[1]))
-    result = asyncio.run(declarations_of("shop_w", directory=places[0]))
+    result = asyncio.run(declarations_of("shop_w", code=HostCode(places[0])))
     assert result.workflows == ("here",)
 
 
