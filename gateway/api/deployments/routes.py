@@ -33,6 +33,7 @@ from headwater.gateway.api.workflows.openapi import KEYS as WORKFLOW_KEYS
 from headwater.gateway.api.workflows.parameters import PAGE_DEFAULT, PAGE_MAX, Cursor
 from headwater.gateway.api.workflows.request_guard import BodyRequest, RequestGuard
 from headwater.processors.deployments import ALL, NONE
+from headwater.processors.runs.limits import REASON_MAX
 from headwater.schemas.failures import (
     ARTIFACT_INVALID,
     DEPLOYMENT_ACTIVE,
@@ -42,8 +43,10 @@ from headwater.schemas.failures import (
     DEPLOYMENT_REMOVED,
     NO_ACTIVE_DEPLOYMENT,
     NOTHING_TO_ROLL_BACK,
+    REPLAY_DIVERGED,
     SHARE_TAKEN,
 )
+from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.v1_answers import Deployment, DeploymentActive, DeploymentId, DeploymentPage
 
 BASE: Final = "/v1/deployments"
@@ -117,12 +120,51 @@ _ACTIVE_WITH_SHARE: Final = _ACTIVE | {
         {"deploymentId": "dep_98f1370821019495b2e5", "percent": 10},
     ],
 }
+_REPORT: Final[dict[str, Any]] = {
+    "runs": [
+        {
+            "workflowName": "poll",
+            "instanceId": "poll-1",
+            "runNumber": 0,
+            "status": "waiting",
+            "fits": False,
+            "moves": True,
+            "reason": "the code does not reach fetch, which is recorded",
+            "recorded": {"kind": "do", "name": "fetch", "sequence": 1},
+            "requested": {"kind": "do", "name": "load", "location": "orders.py:12"},
+        }
+    ]
+}
 #: An answer to a query also has the number of runs that have not ended.
 _READ: Final = _DEPLOYMENT | {"openRuns": 3, "status": "draining"}
 
 
-class Activation(Body, frozen=True, kw_only=True):
-    """Share of the new runs of an activated deployment."""
+class Forced(Body, frozen=True, kw_only=True):
+    """Whether an activation is forced."""
+
+    force: Annotated[
+        bool, msgspec.Meta(description="Activate it even if open runs do not fit it.")
+    ] = False
+    reason: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=REASON_MAX)] | None,
+        msgspec.Meta(description="Why, with `force`; the audit log keeps it."),
+    ] = None
+
+    def forced(self) -> str:
+        """Return the reason of a forced activation; "" if it is not forced.
+
+        Raises:
+            Problem: It has `force` or `reason` alone.
+        """
+        if self.force is (self.reason is None):
+            raise Problem(
+                "invalid_body", "reason: expected it with `force`, and not without", field="reason"
+            )
+        return self.reason or ""
+
+
+class Activation(Forced, frozen=True, kw_only=True):
+    """Options of an activation."""
 
     percent: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=ALL)],
@@ -134,7 +176,7 @@ class Activation(Body, frozen=True, kw_only=True):
     ] = ALL
 
 
-class Rollback(Body, frozen=True, kw_only=True):
+class Rollback(Forced, frozen=True, kw_only=True):
     """Target of a rollback."""
 
     deployment_id: Annotated[
@@ -179,6 +221,7 @@ def deployment_routers(
         "/",
         route_handlers=[
             _activate_route(deployment_service),
+            _check_route(deployment_service),
             _rollback_route(deployment_service),
             _remove_route(removals),
         ],
@@ -267,6 +310,8 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
                 DEPLOYMENT_ACTIVE,
                 NO_ACTIVE_DEPLOYMENT,
                 SHARE_TAKEN,
+                REPLAY_DIVERGED,
+                "store_unavailable",
             ),
         },
     )
@@ -277,9 +322,33 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         if_match: _IfMatch = None,
     ) -> Response[bytes]:
         after = _expected_active(if_match)
-        return await deployment_service.activate(request, deploymentId, after, data.percent)
+        return await deployment_service.activate(
+            request, deploymentId, after, data.percent, data.forced()
+        )
 
     return activate
+
+
+def _check_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
+    @post(
+        "/{deploymentId:str}/check",
+        operation_id="checkDeployment",
+        summary="Check how runs fit a deployment",
+        description="Replays open runs of its workflows, and some ended ones, against its code. No "
+        "step is called, and nothing changes. An activation does the same, and refuses if a run "
+        "that would continue on it does not fit.",
+        status_code=200,
+        responses={
+            200: _response_spec(ReplayReport, _REPORT, "The report."),
+            **problem_responses(*_LOG_PROBLEMS, "store_unavailable", DEPLOYMENT_NOT_FOUND),
+        },
+    )
+    async def check(
+        deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
+    ) -> Response[bytes]:
+        return await deployment_service.check(deploymentId)
+
+    return check
 
 
 def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
@@ -303,6 +372,8 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
                 DEPLOYMENT_REMOVED,
                 DEPLOYMENT_CHANGED,
                 NOTHING_TO_ROLL_BACK,
+                "store_unavailable",
+                REPLAY_DIVERGED,
             ),
         },
     )
@@ -310,7 +381,7 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         request: AnyRequest, data: JSONBody[Rollback], if_match: _IfMatch = None
     ) -> Response[bytes]:
         after = _expected_active(if_match)
-        return await deployment_service.rollback(request, data.deployment_id, after)
+        return await deployment_service.rollback(request, data.deployment_id, after, data.forced())
 
     return rollback
 
