@@ -33,6 +33,7 @@ from headwater.schemas.deployments import (
     DeploymentCreated,
     DeploymentLoaded,
     DeploymentRecord,
+    DeploymentRetired,
     LoadRequested,
 )
 from headwater.schemas.errors import PARSE_ERRORS, NotYetReadable, UndecodableRecord, UnknownSchema
@@ -422,6 +423,7 @@ def read_deployment_record(value: bytes | None) -> DeploymentRecord:
     kinds: Mapping[str, type[DeploymentRecord]] = {
         "deployment_activated": DeploymentActivated,
         "deployment_loaded": DeploymentLoaded,
+        "deployment_retired": DeploymentRetired,
         "load_requested": LoadRequested,
     }
     return decode(value, kinds.get(record_name(value), DeploymentCreated))

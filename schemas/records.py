@@ -16,6 +16,7 @@ from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
     DeploymentLoaded,
+    DeploymentRetired,
     GraphDeployed,
     LoadRequested,
 )
@@ -419,6 +420,7 @@ Record: TypeAlias = (
     | ApiKeyRotated
     | ApiKeyRevoked
     | ApiKeyUsed
+    | DeploymentRetired
     | OperationAudited
 )
 
@@ -446,5 +448,6 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "api_key_rotated": ApiKeyRotated,
     "api_key_revoked": ApiKeyRevoked,
     "api_key_used": ApiKeyUsed,
+    "deployment_retired": DeploymentRetired,
     "operation_audited": OperationAudited,
 }

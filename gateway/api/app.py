@@ -32,6 +32,7 @@ from headwater.gateway.api.console.routes import Console, SignIn
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
 from headwater.gateway.api.deployments.load_check import LoadCheck
+from headwater.gateway.api.deployments.removals import Removals
 from headwater.gateway.api.deployments.replay_gate import GateLimits, ReplayGate
 from headwater.gateway.api.deployments.routes import deployment_routers
 from headwater.gateway.api.event_streams import EventStreams
@@ -473,7 +474,14 @@ def _deployments(
         workflows.workflows,
         clock=workflows.clock,
     )
-    return deployment_routers(deployment_service, service.request_guard, bodies, keys)
+    removals = Removals(
+        workflows.run_ports.deployments,
+        workflows.workflows,
+        service.fence,
+        clock=workflows.clock,
+        new_id=workflows.new_id,
+    )
+    return deployment_routers(deployment_service, removals, service.request_guard, bodies, keys)
 
 
 def _gate_limits(settings: Settings) -> GateLimits:

@@ -128,6 +128,7 @@ UPSERTS: Final[dict[str, bytes]] = {
     "use_api_key": statement("use_api_key"),
     "create_deployment": statement("create_deployment"),
     "activate_deployment": statement("activate_deployment"),
+    "retire_deployment": statement("retire_deployment"),
 }
 
 #: Tables with rows of workflow instances.

@@ -100,10 +100,14 @@ class ApiClient:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self._send("POST", path, msgspec.json.encode(body or {}), named)
 
+    async def delete(self, path: str) -> ApiResponse:
+        """Send a DELETE request."""
+        return await self._send("DELETE", path)
+
     async def _send(
         self, method: str, url: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> ApiResponse:
-        self.curl_commands.append(self._curl_command(url, body))
+        self.curl_commands.append(self._curl_command(method, url, body))
         request = Request(
             method=method, path=url, repeat=Repeat.UNSAFE, body=body, headers=headers or {}
         )
@@ -127,11 +131,13 @@ class ApiClient:
             transport=httpx.ASGITransport(app, client=scope["client"] or ("", 0)),
         )
 
-    def _curl_command(self, url: str, body: bytes) -> str:
+    def _curl_command(self, method: str, url: str, body: bytes) -> str:
         """Return the request as a shell command."""
         address = f"{self._request.url.scheme}://{self._request.url.netloc}{url}"
         header = self._keys.shell_header(url, self._caller)
         words = ["curl", *([] if header is None else ["-H", header])]
+        if method == "DELETE":
+            words += ["-X", method]
         if body:
             words += ["--json", shlex.quote(body.decode())]
         return " ".join([*words, shlex.quote(address)])
