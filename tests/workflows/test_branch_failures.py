@@ -292,3 +292,23 @@ def test_an_error_that_begins_an_empty_fork_is_known_where_it_joins():
         assert await is_decided_again(instance)
 
     play(definition, scenario, {"none": []})
+
+
+def test_an_error_that_leads_to_joined_transitions_is_known_there():
+    broken = node("b", "work", inputMapping={"item": '{"n": 1, "final": true}'})
+    definition = graph(
+        [
+            node("s"),
+            node("a"),
+            broken,
+            node("d", join="all", outputMapping={"state.why": "error.message"}),
+        ],
+        [edge("s", "a"), edge("s", "b"), edge("a", "d"), edge("b", "d", on="error")],
+        outputMapping={"why": "state.why"},
+    )
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        assert await outcome(instance) == ("complete", {"why": "item 1 for good"}, None)
+
+    play(definition, scenario)
