@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headwater import Task, WorkflowTest, task
+from headwater import CommandRefusedError, Task, WorkflowTest, task
 from headwater.streams.harness.handles import TestInstance as Instance
 from tests.workflows.graphing import Definition, edge, graph, node, outcome, play, statuses
 
@@ -205,6 +205,27 @@ def test_a_retry_decides_again_and_repeats_no_node_that_has_completed(
         assert await is_decided_again(instance)
 
     play(before, scenario, tasks=[charge(calls)])
+
+
+def test_a_node_whose_transitions_are_decided_again_may_have_another_name():
+    calls: list[str] = []
+    after = with_way(DEAD_END)
+    after["nodes"][0]["ref"] = after["initialNodeRef"] = "bill"
+    after["transitions"][0]["fromNodeRef"] = "bill"
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        with pytest.raises(CommandRefusedError, match="at 'pay': there is no node 'pay'"):
+            await instance.migrate(after)
+        await instance.migrate(after, map={"pay": "bill"})
+        await test.crash()
+        await instance.retry()
+        await test.run_until_idle()
+        assert await outcome(instance) == ("complete", {"paid": True}, None)
+        assert await statuses(instance, "d") == ["completed"]
+        assert calls == ["charge"]
+
+    play(DEAD_END, scenario, tasks=[charge(calls)])
 
 
 def test_a_voter_who_has_completed_does_not_vote_again_in_a_retry():
