@@ -370,7 +370,10 @@ TIMED = joined(timeoutMs=5_000, onTimeout="proceed_with_available")
             headwater.decide_routing,
             {"completed_token": TOKEN, "node_ref": "start", "transitions": [], "context": CONTEXT},
         ),
-        (headwater.decide_dispatch, {"token": AT_NODE, "node": NODE, "context": CONTEXT}),
+        (
+            headwater.decide_dispatch,
+            {"token": AT_NODE, "node": {**NODE, "inputMapping": {}}, "context": CONTEXT},
+        ),
         (
             headwater.decide_synchronization,
             {"token": TOKEN, "transition": joined(), "sibling_counts": COUNTS},
