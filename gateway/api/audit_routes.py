@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from headwater.gateway.api.audit import ACTION, ATTEMPTED, FAILURE, READ, SUCCESS
 from headwater.gateway.api.key_guards import OPERATORS, SCOPE, KeyGuard
-from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses, responses_of
+from headwater.gateway.api.openapi import ADMIN_KEY, API_KEY, problem_responses, responses_of
 from headwater.gateway.api.request_parameters import moment_of, with_checked_parameters
 from headwater.processors.api_keys import Scope
 from headwater.projections.audit import AuditFilter, Chained, newest
@@ -150,6 +150,7 @@ class RouteProblems(ReceiveRoutePlugin):
                 codes += ["insufficient_scope", "keys_unavailable"]
                 text = f"{handler.description or ''} An API key needs the scope `{needed}`."
                 handler.description = text.strip()
+                handler.security = [*(handler.security or ()), {API_KEY: []}]
             described = dict(handler.responses or {})
             for status, spec in responses_of(*codes).items():
                 described[status] = _joined(described.get(status), spec)

@@ -4,8 +4,10 @@ A route that takes keys names the scope that a key needs. A route without one ha
 new route has neither, and fails.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -14,7 +16,7 @@ from litestar.routes import ASGIRoute, HTTPRoute
 from litestar.testing import TestClient
 
 from headwater.gateway.api.key_ring import CONFIGURED_SCOPES
-from headwater.processors.api_keys import Scope, digest_of, id_of, key_text
+from headwater.processors.api_keys import SCOPES_OF_ROLE, Role, Scope, digest_of, id_of, key_text
 from headwater.schemas.api_keys import ApiKeyCreated, ApiKeyRevoked
 from headwater.schemas.codec import encode
 from tests.fakes.api_keys import MemoryApiKeys
@@ -166,6 +168,28 @@ def test_every_route_has_a_scope_or_a_reason_why_not(client: TestClient[Any]) ->
 def test_a_new_route_has_no_reason() -> None:
     for name in ("POST /admin/new", "GET /admin/new", "DELETE /v1/new", "PUT /api/new", "GET /new"):
         assert rule_of(Asked(*name.split())) is None
+
+
+def test_the_description_names_the_scope_and_the_keys_of_a_route(
+    client: TestClient[Any], keyed: list[Keyed]
+) -> None:
+    paths = client.get("/schema/openapi.json").json()["paths"]
+    for route, scope in keyed:
+        operation = paths.get(re.sub(r":\w+}", "}", route.template), {}).get(route.method.lower())
+        if operation is not None:  # An instance named batch is not described by itself.
+            assert f"An API key needs the scope `{scope}`." in operation["description"], route
+            assert {"apiKey": []} in operation["security"]
+            assert len(operation["security"]) > 1
+            assert "insufficient_scope" in operation["responses"]["403"]["description"]
+
+
+def test_the_page_about_keys_has_the_scopes_of_every_role() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "keys.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+:\w+)` \| .+? \| (✓?) ?\| (✓?) ?\|$", page, re.MULTILINE)
+    assert [scope for scope, _, _ in rows] == list(Scope)
+    viewer, operator, _ = (SCOPES_OF_ROLE[role] for role in Role)
+    assert {scope for scope, mark, _ in rows if mark} == viewer
+    assert {scope for scope, _, mark in rows if mark} == operator
 
 
 def test_every_scope_is_of_a_route(client: TestClient[Any]) -> None:
