@@ -21,8 +21,10 @@ from headwater.schemas.codec import decode, read_deployment_record
 from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
+    DeploymentLoaded,
     DeploymentRetired,
     GraphDeployed,
+    LoadRequested,
 )
 from headwater.schemas.topics import DEPLOYMENTS as TOPIC
 from headwater.schemas.topics import GRAPH_DEFINITIONS
@@ -57,8 +59,10 @@ GRAPHS: Final = Projection(
 # -- deployed code
 
 
-def _deployment_statement(log_record: LogRecord) -> RowStatement:
+def _deployment_statement(log_record: LogRecord) -> RowStatement | None:
     record = read_deployment_record(log_record.value)
+    if isinstance(record, LoadRequested | DeploymentLoaded):
+        return None
     common = {
         "id": record.id,
         "by": record.by,

@@ -24,8 +24,10 @@ from headwater.schemas.avro_types import Annotation, Schema
 from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
+    DeploymentLoaded,
     DeploymentRecord,
     DeploymentRetired,
+    LoadRequested,
 )
 from headwater.schemas.errors import PARSE_ERRORS, NotYetReadable, UndecodableRecord, UnknownSchema
 from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
@@ -393,10 +395,10 @@ def read_deployment_record(value: bytes | None) -> DeploymentRecord:
         UndecodableRecord: The bytes are not such a record.
         UnknownSchema: The schema id is not in the catalog.
     """
-    match record_name(value):
-        case "deployment_activated":
-            return decode(value, DeploymentActivated)
-        case "deployment_retired":
-            return decode(value, DeploymentRetired)
-        case _:
-            return decode(value, DeploymentCreated)
+    kinds: Mapping[str, type[DeploymentRecord]] = {
+        "deployment_activated": DeploymentActivated,
+        "deployment_loaded": DeploymentLoaded,
+        "deployment_retired": DeploymentRetired,
+        "load_requested": LoadRequested,
+    }
+    return decode(value, kinds.get(record_name(value), DeploymentCreated))

@@ -14,8 +14,10 @@ import msgspec
 from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
+    DeploymentLoaded,
     DeploymentRetired,
     GraphDeployed,
+    LoadRequested,
 )
 from headwater.schemas.history import (
     CommandSent,
@@ -412,6 +414,8 @@ Record: TypeAlias = (
     | DeploymentCreated
     | DeploymentActivated
     | DeploymentRetired
+    | DeploymentLoaded
+    | LoadRequested
     | OperationAudited
 )
 
@@ -434,5 +438,7 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "deployment_created": DeploymentCreated,
     "deployment_activated": DeploymentActivated,
     "deployment_retired": DeploymentRetired,
+    "deployment_loaded": DeploymentLoaded,
+    "load_requested": LoadRequested,
     "operation_audited": OperationAudited,
 }
