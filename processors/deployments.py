@@ -139,14 +139,14 @@ class Deployments:
         self.activated_at_ms: dict[str, int] = {}
         #: Number of activations, including rollbacks, without changes of shares.
         self.moves = 0
-        #: The latest requests to load a deployment, and the answers: errors by worker.
-        self.load_requests: dict[str, LoadRequested] = {}
-        self.loads: dict[str, dict[str, str]] = {}
         #: Number of records that changed something.
         self.changes = 0
         #: Schedules and graphs of removed deployments that were active.
         self._former_schedules: set[str] = set()
         self._former_graphs: set[str] = set()
+        #: The latest requests to load a deployment, and the answers: errors by worker.
+        self.load_requests: dict[str, LoadRequested] = {}
+        self.loads: dict[str, dict[str, str]] = {}
 
     @property
     def active(self) -> DeploymentCreated | None:
@@ -266,16 +266,8 @@ class Deployments:
                 return self._activate(record)
             case DeploymentRetired():
                 return self._retire(record)
-            case LoadRequested():
-                self.load_requests[record.request] = record
-                self.loads[record.request] = {}
-                if len(self.loads) > _REQUESTS_KEPT:
-                    oldest = next(iter(self.loads))
-                    del self.loads[oldest], self.load_requests[oldest]
-            case DeploymentLoaded():
-                if record.request in self.loads:
-                    self.loads[record.request][record.worker] = record.error
-        return LoadNoted(record.request)
+            case LoadRequested() | DeploymentLoaded():
+                return self._note_load(record)
 
     def _create(self, record: DeploymentCreated) -> Created:
         if self.is_removed(record.id):
@@ -287,6 +279,18 @@ class Deployments:
             # Deployed again after a removal, it was not active yet.
             self.activated_at_ms.pop(record.id, None)
         return Created(known, new)
+
+    def _note_load(self, record: LoadRequested | DeploymentLoaded) -> LoadNoted:
+        if isinstance(record, DeploymentLoaded):
+            if record.request in self.loads:
+                self.loads[record.request][record.worker] = record.error
+            return LoadNoted(record.request)
+        self.load_requests[record.request] = record
+        self.loads[record.request] = {}
+        if len(self.loads) > _REQUESTS_KEPT:
+            oldest = next(iter(self.loads))
+            del self.loads[oldest], self.load_requests[oldest]
+        return LoadNoted(record.request)
 
     def _activate(self, record: DeploymentActivated) -> Activated | ActivationRejected:
         before = self.activations[-1] if self.activations else None

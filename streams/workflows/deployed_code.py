@@ -168,11 +168,6 @@ class DeployedCode:
             self.host_of(name)
         self._changed()
 
-    def _is_loaded(self, deployment: str) -> bool | None:
-        """Whether the host of a deployment runs; None if it has none."""
-        number = self._numbers.get(deployment)
-        return None if number is None else number not in self._hosts.closed()
-
     async def _clean_up(self, in_use: Collection[int]) -> None:
         """Stop the hosts and remove the folders of removed deployments, which have no runs."""
         removed = {name for name in self.deployments.retired if self.deployments.is_removed(name)}
@@ -189,6 +184,11 @@ class DeployedCode:
                 log.warning("the folder of %s cannot be removed yet: %s", name, error)
             else:
                 self._cleaned.add(name)
+
+    def _is_loaded(self, deployment: str) -> bool | None:
+        """Whether the host of a deployment runs; None if it has none."""
+        number = self._numbers.get(deployment)
+        return None if number is None else number not in self._hosts.closed()
 
     def _warn_of_overridden_apps(self, active: DeploymentCreated) -> None:
         """Log which workflows of apps start no runs because the active deployment has them, too.

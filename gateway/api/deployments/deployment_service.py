@@ -216,9 +216,8 @@ class DeploymentService:
         if deployments.percent_of(created.id) == record.percent:
             note(request, deduped=True)
         else:
-            if record.percent and deployments.active is not created:
-                is_share = record.percent < ALL
-                report = await self._checked(request, created, forced, is_share=is_share)
+            if _needs_check(deployments, record):
+                report = await self._checked(request, created, forced, record.percent == ALL)
             await attempt(request, replaces=deployments.state)
             activated = _require_outcome(await self._log.write(record), Activated)
             is_other = activated.new and record.percent == ALL and activated.before != created.id
@@ -231,11 +230,15 @@ class DeploymentService:
         )
 
     async def _checked(
-        self, request: AnyRequest, created: DeploymentCreated, forced: str, *, is_share: bool
+        self, request: AnyRequest, created: DeploymentCreated, forced: str, moves: bool
     ) -> ReplayReport:
         """Return how runs fit a deployment that is about to be activated.
 
-        A share has no effect on existing runs.
+        Args:
+            request: The request.
+            created: The deployment.
+            forced: Why it is activated even if runs do not fit it; "" if it is not.
+            moves: Whether runs that follow the code would continue on it.
 
         Raises:
             Problem: A worker cannot load it, or runs would continue on code that they do not fit,
@@ -253,7 +256,7 @@ class DeploymentService:
                 f"cannot, such as {failed.worker}: {failed.reason}",
                 report=report,
             )
-        problem = _divergence(created, report)
+        problem = _divergence(created, report) if moves else ""
         moving = (run for run in report.diverged if run.moves)
         note(request, diverged=[f"{run.workflow_name}/{run.instance_id}" for run in moving])
         if problem and not forced:
@@ -310,6 +313,14 @@ class DeploymentService:
     async def get_active_id(self) -> Response[bytes]:
         """Return only the id of the active deployment."""
         return _response(DeploymentId(deployment_id=active_of(await self._log.catch_up()).id))
+
+
+def _needs_check(deployments: Deployments, record: DeploymentActivated) -> bool:
+    """Return whether an activation has to be checked: the end or a change of a share need not."""
+    if record.percent == ALL:
+        active = deployments.active
+        return active is None or active.id != record.id
+    return bool(record.percent) and record.id not in deployments.in_use
 
 
 def _divergence(created: DeploymentCreated, report: ReplayReport) -> str:
