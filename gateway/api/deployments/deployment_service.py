@@ -247,7 +247,9 @@ class DeploymentService:
         note(request, forced=forced or None)
         # Pinned runs are not affected, and a rollback may be urgent.
         is_pinned = not any(workflow.latest for workflow in created.workflows)
-        report = await self._gate.check(created, without_runs=bool(forced) or is_pinned or is_share)
+        report = await self._gate.check(
+            created, without_runs=bool(forced) or is_pinned or not moves
+        )
         if report.not_loaded and not forced:
             failed = report.not_loaded[0]
             raise Problem(
