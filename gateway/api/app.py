@@ -29,12 +29,7 @@ from headwater.gateway.api.builtin_routes import prune_routes, replay_routes
 from headwater.gateway.api.console.api_client import ConsoleKeys
 from headwater.gateway.api.console.oidc import OidcSignIn
 from headwater.gateway.api.console.routes import Console, SignIn
-from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
-from headwater.gateway.api.deployments.deployment_service import DeploymentService
-from headwater.gateway.api.deployments.load_check import LoadCheck
-from headwater.gateway.api.deployments.removals import Removals
-from headwater.gateway.api.deployments.replay_gate import GateLimits, ReplayGate
-from headwater.gateway.api.deployments.routes import deployment_routers
+from headwater.gateway.api.deployments.assembly import deployment_routes
 from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
 from headwater.gateway.api.group_metrics import MetricsFolder
@@ -86,8 +81,6 @@ from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
 from headwater.streams.pipeline.webhook_log import WebhookLog
-from headwater.streams.workflows.code_folders import CodeFolders
-from headwater.streams.workflows.environments import ENVIRONMENTS, Environments
 
 _VERSION: Final = version("headwater")
 _ROOT: Final = "/"
@@ -174,7 +167,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
                 ports.log, watching, metrics, ports.metrics_folder, quality.counted, ring
             ),
             *service.routers(),
-            *_deployments(settings, ports.workflows, service, keys, limited),
+            *deployment_routes(settings, ports.workflows, service, keys, limited),
         ],
         lifespan=[
             lambda _app: ring.following(),
@@ -432,65 +425,6 @@ def _workflow_service(
         limits=settings.limits,
         streams=streams,
         redacted=settings.redacted,
-    )
-
-
-def _deployments(
-    settings: Settings,
-    workflows: WorkflowPorts,
-    service: WorkflowService,
-    keys: KeyGuard,
-    bodies: LimitedBodies,
-) -> list[Router]:
-    """Return the routes of deployments."""
-    artifact_check = ArtifactCheck(
-        passed=settings.app_environment,
-        limits=settings.limits,
-        environments=Environments(settings.state_dir / ENVIRONMENTS, settings.environment_policy),
-        memory_mib=settings.check_memory_mib,
-    )
-    folders = CodeFolders(
-        workflows.run_ports.deployments, settings.state_dir, settings.environment_policy
-    )
-    service.add_shutdown_callback(artifact_check.close)
-    service.add_shutdown_callback(folders.close)
-    deployment_service = DeploymentService(
-        workflows.run_ports.deployments,
-        artifact_check,
-        ReplayGate(
-            workflows.workflows,
-            workflows.runs,
-            folders,
-            LoadCheck(
-                workflows.run_ports.deployments,
-                workflows.workers,
-                within_s=settings.load_check_s,
-                clock=workflows.clock,
-                new_id=workflows.new_id,
-            ),
-            limits=_gate_limits(settings),
-            passed=settings.app_environment,
-        ),
-        workflows.workflows,
-        clock=workflows.clock,
-    )
-    removals = Removals(
-        workflows.run_ports.deployments,
-        workflows.workflows,
-        service.fence,
-        clock=workflows.clock,
-        new_id=workflows.new_id,
-    )
-    return deployment_routers(deployment_service, removals, service.request_guard, bodies, keys)
-
-
-def _gate_limits(settings: Settings) -> GateLimits:
-    return GateLimits(
-        open_runs=settings.replay_runs,
-        ended_runs=settings.replay_ended_runs,
-        history_bytes=settings.replay_bytes,
-        seconds=settings.replay_s,
-        memory_max=settings.check_memory_mib * 1024 * 1024,
     )
 
 
