@@ -11,6 +11,7 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +48,7 @@ QUICK: Final = Sizes(rounds=2, histories=500)
 async def bench_gate(event: WorkflowEvent, step: Step) -> None:
     """Do ten steps, and wait."""
     for number in range(_STEPS):
-        await step.do(f"step {number}", lambda value=number: {"value": value})
+        await step.do(f"step {number}", partial(dict[str, int], value=number))
     await step.wait_for_event("go", type="go")
 
 
