@@ -179,7 +179,10 @@ def test_readiness_is_kafkas_and_names_what_is_away(
 ) -> None:
     ready = client.get("/health/ready")
     assert ready.status_code == 200
-    assert ready.json() == {"ready": True, "parts": {"kafka": "ok", "postgres": "not connected"}}
+    assert ready.json() == {
+        "ready": True,
+        "parts": {"kafka": "ok", "postgres": "not connected", "keys": "ok"},
+    }
     log.ready = False
     unready = client.get("/health/ready")
     assert unready.status_code == 503
@@ -297,9 +300,9 @@ def test_the_description_says_which_key_a_route_asks_for_and_how_it_refuses(
         for operation in methods.values():
             requested = {name for item in operation.get("security", ()) for name in item}
             if path.startswith(("/admin", "/v1/audit", "/v1/diagnostics")):
-                assert requested == {"adminKey"}, path
+                assert requested == {"adminKey", "apiKey"}, path
             elif path == "/v1/sync":
-                assert requested == {"readKey", "userToken"}
+                assert requested == {"readKey", "userToken", "apiKey"}
             for status, response in operation["responses"].items():
                 if status.startswith("4") and path.startswith(("/v1", "/admin")):
                     assert set(response["content"]) == {"application/problem+json"}, path
