@@ -19,6 +19,13 @@ from typing import Any, Final, TypeVar, cast, get_type_hints
 
 import msgspec
 
+from headwater.schemas.api_keys import (
+    ApiKeyCreated,
+    ApiKeyRecord,
+    ApiKeyRevoked,
+    ApiKeyRotated,
+    ApiKeyUsed,
+)
 from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.avro_types import Annotation, Schema
 from headwater.schemas.deployments import (
@@ -26,6 +33,7 @@ from headwater.schemas.deployments import (
     DeploymentCreated,
     DeploymentLoaded,
     DeploymentRecord,
+    DeploymentRetired,
     LoadRequested,
 )
 from headwater.schemas.errors import PARSE_ERRORS, NotYetReadable, UndecodableRecord, UnknownSchema
@@ -387,6 +395,24 @@ def _encode_error(
     )
 
 
+_KEY_RECORDS: Final[dict[str, type[ApiKeyRecord]]] = {
+    "api_key_created": ApiKeyCreated,
+    "api_key_rotated": ApiKeyRotated,
+    "api_key_revoked": ApiKeyRevoked,
+    "api_key_used": ApiKeyUsed,
+}
+
+
+def read_api_key_record(value: bytes | None) -> ApiKeyRecord:
+    """Decode a record of the topic of API keys.
+
+    Raises:
+        UndecodableRecord: The bytes are not such a record.
+        UnknownSchema: The schema id is not in the catalog.
+    """
+    return decode(value, _KEY_RECORDS.get(record_name(value) or "", ApiKeyCreated))
+
+
 def read_deployment_record(value: bytes | None) -> DeploymentRecord:
     """Decode a record of the topic.
 
@@ -397,6 +423,7 @@ def read_deployment_record(value: bytes | None) -> DeploymentRecord:
     kinds: Mapping[str, type[DeploymentRecord]] = {
         "deployment_activated": DeploymentActivated,
         "deployment_loaded": DeploymentLoaded,
+        "deployment_retired": DeploymentRetired,
         "load_requested": LoadRequested,
     }
     return decode(value, kinds.get(record_name(value), DeploymentCreated))

@@ -11,10 +11,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from headwater.schemas.api_keys import ApiKeyCreated, ApiKeyRevoked, ApiKeyRotated, ApiKeyUsed
 from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
     DeploymentLoaded,
+    DeploymentRetired,
     GraphDeployed,
     LoadRequested,
 )
@@ -71,7 +73,7 @@ class OperationAudited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     #: The entry.
     id: str
-    #: The API key: its kind, and the beginning of its SHA-256.
+    #: Id of the API key; of one of the settings its kind, and the beginning of its SHA-256.
     key_id: str
     #: The project.
     project_id: str
@@ -414,6 +416,11 @@ Record: TypeAlias = (
     | DeploymentActivated
     | DeploymentLoaded
     | LoadRequested
+    | ApiKeyCreated
+    | ApiKeyRotated
+    | ApiKeyRevoked
+    | ApiKeyUsed
+    | DeploymentRetired
     | OperationAudited
 )
 
@@ -437,5 +444,10 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "deployment_activated": DeploymentActivated,
     "deployment_loaded": DeploymentLoaded,
     "load_requested": LoadRequested,
+    "api_key_created": ApiKeyCreated,
+    "api_key_rotated": ApiKeyRotated,
+    "api_key_revoked": ApiKeyRevoked,
+    "api_key_used": ApiKeyUsed,
+    "deployment_retired": DeploymentRetired,
     "operation_audited": OperationAudited,
 }

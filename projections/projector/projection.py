@@ -228,6 +228,8 @@ def one_by_one(
     statements: list[RowStatement] = []
     refused = 0
     for record in records:
+        if record.value is None:
+            continue  # It deletes an earlier record, of which nothing was needed any more.
         try:
             statement = statement_of(record)
             if statement is not None:

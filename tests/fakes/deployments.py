@@ -6,6 +6,7 @@ from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
     DeploymentRecord,
+    DeploymentRetired,
 )
 from headwater.schemas.errors import BrokerUnavailable
 
@@ -16,6 +17,7 @@ class MemoryDeployments:
     def __init__(self, *, away: bool = False) -> None:
         self.deployments = Deployments()
         self.artifacts: list[bytes] = []
+        self.discarded: list[str] = []
         self._away = away
 
     async def catch_up(self) -> Deployments:
@@ -30,6 +32,10 @@ class MemoryDeployments:
     async def write(self, record: DeploymentRecord) -> DeploymentOutcome:
         self._check()
         return self.deployments.apply(record)
+
+    async def discard(self, removal: DeploymentRetired) -> None:
+        self._check()
+        self.discarded.append(removal.id)
 
     async def artifact(self, deployment: DeploymentCreated) -> bytes:
         self._check()
