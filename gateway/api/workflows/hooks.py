@@ -20,6 +20,7 @@ from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyConnection, AnyRequest
 from headwater.gateway.api.workflows.bodies import check_value
+from headwater.gateway.api.workflows.command_outcomes import CommandsPending
 from headwater.gateway.api.workflows.command_service import CommandService
 from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS
 from headwater.gateway.api.workflows.query_service import response_of
@@ -133,6 +134,8 @@ class Hooks:
             await self._command_service.send_command(
                 target.workflow, target.instance_id, command, "respond-async"
             )
+        except CommandsPending:
+            pass  # It is stored, and received when a worker starts.
         except Problem as problem:
             if problem.code not in _ENDED:
                 raise
