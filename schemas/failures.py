@@ -79,6 +79,7 @@ NOT_PAUSED: Final = "NOT_PAUSED"
 NOT_THE_PARENT: Final = "NOT_THE_PARENT"
 #: Also the name of the failure that ends a run when its next events fit in no record.
 RECORD_TOO_LARGE: Final = "RECORD_TOO_LARGE"
+REPLAY_DIVERGED: Final = "replay_diverged"
 RUN_NOT_FOUND: Final = "RUN_NOT_FOUND"
 SLOT_GRANTED_BEFORE: Final = "SLOT_GRANTED_BEFORE"
 SLOT_NOT_WANTED: Final = "SLOT_NOT_WANTED"
@@ -302,6 +303,7 @@ REFUSALS: Final = {
         Refusal(DEPLOYMENT_NOT_FOUND, 404, "No such deployment", field="deploymentId"),
         Refusal(DEPLOYMENT_CHANGED, 412, "Another deployment was activated meanwhile"),
         Refusal(NO_ACTIVE_DEPLOYMENT, 409, "No deployment is active"),
+        Refusal(REPLAY_DIVERGED, 409, "Open runs would continue on code that they do not fit"),
         Refusal(NOTHING_TO_ROLL_BACK, 409, "No deployment was active before"),
         Refusal(GRAPH_INVALID, 400, "The definition contradicts itself"),
         Refusal(GRAPH_NOT_FOUND, 404, "No such graph, or no such version"),

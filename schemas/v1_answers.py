@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from headwater.schemas.answers import Answer, Failure, means
+from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.statuses import RunState
 
 
@@ -75,6 +76,9 @@ class DeploymentActive(Deployment, frozen=True, kw_only=True):
     """The deployment that was activated."""
 
     replaces: Annotated[str | None, means("The one that was active until now.")] = None
+    replay: Annotated[
+        ReplayReport | None, means("How runs fit it; absent if it was active already.")
+    ] = None
 
 
 class DeploymentPage(Answer, frozen=True, kw_only=True):

@@ -100,6 +100,8 @@ class Details(TypedDict, total=False):
         count: Number of instances, records or days that the operation is about.
         wipe: Wipe of a user.
         dry_run: Whether this is a dry run.
+        forced: Why an operator overrides a check.
+        diverged: Runs that do not fit the code of a deployment.
     """
 
     deduped: bool | None
@@ -124,6 +126,8 @@ class Details(TypedDict, total=False):
     count: int | None
     wipe: str | None
     dry_run: bool
+    forced: str | None
+    diverged: Sequence[str] | None
 
 
 #: Details that are in an entry also if they are false.

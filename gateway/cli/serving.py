@@ -87,7 +87,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
         workflows=_workflow_ports(settings, cluster, reader, clock, new_id),
         users=for_users(settings),
         wiping=Wiping(
-            log=WipeLog(cluster=cluster, clock=clock),
+            log=WipeLog(cluster=cluster, clock=clock, topics=[source.topic for source in topics]),
             blobs=blobs_at(settings.blobs_at),
             new_id=new_id,
         ),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from headwater.gateway.client.requests import Query, Repeat, Request, encoded_query, json_object
+from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.v1_answers import Deployment, DeploymentActive, DeploymentPage
 
 if TYPE_CHECKING:
@@ -125,6 +126,12 @@ T = TypeVar("T")
 #: Seconds that a server may take to install the requirements of a deployment and to import it, on
 #: top of the usual timeout: HEADWATER_ENVIRONMENT_INSTALL_S and some more.
 _IMPORT_TIMEOUT_S: Final = 690.0
+#: Seconds that a check of runs may take, on top of the usual timeout; its setting may be larger.
+_REPLAY_TIMEOUT_S: Final = 120.0
+
+
+def _forced(reason: str) -> dict[str, str]:
+    return {"force": "true", "reason": json.dumps(reason)} if reason else {}
 
 
 class Deployments:
@@ -168,25 +175,44 @@ class Deployments:
         )
         return await self._session.send(request, Deployment)
 
-    async def activate(self, deployment_id: str, *, replaces: str = "") -> DeploymentActive:
+    async def activate(
+        self, deployment_id: str, *, replaces: str = "", force_reason: str = ""
+    ) -> DeploymentActive:
         """Start new runs on a deployment; existing runs stay on theirs.
 
         Args:
             deployment_id: Deployment to activate.
             replaces: Id of the deployment that must be active until then; "" for any.
+            force_reason: Why it is activated even if open runs do not fit it.
+
+        Raises:
+            CommandRefusedError: Open runs that would continue on it do not fit it.
         """
+        body = json_object(**_forced(force_reason)).encode()
         return await self._activate(
-            deployment_id, "activate", replaces=replaces, repeat=Repeat.SAFE
+            deployment_id, "activate", replaces=replaces, repeat=Repeat.SAFE, body=body
         )
 
+    async def check(self, deployment_id: str) -> ReplayReport:
+        """Replay runs against a deployment, and return how they fit it. Nothing changes."""
+        request = Request(
+            method="POST",
+            path=self._session.gateway_path("v1", "deployments", deployment_id, "check"),
+            repeat=Repeat.SAFE,
+            headers=self._key,
+            waits_s=_REPLAY_TIMEOUT_S,
+        )
+        return await self._session.send(request, ReplayReport)
+
     async def rollback(
-        self, deployment_id: str | None = None, *, replaces: str = ""
+        self, deployment_id: str | None = None, *, replaces: str = "", force_reason: str = ""
     ) -> DeploymentActive:
         """Activate the deployment that was active before, or an earlier one.
 
         Args:
             deployment_id: Deployment to go back to; None for the previous one.
             replaces: As for `activate`; makes the request safe to repeat.
+            force_reason: As for `activate`.
 
         Raises:
             OutcomeUnknownError: An answer was lost, and without `replaces` or an id the request is
@@ -194,7 +220,7 @@ class Deployments:
         """
         id_json = None if deployment_id is None else json.dumps(deployment_id)
         repeat = Repeat.SAFE if replaces or id_json else Repeat.UNSAFE
-        body = json_object(deploymentId=id_json).encode()
+        body = json_object(deploymentId=id_json, **_forced(force_reason)).encode()
         return await self._activate("rollback", replaces=replaces, repeat=repeat, body=body)
 
     async def active(self) -> Deployment:
@@ -244,5 +270,6 @@ class Deployments:
             repeat=repeat,
             body=body,
             headers={**tag, **self._key},
+            waits_s=_REPLAY_TIMEOUT_S,
         )
         return await self._session.send(request, DeploymentActive)

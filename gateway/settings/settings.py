@@ -21,6 +21,7 @@ from headwater.gateway.settings.exposure import (
     weakness_of,
 )
 from headwater.gateway.settings.patterns import HOOKS, JWKS, LABEL, LABEL_OR_NONE, URL_OR_NONE
+from headwater.gateway.settings.replays import ReplaySettings
 from headwater.gateway.settings.terra import TerraSettings
 from headwater.gateway.settings.workflows import OwnershipSettings, WorkflowSettings
 
@@ -168,6 +169,7 @@ class Settings(
     WorkflowSettings,
     DeploymentSettings,
     OwnershipSettings,
+    ReplaySettings,
 ):
     """All settings; every field describes its meaning and unit."""
 

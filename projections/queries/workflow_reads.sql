@@ -295,6 +295,69 @@ where workflow_name = any (%(workflows)s)
   and deployment_id = any (%(deployments)s)
 group by deployment_id
 
+-- name: open_runs_of_workflows
+-- Runs that have not ended, by workflow.
+select workflow_name, count(*) as runs
+from workflow_instance
+where workflow_name = any (%(workflows)s)
+  and status in ('active', 'waiting', 'paused')
+group by workflow_name
+
+-- name: runs_to_replay
+-- Of each workflow the oldest and the newest open runs, and the newest ended ones, with where their
+-- histories begin. Each status is a range of the index by status.
+with chosen as (
+    select known.name, one.instance_id
+    from unnest(%(workflows)s::text[]) as known (name)
+    cross join unnest(array['active', 'waiting', 'paused']) as open (status)
+    cross join lateral (
+        (
+            select instance_id
+            from workflow_instance
+            where workflow_name = known.name and status = open.status
+            order by created_at, instance_id
+            limit %(open)s
+        )
+        union
+        (
+            select instance_id
+            from workflow_instance
+            where workflow_name = known.name and status = open.status
+            order by created_at desc, instance_id desc
+            limit %(open)s
+        )
+    ) one
+    union all
+    select known.name, one.instance_id
+    from unnest(%(workflows)s::text[]) as known (name)
+    cross join unnest(array['complete', 'errored', 'terminated']) as ended (status)
+    cross join lateral (
+        select instance_id
+        from workflow_instance
+        where workflow_name = known.name and status = ended.status
+        order by created_at desc, instance_id desc
+        limit %(ended)s
+    ) one
+)
+select i.workflow_name, i.instance_id, i.run_number, i.status, i.deployment_id, i.partition,
+       exists (
+           select from workflow_owner where i.workflow_name = any (workflow_owner.workflows)
+       ) as has_app,
+       least(
+           i.run_offset,
+           (
+               select min(before.run_offset)
+               from workflow_run before
+               where before.workflow_name = i.workflow_name
+                 and before.instance_id = i.instance_id
+                 and before.started_at = i.started_at
+           )
+       ) as "offset"
+from chosen
+join workflow_instance i
+  on i.workflow_name = chosen.name and i.instance_id = chosen.instance_id
+order by i.updated_at desc, i.workflow_name, i.instance_id
+
 -- name: workflow_limits
 -- Concurrency limits with holders and waiting runs. Of the keys of a limit, only those with the
 -- most waiting runs are included; there may be one key per customer.

@@ -26,6 +26,10 @@ class MemoryDeployments:
         self._check()
         return self.deployments.apply(record)
 
+    async def artifact(self, deployment: DeploymentCreated) -> bytes:
+        self._check()
+        return self.artifacts[deployment.offset]
+
     async def stop(self) -> None:
         pass
 

@@ -13,6 +13,7 @@ from litestar import Response
 
 from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
+from headwater.gateway.api.deployments.replay_gate import ReplayGate, unchecked
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.runs.run_service import active_of, deployment_of
@@ -34,7 +35,8 @@ from headwater.schemas.deployments import (
     DeploymentCreated,
 )
 from headwater.schemas.errors import StoreUnavailable
-from headwater.schemas.failures import ARTIFACT_INVALID
+from headwater.schemas.failures import ARTIFACT_INVALID, REPLAY_DIVERGED
+from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.v1_answers import (
     Deployment,
     DeploymentActive,
@@ -50,6 +52,8 @@ from headwater.streams.workflows.deployment_log import DeploymentLog
 NONE: Final = "none"
 #: Most bytes of declarations: every gateway and worker has those of all deployments in memory.
 _DECLARED_BYTES_MAX: Final = 1024 * 1024
+#: Runs that a refusal names; its report has all.
+_NAMED: Final = 3
 
 
 class DeploymentService:
@@ -58,6 +62,7 @@ class DeploymentService:
     Args:
         log: The topic of deployments.
         artifact_check: Imports apps before they are deployed.
+        gate: Replays runs before a deployment is activated.
         workflows: Rows of the runs on deployments.
         by: Id of the operators' key, written into records.
         clock: Returns Unix milliseconds.
@@ -72,6 +77,7 @@ class DeploymentService:
         self,
         log: DeploymentLog,
         artifact_check: ArtifactCheck,
+        gate: ReplayGate,
         workflows: Workflows,
         *,
         by: str,
@@ -79,6 +85,7 @@ class DeploymentService:
     ) -> None:
         self._log = log
         self._artifact_check = artifact_check
+        self._gate = gate
         self._workflows = workflows
         self._by = by
         self._clock = clock
@@ -118,25 +125,36 @@ class DeploymentService:
         status = HTTPStatus.CREATED if created.new else HTTPStatus.OK
         return _response(_deployment(await self._log.catch_up(), created.deployment), status)
 
-    async def activate(self, request: AnyRequest, name: str, after: str) -> Response[bytes]:
+    async def activate(
+        self, request: AnyRequest, name: str, after: str, forced: str = ""
+    ) -> Response[bytes]:
         """Activate a deployment: new runs begin on it.
 
         Args:
             request: The request.
             name: Id of the deployment.
             after: Id of the deployment that must be active before; "" for any.
+            forced: Why it is activated even if runs do not fit it; "" if it is not.
         """
         deployments = await self._log.catch_up()
         deployment_of(deployments, name)
-        return await self._activate(request, deployments, name, after, rollback=False)
+        return await self._activate(request, deployments, name, after, forced, rollback=False)
 
-    async def rollback(self, request: AnyRequest, name: str | None, after: str) -> Response[bytes]:
+    async def check(self, name: str) -> Response[bytes]:
+        """Return how runs fit a deployment, without activating it."""
+        deployments = await self._log.catch_up()
+        return _response(await self._gate.check(deployment_of(deployments, name)))
+
+    async def rollback(
+        self, request: AnyRequest, name: str | None, after: str, forced: str = ""
+    ) -> Response[bytes]:
         """Activate an earlier deployment again.
 
         Args:
             request: The request.
             name: Id of a deployment that was active before; None for the previous one.
             after: Id of the deployment that must be active before; "" for any.
+            forced: As for `activate`.
         """
         deployments = await self._log.catch_up()
         if name is not None:
@@ -151,7 +169,9 @@ class DeploymentService:
                 raise Problem(target.code, target.message)
             name = target.id
         # `active` as the condition: two concurrent rollbacks must not go back two deployments.
-        return await self._activate(request, deployments, name, after or active, rollback=True)
+        return await self._activate(
+            request, deployments, name, after or active, forced, rollback=True
+        )
 
     async def _activate(
         self,
@@ -159,14 +179,17 @@ class DeploymentService:
         deployments: Deployments,
         name: str,
         after: str,
+        forced: str,
         *,
         rollback: bool,
     ) -> Response[bytes]:
         replaces, created, active = None, deployments.by_id[name], deployments.active
+        report = None
         note(request, deployment=name, app=created.app, digest=created.digest)
         if active is created:
             note(request, deduped=True)
         else:
+            report = await self._checked(request, created, forced)
             await attempt(request, replaces=NONE if active is None else active.id)
             record = DeploymentActivated(
                 id=name, after=after, rollback=rollback, by=self._by, at_ms=self._clock()
@@ -175,10 +198,31 @@ class DeploymentService:
             replaces = activated.before if activated.new else None
             note(request, replaces=replaces)
             deployments = await self._log.catch_up()
-        return _response(
-            DeploymentActive(**_fields(deployments, deployments.by_id[name]), replaces=replaces),
-            tag=name,
-        )
+        fields = _fields(deployments, deployments.by_id[name])
+        return _response(DeploymentActive(**fields, replaces=replaces, replay=report), tag=name)
+
+    async def _checked(
+        self, request: AnyRequest, created: DeploymentCreated, forced: str
+    ) -> ReplayReport:
+        """Return how runs fit a deployment that is about to be activated.
+
+        Raises:
+            Problem: Runs would continue on code that they do not fit, and it is not forced.
+        """
+        note(request, forced=forced or None)
+        try:
+            report = await self._gate.check(created)
+        except StoreUnavailable as error:
+            # Pinned runs are not affected, and a rollback may be urgent.
+            if not forced and any(workflow.latest for workflow in created.workflows):
+                raise
+            return unchecked(created, error)
+        problem = _divergence(created, report)
+        moving = (run for run in report.diverged if run.moves)
+        note(request, diverged=[f"{run.workflow_name}/{run.instance_id}" for run in moving])
+        if problem and not forced:
+            raise Problem(REPLAY_DIVERGED, problem, report=report)
+        return report
 
     async def list_deployments(self, limit: int, cursor: str | None) -> Response[bytes]:
         """Return a page of deployments, the newest first."""
@@ -227,6 +271,20 @@ class DeploymentService:
     async def get_active_id(self) -> Response[bytes]:
         """Return only the id of the active deployment."""
         return _response(DeploymentId(deployment_id=active_of(await self._log.catch_up()).id))
+
+
+def _divergence(created: DeploymentCreated, report: ReplayReport) -> str:
+    """Return why a deployment should not be activated; "" if no open run speaks against it."""
+    what = f"expected open runs that would continue on {created.id} to fit it"
+    advice = f"`headwater deployments check {created.id}` shows the report; fix the code, or force"
+    moving = [run for run in report.diverged if run.moves]
+    if moving:
+        names = ", ".join(f"{run.workflow_name}/{run.instance_id}" for run in moving[:_NAMED])
+        problem = f"{len(moving)} that do not, such as {names}: {moving[0].reason}"
+        return f"{what}, found {problem}; {advice} the activation"
+    if report.error and any(workflow.latest for workflow in created.workflows):
+        return f"{what}, found that it cannot be loaded: {report.error}; {advice} the activation"
+    return ""
 
 
 def _require_outcome(outcome: DeploymentOutcome, kind: type[Any]) -> Any:  # noqa: ANN401 (of that kind)

@@ -31,13 +31,16 @@ from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS, WORLD_KEYS
 from headwater.gateway.api.workflows.openapi import KEYS as WORKFLOW_KEYS
 from headwater.gateway.api.workflows.parameters import PAGE_DEFAULT, PAGE_MAX, Cursor
 from headwater.gateway.api.workflows.request_guard import BodyRequest, RequestGuard
+from headwater.processors.runs.limits import REASON_MAX
 from headwater.schemas.failures import (
     ARTIFACT_INVALID,
     DEPLOYMENT_CHANGED,
     DEPLOYMENT_NOT_FOUND,
     NO_ACTIVE_DEPLOYMENT,
     NOTHING_TO_ROLL_BACK,
+    REPLAY_DIVERGED,
 )
+from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.v1_answers import Deployment, DeploymentActive, DeploymentId, DeploymentPage
 
 BASE: Final = "/v1/deployments"
@@ -87,11 +90,50 @@ _DEPLOYMENT: Final[dict[str, Any]] = {
     "deployedBy": "admin:5baa61e4",
 }
 _ACTIVE: Final = _DEPLOYMENT | {"active": True, "activatedAt": "2026-07-01T09:00:00Z"}
+_REPORT: Final[dict[str, Any]] = {
+    "runs": [
+        {
+            "workflowName": "poll",
+            "instanceId": "poll-1",
+            "runNumber": 0,
+            "status": "waiting",
+            "fits": False,
+            "moves": True,
+            "reason": "the code does not reach fetch, which is recorded",
+            "recorded": {"kind": "do", "name": "fetch", "sequence": 1},
+            "requested": {"kind": "do", "name": "load", "location": "orders.py:12"},
+        }
+    ]
+}
 #: An answer to a query also has the number of runs that have not ended.
 _READ: Final = _DEPLOYMENT | {"openRuns": 3}
 
 
-class Rollback(Body, frozen=True, kw_only=True):
+class Activation(Body, frozen=True, kw_only=True):
+    """Options of an activation."""
+
+    force: Annotated[
+        bool, msgspec.Meta(description="Activate it even if open runs do not fit it.")
+    ] = False
+    reason: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=REASON_MAX)] | None,
+        msgspec.Meta(description="Why, with `force`; the audit log keeps it."),
+    ] = None
+
+    def forced(self) -> str:
+        """Return the reason of a forced activation; "" if it is not forced.
+
+        Raises:
+            Problem: It has `force` or `reason` alone.
+        """
+        if self.force is (self.reason is None):
+            raise Problem(
+                "invalid_body", "reason: expected it with `force`, and not without", field="reason"
+            )
+        return self.reason or ""
+
+
+class Rollback(Activation, frozen=True, kw_only=True):
     """Target of a rollback."""
 
     deployment_id: Annotated[
@@ -133,7 +175,11 @@ def deployment_routers(
     )
     changes = Router(
         "/",
-        route_handlers=[_activate_route(deployment_service), _rollback_route(deployment_service)],
+        route_handlers=[
+            _activate_route(deployment_service),
+            _check_route(deployment_service),
+            _rollback_route(deployment_service),
+        ],
         middleware=[limited],
         request_class=BodyRequest,
         **operators,
@@ -203,24 +249,55 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         audit="deployments.activate",
         audits_attempt=True,
         operation_id="activateDeployment",
+        operation_class=OptionalBody,
         summary="Activate a deployment",
         description="New runs begin on it as soon as this request has returned. Existing runs stay "
         "on the deployment that they began on.",
         status_code=200,
         responses={
             200: _response_spec(DeploymentActive, _ACTIVE, "Active."),
-            **problem_responses(*_LOG_PROBLEMS, DEPLOYMENT_NOT_FOUND, DEPLOYMENT_CHANGED),
+            **problem_responses(
+                *BODY_PROBLEMS,
+                *_LOG_PROBLEMS,
+                "store_unavailable",
+                DEPLOYMENT_NOT_FOUND,
+                DEPLOYMENT_CHANGED,
+                REPLAY_DIVERGED,
+            ),
         },
     )
     async def activate(
         request: AnyRequest,
         deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
+        data: JSONBody[Activation],
         if_match: _IfMatch = None,
     ) -> Response[bytes]:
         after = _expected_active(if_match)
-        return await deployment_service.activate(request, deploymentId, after)
+        return await deployment_service.activate(request, deploymentId, after, data.forced())
 
     return activate
+
+
+def _check_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
+    @post(
+        "/{deploymentId:str}/check",
+        operation_id="checkDeployment",
+        summary="Check how runs fit a deployment",
+        description="Replays open runs of its workflows, and some ended ones, against its code. No "
+        "step is called, and nothing changes. An activation does the same, and refuses if a run "
+        "that would continue on it does not fit.",
+        status_code=200,
+        responses={
+            200: _response_spec(ReplayReport, _REPORT, "The report."),
+            **problem_responses(*_LOG_PROBLEMS, "store_unavailable", DEPLOYMENT_NOT_FOUND),
+        },
+    )
+    async def check(
+        deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
+    ) -> Response[bytes]:
+        return await deployment_service.check(deploymentId)
+
+    return check
 
 
 def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
@@ -242,6 +319,8 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
                 DEPLOYMENT_NOT_FOUND,
                 DEPLOYMENT_CHANGED,
                 NOTHING_TO_ROLL_BACK,
+                "store_unavailable",
+                REPLAY_DIVERGED,
             ),
         },
     )
@@ -249,7 +328,7 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         request: AnyRequest, data: JSONBody[Rollback], if_match: _IfMatch = None
     ) -> Response[bytes]:
         after = _expected_active(if_match)
-        return await deployment_service.rollback(request, data.deployment_id, after)
+        return await deployment_service.rollback(request, data.deployment_id, after, data.forced())
 
     return rollback
 

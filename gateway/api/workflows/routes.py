@@ -24,6 +24,7 @@ from headwater.gateway.api.workflows.graph_inspection import (
     graph_inspection_routes,
 )
 from headwater.gateway.api.workflows.graphs import Graphs, graph_router
+from headwater.gateway.api.workflows.history_exports import HistoryExports, history_export_route
 from headwater.gateway.api.workflows.hooks import BASE as HOOKS_BASE
 from headwater.gateway.api.workflows.hooks import Hooks, hook_route
 from headwater.gateway.api.workflows.job_routes import job_routes
@@ -124,7 +125,7 @@ class ServiceKeys(NamedTuple):
 class WorkflowService:
     """Builds the routes, and starts and stops the services that they call."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (one argument per setting)
         self,
         ports: WorkflowPorts,
         *,
@@ -133,6 +134,7 @@ class WorkflowService:
         bodies: LimitedBodies,
         limits: Limits,
         streams: EventStreams,
+        redacted: Sequence[str] = (),
     ) -> None:
         self._ports = ports
         self._requests = requests_within(limits)
@@ -152,17 +154,16 @@ class WorkflowService:
         self._inspection = GraphInspection(
             self._query_service, ports.workflows, folds, EvaluatorProcess()
         )
+        self._exports = HistoryExports(
+            self._query_service, ports.workflows, folds, redacted=redacted, new_salt=ports.new_id
+        )
         self._command_service = CommandService(
             ports.commands, Statuses(ports.workflows.statuses), self._freshness, limits
         )
         self._migrations = Migrations(ports.definitions, self._inspection, self._command_service)
         self._moves = Moves(ports.run_ports.deployments, self._query_service, self._command_service)
         self._world_key = keys.world
-        self._run_service = RunService(
-            ports.run_ports,
-            self._command_service,
-            new_id=ports.new_id,
-        )
+        self._run_service = RunService(ports.run_ports, self._command_service, new_id=ports.new_id)
         self._queues = Queues(self._run_service, self._command_service, ports.rules)
         self._world = WorldApi(
             self._run_service,
@@ -175,10 +176,7 @@ class WorkflowService:
             self._command_service, keys.hooks, clock=ports.clock, new_id=ports.new_id
         )
         self._jobs = JobService(
-            ports.commands,
-            ports.workflows,
-            self._freshness,
-            new_id=ports.new_id,
+            ports.commands, ports.workflows, self._freshness, new_id=ports.new_id
         )
 
         self._shutdown_callbacks = [streams.close, self._jobs.close]
@@ -292,6 +290,7 @@ class WorkflowService:
         """Return the routes of one instance; their paths are relative to the instance's."""
         return [
             *instance_routes(self._query_service),
+            history_export_route(self._exports),
             *graph_inspection_routes(self._inspection),
             *migration_routes(self._migrations),
             *[lifecycle_route(self._command_service, action) for action in ACTIONS],
