@@ -22,7 +22,7 @@ class Definitions(NamedTuple):
     tasks: dict[str, Task]
 
     @classmethod
-    def collect(cls, workflows: object, tasks: Iterable[object], rules: str) -> "Definitions":
+    def collect(cls, workflows: object, tasks: Iterable[object], rules: str = "") -> "Definitions":
         """Validate and collect the arguments of a test; messages of queues are delivered, too.
 
         Args:
