@@ -19,9 +19,23 @@ from typing import Any, Final, TypeVar, cast, get_type_hints
 
 import msgspec
 
+from headwater.schemas.api_keys import (
+    ApiKeyCreated,
+    ApiKeyRecord,
+    ApiKeyRevoked,
+    ApiKeyRotated,
+    ApiKeyUsed,
+)
 from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.avro_types import Annotation, Schema
-from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import (
+    DeploymentActivated,
+    DeploymentCreated,
+    DeploymentLoaded,
+    DeploymentRecord,
+    DeploymentRetired,
+    LoadRequested,
+)
 from headwater.schemas.errors import PARSE_ERRORS, NotYetReadable, UndecodableRecord, UnknownSchema
 from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
 from headwater.schemas.readers import Reader, fields_reader_of, reader_of
@@ -381,13 +395,35 @@ def _encode_error(
     )
 
 
-def read_deployment_record(value: bytes | None) -> DeploymentCreated | DeploymentActivated:
+_KEY_RECORDS: Final[dict[str, type[ApiKeyRecord]]] = {
+    "api_key_created": ApiKeyCreated,
+    "api_key_rotated": ApiKeyRotated,
+    "api_key_revoked": ApiKeyRevoked,
+    "api_key_used": ApiKeyUsed,
+}
+
+
+def read_api_key_record(value: bytes | None) -> ApiKeyRecord:
+    """Decode a record of the topic of API keys.
+
+    Raises:
+        UndecodableRecord: The bytes are not such a record.
+        UnknownSchema: The schema id is not in the catalog.
+    """
+    return decode(value, _KEY_RECORDS.get(record_name(value) or "", ApiKeyCreated))
+
+
+def read_deployment_record(value: bytes | None) -> DeploymentRecord:
     """Decode a record of the topic.
 
     Raises:
         UndecodableRecord: The bytes are not such a record.
         UnknownSchema: The schema id is not in the catalog.
     """
-    if record_name(value) == "deployment_activated":
-        return decode(value, DeploymentActivated)
-    return decode(value, DeploymentCreated)
+    kinds: Mapping[str, type[DeploymentRecord]] = {
+        "deployment_activated": DeploymentActivated,
+        "deployment_loaded": DeploymentLoaded,
+        "deployment_retired": DeploymentRetired,
+        "load_requested": LoadRequested,
+    }
+    return decode(value, kinds.get(record_name(value), DeploymentCreated))

@@ -11,7 +11,15 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated, GraphDeployed
+from headwater.schemas.api_keys import ApiKeyCreated, ApiKeyRevoked, ApiKeyRotated, ApiKeyUsed
+from headwater.schemas.deployments import (
+    DeploymentActivated,
+    DeploymentCreated,
+    DeploymentLoaded,
+    DeploymentRetired,
+    GraphDeployed,
+    LoadRequested,
+)
 from headwater.schemas.history import (
     CommandSent,
     HistoryAppended,
@@ -65,7 +73,7 @@ class OperationAudited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     #: The entry.
     id: str
-    #: The API key: its kind, and the beginning of its SHA-256.
+    #: Id of the API key; of one of the settings its kind, and the beginning of its SHA-256.
     key_id: str
     #: The project.
     project_id: str
@@ -406,6 +414,13 @@ Record: TypeAlias = (
     | GraphDeployed
     | DeploymentCreated
     | DeploymentActivated
+    | DeploymentLoaded
+    | LoadRequested
+    | ApiKeyCreated
+    | ApiKeyRotated
+    | ApiKeyRevoked
+    | ApiKeyUsed
+    | DeploymentRetired
     | OperationAudited
 )
 
@@ -427,5 +442,12 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "graph_deployed": GraphDeployed,
     "deployment_created": DeploymentCreated,
     "deployment_activated": DeploymentActivated,
+    "deployment_loaded": DeploymentLoaded,
+    "load_requested": LoadRequested,
+    "api_key_created": ApiKeyCreated,
+    "api_key_rotated": ApiKeyRotated,
+    "api_key_revoked": ApiKeyRevoked,
+    "api_key_used": ApiKeyUsed,
+    "deployment_retired": DeploymentRetired,
     "operation_audited": OperationAudited,
 }

@@ -1,4 +1,4 @@
-"""`headwater deployments`: deploy workflow code, activate it, roll it back, show it."""
+"""`headwater deployments`: deploy workflow code, activate it, roll it back, show it, remove it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -9,8 +9,9 @@ from msgspec import structs
 from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import collect_pages, combined, examples
-from headwater.gateway.cli.output import counted, moment
+from headwater.gateway.cli.output import counted, moment, say
 from headwater.gateway.cli.results import Columns, Result, listing, prints
+from headwater.schemas.failures import DEPLOYMENT_IN_USE, CommandRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
     from headwater.schemas.v1_answers import Deployment, DeploymentActive
 
 _LISTED: Final = Columns(
-    ("id", "active", "open runs", "app", "workflows", "deployed", "by", "activated"),
-    drops=("by", "activated", "deployed"),
+    ("id", "active", "open runs", "state", "app", "workflows", "deployed", "by", "activated"),
+    drops=("by", "activated", "deployed", "open runs"),
 )
 _WORKFLOWS: Final = Columns(("name", "versioning", "kind"))
 _SCHEDULES: Final = Columns(("name", "workflow", "cron", "timezone"))
 _REQUIREMENTS: Final = Columns(("package", "version"))
 _DIFFERENCES: Final = Columns(("kind", "name", "change", "fields"))
 _PAGE: Final = 100
+_ALL: Final = 100
+#: Seconds that one request waits for open runs.
+_WAIT_S: Final = 30
 
 _replaces = click.option(
     "--replaces",
@@ -48,8 +52,10 @@ _force = combined(
         "headwater deployments deploy . --app shop.workflows:all --activate",
         "headwater deployments check dep_5d41402abc4b2a76b971",
         "headwater deployments activate dep_5d41402abc4b2a76b971",
+        "headwater deployments activate dep_5d41402abc4b2a76b971 --percent 10",
         "headwater deployments rollback",
         "headwater deployments list",
+        "headwater deployments remove dep_5d41402abc4b2a76b971",
     ),
 )
 def deployments() -> None:
@@ -161,23 +167,37 @@ def show(deployment_id: str, api: Api) -> Result:
     epilog=examples(
         "headwater deployments activate dep_5d41402abc4b2a76b971",
         "headwater deployments activate dep_5d41402abc4b2a76b971 --replaces dep_98f13708210194…",
+        "headwater deployments activate dep_5d41402abc4b2a76b971 --percent 10",
         'headwater deployments activate dep_5d41402abc4b2a76b971 --force --reason "poll is fixed"',
     )
 )
 @click.argument("deployment_id", metavar="ID")
+@click.option(
+    "--percent",
+    type=click.IntRange(min=0, max=_ALL),
+    default=_ALL,
+    metavar="N",
+    help="Only this percentage of the new runs; 0 ends the share.",
+)
 @_replaces
 @_force
 @admin_options
 @prints
-def activate(deployment_id: str, replaces: str, force: bool, reason: str, api: Api) -> Result:
+def activate(
+    deployment_id: str, percent: int, replaces: str, force: bool, reason: str, api: Api
+) -> Result:
     """Start new runs on a deployment; existing runs stay on theirs.
 
     First, open runs are replayed against its code. It is refused if a run that would continue on
     it does not fit: runs of workflows with versioning="latest".
+
+    With --percent, the other new runs start on the active deployment. The id of an instance decides
+    on which; an instance in a share is in every greater one.
     """
     forced = _forced(reason, force=force)
+    deployments = api.client.deployments
     activated = api.client.run(
-        api.client.deployments.activate(deployment_id, replaces=replaces, force_reason=forced)
+        deployments.activate(deployment_id, percent=percent, replaces=replaces, force_reason=forced)
     )
     return _activated(activated)
 
@@ -198,16 +218,17 @@ def _forced(reason: str, *, force: bool) -> str:
 @admin_options
 @prints
 def check(deployment_id: str, api: Api) -> Result:
-    """Replay runs against a deployment, without activating it; exit 1 if one does not fit.
+    """Replay runs against a deployment, without activating it; exit 1 if one does not fit it.
 
     Of each run that differs, shows the first entry that does: recorded and requested. No step is
-    called.
+    called. Also names workers that cannot load its code.
     """
     from headwater.schemas.replay_answers import report_lines  # noqa: PLC0415 (slow)
 
     report = api.client.run(api.client.deployments.check(deployment_id))
     text = "".join(f"{line}\n" for line in report_lines(report))
-    return Result(answer=report, text=text, failed=bool(report.diverged or report.error))
+    failed = bool(report.diverged or report.error or report.not_loaded)
+    return Result(answer=report, text=text, failed=failed)
 
 
 @deployments.command(
@@ -226,14 +247,47 @@ def rollback(
 ) -> Result:
     """Go back to the deployment that was active before, or to an earlier one.
 
-    Runs of the present one stay on it. Another rollback goes back by one more. Open runs are
-    replayed as before an activation.
+    Runs of the present one stay on it. Another rollback goes back by one more. While another
+    deployment has a share of the new runs, a rollback ends the share. Open
+    runs are replayed as before an activation.
     """
     forced = _forced(reason, force=force)
     activated = api.client.run(
         api.client.deployments.rollback(deployment_id, replaces=replaces, force_reason=forced)
     )
     return _activated(activated)
+
+
+@deployments.command(
+    epilog=examples(
+        "headwater deployments remove dep_98f1370821019495b2e5",
+        "headwater deployments remove dep_98f1370821019495b2e5 --wait    until its runs have ended",
+    )
+)
+@click.argument("deployment_id", metavar="ID")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Let no new run begin on it, and wait until its runs have ended.",
+)
+@admin_options
+@prints
+def remove(deployment_id: str, wait: bool, api: Api) -> Result:
+    """Remove a deployment that gets no new runs and has no open ones.
+
+    Its artifact is deleted. Ended runs of it stay readable; retries of them need another one.
+    If --wait is interrupted, it stays closed to new runs; deploying it again opens it.
+    """
+    while True:
+        removal = api.client.deployments.remove(deployment_id, wait_s=_WAIT_S if wait else 0)
+        try:
+            api.client.run(removal)
+        except CommandRefusedError as error:
+            if not wait or error.code != DEPLOYMENT_IN_USE:
+                raise
+            say(error.detail)
+        else:
+            return Result(answer={"removed": deployment_id}, hints=[f"{deployment_id} is removed."])
 
 
 @deployments.command(
@@ -300,6 +354,8 @@ def _content_of(artifact: Path, requirements: Path | None) -> bytes:
 def _activated(deployment: "DeploymentActive") -> Result:
     former = deployment.replaces
     hints = [f"Runs that began on {former} stay on it."] if former else []
+    if not deployment.active:
+        hints = [f"{deployment.percent or 0} % of the new runs begin on {deployment.id}."]
     if deployment.replay is not None and (differing := deployment.replay.diverged):
         hints.append(
             f"{counted(len(differing), 'run')} on other code would not fit it: "
@@ -308,10 +364,28 @@ def _activated(deployment: "DeploymentActive") -> Result:
     return Result(answer=deployment, tables=[_LISTED.table([_row(deployment)])], hints=hints)
 
 
+def _state(deployment: "Deployment") -> str | None:
+    """Return the status of a deployment with its number, as `draining: 3 open runs`."""
+    match deployment.status:
+        case "active" | "sharing":
+            percent = deployment.percent
+            return deployment.status if percent == _ALL else f"{percent} % of new runs"
+        case "draining" | "removing":
+            runs = deployment.open_runs
+            count = "" if runs is None else f": {runs} open run{'' if runs == 1 else 's'}"
+            return f"{deployment.status}{count}"
+        case "drained":
+            since = deployment.drained_at
+            return "drained" if since is None else f"drained since {moment(since)}"
+        case _:
+            return deployment.status
+
+
 def _row(deployment: "Deployment") -> dict[str, Any]:
     return {
         "id": deployment.id,
         "active": deployment.active,
+        "state": _state(deployment),
         "open runs": deployment.open_runs,
         "app": deployment.app,
         "workflows": ", ".join(workflow.name for workflow in deployment.workflows),

@@ -109,7 +109,7 @@ def _token_result(  # noqa: PLR0911 (a return per status)
         case "waiting_for_time":
             return f"waiting{until}"
         case "waiting_for_event":
-            return f"waiting for an event{until}"
+            return f"waiting for an event of type {token.event_type}{until}"
         case "executing" if token.worker and token.lease_until:
             expires = absolute_and_relative(token.lease_until, now)
             return f"a job that {token.worker} holds until {expires}"
@@ -159,6 +159,7 @@ def listed_rows(instances: "list[InstanceFound]", now: datetime, longest: int | 
             "status": instance.details.status,
             "age": span(span_ms(instance.created_at, now)),
             "updated": relative(instance.updated_at, now),
+            "deployment": instance.deployment_id,
             "what": _outcome(instance.details, longest)
             or position_text(
                 instance.details,

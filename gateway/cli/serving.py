@@ -6,12 +6,14 @@ import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from headwater.gateway.api.app import Ports, create_app, end_streams
+from headwater.gateway.api.console.oidc import OidcSignIn
 from headwater.gateway.api.front import front_of
 from headwater.gateway.api.group_metrics import MetricsFolder
 from headwater.gateway.api.listening import listen
@@ -24,8 +26,8 @@ from headwater.gateway.builtin.blobs.folder import blobs_at
 from headwater.gateway.cli.starting import rules_of
 from headwater.gateway.cli.user_tokens import for_users
 from headwater.gateway.client.requests import buffered_random, ulid_source
-from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.process import (
     GroupProcess,
     begin_service,
@@ -42,9 +44,11 @@ from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from headwater.projections.workflows.world import WorldEntries
+from headwater.streams.clock import monotonic
 from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
+from headwater.streams.kafka.api_key_log import ApiKeyLog
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.membership import system_membership
+from headwater.streams.kafka.membership import running_workers, system_membership
 from headwater.streams.kafka.schema_registry import SchemaRegistry
 from headwater.streams.kafka.topics import check_topics
 from headwater.streams.pipeline.reprocessing import DeadLetters
@@ -91,9 +95,12 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
             blobs=blobs_at(settings.blobs_at),
             new_id=new_id,
         ),
+        api_keys=ApiKeyLog(cluster=cluster, client_id="headwater-gateway-keys"),
+        draw=os.urandom,
         clock=clock,
         new_request_id=ulid_source(clock, buffered_random(os.urandom)),
         metrics_folder=_metrics_folder(group),
+        oidc=_oidc(settings, clock),
     )
     app = create_app(settings, sources, ports)
     # Deliveries are accepted at once, also without Kafka, in schemas that all releases read.
@@ -141,6 +148,12 @@ async def consuming(
             evaluator.close()
 
 
+def _oidc(settings: Settings, clock: Callable[[], int]) -> OidcSignIn | None:
+    if settings.oidc is None:
+        return None
+    return OidcSignIn(settings.oidc, draw=os.urandom, clock=clock, steady_s=monotonic)
+
+
 def _metrics_folder(group: GroupProcess) -> MetricsFolder | None:
     return (
         MetricsFolder(Path(group.metrics), os.getpid(), time.time_ns()) if group.metrics else None
@@ -173,6 +186,7 @@ def _workflow_ports(
         workflows=Workflows(reader),
         runs=RunReader(cluster),
         hooks=load_hooks(settings.workflow_hooks),
+        workers=partial(running_workers, cluster),
         new_id=new_id,
         clock=clock,
         rules=rules_of(settings),

@@ -49,6 +49,10 @@ create index workflow_instance_retention
 create index workflow_instance_deployment
     on workflow_instance (workflow_name, deployment_id, created_at, instance_id)
     where deployment_id is not null;
+-- Finds when the last run on a deployment ended.
+create index workflow_instance_drained
+    on workflow_instance (workflow_name, deployment_id, completed_at)
+    where completed_at is not null and deployment_id is not null;
 create index workflow_instance_labels on workflow_instance using gin (labels jsonb_path_ops);
 
 comment on table workflow_instance is 'Instances of workflows with their current run. Topic workflow-history.';
@@ -218,6 +222,7 @@ create table workflow_token (
     error_detail json,
     next_retry_at timestamptz,
     wake_at timestamptz,
+    event_type text,
     reason text,
     retry_status text,
     child_workflow_name text,
@@ -271,6 +276,7 @@ comment on column workflow_token.error_message is 'Message of the error; NUL is 
 comment on column workflow_token.error_detail is 'Additional data of the error.';
 comment on column workflow_token.next_retry_at is 'When the next attempt begins, while it is scheduled.';
 comment on column workflow_token.wake_at is 'When its wait ends or times out; kept after its end.';
+comment on column workflow_token.event_type is 'Type of the event that it waits for; kept after its wait.';
 comment on column workflow_token.reason is 'Why it was cancelled.';
 comment on column workflow_token.retry_status is 'Its status after a retry of its run; null if it had ended before.';
 comment on column workflow_token.child_workflow_name is 'Workflow of the child that it started.';

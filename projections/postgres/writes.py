@@ -122,8 +122,13 @@ UPSERTS: Final[dict[str, bytes]] = {
     **STATEMENTS,
     "graph_definition": statement("deploy_graph"),
     "audit_logs": statement("insert_audit_logs"),
+    "create_api_key": statement("create_api_key"),
+    "rotate_api_key": statement("rotate_api_key"),
+    "revoke_api_key": statement("revoke_api_key"),
+    "use_api_key": statement("use_api_key"),
     "create_deployment": statement("create_deployment"),
     "activate_deployment": statement("activate_deployment"),
+    "retire_deployment": statement("retire_deployment"),
 }
 
 #: Tables with rows of workflow instances.

@@ -216,19 +216,24 @@ def _is_new(
 
 
 def one_by_one(
-    records: Iterable[LogRecord], statement_of: Callable[[LogRecord], RowStatement]
+    records: Iterable[LogRecord], statement_of: Callable[[LogRecord], RowStatement | None]
 ) -> Plan:
     """Plan records in order; `statement_of` may raise the exceptions in `UNREADABLE`.
 
     For topics in which each record depends on earlier ones. Such a topic has one partition and few
     records, and every process folds it. Only Postgres has the earlier records here, so each record
-    is one statement, by which Postgres decides with the same rules as the fold.
+    is one statement, by which Postgres decides with the same rules as the fold, or none if there
+    are no rows of it.
     """
     statements: list[RowStatement] = []
     refused = 0
     for record in records:
+        if record.value is None:
+            continue  # It deletes an earlier record, of which nothing was needed any more.
         try:
-            statements.append(statement_of(record))
+            statement = statement_of(record)
+            if statement is not None:
+                statements.append(statement)
         except UNREADABLE as error:
             refused += 1
             statements.append(

@@ -74,7 +74,7 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
         self,
         topic: str,
         fold: FoldT,
-        apply: Callable[[FoldT, bytes | None], OutcomeT],
+        apply: Callable[[FoldT, bytes], OutcomeT],
         *,
         cluster: Cluster,
         client_id: str,
@@ -121,13 +121,15 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
     def _apply(self, records: list[Incoming]) -> None:
         known, newer = readable(records)
         for record in known:
+            self._next = record.offset + 1
+            if record.value is None:
+                continue  # It deletes an earlier record, of which nothing was needed any more.
             try:
                 outcome = self._apply_value(self.fold, record.value)
                 if self._appending:
                     self._outcomes[record.offset] = outcome
             except (UndecodableRecord, UnknownSchema) as error:
                 log.error("%s cannot be read: %s", position_of(record), error)  # noqa: TRY400
-            self._next = record.offset + 1
         if newer is not None:
             raise NotYetReadable(newer_schema_message(newer))
 
@@ -147,13 +149,21 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
             if not self._appending:
                 self._outcomes.clear()
 
-    async def append_to(self, topic: str, name: str, value: bytes) -> int:
+    async def append_to(
+        self, topic: str, name: str, value: bytes, *, replaces: bool = False
+    ) -> int:
         """Append a record to this topic or a related one; return its offset.
+
+        Args:
+            topic: The topic.
+            name: What the record is about.
+            value: The record.
+            replaces: Whether it replaces earlier records of the name that do so; else it is kept.
 
         Raises:
             BrokerUnavailable: No broker answered.
         """
-        key = f"{name}#{os.urandom(_KEY_BYTES).hex()}".encode()
+        key = (name if replaces else f"{name}#{os.urandom(_KEY_BYTES).hex()}").encode()
         record = Outgoing(topic, PARTITION, key, value)
         ((_, offset),) = await self._appender.append_or_stop([record])
         return offset

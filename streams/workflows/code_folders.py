@@ -67,6 +67,14 @@ class ArtifactFolders:
             await asyncio.to_thread(self._unpack, artifact, deployment, path)
         return path
 
+    async def remove(self, name: str) -> None:
+        """Remove the folder of a removed deployment."""
+        path = self._folder / name
+        if path.is_dir():
+            log.info("removing %s, the folder of a removed deployment", path)
+            async with locked(self._folder / f".{name}.lock"):
+                await asyncio.to_thread(remove_sealed, path)
+
     def _unpack(self, artifact: bytes, deployment: DeploymentCreated, path: Path) -> None:
         self._remove_unfinished()
         temporary = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._folder))
@@ -209,6 +217,10 @@ class CodeFolders:
             python = (await self._environments.install(requirements)).python
         scratch = await asyncio.to_thread(self._scratch.new_folder, deployment.id)
         return HostCode(folder, scratch, python)
+
+    async def remove(self, name: str) -> None:
+        """Remove the artifact of a removed deployment."""
+        await self._artifacts.remove(name)
 
     async def remove_unused(self, deployments: Iterable[DeploymentCreated]) -> None:
         """Remove environments that none of these deployments has."""

@@ -1,12 +1,12 @@
 """Deployed code as a worker runs it: artifacts on disk, and a host for every deployment.
 
-A worker follows the deployments. The active one always has a host, any other as long as one of its
-runs makes progress: its artifact is fetched, unpacked, and loaded in a separate process. If a
-deployment cannot be loaded, it is retried, and only its own runs wait.
+A worker follows the deployments. Those on which new runs start always have a host, any other as
+long as one of its runs makes progress: its artifact is fetched, unpacked, and loaded in a separate
+process. If a deployment cannot be loaded, it is retried, and only its own runs wait.
 
 Runs of any deployment may make progress, and every host takes memory. So the number of hosts is
-limited, not counting that of the active deployment. A deployment that needs a host replaces the
-least recently needed one that holds no runs, and waits if there is none.
+limited, not counting those for new runs. A deployment that needs a host replaces the least recently
+needed one that holds no runs, and waits if there is none.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from headwater.streams.workflows.deployment_log import DeploymentLog
 from headwater.streams.workflows.environments import EnvironmentFailed
 from headwater.streams.workflows.host_process import HostCode
 from headwater.streams.workflows.hosts import Hosts
+from headwater.streams.workflows.load_answers import LoadAnswers
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,8 @@ class DeployedCode:
         folders: Folders of their code on this machine.
         follow_s: Interval between checks for deployments.
         idle_s: How long a host may be idle before it is stopped.
-        hosts_max: Largest number of hosts, not counting that of the active deployment.
+        hosts_max: Largest number of hosts, not counting those of deployments for new runs.
+        loading: Answers requests to load a deployment.
     """
 
     def __init__(
@@ -56,15 +58,19 @@ class DeployedCode:
         follow_s: float = _FOLLOW_S,
         idle_s: float = _IDLE_S,
         hosts_max: int = DEPLOYED_HOSTS_MAX,
+        loading: LoadAnswers | None = None,
     ) -> None:
         self._log = deployment_log
+        self._loading = loading
         self._folders = folders
         self._follow_s, self._idle_s = follow_s, idle_s
         #: Concurrency limits of the active deployment's workflows, by name.
         self.limits: dict[str, Concurrency | None] = {}
         #: Those of all deployments, the latest for each name, for runs on inactive deployments.
         self.all_limits: dict[str, Concurrency | None] = {}
-        self._known = (0, 0)
+        self._known = 0
+        #: Removed deployments that have no host and no folder here any more.
+        self._cleaned: set[str] = set()
         #: The active deployment that a warning was logged for.
         self._warned_about = ""
         #: When each host was last needed, by deployment id.
@@ -111,6 +117,7 @@ class DeployedCode:
             await self._catch_up()
             self._stop_idle(in_use())
             self._admit_waiting()
+            await self._clean_up(in_use())
             if loop.time() >= clean_s:
                 clean_s = loop.time() + _CLEAN_S
                 await self._remove_unused()
@@ -124,6 +131,8 @@ class DeployedCode:
 
     async def stop(self) -> None:
         """Disconnect, and remove the scratch folders of hosts, which have ended."""
+        if self._loading is not None:
+            await self._loading.stop()
         await self._log.stop()
         await asyncio.to_thread(self._folders.close)
 
@@ -142,10 +151,11 @@ class DeployedCode:
         retrying = Retrying(log, "new runs wait for deployments to be read")
         deployments = await retrying.until_done(self._log.catch_up)
         active = deployments.active
-        known = len(deployments.by_id), deployments.moves
-        if known == self._known:
+        if self._loading is not None:
+            self._loading.answer(deployments, self._is_loaded)
+        if deployments.changes == self._known:
             return
-        self._known = known
+        self._known = deployments.changes
         self._activated.set()
         self._activated = asyncio.Event()
         for deployment in deployments.latest_last():
@@ -153,9 +163,32 @@ class DeployedCode:
         if active is not None:
             self.limits.clear()
             self.limits |= _limits(active)
-            self.host_of(active.id)
             self._warn_of_overridden_apps(active)
+        for name in deployments.in_use:
+            self.host_of(name)
         self._changed()
+
+    async def _clean_up(self, in_use: Collection[int]) -> None:
+        """Stop the hosts and remove the folders of removed deployments, which have no runs."""
+        removed = {name for name in self.deployments.retired if self.deployments.is_removed(name)}
+        self._cleaned &= removed
+        for name in removed - self._cleaned:
+            number = self._numbers.get(name)
+            if number in in_use:
+                continue
+            if number is not None:
+                self._stop_host(name)
+            try:
+                await self._folders.remove(name)
+            except OSError as error:
+                log.warning("the folder of %s cannot be removed yet: %s", name, error)
+            else:
+                self._cleaned.add(name)
+
+    def _is_loaded(self, deployment: str) -> bool | None:
+        """Whether the host of a deployment runs; None if it has none."""
+        number = self._numbers.get(deployment)
+        return None if number is None else number not in self._hosts.closed()
 
     def _warn_of_overridden_apps(self, active: DeploymentCreated) -> None:
         """Log which workflows of apps start no runs because the active deployment has them, too.
@@ -235,17 +268,16 @@ class DeployedCode:
 
     def _admit_waiting(self) -> None:
         """Admit deployments that wait for a host, stopping idle hosts if necessary."""
-        active = self.deployments.active
         for name in list(self._waiting):
-            if (active is not None and name == active.id) or self._has_capacity():
+            if name in self.deployments.in_use or self._has_capacity():
                 self._admitted.add(name)
                 self._waiting.pop(name).set()
 
     def _has_capacity(self) -> bool:
         """Whether one more host may be started. Stops the least recently needed idle hosts."""
-        active, in_use = self.deployments.active, self._in_use()
-        admitted = {name for name in self._admitted if active is None or name != active.id}
-        idle = [name for name in admitted if self._numbers[name] not in in_use]
+        hosts_in_use = self._in_use()
+        admitted = self._admitted - self.deployments.in_use
+        idle = [name for name in admitted if self._numbers[name] not in hosts_in_use]
         idle.sort(key=self._needed_s.__getitem__, reverse=True)
         while len(admitted) >= self._hosts_max and idle:
             name = idle.pop()
@@ -255,9 +287,9 @@ class DeployedCode:
 
     def _stop_idle(self, in_use: Collection[int]) -> None:
         """Stop hosts that have been idle for a while."""
-        now_s, active = asyncio.get_running_loop().time(), self.deployments.active
+        now_s = asyncio.get_running_loop().time()
         for name, number in list(self._numbers.items()):
-            if number in in_use or (active is not None and name == active.id):
+            if number in in_use or name in self.deployments.in_use:
                 self._needed_s[name] = now_s
             elif now_s - self._needed_s[name] > self._idle_s:
                 self._stop_host(name)

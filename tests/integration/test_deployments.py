@@ -242,7 +242,7 @@ def test_the_console_activates_and_rolls_back_unless_somebody_else_has(system: S
         late = visitor.press(at, "Activate", about=second, replaces=first)
         assert late.status_code == 412
         assert "deployment_changed" in words(late.text)
-        assert f"{third} orders order admin:" in words(visitor.page(at))
+        assert f"{third} active 100 % 0 orders order admin:" in words(visitor.page(at))
 
 
 # --- by commands
@@ -263,7 +263,7 @@ def test_a_folder_is_deployed_activated_and_rolled_back_by_commands(system: Syst
     )
     assert (second["active"], second["replaces"]) == (True, first["id"])
     shown = headwater(system, "show")
-    assert f"{second['id']}\tyes\t0\torders\torder\t" in shown.stdout
+    assert f"{second['id']}\tyes\t0\tactive\torders\torder\t" in shown.stdout
     assert "order\tpinned" in shown.stdout
     listed = headwater(system, "list", "--limit", "2").stdout.splitlines()
     assert [line.split("\t")[:2] for line in listed[1:]] == [
@@ -487,6 +487,7 @@ def checks_runs_that_follow_the_code(system: System, app: Path) -> None:
 
     system.wait(waits, "the run to wait")
     active = get(system, "deployments/active").json()["id"]
+    checks_that_workers_can_load(system, app)
     folder = app.parent / "histories"
     exported = called("histories", "export", str(folder), "-w", "poll", **url)
     assert exported.returncode == 0, exported.stderr
@@ -509,6 +510,22 @@ def checks_runs_that_follow_the_code(system: System, app: Path) -> None:
     assert [run["fits"] for run in report["runs"] if run.get("moves")] == [False]
     # What has ended stays as it is, whatever other code returns.
     assert any(run["workflowName"] == "shipping" for run in report["runs"])
+
+
+def checks_that_workers_can_load(system: System, app: Path) -> None:
+    """An activation is refused if a worker cannot load the code, which it names with the reason."""
+    needed = app.parent / "needed"
+    needed.touch()
+    imports = f"open({str(needed)!r}).close()"
+    write(app, "orders.py", SHIPPING, "FETCH = 'fetch'", imports)
+    name = deploy(system, zipped(app)).json()["id"]
+    needed.unlink()
+    refused = post(system, f"deployments/{name}/activate", headers=ADMIN)
+    assert (refused.status_code, refused.json()["code"]) == (409, "deployment_not_loaded")
+    (load,) = refused.json()["report"]["workers"]
+    assert load["worker"].startswith("workflows ")
+    assert "FileNotFoundError" in load["reason"]
+    write(app, "orders.py", SHIPPING, "FETCH = 'fetch'")
 
 
 # --- by programs

@@ -17,6 +17,7 @@ from headwater.gateway.api.console.rendering import (
     redirect,
 )
 from headwater.gateway.client.requests import path
+from headwater.processors.api_keys import Role, Scope
 from headwater.processors.runs.inspection import EXPLAIN, SVG, TOKENS
 from headwater.processors.runs.lifecycle import ACTIONS
 
@@ -265,15 +266,10 @@ async def picture(context: PageContext) -> Response[bytes]:
 async def deployments(context: PageContext) -> Response[bytes]:
     """List of deployments."""
     response = await context.api.get("/v1/deployments", context.filters())
-    rows = response.data["deployments"] if response.ok else ()
-    active = next((row["id"] for row in rows if row["active"]), None)
-    has_other_pages = response.ok and (
-        response.data["hasNextPage"] or context.query_value("cursor")
-    )
-    if active is None and has_other_pages:
-        active_response = await context.api.get("/v1/deployments/active")
-        active = active_response.data["id"] if active_response.ok else None
-    return context.render("deployments.html", "deployments", response=response, active=active)
+    active = await context.api.get("/v1/deployments/active") if response.ok else None
+    # The tag names the share of another deployment, too.
+    tag = active.answer.headers.get("etag", "").strip('"') if active and active.ok else ""
+    return context.render("deployments.html", "deployments", response=response, active=tag)
 
 
 async def quality(context: PageContext) -> Response[bytes]:
@@ -303,3 +299,11 @@ async def audit(context: PageContext) -> Response[bytes]:
     """List of audit entries."""
     response = await context.api.get("/v1/audit", context.filters())
     return context.render("audit.html", "audit", response=response)
+
+
+async def keys(context: PageContext) -> Response[bytes]:
+    """List of API keys."""
+    response = await context.api.get("/v1/keys", context.filters())
+    return context.render(
+        "keys.html", "keys", response=response, roles=list(Role), scopes=list(Scope)
+    )

@@ -12,44 +12,48 @@ import msgspec
 from litestar import Response
 
 from headwater.gateway.api.audit import attempt, note
+from headwater.gateway.api.authentication import admitted_key
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
-from headwater.gateway.api.deployments.replay_gate import ReplayGate, unchecked
+from headwater.gateway.api.deployments.replay_gate import ReplayGate
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.runs.run_service import active_of, deployment_of
 from headwater.processors.deployments import (
+    ALL,
     Activated,
     ActivationRejected,
     Created,
     DeploymentOutcome,
     Deployments,
+    Retired,
     deployment_id,
 )
-from headwater.projections.workflows.queries import Workflows
+from headwater.projections.workflows.queries import DeploymentRuns, Workflows
 from headwater.schemas.answers import Answer
 from headwater.schemas.codec import encode
 from headwater.schemas.deployments import (
+    REOPENED,
     DeployedSchedule,
     DeployedWorkflow,
     DeploymentActivated,
     DeploymentCreated,
+    DeploymentRetired,
 )
 from headwater.schemas.errors import StoreUnavailable
-from headwater.schemas.failures import ARTIFACT_INVALID, REPLAY_DIVERGED
+from headwater.schemas.failures import ARTIFACT_INVALID, DEPLOYMENT_NOT_LOADED, REPLAY_DIVERGED
 from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.v1_answers import (
     Deployment,
     DeploymentActive,
     DeploymentId,
     DeploymentPage,
+    DeploymentShare,
     EnvironmentDeployed,
     ScheduleDeployed,
     WorkflowDeployed,
 )
 from headwater.streams.workflows.deployment_log import DeploymentLog
 
-#: Represents the active deployment where there is none, in If-Match.
-NONE: Final = "none"
 #: Most bytes of declarations: every gateway and worker has those of all deployments in memory.
 _DECLARED_BYTES_MAX: Final = 1024 * 1024
 #: Runs that a refusal names; its report has all.
@@ -64,7 +68,6 @@ class DeploymentService:
         artifact_check: Imports apps before they are deployed.
         gate: Replays runs before a deployment is activated.
         workflows: Rows of the runs on deployments.
-        by: Id of the operators' key, written into records.
         clock: Returns Unix milliseconds.
 
     Methods that change something take the request for its audit entries.
@@ -80,14 +83,12 @@ class DeploymentService:
         gate: ReplayGate,
         workflows: Workflows,
         *,
-        by: str,
         clock: Callable[[], int],
     ) -> None:
         self._log = log
         self._artifact_check = artifact_check
         self._gate = gate
         self._workflows = workflows
-        self._by = by
         self._clock = clock
 
     async def deploy(self, request: AnyRequest, app: str, artifact: bytes) -> Response[bytes]:
@@ -97,9 +98,8 @@ class DeploymentService:
         name = deployment_id(app, digest)
         note(request, deployment=name, app=app, digest=digest)
         deployments = await self._log.catch_up()
-        if name in deployments.by_id:
-            note(request, deduped=True)
-            return _response(_deployment(deployments, deployments.by_id[name]))
+        if name in deployments.by_id and await self._is_open(request, deployments, name):
+            return _response(_deployment(await self._log.catch_up(), deployments.by_id[name]))
         checked = await self._artifact_check.check(app, artifact)
         record = DeploymentCreated(
             id=name,
@@ -107,7 +107,7 @@ class DeploymentService:
             digest=digest,
             size=len(artifact),
             offset=0,
-            by=self._by,
+            by=admitted_key(request.scope) or "",
             at_ms=self._clock(),
             **checked._asdict(),
         )
@@ -125,20 +125,46 @@ class DeploymentService:
         status = HTTPStatus.CREATED if created.new else HTTPStatus.OK
         return _response(_deployment(await self._log.catch_up(), created.deployment), status)
 
+    async def _is_open(self, request: AnyRequest, deployments: Deployments, name: str) -> bool:
+        """Return whether an existing deployment may be used, after reopening a closed one."""
+        retired = deployments.retired.get(name)
+        if retired is None:
+            note(request, deduped=True)
+            return True
+        await attempt(request)
+        record = DeploymentRetired(
+            id=name,
+            stage=REOPENED,
+            closing=retired.closing,
+            by=admitted_key(request.scope) or "",
+            at_ms=self._clock(),
+        )
+        return not _require_outcome(await self._log.write(record), Retired).removed
+
     async def activate(
-        self, request: AnyRequest, name: str, after: str, forced: str = ""
+        self, request: AnyRequest, name: str, after: str, percent: int = ALL, forced: str = ""
     ) -> Response[bytes]:
-        """Activate a deployment: new runs begin on it.
+        """Activate a deployment: new runs begin on it, or a percentage of them.
 
         Args:
             request: The request.
             name: Id of the deployment.
             after: Id of the deployment that must be active before; "" for any.
+            percent: Percentage of the new runs; 0 ends the share.
             forced: Why it is activated even if runs do not fit it; "" if it is not.
         """
         deployments = await self._log.catch_up()
         deployment_of(deployments, name)
-        return await self._activate(request, deployments, name, after, forced, rollback=False)
+        note(request, percent=None if percent == ALL else percent)
+        record = DeploymentActivated(
+            id=name,
+            after=after,
+            rollback=False,
+            by=admitted_key(request.scope) or "",
+            at_ms=self._clock(),
+            percent=percent,
+        )
+        return await self._activate(request, deployments, record, forced)
 
     async def check(self, name: str) -> Response[bytes]:
         """Return how runs fit a deployment, without activating it."""
@@ -159,65 +185,80 @@ class DeploymentService:
         deployments = await self._log.catch_up()
         if name is not None:
             deployment_of(deployments, name)
-        active = NONE if deployments.active is None else deployments.active.id
-        if after and after == deployments.rolled_back_from:
+        active, state = deployments.active, deployments.state
+        if after and after == deployments.rolled_back_from and active is not None:
             # A repeated request: its first response may have been lost.
-            name = name or active
-        if name != active:
+            name = name or active.id
+        if active is None or name != active.id:
             target = deployments.rolled_back_to(name)
             if isinstance(target, ActivationRejected):
                 raise Problem(target.code, target.message)
             name = target.id
-        # `active` as the condition: two concurrent rollbacks must not go back two deployments.
-        return await self._activate(
-            request, deployments, name, after or active, forced, rollback=True
+        # The state as the condition: two concurrent rollbacks must not go back two deployments.
+        record = DeploymentActivated(
+            id=name,
+            after=after or state,
+            rollback=True,
+            by=admitted_key(request.scope) or "",
+            at_ms=self._clock(),
         )
+        return await self._activate(request, deployments, record, forced)
 
     async def _activate(
         self,
         request: AnyRequest,
         deployments: Deployments,
-        name: str,
-        after: str,
+        record: DeploymentActivated,
         forced: str,
-        *,
-        rollback: bool,
     ) -> Response[bytes]:
-        replaces, created, active = None, deployments.by_id[name], deployments.active
-        report = None
-        note(request, deployment=name, app=created.app, digest=created.digest)
-        if active is created:
+        replaces, report, created = None, None, deployments.by_id[record.id]
+        note(request, deployment=created.id, app=created.app, digest=created.digest)
+        if deployments.percent_of(created.id) == record.percent:
             note(request, deduped=True)
         else:
-            report = await self._checked(request, created, forced)
-            await attempt(request, replaces=NONE if active is None else active.id)
-            record = DeploymentActivated(
-                id=name, after=after, rollback=rollback, by=self._by, at_ms=self._clock()
-            )
+            if _needs_check(deployments, record):
+                report = await self._checked(request, created, forced, record.percent == ALL)
+            await attempt(request, replaces=deployments.state)
             activated = _require_outcome(await self._log.write(record), Activated)
-            replaces = activated.before if activated.new else None
+            is_other = activated.new and record.percent == ALL and activated.before != created.id
+            replaces = activated.before if is_other else None
             note(request, replaces=replaces)
             deployments = await self._log.catch_up()
-        fields = _fields(deployments, deployments.by_id[name])
-        return _response(DeploymentActive(**fields, replaces=replaces, replay=report), tag=name)
+        fields = _fields(deployments, created)
+        return _response(
+            DeploymentActive(**fields, replaces=replaces, replay=report), tag=deployments.state
+        )
 
     async def _checked(
-        self, request: AnyRequest, created: DeploymentCreated, forced: str
+        self, request: AnyRequest, created: DeploymentCreated, forced: str, moves: bool
     ) -> ReplayReport:
         """Return how runs fit a deployment that is about to be activated.
 
+        Args:
+            request: The request.
+            created: The deployment.
+            forced: Why it is activated even if runs do not fit it; "" if it is not.
+            moves: Whether runs that follow the code would continue on it.
+
         Raises:
-            Problem: Runs would continue on code that they do not fit, and it is not forced.
+            Problem: A worker cannot load it, or runs would continue on code that they do not fit,
+                and it is not forced.
         """
         note(request, forced=forced or None)
-        try:
-            report = await self._gate.check(created)
-        except StoreUnavailable as error:
-            # Pinned runs are not affected, and a rollback may be urgent.
-            if not forced and any(workflow.latest for workflow in created.workflows):
-                raise
-            return unchecked(created, error)
-        problem = _divergence(created, report)
+        # Pinned runs are not affected, and a rollback may be urgent.
+        is_pinned = not any(workflow.latest for workflow in created.workflows)
+        report = await self._gate.check(
+            created, without_runs=bool(forced) or is_pinned or not moves
+        )
+        if report.not_loaded and not forced:
+            failed = report.not_loaded[0]
+            raise Problem(
+                DEPLOYMENT_NOT_LOADED,
+                f"expected every worker to load {created.id}, found {len(report.not_loaded)} that "
+                f"cannot, such as {failed.worker}: {failed.reason}",
+                report=report,
+            )
+        problem = _divergence(created, report) if moves else ""
         moving = (run for run in report.diverged if run.moves)
         note(request, diverged=[f"{run.workflow_name}/{run.instance_id}" for run in moving])
         if problem and not forced:
@@ -234,7 +275,7 @@ class DeploymentService:
                 raise Problem("invalid_cursor", detail, field="cursor")
             names = names[names.index(cursor) + 1 :]
         more = len(names) > limit
-        rows = await self._with_open_runs(
+        rows = await self._with_runs(
             [_deployment(deployments, deployments.by_id[name]) for name in names[:limit]]
         )
         page = DeploymentPage(
@@ -246,31 +287,42 @@ class DeploymentService:
         """Return a deployment."""
         deployments = await self._log.catch_up()
         created = deployment_of(deployments, name)
-        (shown,) = await self._with_open_runs([_deployment(deployments, created, detailed=True)])
+        (shown,) = await self._with_runs([_deployment(deployments, created, detailed=True)])
         return _response(shown)
 
     async def get_active(self) -> Response[bytes]:
         """Return the active deployment, with its ETag for If-Match."""
         deployments = await self._log.catch_up()
         active = active_of(deployments)
-        (shown,) = await self._with_open_runs([_deployment(deployments, active, detailed=True)])
-        return _response(shown, tag=active.id)
+        (shown,) = await self._with_runs([_deployment(deployments, active, detailed=True)])
+        if deployments.share is not None:
+            shares = [
+                DeploymentShare(deployment_id=name, percent=deployments.percent_of(name))
+                for name in (active.id, deployments.share.deployment)
+            ]
+            shown = msgspec.structs.replace(shown, shares=shares)
+        return _response(shown, tag=deployments.state)
 
-    async def _with_open_runs(self, shown: list[Deployment]) -> list[Deployment]:
-        """Add the numbers of open runs, unless Postgres cannot be read."""
+    async def _with_runs(self, shown: list[Deployment]) -> list[Deployment]:
+        """Add what is known of the runs on deployments, unless Postgres cannot be read."""
         workflows = {one.id: [workflow.name for workflow in one.workflows] for one in shown}
         try:
-            counts = await self._workflows.open_runs(workflows)
+            runs = await self._workflows.runs_of_deployments(workflows)
         except StoreUnavailable:
             return shown
-        return [
-            msgspec.structs.replace(deployment, open_runs=counts.get(deployment.id, 0))
-            for deployment in shown
-        ]
+        return [_with_runs(deployment, runs[deployment.id]) for deployment in shown]
 
     async def get_active_id(self) -> Response[bytes]:
         """Return only the id of the active deployment."""
         return _response(DeploymentId(deployment_id=active_of(await self._log.catch_up()).id))
+
+
+def _needs_check(deployments: Deployments, record: DeploymentActivated) -> bool:
+    """Return whether an activation has to be checked: the end or a change of a share need not."""
+    if record.percent == ALL:
+        active = deployments.active
+        return active is None or active.id != record.id
+    return bool(record.percent) and record.id not in deployments.in_use
 
 
 def _divergence(created: DeploymentCreated, report: ReplayReport) -> str:
@@ -304,6 +356,9 @@ def _fields(
     deployments: Deployments, created: DeploymentCreated, *, detailed: bool = False
 ) -> dict[str, Any]:
     at_ms = deployments.activated_at_ms.get(created.id)
+    percent = deployments.percent_of(created.id)
+    is_active = deployments.active is created
+    status = "active" if is_active else "sharing" if percent else None
     return {
         "id": created.id,
         "app": created.app,
@@ -311,12 +366,24 @@ def _fields(
         "size": created.size,
         "workflows": [_workflow(workflow, detailed=detailed) for workflow in created.workflows],
         "schedules": [_schedule(schedule) for schedule in created.schedules],
-        "active": deployments.active is created,
+        "active": is_active,
+        "percent": percent or None,
+        "status": "removing" if created.id in deployments.retired else status,
         "deployed_at": _utc(created.at_ms),
         "deployed_by": created.by,
         "activated_at": None if at_ms is None else _utc(at_ms),
         "environment": _environment(created, detailed=detailed),
     }
+
+
+def _with_runs(deployment: Deployment, runs: DeploymentRuns) -> Deployment:
+    drained_at = None if runs.open or deployment.percent else runs.last_ended_at
+    status = deployment.status
+    if status is None:
+        status = "draining" if runs.open else "inactive" if drained_at is None else "drained"
+    return msgspec.structs.replace(
+        deployment, open_runs=runs.open, status=status, drained_at=drained_at
+    )
 
 
 def _environment(created: DeploymentCreated, *, detailed: bool) -> EnvironmentDeployed | None:

@@ -4,20 +4,16 @@ import re
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-from litestar import Request, Response, Router, get, post
+from litestar import Request, Response, Router, delete, get, post
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import Example, OpenAPIType, Schema
 from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 
-from headwater.gateway.api.authentication import (
-    is_operator,
-    operator_key_required,
-    operators_only,
-    programs_only,
-)
-from headwater.gateway.api.deployments.deployment_service import NONE, DeploymentService
+from headwater.gateway.api.deployments.deployment_service import DeploymentService
+from headwater.gateway.api.deployments.removals import Removals
 from headwater.gateway.api.json_bodies import BodyKind, BodySize, LimitedBodies
+from headwater.gateway.api.key_guards import OPERATORS, OPERATORS_OR_WORKFLOWS, PROGRAMS, KeyGuard
 from headwater.gateway.api.openapi import ADMIN_KEY, OptionalBody, problem_responses, raw_body
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import (
@@ -31,14 +27,21 @@ from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS, WORLD_KEYS
 from headwater.gateway.api.workflows.openapi import KEYS as WORKFLOW_KEYS
 from headwater.gateway.api.workflows.parameters import PAGE_DEFAULT, PAGE_MAX, Cursor
 from headwater.gateway.api.workflows.request_guard import BodyRequest, RequestGuard
+from headwater.processors.api_keys import Scope
+from headwater.processors.deployments import ALL, NONE
 from headwater.processors.runs.limits import REASON_MAX
 from headwater.schemas.failures import (
     ARTIFACT_INVALID,
+    DEPLOYMENT_ACTIVE,
     DEPLOYMENT_CHANGED,
+    DEPLOYMENT_IN_USE,
     DEPLOYMENT_NOT_FOUND,
+    DEPLOYMENT_NOT_LOADED,
+    DEPLOYMENT_REMOVED,
     NO_ACTIVE_DEPLOYMENT,
     NOTHING_TO_ROLL_BACK,
     REPLAY_DIVERGED,
+    SHARE_TAKEN,
 )
 from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.v1_answers import Deployment, DeploymentActive, DeploymentId, DeploymentPage
@@ -46,7 +49,9 @@ from headwater.schemas.v1_answers import Deployment, DeploymentActive, Deploymen
 BASE: Final = "/v1/deployments"
 WORLD: Final = "/v1/world"
 
-_ID: Final = re.compile(rf'"(dep_[0-9a-f]{{20}}|{NONE})"')
+_ONE: Final = "dep_[0-9a-f]{20}"
+#: An id, with the share of another deployment if there is one.
+_TAG: Final = re.compile(rf'"({_ONE}(?:\+{_ONE}@[0-9]{{1,2}})?|{NONE})"')
 _JSON: Final = "application/json"
 _LOG_PROBLEMS: Final = ("broker_unavailable", "not_yet_readable")
 
@@ -78,6 +83,16 @@ _Limit: TypeAlias = Annotated[
     int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of deployments.")
 ]
 
+_Wait: TypeAlias = Annotated[
+    int,
+    QueryParameter(
+        ge=0,
+        le=60,
+        description="Seconds to wait until its runs have ended. From the request on, no new run "
+        "begins on it; by default, the request is refused if runs are open, and changes nothing.",
+    ),
+]
+
 _DEPLOYMENT: Final[dict[str, Any]] = {
     "id": "dep_5d41402abc4b2a76b971",
     "app": "orders",
@@ -89,7 +104,19 @@ _DEPLOYMENT: Final[dict[str, Any]] = {
     "deployedAt": "2026-07-01T08:00:00Z",
     "deployedBy": "admin:5baa61e4",
 }
-_ACTIVE: Final = _DEPLOYMENT | {"active": True, "activatedAt": "2026-07-01T09:00:00Z"}
+_ACTIVE: Final = _DEPLOYMENT | {
+    "active": True,
+    "activatedAt": "2026-07-01T09:00:00Z",
+    "percent": ALL,
+    "status": "active",
+}
+_ACTIVE_WITH_SHARE: Final = _ACTIVE | {
+    "percent": 90,
+    "shares": [
+        {"deploymentId": _DEPLOYMENT["id"], "percent": 90},
+        {"deploymentId": "dep_98f1370821019495b2e5", "percent": 10},
+    ],
+}
 _REPORT: Final[dict[str, Any]] = {
     "runs": [
         {
@@ -106,11 +133,11 @@ _REPORT: Final[dict[str, Any]] = {
     ]
 }
 #: An answer to a query also has the number of runs that have not ended.
-_READ: Final = _DEPLOYMENT | {"openRuns": 3}
+_READ: Final = _DEPLOYMENT | {"openRuns": 3, "status": "draining"}
 
 
-class Activation(Body, frozen=True, kw_only=True):
-    """Options of an activation."""
+class Forced(Body, frozen=True, kw_only=True):
+    """Whether an activation is forced."""
 
     force: Annotated[
         bool, msgspec.Meta(description="Activate it even if open runs do not fit it.")
@@ -133,7 +160,20 @@ class Activation(Body, frozen=True, kw_only=True):
         return self.reason or ""
 
 
-class Rollback(Activation, frozen=True, kw_only=True):
+class Activation(Forced, frozen=True, kw_only=True):
+    """Options of an activation."""
+
+    percent: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=ALL)],
+        msgspec.Meta(
+            description="Percentage of the new runs that begin on it, the others on the active "
+            "deployment, which stays active. An instance in a share is in every greater one. 0 "
+            "ends the share, 100 makes it the active deployment."
+        ),
+    ] = ALL
+
+
+class Rollback(Forced, frozen=True, kw_only=True):
     """Target of a rollback."""
 
     deployment_id: Annotated[
@@ -156,14 +196,14 @@ _ARTIFACT: Final = raw_body(
 
 def deployment_routers(
     deployment_service: DeploymentService,
+    removals: Removals,
     request_guard: RequestGuard,
     limited: LimitedBodies,
-    admin_key: str,
-    world_key: str,
+    keys: KeyGuard,
 ) -> list[Router]:
     """Return the routers of deployments and of `/v1/world`."""
     operators: dict[str, Any] = {
-        "guards": [with_checked_parameters(operators_only(admin_key))],
+        "guards": [with_checked_parameters(keys.requires(OPERATORS))],
         "security": [{ADMIN_KEY: []}],
         "request_max_body_size": None,
     }
@@ -179,6 +219,7 @@ def deployment_routers(
             _activate_route(deployment_service),
             _check_route(deployment_service),
             _rollback_route(deployment_service),
+            _remove_route(removals),
         ],
         middleware=[limited],
         request_class=BodyRequest,
@@ -187,14 +228,14 @@ def deployment_routers(
     reads = Router(
         "/",
         route_handlers=_read_routes(deployment_service),
-        guards=[with_checked_parameters(_operators_or_users(admin_key, request_guard))],
+        guards=[with_checked_parameters(_operators_or_users(keys, request_guard))],
         security=[{ADMIN_KEY: []}, *WORKFLOW_KEYS],
         opt={"policy": Policy.READ},
     )
     world = Router(
         WORLD,
         route_handlers=[_active_id_route(deployment_service)],
-        guards=[with_checked_parameters(programs_only(world_key))],
+        guards=[with_checked_parameters(keys.requires(PROGRAMS))],
         security=WORLD_KEYS,
         tags=["deployments"],
     )
@@ -202,19 +243,18 @@ def deployment_routers(
     return [routes, world]
 
 
-def _operators_or_users(admin_key: str, request_guard: RequestGuard) -> AsyncGuard:
-    """Return a guard that allows operators, and callers who may read workflows."""
+def _operators_or_users(keys: KeyGuard, request_guard: RequestGuard) -> AsyncGuard:
+    """Return a guard that allows operators, and callers who may read workflows.
+
+    Hooks decide about callers who may only read.
+    """
 
     async def guard(connection: AnyConnection, handler: BaseRouteHandler) -> None:
-        if is_operator(connection, admin_key):
-            return
-        try:
+        is_operator = keys.admits(connection, Scope.DEPLOYMENTS_ACTIVATE)
+        if is_operator or connection.headers.get("x-admin-key"):
+            await keys.authenticate(connection, handler, OPERATORS_OR_WORKFLOWS)
+        else:
             await request_guard.guard(connection, handler)
-        except Problem as problem:
-            # A caller that sent an operators' key gets the error about that key.
-            if problem.code == "unauthorized" and connection.headers.get("x-admin-key"):
-                raise operator_key_required() from problem
-            raise
 
     return guard
 
@@ -222,6 +262,7 @@ def _operators_or_users(admin_key: str, request_guard: RequestGuard) -> AsyncGua
 def _deploy_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/",
+        scope=Scope.DEPLOYMENTS_WRITE,
         audit="deployments.deploy",
         audits_attempt=True,
         body=BodySize.ARTIFACT,
@@ -246,23 +287,29 @@ def _deploy_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
 def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/{deploymentId:str}/activate",
+        scope=Scope.DEPLOYMENTS_ACTIVATE,
         audit="deployments.activate",
         audits_attempt=True,
         operation_id="activateDeployment",
         operation_class=OptionalBody,
         summary="Activate a deployment",
-        description="New runs begin on it as soon as this request has returned. Existing runs stay "
-        "on the deployment that they began on.",
+        description="New runs begin on it as soon as this request has returned, all of them or a "
+        "percentage. Existing runs stay on the deployment that they began on.",
         status_code=200,
         responses={
             200: _response_spec(DeploymentActive, _ACTIVE, "Active."),
             **problem_responses(
                 *BODY_PROBLEMS,
                 *_LOG_PROBLEMS,
-                "store_unavailable",
                 DEPLOYMENT_NOT_FOUND,
+                DEPLOYMENT_REMOVED,
                 DEPLOYMENT_CHANGED,
+                DEPLOYMENT_NOT_LOADED,
+                DEPLOYMENT_ACTIVE,
+                NO_ACTIVE_DEPLOYMENT,
+                SHARE_TAKEN,
                 REPLAY_DIVERGED,
+                "store_unavailable",
             ),
         },
     )
@@ -273,7 +320,9 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         if_match: _IfMatch = None,
     ) -> Response[bytes]:
         after = _expected_active(if_match)
-        return await deployment_service.activate(request, deploymentId, after, data.forced())
+        return await deployment_service.activate(
+            request, deploymentId, after, data.percent, data.forced()
+        )
 
     return activate
 
@@ -281,11 +330,13 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
 def _check_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/{deploymentId:str}/check",
+        audit="deployments.check",
+        scope=Scope.DEPLOYMENTS_ACTIVATE,
         operation_id="checkDeployment",
         summary="Check how runs fit a deployment",
         description="Replays open runs of its workflows, and some ended ones, against its code. No "
-        "step is called, and nothing changes. An activation does the same, and refuses if a run "
-        "that would continue on it does not fit.",
+        "step is called. Every worker is requested to load the code. An activation does the same, "
+        "and is refused if a worker cannot, or if a run that would continue on it does not fit.",
         status_code=200,
         responses={
             200: _response_spec(ReplayReport, _REPORT, "The report."),
@@ -303,12 +354,14 @@ def _check_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
 def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/rollback",
+        scope=Scope.DEPLOYMENTS_ACTIVATE,
         audit="deployments.rollback",
         audits_attempt=True,
         operation_id="rollBackDeployment",
         operation_class=OptionalBody,
         summary="Roll back to an earlier deployment",
-        description="Activates the previous deployment, or a named earlier one. A second rollback "
+        description="Activates the previous deployment, or a named earlier one. While another "
+        "deployment has a share of the new runs, a rollback ends the share. A second rollback "
         "goes back further. With If-Match a request is safe to repeat.",
         status_code=200,
         responses={
@@ -317,9 +370,11 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
                 *BODY_PROBLEMS,
                 *_LOG_PROBLEMS,
                 DEPLOYMENT_NOT_FOUND,
+                DEPLOYMENT_REMOVED,
                 DEPLOYMENT_CHANGED,
                 NOTHING_TO_ROLL_BACK,
                 "store_unavailable",
+                DEPLOYMENT_NOT_LOADED,
                 REPLAY_DIVERGED,
             ),
         },
@@ -333,9 +388,43 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     return rollback
 
 
+def _remove_route(removals: Removals) -> HTTPRouteHandler:
+    @delete(
+        "/{deploymentId:str}",
+        audit="deployments.remove",
+        audits_attempt=True,
+        operation_id="removeDeployment",
+        summary="Remove a deployment",
+        description="Deletes its artifact and its declarations, if it gets no new runs and all of "
+        "its runs have ended. Ended runs of it stay readable. The same app and artifact may be "
+        "deployed again.",
+        status_code=204,
+        responses={
+            **problem_responses(
+                *_LOG_PROBLEMS,
+                "outcome_unknown",
+                "store_unavailable",
+                DEPLOYMENT_NOT_FOUND,
+                DEPLOYMENT_REMOVED,
+                DEPLOYMENT_ACTIVE,
+                DEPLOYMENT_IN_USE,
+            ),
+        },
+    )
+    async def remove(
+        request: AnyRequest,
+        deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
+        wait: _Wait = 0,
+    ) -> None:
+        await removals.remove(request, deploymentId, wait)
+
+    return remove
+
+
 def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler]:
     @get(
         "/",
+        scope=Scope.DEPLOYMENTS_READ,
         operation_id="listDeployments",
         summary="List deployments, the newest first",
         responses={
@@ -352,11 +441,13 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
 
     @get(
         "/active",
+        scope=Scope.DEPLOYMENTS_READ,
         operation_id="getActiveDeployment",
         summary="Get the active deployment",
-        description="New runs begin on it. Use its ETag in If-Match.",
+        description="New runs begin on it, except for the share of another deployment, which "
+        "`shares` states. Use its ETag in If-Match.",
         responses={
-            200: _response_spec(Deployment, _ACTIVE, "Active."),
+            200: _response_spec(Deployment, _ACTIVE_WITH_SHARE, "Active."),
             **problem_responses("forbidden", NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
         },
     )
@@ -365,11 +456,14 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
 
     @get(
         "/{deploymentId:str}",
+        scope=Scope.DEPLOYMENTS_READ,
         operation_id="getDeployment",
         summary="Get a deployment",
         responses={
             200: _response_spec(Deployment, _READ, "The deployment."),
-            **problem_responses("forbidden", DEPLOYMENT_NOT_FOUND, *_LOG_PROBLEMS),
+            **problem_responses(
+                "forbidden", DEPLOYMENT_NOT_FOUND, DEPLOYMENT_REMOVED, *_LOG_PROBLEMS
+            ),
         },
     )
     async def get_deployment(
@@ -383,6 +477,7 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
 def _active_id_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @get(
         "/deployment-id",
+        scope=Scope.WORLD_WRITE,
         operation_id="getActiveDeploymentId",
         summary="Get the id of the active deployment",
         responses={
@@ -401,9 +496,9 @@ def _response_spec(kind: type, example: Any, description: str) -> ResponseSpec: 
 
 
 def _expected_active(if_match: str | None) -> str:
-    """Return the id of the deployment that must be active; "" for any.
+    """Return what must be active: the id of a deployment, or a tag with a share; "" for any.
 
     Raises:
         Problem: The header is not the ETag of a deployment.
     """
-    return tag_of(if_match, _ID, f'"dep_…" or "{NONE}", the quotes included')
+    return tag_of(if_match, _TAG, f'"dep_…" or "{NONE}", the quotes included')
