@@ -119,17 +119,10 @@ _ACTIVE_WITH_SHARE: Final = _ACTIVE | {
 }
 _REPORT: Final[dict[str, Any]] = {
     "runs": [
-        {
-            "workflowName": "poll",
-            "instanceId": "poll-1",
-            "runNumber": 0,
-            "status": "waiting",
-            "fits": False,
-            "moves": True,
-            "reason": "the code does not reach fetch, which is recorded",
-            "recorded": {"kind": "do", "name": "fetch", "sequence": 1},
-            "requested": {"kind": "do", "name": "load", "location": "orders.py:12"},
-        }
+        {"workflowName": "poll", "instanceId": "poll-1", "runNumber": 0, "status": "waiting"}
+        | {"fits": False, "moves": True, "reason": "the code does not reach fetch"}
+        | {"recorded": {"kind": "do", "name": "fetch", "sequence": 1}}
+        | {"requested": {"kind": "do", "name": "load", "location": "orders.py:12"}}
     ]
 }
 #: An answer to a query also has the number of runs that have not ended.
