@@ -137,6 +137,11 @@ class ScratchFolders:
         path.mkdir(mode=0o700)
         return path
 
+    def remove(self, name: str) -> None:
+        """Remove the folder of a host that has ended, if there is one."""
+        if self._own is not None:
+            remove_sealed(self._own / name)
+
     def close(self) -> None:
         """Remove the folders of this process."""
         if self._own is not None:
@@ -219,8 +224,9 @@ class CodeFolders:
         return HostCode(folder, scratch, python)
 
     async def remove(self, name: str) -> None:
-        """Remove the artifact of a removed deployment."""
+        """Remove the artifact and the scratch folder of a removed deployment."""
         await self._artifacts.remove(name)
+        await asyncio.to_thread(self._scratch.remove, name)
 
     async def remove_unused(self, deployments: Iterable[DeploymentCreated]) -> None:
         """Remove environments that none of these deployments has."""

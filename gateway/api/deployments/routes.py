@@ -3,33 +3,30 @@
 import re
 from typing import Annotated, Any, Final, TypeAlias
 
-import msgspec
 from litestar import Request, Response, Router, delete, get, post
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import Example, OpenAPIType, Schema
 from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 
+from headwater.gateway.api.deployments.bodies import Activation, Rollback
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
 from headwater.gateway.api.deployments.removals import Removals
 from headwater.gateway.api.json_bodies import BodyKind, BodySize, LimitedBodies
 from headwater.gateway.api.key_guards import OPERATORS, OPERATORS_OR_WORKFLOWS, PROGRAMS, KeyGuard
 from headwater.gateway.api.openapi import ADMIN_KEY, OptionalBody, problem_responses, raw_body
-from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import (
     tag_of,
     with_checked_parameters,
 )
 from headwater.gateway.api.request_scope import AnyConnection, AnyRequest, AsyncGuard
 from headwater.gateway.api.workflows.authorization import Policy
-from headwater.gateway.api.workflows.bodies import Body
 from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS, WORLD_KEYS
 from headwater.gateway.api.workflows.openapi import KEYS as WORKFLOW_KEYS
 from headwater.gateway.api.workflows.parameters import PAGE_DEFAULT, PAGE_MAX, Cursor
 from headwater.gateway.api.workflows.request_guard import BodyRequest, RequestGuard
 from headwater.processors.api_keys import Scope
 from headwater.processors.deployments import ALL, NONE
-from headwater.processors.runs.limits import REASON_MAX
 from headwater.schemas.failures import (
     ARTIFACT_INVALID,
     DEPLOYMENT_ACTIVE,
@@ -127,54 +124,6 @@ _REPORT: Final[dict[str, Any]] = {
 }
 #: An answer to a query also has the number of runs that have not ended.
 _READ: Final = _DEPLOYMENT | {"openRuns": 3, "status": "draining"}
-
-
-class Forced(Body, frozen=True, kw_only=True):
-    """Whether an activation is forced."""
-
-    force: Annotated[
-        bool, msgspec.Meta(description="Activate it even if open runs do not fit it.")
-    ] = False
-    reason: Annotated[
-        Annotated[str, msgspec.Meta(min_length=1, max_length=REASON_MAX)] | None,
-        msgspec.Meta(description="Why, with `force`; the audit log keeps it."),
-    ] = None
-
-    def forced(self) -> str:
-        """Return the reason of a forced activation; "" if it is not forced.
-
-        Raises:
-            Problem: It has `force` or `reason` alone.
-        """
-        if self.force is (self.reason is None):
-            raise Problem(
-                "invalid_body", "reason: expected it with `force`, and not without", field="reason"
-            )
-        return self.reason or ""
-
-
-class Activation(Forced, frozen=True, kw_only=True):
-    """Options of an activation."""
-
-    percent: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=ALL)],
-        msgspec.Meta(
-            description="Percentage of the new runs that begin on it, the others on the active "
-            "deployment, which stays active. An instance in a share is in every greater one. 0 "
-            "ends the share, 100 makes it the active deployment."
-        ),
-    ] = ALL
-
-
-class Rollback(Forced, frozen=True, kw_only=True):
-    """Target of a rollback."""
-
-    deployment_id: Annotated[
-        Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None,
-        msgspec.Meta(
-            description="A deployment that was active before; by default the previous one."
-        ),
-    ] = None
 
 
 _ARTIFACT: Final = raw_body(
