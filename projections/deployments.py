@@ -13,11 +13,17 @@ from headwater.projections.projector.projection import (
     LogRecord,
     Projection,
     RowStatement,
+    SqlRow,
     one_by_one,
     payload,
 )
 from headwater.schemas.codec import decode, read_deployment_record
-from headwater.schemas.deployments import DeploymentActivated, GraphDeployed
+from headwater.schemas.deployments import (
+    DeploymentActivated,
+    DeploymentCreated,
+    DeploymentRetired,
+    GraphDeployed,
+)
 from headwater.schemas.topics import DEPLOYMENTS as TOPIC
 from headwater.schemas.topics import GRAPH_DEFINITIONS
 
@@ -59,9 +65,23 @@ def _deployment_statement(log_record: LogRecord) -> RowStatement:
         "at_ms": record.at_ms,
         "offset": log_record.offset,
     }
-    if isinstance(record, DeploymentActivated):
-        return RowStatement("activate_deployment", payload([common | {"after": record.after}]))
-    created = {
+    match record:
+        case DeploymentActivated():
+            activated = {
+                "after": record.after,
+                "rollback": record.rollback,
+                "percent": record.percent,
+            }
+            return RowStatement("activate_deployment", payload([common | activated]))
+        case DeploymentRetired():
+            retired = {"stage": record.stage, "closing": record.closing}
+            return RowStatement("retire_deployment", payload([common | retired]))
+        case DeploymentCreated():
+            return RowStatement("create_deployment", payload([common | _created(record)]))
+
+
+def _created(record: DeploymentCreated) -> SqlRow:
+    return {
         "app": record.app,
         "digest": record.digest,
         "size": record.size,
@@ -75,7 +95,6 @@ def _deployment_statement(log_record: LogRecord) -> RowStatement:
             if workflow.limit is not None
         },
     }
-    return RowStatement("create_deployment", payload([common | created]))
 
 
 #: Deployments of code, and the active one.

@@ -21,7 +21,12 @@ import msgspec
 
 from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.avro_types import Annotation, Schema
-from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import (
+    DeploymentActivated,
+    DeploymentCreated,
+    DeploymentRecord,
+    DeploymentRetired,
+)
 from headwater.schemas.errors import PARSE_ERRORS, NotYetReadable, UndecodableRecord, UnknownSchema
 from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
 from headwater.schemas.readers import Reader, fields_reader_of, reader_of
@@ -381,13 +386,17 @@ def _encode_error(
     )
 
 
-def read_deployment_record(value: bytes | None) -> DeploymentCreated | DeploymentActivated:
+def read_deployment_record(value: bytes | None) -> DeploymentRecord:
     """Decode a record of the topic.
 
     Raises:
         UndecodableRecord: The bytes are not such a record.
         UnknownSchema: The schema id is not in the catalog.
     """
-    if record_name(value) == "deployment_activated":
-        return decode(value, DeploymentActivated)
-    return decode(value, DeploymentCreated)
+    match record_name(value):
+        case "deployment_activated":
+            return decode(value, DeploymentActivated)
+        case "deployment_retired":
+            return decode(value, DeploymentRetired)
+        case _:
+            return decode(value, DeploymentCreated)

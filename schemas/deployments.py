@@ -1,5 +1,7 @@
 """Records that deploy graphs and code, and select what new runs start on."""
 
+from typing import Final, TypeAlias
+
 import msgspec
 
 from headwater.schemas.history import Json
@@ -101,7 +103,8 @@ class DeploymentActivated(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     #: The deployment.
     id: str
-    #: The deployment that must be active before, otherwise this is ignored; empty for any.
+    #: The deployment that must be active before, otherwise this is ignored; empty for any. With a
+    #: share, also that, as in "dep_1+dep_2@10".
     after: str
     #: Whether it returns to a deployment that was active before.
     rollback: bool
@@ -109,3 +112,36 @@ class DeploymentActivated(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by: str
     #: When, Unix milliseconds, by the clock of the process that did it.
     at_ms: int
+    #: Percentage of the new runs that start on it. If it is less than 100, the others start on the
+    #: active deployment, which does not change; 0 ends the share.
+    percent: int = 100
+
+
+#: Stages of a removal: no new run starts on the deployment; it is as before; it is removed.
+CLOSED: Final = "closed"
+REOPENED: Final = "reopened"
+REMOVED: Final = "removed"
+
+
+class DeploymentRetired(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A removal began, was given up, or is complete."""
+
+    #: The deployment.
+    id: str
+    #: "closed", "reopened" or "removed".
+    stage: str
+    #: Identifies the closing. A later stage of another closing is ignored: runs may have started in
+    #: between.
+    closing: str
+    #: The id of the key that requested it.
+    by: str
+    #: When, Unix milliseconds, by the clock of the process that did it.
+    at_ms: int
+    #: Its schedules, if it is removed and was active before.
+    schedules: tuple[str, ...] = ()
+    #: Its graphs, if it is removed and was active before.
+    graphs: tuple[str, ...] = ()
+
+
+#: The records of the topic.
+DeploymentRecord: TypeAlias = DeploymentCreated | DeploymentActivated | DeploymentRetired

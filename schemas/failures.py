@@ -40,8 +40,11 @@ ALREADY_CANCELLED: Final = "ALREADY_CANCELLED"
 ALREADY_MOVED: Final = "ALREADY_MOVED"
 ALREADY_PAUSED: Final = "ALREADY_PAUSED"
 ARTIFACT_INVALID: Final = "artifact_invalid"
+DEPLOYMENT_ACTIVE: Final = "deployment_active"
 DEPLOYMENT_CHANGED: Final = "deployment_changed"
+DEPLOYMENT_IN_USE: Final = "deployment_in_use"
 DEPLOYMENT_NOT_FOUND: Final = "deployment_not_found"
+DEPLOYMENT_REMOVED: Final = "deployment_removed"
 EVENT_ALREADY_RECEIVED: Final = "EVENT_ALREADY_RECEIVED"
 GRAPH_CHANGED: Final = "GRAPH_CHANGED"
 GRAPH_INVALID: Final = "GRAPH_INVALID"
@@ -80,6 +83,7 @@ NOT_THE_PARENT: Final = "NOT_THE_PARENT"
 #: Also the name of the failure that ends a run when its next events fit in no record.
 RECORD_TOO_LARGE: Final = "RECORD_TOO_LARGE"
 RUN_NOT_FOUND: Final = "RUN_NOT_FOUND"
+SHARE_TAKEN: Final = "share_taken"
 SLOT_GRANTED_BEFORE: Final = "SLOT_GRANTED_BEFORE"
 SLOT_NOT_WANTED: Final = "SLOT_NOT_WANTED"
 SEQUENCE_NOT_FOUND: Final = "SEQUENCE_NOT_FOUND"
@@ -153,6 +157,12 @@ class InstanceFailedError(Exception):
 
 class CommandRefusedError(ClientError):
     """A command was rejected and changed nothing; `.code` is the reason."""
+
+
+class DeploymentRemovedError(CommandRefusedError):
+    """The deployment existed, and was removed."""
+
+    code = DEPLOYMENT_REMOVED
 
 
 class WorkflowNotFoundError(CommandRefusedError):
@@ -301,6 +311,11 @@ REFUSALS: Final = {
         Refusal(ARTIFACT_INVALID, 400, "The artifact cannot be deployed"),
         Refusal(DEPLOYMENT_NOT_FOUND, 404, "No such deployment", field="deploymentId"),
         Refusal(DEPLOYMENT_CHANGED, 412, "Another deployment was activated meanwhile"),
+        Refusal(DEPLOYMENT_REMOVED, 410, "The deployment was removed", DeploymentRemovedError,
+                field="deploymentId"),
+        Refusal(DEPLOYMENT_IN_USE, 409, "Runs of the deployment have not ended"),
+        Refusal(DEPLOYMENT_ACTIVE, 409, "New runs begin on the deployment"),
+        Refusal(SHARE_TAKEN, 409, "Another deployment has a share of the new runs"),
         Refusal(NO_ACTIVE_DEPLOYMENT, 409, "No deployment is active"),
         Refusal(NOTHING_TO_ROLL_BACK, 409, "No deployment was active before"),
         Refusal(GRAPH_INVALID, 400, "The definition contradicts itself"),
@@ -356,6 +371,13 @@ NEXT_STEPS: Final[Mapping[str, str]] = {
     "ambiguous_run": "-w names one",
     NO_ACTIVE_DEPLOYMENT: "`headwater deployments activate` activates one",
     DEPLOYMENT_NOT_FOUND: "`headwater deployments list` shows those that exist",
+    DEPLOYMENT_REMOVED: "`headwater instances retry --deployment active` retries a run on the "
+    "active deployment; `headwater deployments deploy` of the same artifact restores the other",
+    DEPLOYMENT_IN_USE: "`headwater deployments remove --wait` waits until they have ended; "
+    "`headwater instances move` moves them",
+    DEPLOYMENT_ACTIVE: "`headwater deployments activate` of another one first; with a share, "
+    "--percent 0",
+    SHARE_TAKEN: "`headwater deployments list` shows the shares",
     STEP_NOT_FOUND: "`headwater instances history` shows the keys of steps",
     TOKEN_NOT_FOUND: "`headwater instances tokens` shows the live ones",
     "invalid_cursor": "leave out --cursor to begin again",

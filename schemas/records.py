@@ -11,7 +11,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated, GraphDeployed
+from headwater.schemas.deployments import (
+    DeploymentActivated,
+    DeploymentCreated,
+    DeploymentRetired,
+    GraphDeployed,
+)
 from headwater.schemas.history import (
     CommandSent,
     HistoryAppended,
@@ -388,6 +393,7 @@ Record: TypeAlias = (
     | GraphDeployed
     | DeploymentCreated
     | DeploymentActivated
+    | DeploymentRetired
     | OperationAudited
 )
 
@@ -409,5 +415,6 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "graph_deployed": GraphDeployed,
     "deployment_created": DeploymentCreated,
     "deployment_activated": DeploymentActivated,
+    "deployment_retired": DeploymentRetired,
     "operation_audited": OperationAudited,
 }

@@ -268,8 +268,9 @@ TOPICS: Final = (
         name=DEPLOYMENTS,
         key="id of the deployment and an id: each record has its own; all in partition 0",
         value="deployment_created",
-        others=("deployment_activated",),
-        # Runs stay on the deployment that they started on, and a rollback may return to any.
+        others=("deployment_activated", "deployment_retired"),
+        # Runs stay on the deployment that they started on, and a rollback may return to any: only
+        # a removal has tombstones.
         cleanup=Cleanup.COMPACT,
         purpose="Every deployment of code, and which one was active when.",
         key_form=re.compile(rb"dep_[0-9a-f]+#[0-9a-f]+"),

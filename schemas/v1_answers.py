@@ -45,6 +45,13 @@ class EnvironmentDeployed(Answer, frozen=True, kw_only=True):
     ] = None
 
 
+class DeploymentShare(Answer, frozen=True, kw_only=True):
+    """The percentage of new runs that begin on a deployment."""
+
+    deployment_id: str
+    percent: int
+
+
 class Deployment(Answer, frozen=True, kw_only=True):
     """Code that was deployed."""
 
@@ -55,7 +62,10 @@ class Deployment(Answer, frozen=True, kw_only=True):
     workflows: Annotated[list[WorkflowDeployed], means("The workflows that new runs may have.")]
     schedules: Annotated[list[ScheduleDeployed], means("Its schedules, while it is active.")]
     #: Never omitted, because clients need it even if it is false.
-    active: Annotated[bool, means("Whether new runs start on it.")]
+    active: Annotated[
+        bool,
+        means("Whether new runs start on it, except for those in the share of another one."),
+    ]
     deployed_at: datetime
     deployed_by: Annotated[str, means("The id of the key that deployed it.")]
     activated_at: Annotated[datetime | None, means("Last activation; absent if never.")] = None
@@ -68,6 +78,25 @@ class Deployment(Answer, frozen=True, kw_only=True):
             "Runs on it that have not ended; absent in answers to changes, and while Postgres "
             "cannot be read."
         ),
+    ] = None
+    percent: Annotated[
+        int | None, means("Percentage of the new runs that start on it; absent if none do.")
+    ] = None
+    status: Annotated[
+        Literal["active", "sharing", "removing", "draining", "drained", "inactive"] | None,
+        means(
+            "Sharing: it has a share of the new runs. Removing: it gets no new runs, and waits for "
+            "its runs to end. Draining: it gets no new runs, and runs of it have not ended. "
+            "Drained: all of its runs have ended. Inactive: it never had runs. Absent like "
+            "`openRuns`, unless it is one of the first three."
+        ),
+    ] = None
+    drained_at: Annotated[
+        datetime | None, means("When its last run ended, if it gets no new runs and has none.")
+    ] = None
+    shares: Annotated[
+        list[DeploymentShare] | None,
+        means("Of the active deployment, while another one has a share of the new runs."),
     ] = None
 
 

@@ -29,6 +29,7 @@ from headwater.gateway.api.console.api_client import ConsoleKeys
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
+from headwater.gateway.api.deployments.removals import Removals
 from headwater.gateway.api.deployments.routes import deployment_routers
 from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
@@ -404,8 +405,17 @@ def _deployments(
         by=key_id("admin", key),
         clock=workflows.clock,
     )
+    removals = Removals(
+        workflows.run_ports.deployments,
+        workflows.workflows,
+        service.fence,
+        by=key_id("admin", key),
+        clock=workflows.clock,
+        new_id=workflows.new_id,
+    )
     return deployment_routers(
         deployment_service,
+        removals,
         service.request_guard,
         bodies,
         key,

@@ -90,7 +90,8 @@ class Details(TypedDict, total=False):
         change: Action that is applied to many instances.
         selection: Filter of what is changed; users are hashed.
         deployment: Deployment that is created, activated or requested.
-        replaces: Deployment that was active before.
+        replaces: Deployment that was active before, with the share of another one, if any.
+        percent: Percentage of the new runs that a deployment gets.
         app: App of a deployment.
         digest: SHA-256 of an artifact or a definition.
         version: Version of a graph.
@@ -115,6 +116,7 @@ class Details(TypedDict, total=False):
     selection: Mapping[str, Any] | None
     deployment: str | None
     replaces: str | None
+    percent: int | None
     app: str | None
     digest: str | None
     version: int | None
@@ -127,7 +129,7 @@ class Details(TypedDict, total=False):
 
 
 #: Details that are in an entry also if they are false.
-_KEPT_FALSE: Final = frozenset({"deduped", "count"})
+_KEPT_FALSE: Final = frozenset({"deduped", "count", "percent"})
 
 
 def note(request: ASGIConnection[Any, Any, Any, Any], **details: Unpack[Details]) -> None:

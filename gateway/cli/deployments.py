@@ -1,4 +1,4 @@
-"""`headwater deployments`: deploy workflow code, activate it, roll it back, show it."""
+"""`headwater deployments`: deploy workflow code, activate it, roll it back, show it, remove it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -9,8 +9,9 @@ from msgspec import structs
 from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import collect_pages, examples
-from headwater.gateway.cli.output import moment
+from headwater.gateway.cli.output import moment, say
 from headwater.gateway.cli.results import Columns, Result, listing, prints
+from headwater.schemas.failures import DEPLOYMENT_IN_USE, CommandRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
     from headwater.schemas.v1_answers import Deployment, DeploymentActive
 
 _LISTED: Final = Columns(
-    ("id", "active", "open runs", "app", "workflows", "deployed", "by", "activated"),
-    drops=("by", "activated", "deployed"),
+    ("id", "active", "open runs", "state", "app", "workflows", "deployed", "by", "activated"),
+    drops=("by", "activated", "deployed", "open runs"),
 )
 _WORKFLOWS: Final = Columns(("name", "versioning", "kind"))
 _SCHEDULES: Final = Columns(("name", "workflow", "cron", "timezone"))
 _REQUIREMENTS: Final = Columns(("package", "version"))
 _DIFFERENCES: Final = Columns(("kind", "name", "change", "fields"))
 _PAGE: Final = 100
+_ALL: Final = 100
+#: Seconds that one request waits for open runs.
+_WAIT_S: Final = 30
 
 _replaces = click.option(
     "--replaces",
@@ -41,8 +45,10 @@ _replaces = click.option(
         "headwater deployments deploy . --app orders",
         "headwater deployments deploy . --app shop.workflows:all --activate",
         "headwater deployments activate dep_5d41402abc4b2a76b971",
+        "headwater deployments activate dep_5d41402abc4b2a76b971 --percent 10",
         "headwater deployments rollback",
         "headwater deployments list",
+        "headwater deployments remove dep_5d41402abc4b2a76b971",
     ),
 )
 def deployments() -> None:
@@ -154,15 +160,30 @@ def show(deployment_id: str, api: Api) -> Result:
     epilog=examples(
         "headwater deployments activate dep_5d41402abc4b2a76b971",
         "headwater deployments activate dep_5d41402abc4b2a76b971 --replaces dep_98f13708210194…",
+        "headwater deployments activate dep_5d41402abc4b2a76b971 --percent 10",
     )
 )
 @click.argument("deployment_id", metavar="ID")
+@click.option(
+    "--percent",
+    type=click.IntRange(min=0, max=_ALL),
+    default=_ALL,
+    metavar="N",
+    help="Only this percentage of the new runs; 0 ends the share.",
+)
 @_replaces
 @admin_options
 @prints
-def activate(deployment_id: str, replaces: str, api: Api) -> Result:
-    """Start new runs on a deployment; existing runs stay on theirs."""
-    activated = api.client.run(api.client.deployments.activate(deployment_id, replaces=replaces))
+def activate(deployment_id: str, percent: int, replaces: str, api: Api) -> Result:
+    """Start new runs on a deployment; existing runs stay on theirs.
+
+    With --percent, the other new runs start on the active deployment. The id of an instance decides
+    on which; an instance in a share is in every greater one.
+    """
+    deployments = api.client.deployments
+    activated = api.client.run(
+        deployments.activate(deployment_id, percent=percent, replaces=replaces)
+    )
     return _activated(activated)
 
 
@@ -179,10 +200,43 @@ def activate(deployment_id: str, replaces: str, api: Api) -> Result:
 def rollback(deployment_id: str | None, replaces: str, api: Api) -> Result:
     """Go back to the deployment that was active before, or to an earlier one.
 
-    Runs of the present one stay on it. Another rollback goes back by one more.
+    Runs of the present one stay on it. Another rollback goes back by one more. While another
+    deployment has a share of the new runs, a rollback ends the share.
     """
     activated = api.client.run(api.client.deployments.rollback(deployment_id, replaces=replaces))
     return _activated(activated)
+
+
+@deployments.command(
+    epilog=examples(
+        "headwater deployments remove dep_98f1370821019495b2e5",
+        "headwater deployments remove dep_98f1370821019495b2e5 --wait    until its runs have ended",
+    )
+)
+@click.argument("deployment_id", metavar="ID")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Let no new run begin on it, and wait until its runs have ended.",
+)
+@admin_options
+@prints
+def remove(deployment_id: str, wait: bool, api: Api) -> Result:
+    """Remove a deployment that gets no new runs and has no open ones.
+
+    Its artifact is deleted. Ended runs of it stay readable; retries of them need another one.
+    If --wait is interrupted, it stays closed to new runs; deploying it again opens it.
+    """
+    while True:
+        removal = api.client.deployments.remove(deployment_id, wait_s=_WAIT_S if wait else 0)
+        try:
+            api.client.run(removal)
+        except CommandRefusedError as error:
+            if not wait or error.code != DEPLOYMENT_IN_USE:
+                raise
+            say(error.detail)
+        else:
+            return Result(answer={"removed": deployment_id}, hints=[f"{deployment_id} is removed."])
 
 
 @deployments.command(
@@ -249,13 +303,33 @@ def _content_of(artifact: Path, requirements: Path | None) -> bytes:
 def _activated(deployment: "DeploymentActive") -> Result:
     former = deployment.replaces
     hints = [f"Runs that began on {former} stay on it."] if former else []
+    if not deployment.active:
+        hints = [f"{deployment.percent or 0} % of the new runs begin on {deployment.id}."]
     return Result(answer=deployment, tables=[_LISTED.table([_row(deployment)])], hints=hints)
+
+
+def _state(deployment: "Deployment") -> str | None:
+    """Return the status of a deployment with its number, as `draining: 3 open runs`."""
+    match deployment.status:
+        case "active" | "sharing":
+            percent = deployment.percent
+            return deployment.status if percent == _ALL else f"{percent} % of new runs"
+        case "draining" | "removing":
+            runs = deployment.open_runs
+            count = "" if runs is None else f": {runs} open run{'' if runs == 1 else 's'}"
+            return f"{deployment.status}{count}"
+        case "drained":
+            since = deployment.drained_at
+            return "drained" if since is None else f"drained since {moment(since)}"
+        case _:
+            return deployment.status
 
 
 def _row(deployment: "Deployment") -> dict[str, Any]:
     return {
         "id": deployment.id,
         "active": deployment.active,
+        "state": _state(deployment),
         "open runs": deployment.open_runs,
         "app": deployment.app,
         "workflows": ", ".join(workflow.name for workflow in deployment.workflows),

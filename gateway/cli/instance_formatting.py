@@ -159,6 +159,7 @@ def listed_rows(instances: "list[InstanceFound]", now: datetime, longest: int | 
             "status": instance.details.status,
             "age": span(span_ms(instance.created_at, now)),
             "updated": relative(instance.updated_at, now),
+            "deployment": instance.deployment_id,
             "what": _outcome(instance.details, longest)
             or position_text(
                 instance.details,

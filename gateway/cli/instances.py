@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from headwater.schemas.answers import InstanceFound
 
 _LISTED: Final = Columns(
-    ("instance", "status", "age", "updated", "what"),
-    drops=("updated", "age"),
+    ("instance", "status", "age", "updated", "deployment", "what"),
+    drops=("deployment", "updated", "age"),
     styles={"status": STATUS_STYLES},
 )
 _STEPS: Final = Columns(

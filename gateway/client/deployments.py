@@ -1,5 +1,6 @@
 """Deployments of code: zip, deploy, activate and read them."""
 
+import contextlib
 import io
 import json
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from headwater.gateway.client.requests import Query, Repeat, Request, encoded_query, json_object
+from headwater.schemas.failures import DeploymentRemovedError
 from headwater.schemas.v1_answers import Deployment, DeploymentActive, DeploymentPage
 
 if TYPE_CHECKING:
@@ -125,6 +127,9 @@ T = TypeVar("T")
 #: Seconds that a server may take to install the requirements of a deployment and to import it, on
 #: top of the usual timeout: HEADWATER_ENVIRONMENT_INSTALL_S and some more.
 _IMPORT_TIMEOUT_S: Final = 690.0
+#: Seconds that a server may take to read all partitions before it removes a deployment.
+_REMOVAL_TIMEOUT_S: Final = 60.0
+_ALL: Final = 100
 
 
 class Deployments:
@@ -168,21 +173,52 @@ class Deployments:
         )
         return await self._session.send(request, Deployment)
 
-    async def activate(self, deployment_id: str, *, replaces: str = "") -> DeploymentActive:
+    async def activate(
+        self, deployment_id: str, *, percent: int = 100, replaces: str = ""
+    ) -> DeploymentActive:
         """Start new runs on a deployment; existing runs stay on theirs.
 
         Args:
             deployment_id: Deployment to activate.
+            percent: Percentage of the new runs that start on it, 0 to 100. With less than 100, the
+                others start on the active deployment, which stays active.
             replaces: Id of the deployment that must be active until then; "" for any.
         """
+        body = None if percent == _ALL else json_object(percent=str(percent)).encode()
         return await self._activate(
-            deployment_id, "activate", replaces=replaces, repeat=Repeat.SAFE
+            deployment_id, "activate", replaces=replaces, repeat=Repeat.SAFE, body=body
         )
+
+    async def remove(self, deployment_id: str, *, wait_s: int = 0) -> None:
+        """Remove a deployment that gets no new runs and has no open ones.
+
+        A removed deployment counts as success: an earlier answer may have been lost.
+
+        Args:
+            deployment_id: Deployment to remove.
+            wait_s: How long to wait until its runs have ended, at most 60. Meanwhile, and after
+                that, no new run starts on it.
+
+        Raises:
+            CommandRefusedError: Runs of it have not ended, or it gets new runs.
+        """
+        request = Request(
+            method="DELETE",
+            path=self._session.gateway_path("v1", "deployments", deployment_id),
+            repeat=Repeat.SAFE,
+            query=encoded_query({"wait": wait_s or None}),
+            headers=self._key,
+            waits_s=wait_s + _REMOVAL_TIMEOUT_S,
+        )
+        with contextlib.suppress(DeploymentRemovedError):
+            await self._session.transport.send(request)
 
     async def rollback(
         self, deployment_id: str | None = None, *, replaces: str = ""
     ) -> DeploymentActive:
         """Activate the deployment that was active before, or an earlier one.
+
+        While another deployment has a share of the new runs, a rollback ends the share.
 
         Args:
             deployment_id: Deployment to go back to; None for the previous one.

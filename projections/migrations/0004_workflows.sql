@@ -49,6 +49,10 @@ create index workflow_instance_retention
 create index workflow_instance_deployment
     on workflow_instance (workflow_name, deployment_id, created_at, instance_id)
     where deployment_id is not null;
+-- Finds when the last run on a deployment ended.
+create index workflow_instance_drained
+    on workflow_instance (workflow_name, deployment_id, completed_at)
+    where completed_at is not null and deployment_id is not null;
 create index workflow_instance_labels on workflow_instance using gin (labels jsonb_path_ops);
 
 comment on table workflow_instance is 'Instances of workflows with their current run. Topic workflow-history.';

@@ -124,6 +124,7 @@ UPSERTS: Final[dict[str, bytes]] = {
     "audit_logs": statement("insert_audit_logs"),
     "create_deployment": statement("create_deployment"),
     "activate_deployment": statement("activate_deployment"),
+    "retire_deployment": statement("retire_deployment"),
 }
 
 #: Tables with rows of workflow instances.

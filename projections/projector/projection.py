@@ -227,6 +227,8 @@ def one_by_one(
     statements: list[RowStatement] = []
     refused = 0
     for record in records:
+        if record.value is None:
+            continue  # It deletes an earlier record, of which nothing was needed any more.
         try:
             statements.append(statement_of(record))
         except UNREADABLE as error:

@@ -277,14 +277,33 @@ select exists (select from ({declared}) as declared where name = %(name)s)
     or exists (select from (values (%(name)s::text)) as requested (name) where not ({of_authors}))
     as known
 
--- name: open_runs_of_deployments
--- Runs that have not ended, by deployment. The names of its workflows lead to the index by status.
-select deployment_id, count(*) as runs
-from workflow_instance
-where workflow_name = any (%(workflows)s)
-  and status in ('active', 'waiting', 'paused')
-  and deployment_id = any (%(deployments)s)
-group by deployment_id
+-- name: runs_of_deployments
+-- By deployment, the number of runs that have not ended, and when the latest of the others ended.
+-- Together, the parameters are the workflows of deployments. Both parts use an index.
+with running as (
+    select deployment_id, count(*) as runs
+    from workflow_instance
+    where workflow_name = any (%(workflows)s)
+      and status in ('active', 'waiting', 'paused')
+      and deployment_id = any (%(deployments)s)
+    group by deployment_id
+), ended as (
+    select named.deployment_id, max(latest.completed_at) as last_at
+    from unnest(%(deployments)s::text[], %(workflows)s::text[])
+        as named (deployment_id, workflow_name)
+    left join lateral (
+        select i.completed_at
+        from workflow_instance i
+        where i.workflow_name = named.workflow_name
+          and i.deployment_id = named.deployment_id
+          and i.completed_at is not null
+        order by i.completed_at desc
+        limit 1
+    ) latest on true
+    group by named.deployment_id
+)
+select deployment_id, coalesce(running.runs, 0) as open_runs, ended.last_at as last_ended_at
+from ended left join running using (deployment_id)
 
 -- name: workflow_limits
 -- Concurrency limits with holders and waiting runs. Of the keys of a limit, only those with the

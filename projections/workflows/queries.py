@@ -7,7 +7,7 @@ its changes instead, in the order of the log.
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -130,9 +130,16 @@ _REGISTERED: Final = filled(
     of_authors=OF_AUTHORS,
     of_instances=NAMES_WITH_INSTANCES,
 )
-_OPEN_RUNS: Final = filled("open_runs_of_deployments")
+_RUNS_OF_DEPLOYMENTS: Final = filled("runs_of_deployments")
 _IS_KNOWN: Final = filled("workflow_is_known", declared=DECLARED, of_authors=OF_AUTHORS)
 _LIMITS: Final = filled("workflow_limits", declared=DECLARED)
+
+
+class DeploymentRuns(NamedTuple):
+    """The runs on a deployment: how many have not ended, and when the latest other one ended."""
+
+    open: int
+    last_ended_at: datetime | None
 
 
 _INSTANCES: Final = Listing("workflow_instances", InstanceCursor, paged_instance_of)
@@ -175,17 +182,25 @@ class Workflows:
         rows = await self._reader.answers(_IS_KNOWN, name=workflow_name)
         return any(row["known"] for row in rows)
 
-    async def open_runs(self, deployments: Mapping[str, Iterable[str]]) -> dict[str, int]:
-        """Return how many runs have not ended, by deployment; absent if there are none.
+    async def runs_of_deployments(
+        self, deployments: Mapping[str, Iterable[str]]
+    ) -> dict[str, DeploymentRuns]:
+        """Return the numbers of runs that have not ended, by deployment.
 
         Args:
             deployments: Names of the workflows of each deployment, by its id.
         """
-        workflows = sorted({name for names in deployments.values() for name in names})
+        pairs = [(id_, name) for id_, names in deployments.items() for name in names]
         rows = await self._reader.answers(
-            _OPEN_RUNS, workflows=workflows, deployments=list(deployments)
+            _RUNS_OF_DEPLOYMENTS,
+            deployments=[id_ for id_, _ in pairs],
+            workflows=[name for _, name in pairs],
         )
-        return {row["deployment_id"]: row["runs"] for row in rows}
+        runs = {
+            row["deployment_id"]: DeploymentRuns(row["open_runs"], row["last_ended_at"])
+            for row in rows
+        }
+        return dict.fromkeys(deployments, DeploymentRuns(0, None)) | runs
 
     async def slots(self) -> dict[str, tuple[int, int]]:
         """Return the runs that hold a slot and those that wait, by workflow with a limit."""

@@ -1,16 +1,20 @@
 """The code that a worker has: what new runs are created from, and which host has it.
 
 A worker has the code of its apps, and that of deployments, one of which is active. A new run starts
-on the active deployment if that has its workflow, otherwise in an app. It stays there: a run that
-started in an app is never given to a deployment. Only a run whose workflow declares that it follows
-the code has no deployment: it uses the app that has its workflow, or else the active deployment.
+on the active deployment if that has its workflow, otherwise in an app. Another deployment may have
+a share of the new runs. A run stays where it started: one that started in an app is never given to
+a deployment. Only a run whose workflow declares that it follows the code has no deployment: it uses
+the app that has its workflow, or else the active deployment.
+
+A deployment that is being removed gets no new runs, except those that its own runs start. A removed
+one gets none: what its last runs had started uses the active deployment.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from headwater.processors.deployments import Deployments, artifact_of
+from headwater.processors.deployments import Deployments, artifact_of, removal_message
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import BUILTIN_PREFIX, bounded
 from headwater.processors.runs.slots import SLOTS, Concurrencies, Concurrency
@@ -18,6 +22,7 @@ from headwater.processors.runs.state import Run
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
 from headwater.schemas.failures import (
     DEPLOYMENT_NOT_FOUND,
+    DEPLOYMENT_REMOVED,
     MIGRATION_REFUSED,
     NO_ACTIVE_DEPLOYMENT,
     WORKFLOW_NOT_FOUND,
@@ -93,27 +98,32 @@ class Code:
     # -- sources of new runs
 
     def for_new_run(
-        self, workflow: str, command: Command, run: Run | None
+        self, workflow: str, instance_id: str, command: Command, run: Run | None
     ) -> RunSource | Rejection:
         """Return the source of the run that a command starts.
 
         Args:
             workflow: Name of the workflow.
+            instance_id: Its instance, which shares of new runs depend on.
             command: The command.
             run: The previous run of the instance, if there is one.
         """
         if run is not None and isinstance(command, RestartRun | RetryRun):
             return self._for_next_run(run, command)
         start = command if isinstance(command, StartRun) else StartRun("null")
-        source = self._named_source(workflow, start)
-        source = source or self._active_source(workflow, run.kind if run else start.kind)
+        source = self._named_source(workflow, instance_id, start)
+        source = source or self._active_source(
+            workflow, instance_id, run.kind if run else start.kind
+        )
         if source is not None:
             return source
         if run is not None and not is_of_app(run.deployment):
             return self._previous_source(run)
         return self._app_source(workflow, start.kind)
 
-    def _named_source(self, workflow: str, start: StartRun) -> RunSource | Rejection | None:
+    def _named_source(
+        self, workflow: str, instance_id: str, start: StartRun
+    ) -> RunSource | Rejection | None:
         """Return the source on the deployment that a command names; None to use another one."""
         if start.deployment is None:
             return None
@@ -121,11 +131,18 @@ class Code:
         if named == APP.name:
             in_app = self._is_in_app(workflow, start.kind)
             return self._app_source(workflow, start.kind) if in_app else None
+        is_of_run = start.parent is not None or start.sender is not None
+        active = self._deployments.active
+        if active is not None and named == active.id and _is_of_schedule(start):
+            # A share applies to what the schedules of the active deployment start, too.
+            named = next(self._deployments.for_new_run(workflow, instance_id)).id
+        if named in self._deployments.retired and not is_of_run:
+            return _removed(named)
         deployed = self._deployments.workflow(named, workflow)
         if deployed is not None:
-            pinned = (start.parent is None and start.sender is None) or not deployed.latest
+            pinned = not is_of_run or not deployed.latest
             return _source(self._deployments.by_id[named], deployed, pinned=pinned)
-        if start.parent is not None:
+        if start.parent is not None or self._deployments.is_removed(named):
             return None
         return _not_in(named, workflow, self._deployments.by_id.get(named))
 
@@ -134,7 +151,8 @@ class Code:
             return self._previous_source(run)
         if command.deployment == ACTIVE_DEPLOYMENT and isinstance(command, RestartRun):
             # The default. A workflow that the active deployment lacks runs where it ran before.
-            return self._active_source(run.workflow, run.kind) or self._previous_source(run)
+            active = self._active_source(run.workflow, run.instance_id, run.kind)
+            return active or self._previous_source(run)
         return self.chosen_source(run, command.deployment, keeps=isinstance(command, RetryRun))
 
     def chosen_source(self, run: Run, requested: str, *, keeps: bool) -> RunSource | Rejection:
@@ -155,6 +173,8 @@ class Code:
         if name == APP.name:
             source = self._app_source(run.workflow, run.kind)
             same_definition = run.definition is not None and run.definition.digest in self._hosts
+        elif name in self._deployments.retired:
+            return _removed(name)
         else:
             deployed = self._deployments.workflow(name, run.workflow)
             if deployed is None or deployed.kind != run.kind:
@@ -166,17 +186,22 @@ class Code:
             return _other_definition(run, name)
         return source
 
-    def _active_source(self, workflow: str, kind: str) -> RunSource | None:
-        """Return the source on the active deployment; None if that lacks the workflow."""
-        active = self._deployments.active
-        deployed = None if active is None else self._deployments.workflow(active.id, workflow)
-        if active is None or deployed is None or kind not in {"", deployed.kind}:
-            return None
-        return _source(active, deployed, pinned=not deployed.latest)
+    def _active_source(self, workflow: str, instance_id: str, kind: str) -> RunSource | None:
+        """Return the source on the active deployment, or on the one with a share of the new runs.
 
-    def _previous_source(self, run: Run) -> RunSource:
+        None if they lack the workflow.
+        """
+        for deployment in self._deployments.for_new_run(workflow, instance_id):
+            deployed = self._deployments.workflow(deployment.id, workflow)
+            if deployed is not None and kind in {"", deployed.kind}:
+                return _source(deployment, deployed, pinned=not deployed.latest)
+        return None
+
+    def _previous_source(self, run: Run) -> RunSource | Rejection:
         """Return the source of a run for its next one."""
         if run.deployment is not None and not is_of_app(run.deployment):
+            if run.deployment.name in self._deployments.retired:
+                return _removed(run.deployment.name)
             deployed = self._deployments.workflow(run.deployment.name, run.workflow)
             if deployed is None:
                 return RunSource(run.kind, run.deployment)
@@ -241,6 +266,16 @@ def _source(
 
 def _limit(deployed: DeployedWorkflow) -> Concurrency | None:
     return None if deployed.limit is None else Concurrency(deployed.limit, deployed.limit_key)
+
+
+def _is_of_schedule(start: StartRun) -> bool:
+    return start.sender is not None and start.sender.workflow.startswith(BUILTIN_PREFIX)
+
+
+def _removed(name: str) -> Rejection:
+    return Rejection(
+        DEPLOYMENT_REMOVED, f"{removal_message(name)}, or name another one, such as `active`"
+    )
 
 
 def _not_in(named: str, workflow: str, deployment: DeploymentCreated | None) -> Rejection:

@@ -244,7 +244,7 @@ class CommandDecider:
         begins = isinstance(command, StartRun) or (live is None and creates(command))
         source: RunSource | None = None
         if begins or (run is not None and isinstance(command, RestartRun | RetryRun)):
-            result = self._code.for_new_run(sent.workflow, command, run)
+            result = self._code.for_new_run(sent.workflow, sent.instance_id, command, run)
             if isinstance(result, Rejection):
                 return result
             source = result

@@ -74,7 +74,7 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
         self,
         topic: str,
         fold: FoldT,
-        apply: Callable[[FoldT, bytes | None], OutcomeT],
+        apply: Callable[[FoldT, bytes], OutcomeT],
         *,
         cluster: Cluster,
         client_id: str,
@@ -121,13 +121,15 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
     def _apply(self, records: list[Incoming]) -> None:
         known, newer = readable(records)
         for record in known:
+            self._next = record.offset + 1
+            if record.value is None:
+                continue  # It deletes an earlier record, of which nothing was needed any more.
             try:
                 outcome = self._apply_value(self.fold, record.value)
                 if self._appending:
                     self._outcomes[record.offset] = outcome
             except (UndecodableRecord, UnknownSchema) as error:
                 log.error("%s cannot be read: %s", position_of(record), error)  # noqa: TRY400
-            self._next = record.offset + 1
         if newer is not None:
             raise NotYetReadable(newer_schema_message(newer))
 

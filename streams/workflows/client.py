@@ -9,6 +9,7 @@ leaves nothing behind. Clients may share a partition; each knows its own command
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Final, NoReturn
 
 import msgspec
@@ -18,7 +19,14 @@ from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
-from headwater.schemas.history import Command, CommandSent, ReplySent, instance_key
+from headwater.schemas.history import (
+    ACTIVE_DEPLOYMENT,
+    Command,
+    CommandSent,
+    MoveRun,
+    ReplySent,
+    instance_key,
+)
 from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_REPLIES
 from headwater.streams.kafka.append_queues import GroupCommit
 from headwater.streams.kafka.appender import Producers
@@ -28,6 +36,8 @@ from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.ownership import GROUP
 
+#: A workflow that does not exist, with an instance in every partition that does not exist.
+_FENCE: Final = "headwater-fence"
 _VALID_S: Final = 1.0
 _ANSWER_MS: Final = 2_000
 #: Time in which a restarted worker is back.
@@ -255,6 +265,27 @@ class WorkflowClient:
             return [future.result() for future in futures]
         finally:
             self._leave(pending)
+
+    def one_per_partition(self) -> list[Addressed]:
+        """Return a command to every partition that is refused: its instance does not exist.
+
+        Workers decide the commands of a partition in order, and read what is deployed before.
+
+        Raises:
+            BrokerUnavailable: The number of partitions is not known yet.
+        """
+        if not self.ready:
+            raise BrokerUnavailable(f"expected Kafka at {self._cluster}, found no connection yet")
+        commands: dict[int, Addressed] = {}
+        for number in count():
+            if len(commands) == self._commit.partitions:
+                break
+            key = instance_key(_FENCE, str(number)).encode()
+            partition = partition_of(key, self._commit.partitions)
+            # A command before which workers read what is deployed.
+            command = MoveRun(ACTIVE_DEPLOYMENT)
+            commands.setdefault(partition, Addressed(_FENCE, str(number), command))
+        return list(commands.values())
 
     async def _wait(self, pending: Sequence[tuple[str, _PendingCommand]]) -> bool:
         """Wait for outcomes while there is time and a worker. Return whether there is a worker."""

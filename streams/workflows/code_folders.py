@@ -58,7 +58,7 @@ class ArtifactFolders:
             OSError: The disk failed.
         """
         path = self._folder / deployment.id
-        async with locked(self._folder / f".{deployment.id}.lock"):
+        async with locked(self._lock_of(deployment.id)):
             if path.is_dir():
                 if await asyncio.to_thread(_is_unchanged, path, deployment):
                     return path
@@ -66,6 +66,17 @@ class ArtifactFolders:
             artifact = await self._deployments.artifact(deployment)
             await asyncio.to_thread(self._unpack, artifact, deployment, path)
         return path
+
+    async def remove(self, name: str) -> None:
+        """Remove the folder of a removed deployment."""
+        path = self._folder / name
+        if path.is_dir():
+            log.info("removing %s, the folder of a removed deployment", path)
+            async with locked(self._lock_of(name)):
+                await asyncio.to_thread(remove_sealed, path)
+
+    def _lock_of(self, name: str) -> Path:
+        return self._folder / f".{name}.lock"
 
     def _unpack(self, artifact: bytes, deployment: DeploymentCreated, path: Path) -> None:
         self._remove_unfinished()
@@ -209,6 +220,10 @@ class CodeFolders:
             python = (await self._environments.install(requirements)).python
         scratch = await asyncio.to_thread(self._scratch.new_folder, deployment.id)
         return HostCode(folder, scratch, python)
+
+    async def remove(self, name: str) -> None:
+        """Remove the code of a removed deployment."""
+        await self._artifacts.remove(name)
 
     async def remove_unused(self, deployments: Iterable[DeploymentCreated]) -> None:
         """Remove environments that none of these deployments has."""

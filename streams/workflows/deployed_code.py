@@ -1,12 +1,12 @@
 """Deployed code as a worker runs it: artifacts on disk, and a host for every deployment.
 
-A worker follows the deployments. The active one always has a host, any other as long as one of its
-runs makes progress: its artifact is fetched, unpacked, and loaded in a separate process. If a
-deployment cannot be loaded, it is retried, and only its own runs wait.
+A worker follows the deployments. Those on which new runs start always have a host, any other as
+long as one of its runs makes progress: its artifact is fetched, unpacked, and loaded in a separate
+process. If a deployment cannot be loaded, it is retried, and only its own runs wait.
 
 Runs of any deployment may make progress, and every host takes memory. So the number of hosts is
-limited, not counting that of the active deployment. A deployment that needs a host replaces the
-least recently needed one that holds no runs, and waits if there is none.
+limited, not counting those for new runs. A deployment that needs a host replaces the least recently
+needed one that holds no runs, and waits if there is none.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class DeployedCode:
         folders: Folders of their code on this machine.
         follow_s: Interval between checks for deployments.
         idle_s: How long a host may be idle before it is stopped.
-        hosts_max: Largest number of hosts, not counting that of the active deployment.
+        hosts_max: Largest number of hosts, not counting those of deployments for new runs.
     """
 
     def __init__(
@@ -64,7 +64,9 @@ class DeployedCode:
         self.limits: dict[str, Concurrency | None] = {}
         #: Those of all deployments, the latest for each name, for runs on inactive deployments.
         self.all_limits: dict[str, Concurrency | None] = {}
-        self._known = (0, 0)
+        self._known = 0
+        #: Removed deployments that have no host and no folder here any more.
+        self._cleaned: set[str] = set()
         #: The active deployment that a warning was logged for.
         self._warned_about = ""
         #: When each host was last needed, by deployment id.
@@ -114,6 +116,7 @@ class DeployedCode:
             if loop.time() >= clean_s:
                 clean_s = loop.time() + _CLEAN_S
                 await self._remove_unused()
+            await self._clean_up(in_use())
 
     async def _remove_unused(self) -> None:
         """Remove what no deployment has. Runs do not depend on it, so errors are only logged."""
@@ -142,10 +145,9 @@ class DeployedCode:
         retrying = Retrying(log, "new runs wait for deployments to be read")
         deployments = await retrying.until_done(self._log.catch_up)
         active = deployments.active
-        known = len(deployments.by_id), deployments.moves
-        if known == self._known:
+        if deployments.changes == self._known:
             return
-        self._known = known
+        self._known = deployments.changes
         self._activated.set()
         self._activated = asyncio.Event()
         for deployment in deployments.latest_last():
@@ -153,9 +155,23 @@ class DeployedCode:
         if active is not None:
             self.limits.clear()
             self.limits |= _limits(active)
-            self.host_of(active.id)
             self._warn_of_overridden_apps(active)
+        for name in deployments.in_use:
+            self.host_of(name)
         self._changed()
+
+    async def _clean_up(self, in_use: Collection[int]) -> None:
+        """Stop the hosts and remove the folders of removed deployments, which have no runs."""
+        removed = {name for name in self.deployments.retired if self.deployments.is_removed(name)}
+        self._cleaned &= removed
+        for name in removed - self._cleaned:
+            number = self._numbers.get(name)
+            if number in in_use:
+                continue
+            if number is not None:
+                self._stop_host(name)
+            await self._folders.remove(name)
+            self._cleaned.add(name)
 
     def _warn_of_overridden_apps(self, active: DeploymentCreated) -> None:
         """Log which workflows of apps start no runs because the active deployment has them, too.
@@ -235,17 +251,16 @@ class DeployedCode:
 
     def _admit_waiting(self) -> None:
         """Admit deployments that wait for a host, stopping idle hosts if necessary."""
-        active = self.deployments.active
         for name in list(self._waiting):
-            if (active is not None and name == active.id) or self._has_capacity():
+            if name in self.deployments.in_use or self._has_capacity():
                 self._admitted.add(name)
                 self._waiting.pop(name).set()
 
     def _has_capacity(self) -> bool:
         """Whether one more host may be started. Stops the least recently needed idle hosts."""
-        active, in_use = self.deployments.active, self._in_use()
-        admitted = {name for name in self._admitted if active is None or name != active.id}
-        idle = [name for name in admitted if self._numbers[name] not in in_use]
+        hosts_in_use = self._in_use()
+        admitted = self._admitted - self.deployments.in_use
+        idle = [name for name in admitted if self._numbers[name] not in hosts_in_use]
         idle.sort(key=self._needed_s.__getitem__, reverse=True)
         while len(admitted) >= self._hosts_max and idle:
             name = idle.pop()
@@ -255,9 +270,9 @@ class DeployedCode:
 
     def _stop_idle(self, in_use: Collection[int]) -> None:
         """Stop hosts that have been idle for a while."""
-        now_s, active = asyncio.get_running_loop().time(), self.deployments.active
+        now_s = asyncio.get_running_loop().time()
         for name, number in list(self._numbers.items()):
-            if number in in_use or (active is not None and name == active.id):
+            if number in in_use or name in self.deployments.in_use:
                 self._needed_s[name] = now_s
             elif now_s - self._needed_s[name] > self._idle_s:
                 self._stop_host(name)

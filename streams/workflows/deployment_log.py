@@ -1,16 +1,24 @@
 """The topics of graph definitions, deployments and artifacts."""
 
+import contextlib
 import hashlib
+from collections.abc import Iterable
 
 from headwater.processors.deployments import DeploymentOutcome, Deployments
 from headwater.processors.graph.catalogue import Catalogue, Outcome
 from headwater.schemas.codec import decode, encode, read_deployment_record
-from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated, GraphDeployed
-from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.schemas.deployments import (
+    DeploymentCreated,
+    DeploymentRecord,
+    DeploymentRetired,
+    GraphDeployed,
+)
+from headwater.schemas.errors import Disposition, HeadwaterError, UndecodableRecord, UnknownSchema
 from headwater.schemas.topics import ARTIFACTS, DEPLOYMENTS, GRAPH_DEFINITIONS
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.folded_topic import PARTITION, FoldedTopic
 from headwater.streams.kafka.readers import read_partition
+from headwater.streams.kafka.records import Incoming, Outgoing
 
 
 class DefinitionLog(FoldedTopic[Catalogue, Outcome]):
@@ -30,7 +38,7 @@ class DefinitionLog(FoldedTopic[Catalogue, Outcome]):
         return await self.append(record.name, encode(record))
 
 
-def _apply_definition(catalogue: Catalogue, value: bytes | None) -> Outcome:
+def _apply_definition(catalogue: Catalogue, value: bytes) -> Outcome:
     return catalogue.apply(decode(value, GraphDeployed))
 
 
@@ -61,8 +69,8 @@ class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
         """
         return await self.append_to(ARTIFACTS, deployment_id, artifact)
 
-    async def write(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
-        """Append a deployment or activation. Return the outcome when it is durable.
+    async def write(self, record: DeploymentRecord) -> DeploymentOutcome:
+        """Append a record. Return the outcome when it is durable.
 
         Raises:
             BrokerUnavailable: It may have been appended. It is safe to append it again.
@@ -77,10 +85,8 @@ class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
             ArtifactLost: The record is missing, or another one.
         """
         end = deployment.offset + 1
-        batches = read_partition(
-            self._cluster, [ARTIFACTS], PARTITION, start=deployment.offset, end=end
-        )
-        values = [record.value or b"" async for records in batches for record in records]
+        records = await self._records(ARTIFACTS, deployment.offset, end)
+        values = [record.value or b"" for record in records]
         digest = hashlib.sha256(values[0]).hexdigest() if values else "nothing"
         if digest != deployment.digest:
             raise ArtifactLost(
@@ -89,6 +95,49 @@ class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
             )
         return values[0]
 
+    async def discard(self, removal: DeploymentRetired) -> None:
+        """Delete the records and artifacts of a removed deployment; safe to repeat.
 
-def _apply_deployment(deployments: Deployments, value: bytes | None) -> DeploymentOutcome:
+        The same content may have been uploaded by several requests, and again after the removal.
+
+        Raises:
+            BrokerUnavailable: Some may have been deleted.
+        """
+        records: list[Incoming] = []
+        for record, offset in _creations(await self._records(DEPLOYMENTS), removal):
+            records += await self._records(ARTIFACTS, offset, offset + 1)
+            records.append(record)
+        deleted = [
+            Outgoing(record.topic, PARTITION, record.key, None)
+            for record in records
+            if record.key is not None and record.key.startswith(f"{removal.id}#".encode())
+        ]
+        if deleted:
+            await self._appender.append_or_stop(deleted)
+
+    async def _records(
+        self, topic: str, start: int | None = None, end: int | None = None
+    ) -> list[Incoming]:
+        batches = read_partition(self._cluster, [topic], PARTITION, start=start, end=end)
+        return [record async for records in batches for record in records]
+
+
+def _creations(
+    records: Iterable[Incoming], removal: DeploymentRetired
+) -> list[tuple[Incoming, int]]:
+    """Return the creations of a deployment before its removal, with the offsets of artifacts."""
+    creations: list[tuple[Incoming, int]] = []
+    for record in records:
+        with contextlib.suppress(UndecodableRecord, UnknownSchema):
+            match read_deployment_record(record.value):
+                case DeploymentCreated(id=removal.id, offset=offset):
+                    creations.append((record, offset))
+                case DeploymentRetired() as retired if retired == removal:
+                    break
+                case _:
+                    continue
+    return creations
+
+
+def _apply_deployment(deployments: Deployments, value: bytes) -> DeploymentOutcome:
     return deployments.apply(read_deployment_record(value))

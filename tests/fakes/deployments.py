@@ -1,7 +1,13 @@
 """The log of deployments in memory: the fold is the real one."""
 
 from headwater.processors.deployments import DeploymentOutcome, Deployments
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import (
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+    DeploymentRecord,
+    DeploymentRetired,
+)
 from headwater.schemas.errors import BrokerUnavailable
 
 
@@ -11,6 +17,7 @@ class MemoryDeployments:
     def __init__(self, *, away: bool = False) -> None:
         self.deployments = Deployments()
         self.artifacts: list[bytes] = []
+        self.discarded: list[str] = []
         self._away = away
 
     async def catch_up(self) -> Deployments:
@@ -22,9 +29,13 @@ class MemoryDeployments:
         self.artifacts.append(artifact)
         return len(self.artifacts) - 1
 
-    async def write(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
+    async def write(self, record: DeploymentRecord) -> DeploymentOutcome:
         self._check()
         return self.deployments.apply(record)
+
+    async def discard(self, removal: DeploymentRetired) -> None:
+        self._check()
+        self.discarded.append(removal.id)
 
     async def stop(self) -> None:
         pass

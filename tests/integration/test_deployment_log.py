@@ -8,9 +8,18 @@ import msgspec
 import pytest
 
 from headwater.processors.deployments import Activated, ActivationRejected, Created, deployment_id
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import (
+    CLOSED,
+    REMOVED,
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+    DeploymentRetired,
+)
+from headwater.schemas.topics import ARTIFACTS, DEPLOYMENTS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.readers import read_partition
 from headwater.streams.workflows.deployment_log import ArtifactLost, DeploymentLog
 
 ARTIFACT_BYTES = 1_000_000
@@ -96,8 +105,48 @@ def test_gateways_that_activate_at_once_agree_on_the_active_one(topics: str):
                 == len(made) - 2
             )
             for entry in gateways:
-                assert (await entry.catch_up()).active == taken[0].deployment
+                assert (await entry.catch_up()).state == taken[0].id
         finally:
             await asyncio.gather(*(item.stop() for item in gateways))
+
+    asyncio.run(scenario())
+
+
+async def kept(topics: str, topic: str, name: str) -> list[bytes]:
+    """The keys of a deployment that compaction keeps, except for the latest records about it."""
+    latest: dict[bytes, bytes | None] = {}
+    async for records in read_partition(Cluster(topics), [topic], 0):
+        latest |= {record.key: record.value for record in records}
+    own = f"{name}#".encode()
+    return [key for key, value in latest.items() if key.startswith(own) and value is not None]
+
+
+def test_a_removed_deployment_leaves_no_artifact_and_no_record_but_its_removal(topics: str):
+    async def scenario() -> None:
+        ours, theirs = gateway(topics), gateway(topics)
+        try:
+            # Two gateways deployed the same at once, each with an upload of its own.
+            name = (await deployed(ours, "removed", b"old")).deployment.id
+            await deployed(theirs, "removed", b"old")
+            assert len(await kept(topics, ARTIFACTS, name)) == 2
+            for stage in (CLOSED, REMOVED):
+                await ours.write(
+                    DeploymentRetired(id=name, stage=stage, closing="c", by="k", at_ms=now_ms())
+                )
+            removal = (await theirs.catch_up()).retired[name]
+            await theirs.discard(removal)
+            assert await kept(topics, ARTIFACTS, name) == []
+            assert len(await kept(topics, DEPLOYMENTS, name)) == 2, "closed and removed"
+            # Deployed again it is new, and to discard the old one again changes nothing.
+            again = (await deployed(ours, "removed", b"old")).deployment
+            await theirs.discard(removal)
+            assert await theirs.artifact(again) == b"old"
+            late = gateway(topics)
+            try:
+                assert (await late.catch_up()).by_id[name] == again
+            finally:
+                await late.stop()
+        finally:
+            await asyncio.gather(ours.stop(), theirs.stop())
 
     asyncio.run(scenario())

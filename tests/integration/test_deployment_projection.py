@@ -14,13 +14,20 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deployments import DEPLOYMENTS
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.codec import encode
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import (
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+    DeploymentRecord,
+    DeploymentRetired,
+)
 from headwater.schemas.topics import DEPLOYMENTS as TOPIC
 from tests.integration.one_topic import project, rows
 from tests.integration.test_workflow_projection import project as project_histories
 from tests.unit.projections.histories import START_MS, Log
 
 PLACE = (TOPIC, 0)
+TABLES = "deployment, retired_deployment, settings, projection_offsets"
 NAMES = st.sampled_from(["dep_a", "dep_b", "dep_c"])
 
 
@@ -37,30 +44,57 @@ def created(name: str, by: str) -> DeploymentCreated:
     )
 
 
-def activated(name: str, after: str, by: str) -> DeploymentActivated:
-    return DeploymentActivated(id=name, after=after, rollback=False, by=by, at_ms=START_MS + 1)
+def activated(
+    name: str, after: str, by: str, percent: int = 100, *, rollback: bool = False
+) -> DeploymentActivated:
+    return DeploymentActivated(
+        id=name, after=after, rollback=rollback, by=by, at_ms=START_MS + 1, percent=percent
+    )
+
+
+def retired(name: str, stage: str, closing: str) -> DeploymentRetired:
+    return DeploymentRetired(id=name, stage=stage, closing=closing, by="admin:1", at_ms=START_MS)
 
 
 KEYS = st.sampled_from(["admin:1", "admin:2"])
 RECORDS = st.one_of(
     st.builds(created, NAMES, KEYS),
-    st.builds(activated, NAMES, st.sampled_from(["", "", "dep_a", "dep_b", "none"]), KEYS),
+    st.builds(
+        activated,
+        NAMES,
+        st.sampled_from(["", "", "dep_a", "dep_b", "none", "dep_a+dep_b@10"]),
+        KEYS,
+        st.sampled_from([100, 100, 100, 0, 10, 50]),
+        rollback=st.booleans(),
+    ),
+    st.builds(
+        retired,
+        NAMES,
+        st.sampled_from(["closed", "closed", "reopened", "removed"]),
+        st.sampled_from(["c1", "c2"]),
+    ),
 )
 
 
 def test_rows_are_those_of_the_fold(module_migrated: str):
 
-    @settings(max_examples=60)
-    @given(st.lists(RECORDS, max_size=12), st.lists(st.integers(0, 12), max_size=3))
-    def held(records: list[DeploymentCreated | DeploymentActivated], cuts: list[int]) -> None:
+    @settings(max_examples=100)
+    @given(st.lists(RECORDS, max_size=14), st.lists(st.integers(0, 12), max_size=3))
+    def held(records: list[DeploymentRecord], cuts: list[int]) -> None:
         with psycopg.connect(module_migrated) as connection:
-            connection.execute("truncate deployment, settings, projection_offsets")
+            connection.execute(f"truncate {TABLES}")
         result = Deployments()
         for record in records:
             result.apply(record)
         project(DEPLOYMENTS, module_migrated, [encode(record) for record in records], cuts)
-        active = [] if result.active is None else [("active_deployment", result.active.id)]
-        assert rows(module_migrated, "select key, value from settings") == active
+        stored = [("active_deployment", name) for name in result.activations[-1:]]
+        if result.share is not None:
+            stored.append(("shared_deployment", result.share.deployment))
+            stored.append(("shared_percent", str(result.share.percent)))
+        assert rows(module_migrated, "select key, value from settings order by key") == stored
+        assert rows(
+            module_migrated, "select id, stage, closing from retired_deployment order by id"
+        ) == [(item.id, item.stage, item.closing) for _, item in sorted(result.retired.items())]
         assert rows(
             module_migrated,
             "select id, digest, created_by, workflows,"
@@ -95,7 +129,7 @@ def test_what_is_deployed_is_listed_and_the_active_one_says_how_it_is(migrated: 
 
     def listed(*active: str) -> list[tuple[str, str | None, int | None]]:
         with psycopg.connect(migrated) as connection:
-            connection.execute("truncate deployment, settings, projection_offsets")
+            connection.execute(f"truncate {TABLES}")
         records = [first, second, *(activated(item, "", "admin:1") for item in active)]
         project(DEPLOYMENTS, migrated, [encode(record) for record in records], [])
 

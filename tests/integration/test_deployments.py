@@ -242,7 +242,7 @@ def test_the_console_activates_and_rolls_back_unless_somebody_else_has(system: S
         late = visitor.press(at, "Activate", about=second, replaces=first)
         assert late.status_code == 412
         assert "deployment_changed" in words(late.text)
-        assert f"{third} orders order admin:" in words(visitor.page(at))
+        assert f"{third} active 100 % 0 orders order admin:" in words(visitor.page(at))
 
 
 # --- by commands
@@ -263,7 +263,7 @@ def test_a_folder_is_deployed_activated_and_rolled_back_by_commands(system: Syst
     )
     assert (second["active"], second["replaces"]) == (True, first["id"])
     shown = headwater(system, "show")
-    assert f"{second['id']}\tyes\t0\torders\torder\t" in shown.stdout
+    assert f"{second['id']}\tyes\t0\tactive\torders\torder\t" in shown.stdout
     assert "order\tpinned" in shown.stdout
     listed = headwater(system, "list", "--limit", "2").stdout.splitlines()
     assert [line.split("\t")[:2] for line in listed[1:]] == [

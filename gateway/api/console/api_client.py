@@ -109,11 +109,15 @@ class ApiClient:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self._send("POST", path, msgspec.json.encode(body or {}), named)
 
+    async def delete(self, path: str) -> ApiResponse:
+        """Send a DELETE request."""
+        return await self._send("DELETE", path)
+
     async def _send(
         self, method: str, url: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> ApiResponse:
         key = self._keys.key_for(url)
-        self.curl_commands.append(self._curl_command(url, key, body))
+        self.curl_commands.append(self._curl_command(method, url, key, body))
         sent = {**(headers or {}), **({key.header: key.prefix + key.value} if key else {})}
         request = Request(method=method, path=url, repeat=Repeat.UNSAFE, body=body, headers=sent)
         async with self._http() as http:
@@ -136,10 +140,12 @@ class ApiClient:
             transport=httpx.ASGITransport(app, client=scope["client"] or ("", 0)),
         )
 
-    def _curl_command(self, url: str, key: ApiKey | None, body: bytes) -> str:
+    def _curl_command(self, method: str, url: str, key: ApiKey | None, body: bytes) -> str:
         """Return the request as a shell command."""
         address = f"{self._request.url.scheme}://{self._request.url.netloc}{url}"
         words = ["curl", *([] if key is None else ["-H", key.shell_header])]
+        if method == "DELETE":
+            words += ["-X", method]
         if body:
             words += ["--json", shlex.quote(body.decode())]
         return " ".join([*words, shlex.quote(address)])

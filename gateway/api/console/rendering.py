@@ -174,6 +174,8 @@ CONFIRMATIONS: Final[Mapping[str, str]] = {
     "reconcile": "The connections are being compared with Terra's list.",
     "disconnect": "The connections are being ended at Terra, and then here.",
     "activate": "The deployment is active: new runs begin on it.",
+    "share": "The share of the new runs has changed.",
+    "remove": "The deployment is removed.",
     "drain": "Parked deliveries are being checked again.",
     "events": "The event was sent.",
     "replay": "The delivery is being reprocessed.",

@@ -16,7 +16,7 @@ from litestar.types import ExceptionHandlersMap, Middleware, Scope
 
 from headwater.gateway.api.authentication import admit, check_key, key_id
 from headwater.gateway.api.console import views
-from headwater.gateway.api.console.api_client import ApiClient, ConsoleKeys
+from headwater.gateway.api.console.api_client import ApiClient, ApiResponse, ConsoleKeys
 from headwater.gateway.api.console.rendering import BASE, STYLE, PageContext, page, redirect
 from headwater.gateway.api.console.views import instance_path
 from headwater.gateway.api.problems import CODES, Problem, retry_headers
@@ -92,6 +92,10 @@ async def _change(
 ) -> Response[bytes]:
     """Send a change to the API; redirect to a page that confirms it, or render the problem."""
     response = await context.api.post(url, body, **headers)
+    return _redirect(context, response, done, back)
+
+
+def _redirect(context: PageContext, response: ApiResponse, done: str, back: str) -> Response[bytes]:
     if not response.ok:
         return context.render(
             "problem.html", back.split("/")[1], response=response, back=f"{BASE}{back}"
@@ -187,9 +191,15 @@ async def operate_for_user(context: PageContext, form: Mapping[str, str]) -> Res
 async def activate(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
     """Activate a deployment, unless another was activated since the page was rendered."""
     url = path("v1", "deployments", context.path_value("deployment")) + "/activate"
-    return await _change(
-        context, "activate", url, {}, "/deployments", if_match=_expected_active(form)
-    )
+    body = {"percent": _json("percent", form["percent"])} if form.get("percent") else {}
+    done = "share" if body else "activate"
+    return await _change(context, done, url, body, "/deployments", if_match=_expected_active(form))
+
+
+async def remove(context: PageContext, _form: Mapping[str, str]) -> Response[bytes]:
+    """Remove a deployment on which no run is open."""
+    response = await context.api.delete(path("v1", "deployments", context.path_value("deployment")))
+    return _redirect(context, response, "remove", "/deployments")
 
 
 async def roll_back(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
@@ -237,6 +247,7 @@ _FORMS: Final[Mapping[str, Action]] = {
     "/dead-letters/{partition:int}/{offset:int}/replay": reprocess_dead_letter,
     "/instances/{workflow:str}/{instance:str}/{action:str}": change_instance,
     "/deployments/{deployment:str}/activate": activate,
+    "/deployments/{deployment:str}/remove": remove,
     "/deployments/rollback": roll_back,
     "/drain": drain,
     "/users/{operation:str}": operate_for_user,

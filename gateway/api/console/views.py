@@ -265,15 +265,10 @@ async def picture(context: PageContext) -> Response[bytes]:
 async def deployments(context: PageContext) -> Response[bytes]:
     """List of deployments."""
     response = await context.api.get("/v1/deployments", context.filters())
-    rows = response.data["deployments"] if response.ok else ()
-    active = next((row["id"] for row in rows if row["active"]), None)
-    has_other_pages = response.ok and (
-        response.data["hasNextPage"] or context.query_value("cursor")
-    )
-    if active is None and has_other_pages:
-        active_response = await context.api.get("/v1/deployments/active")
-        active = active_response.data["id"] if active_response.ok else None
-    return context.render("deployments.html", "deployments", response=response, active=active)
+    active = await context.api.get("/v1/deployments/active") if response.ok else None
+    # The tag names the share of another deployment, too.
+    tag = active.answer.headers.get("etag", "").strip('"') if active and active.ok else ""
+    return context.render("deployments.html", "deployments", response=response, active=tag)
 
 
 async def quality(context: PageContext) -> Response[bytes]:

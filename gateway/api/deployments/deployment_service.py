@@ -17,21 +17,25 @@ from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.runs.run_service import active_of, deployment_of
 from headwater.processors.deployments import (
+    ALL,
     Activated,
     ActivationRejected,
     Created,
     DeploymentOutcome,
     Deployments,
+    Retired,
     deployment_id,
 )
-from headwater.projections.workflows.queries import Workflows
+from headwater.projections.workflows.queries import DeploymentRuns, Workflows
 from headwater.schemas.answers import Answer
 from headwater.schemas.codec import encode
 from headwater.schemas.deployments import (
+    REOPENED,
     DeployedSchedule,
     DeployedWorkflow,
     DeploymentActivated,
     DeploymentCreated,
+    DeploymentRetired,
 )
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import ARTIFACT_INVALID
@@ -40,14 +44,13 @@ from headwater.schemas.v1_answers import (
     DeploymentActive,
     DeploymentId,
     DeploymentPage,
+    DeploymentShare,
     EnvironmentDeployed,
     ScheduleDeployed,
     WorkflowDeployed,
 )
 from headwater.streams.workflows.deployment_log import DeploymentLog
 
-#: Represents the active deployment where there is none, in If-Match.
-NONE: Final = "none"
 #: Most bytes of declarations: every gateway and worker has those of all deployments in memory.
 _DECLARED_BYTES_MAX: Final = 1024 * 1024
 
@@ -90,9 +93,8 @@ class DeploymentService:
         name = deployment_id(app, digest)
         note(request, deployment=name, app=app, digest=digest)
         deployments = await self._log.catch_up()
-        if name in deployments.by_id:
-            note(request, deduped=True)
-            return _response(_deployment(deployments, deployments.by_id[name]))
+        if name in deployments.by_id and await self._is_open(request, deployments, name):
+            return _response(_deployment(await self._log.catch_up(), deployments.by_id[name]))
         checked = await self._artifact_check.check(app, artifact)
         record = DeploymentCreated(
             id=name,
@@ -118,17 +120,35 @@ class DeploymentService:
         status = HTTPStatus.CREATED if created.new else HTTPStatus.OK
         return _response(_deployment(await self._log.catch_up(), created.deployment), status)
 
-    async def activate(self, request: AnyRequest, name: str, after: str) -> Response[bytes]:
-        """Activate a deployment: new runs begin on it.
+    async def _is_open(self, request: AnyRequest, deployments: Deployments, name: str) -> bool:
+        """Return whether an existing deployment may be used, after reopening a closed one."""
+        retired = deployments.retired.get(name)
+        if retired is None:
+            note(request, deduped=True)
+            return True
+        await attempt(request)
+        record = DeploymentRetired(
+            id=name, stage=REOPENED, closing=retired.closing, by=self._by, at_ms=self._clock()
+        )
+        return not _require_outcome(await self._log.write(record), Retired).removed
+
+    async def activate(
+        self, request: AnyRequest, name: str, after: str, percent: int = ALL
+    ) -> Response[bytes]:
+        """Activate a deployment: new runs begin on it, or a percentage of them.
 
         Args:
             request: The request.
             name: Id of the deployment.
             after: Id of the deployment that must be active before; "" for any.
+            percent: Percentage of the new runs; 0 ends the share.
         """
         deployments = await self._log.catch_up()
         deployment_of(deployments, name)
-        return await self._activate(request, deployments, name, after, rollback=False)
+        note(request, percent=None if percent == ALL else percent)
+        return await self._activate(
+            request, deployments, name, after, rollback=False, percent=percent
+        )
 
     async def rollback(self, request: AnyRequest, name: str | None, after: str) -> Response[bytes]:
         """Activate an earlier deployment again.
@@ -141,17 +161,17 @@ class DeploymentService:
         deployments = await self._log.catch_up()
         if name is not None:
             deployment_of(deployments, name)
-        active = NONE if deployments.active is None else deployments.active.id
-        if after and after == deployments.rolled_back_from:
+        active, state = deployments.active, deployments.state
+        if after and after == deployments.rolled_back_from and active is not None:
             # A repeated request: its first response may have been lost.
-            name = name or active
-        if name != active:
+            name = name or active.id
+        if active is None or name != active.id:
             target = deployments.rolled_back_to(name)
             if isinstance(target, ActivationRejected):
                 raise Problem(target.code, target.message)
             name = target.id
-        # `active` as the condition: two concurrent rollbacks must not go back two deployments.
-        return await self._activate(request, deployments, name, after or active, rollback=True)
+        # The state as the condition: two concurrent rollbacks must not go back two deployments.
+        return await self._activate(request, deployments, name, after or state, rollback=True)
 
     async def _activate(
         self,
@@ -161,23 +181,30 @@ class DeploymentService:
         after: str,
         *,
         rollback: bool,
+        percent: int = ALL,
     ) -> Response[bytes]:
-        replaces, created, active = None, deployments.by_id[name], deployments.active
+        replaces, created, before = None, deployments.by_id[name], deployments.state
         note(request, deployment=name, app=created.app, digest=created.digest)
-        if active is created:
+        if deployments.percent_of(name) == percent:
             note(request, deduped=True)
         else:
-            await attempt(request, replaces=NONE if active is None else active.id)
+            await attempt(request, replaces=before)
             record = DeploymentActivated(
-                id=name, after=after, rollback=rollback, by=self._by, at_ms=self._clock()
+                id=name,
+                after=after,
+                rollback=rollback,
+                by=self._by,
+                at_ms=self._clock(),
+                percent=percent,
             )
             activated = _require_outcome(await self._log.write(record), Activated)
-            replaces = activated.before if activated.new else None
+            is_other = activated.new and percent == ALL and activated.before != name
+            replaces = activated.before if is_other else None
             note(request, replaces=replaces)
             deployments = await self._log.catch_up()
         return _response(
-            DeploymentActive(**_fields(deployments, deployments.by_id[name]), replaces=replaces),
-            tag=name,
+            DeploymentActive(**_fields(deployments, created), replaces=replaces),
+            tag=deployments.state,
         )
 
     async def list_deployments(self, limit: int, cursor: str | None) -> Response[bytes]:
@@ -190,7 +217,7 @@ class DeploymentService:
                 raise Problem("invalid_cursor", detail, field="cursor")
             names = names[names.index(cursor) + 1 :]
         more = len(names) > limit
-        rows = await self._with_open_runs(
+        rows = await self._with_runs(
             [_deployment(deployments, deployments.by_id[name]) for name in names[:limit]]
         )
         page = DeploymentPage(
@@ -202,27 +229,30 @@ class DeploymentService:
         """Return a deployment."""
         deployments = await self._log.catch_up()
         created = deployment_of(deployments, name)
-        (shown,) = await self._with_open_runs([_deployment(deployments, created, detailed=True)])
+        (shown,) = await self._with_runs([_deployment(deployments, created, detailed=True)])
         return _response(shown)
 
     async def get_active(self) -> Response[bytes]:
         """Return the active deployment, with its ETag for If-Match."""
         deployments = await self._log.catch_up()
         active = active_of(deployments)
-        (shown,) = await self._with_open_runs([_deployment(deployments, active, detailed=True)])
-        return _response(shown, tag=active.id)
+        (shown,) = await self._with_runs([_deployment(deployments, active, detailed=True)])
+        if deployments.share is not None:
+            shares = [
+                DeploymentShare(deployment_id=name, percent=deployments.percent_of(name))
+                for name in (active.id, deployments.share.deployment)
+            ]
+            shown = msgspec.structs.replace(shown, shares=shares)
+        return _response(shown, tag=deployments.state)
 
-    async def _with_open_runs(self, shown: list[Deployment]) -> list[Deployment]:
-        """Add the numbers of open runs, unless Postgres cannot be read."""
+    async def _with_runs(self, shown: list[Deployment]) -> list[Deployment]:
+        """Add what is known of the runs on deployments, unless Postgres cannot be read."""
         workflows = {one.id: [workflow.name for workflow in one.workflows] for one in shown}
         try:
-            counts = await self._workflows.open_runs(workflows)
+            runs = await self._workflows.runs_of_deployments(workflows)
         except StoreUnavailable:
             return shown
-        return [
-            msgspec.structs.replace(deployment, open_runs=counts.get(deployment.id, 0))
-            for deployment in shown
-        ]
+        return [_with_runs(deployment, runs[deployment.id]) for deployment in shown]
 
     async def get_active_id(self) -> Response[bytes]:
         """Return only the id of the active deployment."""
@@ -246,6 +276,9 @@ def _fields(
     deployments: Deployments, created: DeploymentCreated, *, detailed: bool = False
 ) -> dict[str, Any]:
     at_ms = deployments.activated_at_ms.get(created.id)
+    percent = deployments.percent_of(created.id)
+    is_active = deployments.active is created
+    status = "active" if is_active else "sharing" if percent else None
     return {
         "id": created.id,
         "app": created.app,
@@ -253,7 +286,9 @@ def _fields(
         "size": created.size,
         "workflows": [_workflow(workflow, detailed=detailed) for workflow in created.workflows],
         "schedules": [_schedule(schedule) for schedule in created.schedules],
-        "active": deployments.active is created,
+        "active": is_active,
+        "percent": percent or None,
+        "status": "removing" if created.id in deployments.retired else status,
         "deployed_at": _utc(created.at_ms),
         "deployed_by": created.by,
         "activated_at": None if at_ms is None else _utc(at_ms),
@@ -269,6 +304,16 @@ def _environment(created: DeploymentCreated, *, detailed: bool) -> EnvironmentDe
         size=created.environment_bytes,
         packages=len(created.requirements),
         requirements=list(created.requirements) if detailed else None,
+    )
+
+
+def _with_runs(deployment: Deployment, runs: DeploymentRuns) -> Deployment:
+    drained_at = None if runs.open or deployment.percent else runs.last_ended_at
+    status = deployment.status
+    if status is None:
+        status = "draining" if runs.open else "inactive" if drained_at is None else "drained"
+    return msgspec.structs.replace(
+        deployment, open_runs=runs.open, status=status, drained_at=drained_at
     )
 
 

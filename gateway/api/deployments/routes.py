@@ -4,7 +4,7 @@ import re
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-from litestar import Request, Response, Router, get, post
+from litestar import Request, Response, Router, delete, get, post
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import Example, OpenAPIType, Schema
@@ -16,7 +16,8 @@ from headwater.gateway.api.authentication import (
     operators_only,
     programs_only,
 )
-from headwater.gateway.api.deployments.deployment_service import NONE, DeploymentService
+from headwater.gateway.api.deployments.deployment_service import DeploymentService
+from headwater.gateway.api.deployments.removals import Removals
 from headwater.gateway.api.json_bodies import BodyKind, BodySize, LimitedBodies
 from headwater.gateway.api.openapi import ADMIN_KEY, OptionalBody, problem_responses, raw_body
 from headwater.gateway.api.problems import Problem
@@ -31,19 +32,26 @@ from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS, WORLD_KEYS
 from headwater.gateway.api.workflows.openapi import KEYS as WORKFLOW_KEYS
 from headwater.gateway.api.workflows.parameters import PAGE_DEFAULT, PAGE_MAX, Cursor
 from headwater.gateway.api.workflows.request_guard import BodyRequest, RequestGuard
+from headwater.processors.deployments import ALL, NONE
 from headwater.schemas.failures import (
     ARTIFACT_INVALID,
+    DEPLOYMENT_ACTIVE,
     DEPLOYMENT_CHANGED,
+    DEPLOYMENT_IN_USE,
     DEPLOYMENT_NOT_FOUND,
+    DEPLOYMENT_REMOVED,
     NO_ACTIVE_DEPLOYMENT,
     NOTHING_TO_ROLL_BACK,
+    SHARE_TAKEN,
 )
 from headwater.schemas.v1_answers import Deployment, DeploymentActive, DeploymentId, DeploymentPage
 
 BASE: Final = "/v1/deployments"
 WORLD: Final = "/v1/world"
 
-_ID: Final = re.compile(rf'"(dep_[0-9a-f]{{20}}|{NONE})"')
+_ONE: Final = "dep_[0-9a-f]{20}"
+#: An id, with the share of another deployment if there is one.
+_TAG: Final = re.compile(rf'"({_ONE}(?:\+{_ONE}@[0-9]{{1,2}})?|{NONE})"')
 _JSON: Final = "application/json"
 _LOG_PROBLEMS: Final = ("broker_unavailable", "not_yet_readable")
 
@@ -75,6 +83,16 @@ _Limit: TypeAlias = Annotated[
     int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of deployments.")
 ]
 
+_Wait: TypeAlias = Annotated[
+    int,
+    QueryParameter(
+        ge=0,
+        le=60,
+        description="Seconds to wait until its runs have ended. From the request on, no new run "
+        "begins on it; by default, the request is refused if runs are open, and changes nothing.",
+    ),
+]
+
 _DEPLOYMENT: Final[dict[str, Any]] = {
     "id": "dep_5d41402abc4b2a76b971",
     "app": "orders",
@@ -86,9 +104,34 @@ _DEPLOYMENT: Final[dict[str, Any]] = {
     "deployedAt": "2026-07-01T08:00:00Z",
     "deployedBy": "admin:5baa61e4",
 }
-_ACTIVE: Final = _DEPLOYMENT | {"active": True, "activatedAt": "2026-07-01T09:00:00Z"}
+_ACTIVE: Final = _DEPLOYMENT | {
+    "active": True,
+    "activatedAt": "2026-07-01T09:00:00Z",
+    "percent": ALL,
+    "status": "active",
+}
+_ACTIVE_WITH_SHARE: Final = _ACTIVE | {
+    "percent": 90,
+    "shares": [
+        {"deploymentId": _DEPLOYMENT["id"], "percent": 90},
+        {"deploymentId": "dep_98f1370821019495b2e5", "percent": 10},
+    ],
+}
 #: An answer to a query also has the number of runs that have not ended.
-_READ: Final = _DEPLOYMENT | {"openRuns": 3}
+_READ: Final = _DEPLOYMENT | {"openRuns": 3, "status": "draining"}
+
+
+class Activation(Body, frozen=True, kw_only=True):
+    """Share of the new runs of an activated deployment."""
+
+    percent: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=ALL)],
+        msgspec.Meta(
+            description="Percentage of the new runs that begin on it, the others on the active "
+            "deployment, which stays active. An instance in a share is in every greater one. 0 "
+            "ends the share, 100 makes it the active deployment."
+        ),
+    ] = ALL
 
 
 class Rollback(Body, frozen=True, kw_only=True):
@@ -114,6 +157,7 @@ _ARTIFACT: Final = raw_body(
 
 def deployment_routers(
     deployment_service: DeploymentService,
+    removals: Removals,
     request_guard: RequestGuard,
     limited: LimitedBodies,
     admin_key: str,
@@ -133,7 +177,11 @@ def deployment_routers(
     )
     changes = Router(
         "/",
-        route_handlers=[_activate_route(deployment_service), _rollback_route(deployment_service)],
+        route_handlers=[
+            _activate_route(deployment_service),
+            _rollback_route(deployment_service),
+            _remove_route(removals),
+        ],
         middleware=[limited],
         request_class=BodyRequest,
         **operators,
@@ -203,22 +251,33 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         audit="deployments.activate",
         audits_attempt=True,
         operation_id="activateDeployment",
+        operation_class=OptionalBody,
         summary="Activate a deployment",
-        description="New runs begin on it as soon as this request has returned. Existing runs stay "
-        "on the deployment that they began on.",
+        description="New runs begin on it as soon as this request has returned, all of them or a "
+        "percentage. Existing runs stay on the deployment that they began on.",
         status_code=200,
         responses={
             200: _response_spec(DeploymentActive, _ACTIVE, "Active."),
-            **problem_responses(*_LOG_PROBLEMS, DEPLOYMENT_NOT_FOUND, DEPLOYMENT_CHANGED),
+            **problem_responses(
+                *BODY_PROBLEMS,
+                *_LOG_PROBLEMS,
+                DEPLOYMENT_NOT_FOUND,
+                DEPLOYMENT_REMOVED,
+                DEPLOYMENT_CHANGED,
+                DEPLOYMENT_ACTIVE,
+                NO_ACTIVE_DEPLOYMENT,
+                SHARE_TAKEN,
+            ),
         },
     )
     async def activate(
         request: AnyRequest,
         deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
+        data: JSONBody[Activation],
         if_match: _IfMatch = None,
     ) -> Response[bytes]:
         after = _expected_active(if_match)
-        return await deployment_service.activate(request, deploymentId, after)
+        return await deployment_service.activate(request, deploymentId, after, data.percent)
 
     return activate
 
@@ -231,7 +290,8 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         operation_id="rollBackDeployment",
         operation_class=OptionalBody,
         summary="Roll back to an earlier deployment",
-        description="Activates the previous deployment, or a named earlier one. A second rollback "
+        description="Activates the previous deployment, or a named earlier one. While another "
+        "deployment has a share of the new runs, a rollback ends the share. A second rollback "
         "goes back further. With If-Match a request is safe to repeat.",
         status_code=200,
         responses={
@@ -240,6 +300,7 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
                 *BODY_PROBLEMS,
                 *_LOG_PROBLEMS,
                 DEPLOYMENT_NOT_FOUND,
+                DEPLOYMENT_REMOVED,
                 DEPLOYMENT_CHANGED,
                 NOTHING_TO_ROLL_BACK,
             ),
@@ -252,6 +313,39 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         return await deployment_service.rollback(request, data.deployment_id, after)
 
     return rollback
+
+
+def _remove_route(removals: Removals) -> HTTPRouteHandler:
+    @delete(
+        "/{deploymentId:str}",
+        audit="deployments.remove",
+        audits_attempt=True,
+        operation_id="removeDeployment",
+        summary="Remove a deployment",
+        description="Deletes its artifact and its declarations, if it gets no new runs and all of "
+        "its runs have ended. Ended runs of it stay readable. The same app and artifact may be "
+        "deployed again.",
+        status_code=204,
+        responses={
+            **problem_responses(
+                *_LOG_PROBLEMS,
+                "outcome_unknown",
+                "store_unavailable",
+                DEPLOYMENT_NOT_FOUND,
+                DEPLOYMENT_REMOVED,
+                DEPLOYMENT_ACTIVE,
+                DEPLOYMENT_IN_USE,
+            ),
+        },
+    )
+    async def remove(
+        request: AnyRequest,
+        deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
+        wait: _Wait = 0,
+    ) -> None:
+        await removals.remove(request, deploymentId, wait)
+
+    return remove
 
 
 def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler]:
@@ -275,9 +369,10 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
         "/active",
         operation_id="getActiveDeployment",
         summary="Get the active deployment",
-        description="New runs begin on it. Use its ETag in If-Match.",
+        description="New runs begin on it, except for the share of another deployment, which "
+        "`shares` states. Use its ETag in If-Match.",
         responses={
-            200: _response_spec(Deployment, _ACTIVE, "Active."),
+            200: _response_spec(Deployment, _ACTIVE_WITH_SHARE, "Active."),
             **problem_responses("forbidden", NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
         },
     )
@@ -290,7 +385,9 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
         summary="Get a deployment",
         responses={
             200: _response_spec(Deployment, _READ, "The deployment."),
-            **problem_responses("forbidden", DEPLOYMENT_NOT_FOUND, *_LOG_PROBLEMS),
+            **problem_responses(
+                "forbidden", DEPLOYMENT_NOT_FOUND, DEPLOYMENT_REMOVED, *_LOG_PROBLEMS
+            ),
         },
     )
     async def get_deployment(
@@ -322,9 +419,9 @@ def _response_spec(kind: type, example: Any, description: str) -> ResponseSpec: 
 
 
 def _expected_active(if_match: str | None) -> str:
-    """Return the id of the deployment that must be active; "" for any.
+    """Return what must be active: the id of a deployment, or a tag with a share; "" for any.
 
     Raises:
         Problem: The header is not the ETag of a deployment.
     """
-    return tag_of(if_match, _ID, f'"dep_…" or "{NONE}", the quotes included')
+    return tag_of(if_match, _TAG, f'"dep_…" or "{NONE}", the quotes included')

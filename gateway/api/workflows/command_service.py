@@ -69,6 +69,8 @@ from headwater.streams.workflows.client import Addressed, OutcomeUnknown, Workfl
 #: Seconds that a write waits for Postgres. A projection that lags by more will take longer than
 #: clients wait.
 _APPLIED_TIMEOUT_S: Final = 5.0
+#: Seconds that a fence waits for Postgres: operators, not clients, wait for it.
+_FENCE_TIMEOUT_S: Final = 30.0
 #: Reply codes of a command with an idempotency key that was used before.
 _REPLAYED_CODES: Final = frozenset({EVENT_ALREADY_RECEIVED, INSTANCE_CREATED_BEFORE})
 
@@ -193,6 +195,24 @@ class CommandService:
         if prefers_async(prefer):
             return CommandResult(replies, applied=False)
         return CommandResult(replies, await self._applied(replies))
+
+    async def fence(self) -> None:
+        """Return when Postgres has everything that workers had decided before the call.
+
+        Every partition gets a command, which is refused after all earlier ones are decided.
+
+        Raises:
+            OutcomeUnknown: No worker decided it in time, in some partition.
+            BrokerUnavailable: Kafka is not available.
+            StoreUnavailable: Postgres is not available, or lags.
+        """
+        replies = await send_all(self._commands, self._commands.one_per_partition())
+        positions = furthest((reply.partition, reply.position) for reply in replies)
+        if not await self._freshness.wait_until_applied(positions, _FENCE_TIMEOUT_S):
+            raise StoreUnavailable(
+                f"expected Postgres to apply the log up to now within {_FENCE_TIMEOUT_S:.0f} s, "
+                "found that it lags"
+            )
 
     async def _applied(self, replies: Sequence[ReplySent]) -> bool:
         positions = furthest((reply.partition, reply.position) for reply in replies)

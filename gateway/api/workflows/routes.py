@@ -183,6 +183,10 @@ class WorkflowService:
             stack.callback(sweeping.cancel)
             yield
 
+    async def fence(self) -> None:
+        """Return when Postgres has everything that workers had decided before; see there."""
+        await self._command_service.fence()
+
     def add_shutdown_callback(self, callback: Callable[[], None]) -> None:
         """Register a callback that `end_streams` calls."""
         self._shutdown_callbacks.append(callback)

@@ -10,6 +10,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -23,8 +24,14 @@ from headwater.gateway.api.workflows.authorization import Denied, RequestContext
 from headwater.gateway.settings.settings import Settings
 from headwater.processors.deployments import Deployments
 from headwater.processors.graph.graph import graph_of
-from headwater.projections.workflows.queries import Workflows
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
+from headwater.projections.workflows.queries import DeploymentRuns, Workflows
+from headwater.schemas.deployments import (
+    CLOSED,
+    REMOVED,
+    DeployedWorkflow,
+    DeploymentCreated,
+    DeploymentRetired,
+)
 from tests.fakes.deployments import MemoryDeployments
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
 from tests.unit.gateway.problem_contract import assert_problem
@@ -36,6 +43,7 @@ WORLD = {"authorization": "Bearer dev-world-key"}
 ZIP = {"content-type": "application/zip"}
 AT_MS = 1_782_900_000_000
 AT = "2026-07-01T10:00:00Z"
+ENDED = datetime.fromtimestamp(AT_MS / 1000, UTC)
 
 ORDERS = """
 from headwater import workflow
@@ -549,6 +557,26 @@ def test_what_was_never_deployed_is_not_found(client: TestClient[Any]):
     refusal(refused, 404, "deployment_not_found")
 
 
+# --- what is removed or being removed
+
+
+def test_to_deploy_the_same_again_reopens_or_restores_it(
+    client: TestClient[Any], log: MemoryDeployments
+):
+    name = deploy(client, version(1)).json()["id"]
+    for stages, status in (((CLOSED,), 200), ((CLOSED, REMOVED), 201)):
+        for stage in stages:
+            log.deployments.apply(
+                DeploymentRetired(id=name, stage=stage, closing="c", by="k", at_ms=1)
+            )
+        assert log.deployments.retired
+        assert deploy(client, version(1)).status_code == status
+        assert not log.deployments.retired
+        assert steer(client, f"{name}/activate").status_code == 200
+        # Another is active, so that it can be closed.
+        log.deployments.activations.clear()
+
+
 # --- reading
 
 
@@ -558,15 +586,20 @@ def test_answers_have_the_number_of_open_runs_unless_postgres_cannot_be_read(
     one, two = deployed(1, 2)
     assert "openRuns" not in client.get(f"/v1/deployments/{one}", headers=USER).json()
 
-    async def open_runs(_: Workflows, deployments: dict[str, list[str]]) -> dict[str, int]:
+    async def runs_of(_: Workflows, deployments: dict[str, list[str]]) -> dict[str, DeploymentRuns]:
         assert set(deployments) <= {one, two}
         assert all(workflows == ["order"] for workflows in deployments.values())
-        return {one: 3}
+        runs = {one: DeploymentRuns(3, None), two: DeploymentRuns(0, ENDED)}
+        return {name: runs[name] for name in deployments}
 
-    monkeypatch.setattr(Workflows, "open_runs", open_runs)
+    monkeypatch.setattr(Workflows, "runs_of_deployments", runs_of)
     assert client.get(f"/v1/deployments/{one}", headers=USER).json()["openRuns"] == 3
     listed = client.get("/v1/deployments", headers=USER).json()["deployments"]
-    assert [(item["id"], item["openRuns"]) for item in listed] == [(two, 0), (one, 3)]
+    assert [(item["id"], item["openRuns"], item["status"]) for item in listed] == [
+        (two, 0, "drained"),
+        (one, 3, "draining"),
+    ]
+    assert [item.get("drainedAt") for item in listed] == [AT, None]
 
 
 def test_deployments_are_listed_a_page_at_a_time(client: TestClient[Any], deployed: Deployed):

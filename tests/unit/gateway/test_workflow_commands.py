@@ -82,8 +82,8 @@ def test_instances_are_listed_up_to_a_limit_over_pages():
         *("--limit", "3", "--page-size", "2", "--cursor", "n0"),
     )  # fmt: skip
     assert result.stdout.splitlines() == [
-        "instance\tstatus\tage\tupdated\twhat",
-        *[f"order/{item}\twaiting\t0 ms\tnow\tok?: sleeping" for item in "cba"],
+        "instance\tstatus\tage\tupdated\tdeployment\twhat",
+        *[f"order/{item}\twaiting\t0 ms\tnow\t\tok?: sleeping" for item in "cba"],
     ]
     assert result.stderr == "There are more: --cursor n2\n"
     assert queries(network.asked) == [

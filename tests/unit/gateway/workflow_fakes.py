@@ -14,7 +14,7 @@ from headwater.projections.workflows.answers import (
 )
 from headwater.projections.workflows.queries import FOLLOWED
 from headwater.schemas.answers import StatusOfRun
-from headwater.schemas.history import HistoryAppended, ReplySent
+from headwater.schemas.history import HistoryAppended, MoveRun, ReplySent
 from headwater.streams.workflows.client import Addressed
 
 AT = datetime(2026, 7, 1, 8, tzinfo=UTC)
@@ -48,6 +48,9 @@ class MemoryCommands:
 
     async def stop(self) -> None:
         self.ready = False
+
+    def one_per_partition(self) -> list[Addressed]:
+        return [Addressed("headwater-fence", str(number), MoveRun("active")) for number in range(2)]
 
     async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
         self.sent += commands

@@ -4,17 +4,32 @@ import json
 from collections.abc import Collection
 from typing import Final
 
+import msgspec
 import pytest
 
 from headwater import GraphWorkflow
 from headwater.processors.code.host_messages import Raise, Suspend
-from headwater.processors.deployments import Deployments, artifact_of
+from headwater.processors.deployments import (
+    Activated,
+    Deployments,
+    Retired,
+    artifact_of,
+    is_in_share,
+)
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import Rejection, Request
 from headwater.processors.runs.host_messages import Requested
 from headwater.processors.runs.state import Run
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import (
+    CLOSED,
+    REMOVED,
+    REOPENED,
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+    DeploymentRetired,
+)
 from headwater.schemas.history import (
     Artifact,
     Command,
@@ -93,10 +108,18 @@ class World:
         self.hosts[self._number] = host
         return self._number
 
-    def activate(self, deployment: str) -> None:
-        self.deployments.apply(
-            DeploymentActivated(id=deployment, after="", rollback=False, by="", at_ms=0)
+    def activate(self, deployment: str, percent: int = 100) -> None:
+        outcome = self.deployments.apply(
+            DeploymentActivated(
+                id=deployment, after="", rollback=False, by="", at_ms=0, percent=percent
+            )
         )
+        assert isinstance(outcome, Activated)
+        self.owner.code_changed()
+
+    def retire(self, deployment: str, stage: str) -> None:
+        record = DeploymentRetired(id=deployment, stage=stage, closing="c", by="", at_ms=0)
+        assert isinstance(self.deployments.apply(record), Retired)
         self.owner.code_changed()
 
     def tell(self, command: Command, workflow: str = "order", name: str = "o-1") -> str:
@@ -423,7 +446,7 @@ def test_a_run_of_a_graph_begins_on_the_definition_of_its_deployment():
         ("dep_4", RestartRun("same"), "dep_3"),
     ):
         world.activate(active)
-        made = world.code.for_new_run("plan", command, run)
+        made = world.code.for_new_run("plan", "o-1", command, run)
         if isinstance(made, Rejection):
             assert made.code == result
             continue
@@ -443,7 +466,7 @@ def test_a_graph_that_only_its_deployment_has_is_restarted_as_it_is_there():
     # The app has another of the same name; the definition and its tasks stay together.
     run = world.run("plan")
     world.activate("dep_1")
-    made = world.code.for_new_run("plan", RestartRun(), run)
+    made = world.code.for_new_run("plan", "o-1", RestartRun(), run)
     assert isinstance(made, RunSource)
     assert (made.deployment, made.document) == (run.deployment, graph("A").document)
 
@@ -478,7 +501,7 @@ def test_the_app_has_the_code_before_the_active_deployment():
 
 def test_the_workflows_that_are_named_to_whoever_mistypes_one_are_those_of_authors():
     code = Code({"order": REPLAY.kind, "headwater-schedule": REPLAY.kind})
-    refused = code.for_new_run("ordre", StartRun("1"), None)
+    refused = code.for_new_run("ordre", "o-1", StartRun("1"), None)
     assert isinstance(refused, Rejection)
     assert refused.message == "expected one of the workflows order, found ordre"
 
@@ -487,14 +510,14 @@ def test_who_asks_for_what_is_deployed_and_not_active_is_told_where_it_is():
     world = World(app=())
     for value in ("dep_3", "dep_4"):
         world.deployments.apply(deployed(value, of("refund")))
-    refused = world.code.for_new_run("refund", StartRun("1"), None)
+    refused = world.code.for_new_run("refund", "o-1", StartRun("1"), None)
     assert isinstance(refused, Rejection)
     assert refused.message == (
         "expected one of the workflows board, found refund; dep_4 has it but is not active: "
         "`headwater deployments activate dep_4`"
     )
     world.activate("dep_4")
-    assert isinstance(world.code.for_new_run("refund", StartRun("1"), None), RunSource)
+    assert isinstance(world.code.for_new_run("refund", "o-1", StartRun("1"), None), RunSource)
 
 
 def test_what_waits_for_code_goes_on_when_that_is_deployed():
@@ -517,3 +540,129 @@ def test_what_became_ready_for_one_host_is_not_given_to_another_that_is_closed()
     assert world.handed_out(closed={12}) == []
     assert world.owner.hosts_in_use() == {12}
     assert world.handed_out() == [12]
+
+
+# --- shares of the new runs
+
+IN_SHARE: Final = next(f"o-{n}" for n in range(1000) if is_in_share("order", f"o-{n}", 10))
+OUTSIDE: Final = next(f"o-{n}" for n in range(1000) if not is_in_share("order", f"o-{n}", 90))
+SCHEDULE: Final = Sender("headwater-schedule", "nightly", 0, 1)
+
+
+def shared(percent: int = 10, *, app: Collection[str] = ()) -> World:
+    """Of the new runs, the first deployment has most, and the second a share."""
+    world = World(app=app)
+    world.activate("dep_1")
+    world.activate("dep_2", percent)
+    return world
+
+
+def test_instances_in_the_share_begin_on_its_deployment():
+    world = shared()
+    for name, expected in ((IN_SHARE, "dep_2"), (OUTSIDE, "dep_1")):
+        assert world.tell(StartRun("1"), name=name) == ""
+        assert world.run(name=name).deployment == artifact_of(world.deployments.by_id[expected])
+
+
+def test_an_event_that_creates_its_instance_is_in_the_share_as_well():
+    world = shared()
+    assert world.tell(SendEvent("e", "go", "1", start="1"), name=IN_SHARE) == ""
+    assert world.run(name=IN_SHARE).deployment == artifact_of(SECOND)
+
+
+def test_what_the_schedules_of_the_active_deployment_start_is_in_the_share_as_well():
+    world = shared()
+    for name, expected in ((IN_SHARE, SECOND), (OUTSIDE, FIRST)):
+        start = StartRun("1", sender=SCHEDULE, deployment=artifact_of(FIRST))
+        assert world.tell(start, name=name) == ""
+        assert world.run(name=name).deployment == artifact_of(expected)
+
+
+def test_what_a_run_starts_stays_on_the_deployment_of_that_run():
+    world = shared()
+    sender = Sender("order", "o-0", 0, 1)
+    for start in (StartRun("1", PARENT), StartRun("1", sender=sender)):
+        command = msgspec.structs.replace(start, deployment=artifact_of(FIRST))
+        assert world.tell(command, name=IN_SHARE) in {"", "INSTANCE_ID_ALREADY_EXISTS"}
+        assert world.run(name=IN_SHARE).deployment == artifact_of(FIRST)
+
+
+def test_a_deployment_with_a_share_that_lacks_the_workflow_gets_none_of_its_runs():
+    world = shared(99)
+    assert world.tell(StartRun("1"), "ship", "s-1") == ""
+    assert world.run("ship", "s-1").deployment == artifact_of(FIRST)
+
+
+def test_runs_that_follow_the_code_are_in_no_share():
+    world = shared(99)
+    assert world.tell(StartRun("1"), "news", "n-1") == ""
+    assert world.run("news", "n-1").deployment is None
+    assert world.handed_out() == [11]
+
+
+def test_a_restart_is_in_the_share_and_a_retry_stays():
+    world = World(app=())
+    world.activate("dep_1")
+    world.tell(StartRun("1"), name=IN_SHARE)
+    run = world.run(name=IN_SHARE)
+    world.activate("dep_2", 10)
+    for command, expected in (
+        (RestartRun(), "dep_2"),
+        (RetryRun(), "dep_1"),
+        (RetryRun(deployment="active"), "dep_1"),
+    ):
+        made = world.code.for_new_run("order", IN_SHARE, command, run)
+        assert isinstance(made, RunSource)
+        assert made.deployment is not None
+        assert made.deployment.name == expected
+
+
+# --- removals
+
+
+def test_a_closed_deployment_gets_no_new_runs_but_those_of_its_own_runs():
+    world = World(app=())
+    world.activate("dep_1")
+    world.activate("dep_2")
+    world.retire("dep_1", CLOSED)
+    on_first = artifact_of(FIRST)
+    assert world.tell(StartRun("1", deployment=on_first)) == "deployment_removed"
+    assert world.tell(StartRun("1", PARENT, deployment=on_first), "ship", "s-1") == ""
+    assert world.run("ship", "s-1").deployment == on_first
+    world.retire("dep_1", REOPENED)
+    assert world.tell(StartRun("1", deployment=on_first)) == ""
+
+
+def test_what_the_last_runs_of_a_removed_deployment_started_uses_the_active_one():
+    world = World(app=())
+    world.activate("dep_1")
+    world.activate("dep_2")
+    world.retire("dep_1", CLOSED)
+    world.retire("dep_1", REMOVED)
+    on_first = artifact_of(FIRST)
+    assert world.tell(StartRun("1", deployment=on_first)) == "deployment_removed"
+    sender = Sender("order", "o-0", 0, 1)
+    for name, start in (("o-2", StartRun("1", PARENT)), ("o-3", StartRun("1", sender=sender))):
+        command = msgspec.structs.replace(start, deployment=on_first)
+        assert world.tell(command, name=name) == ""
+        assert world.run(name=name).deployment == artifact_of(SECOND)
+
+
+def test_the_next_run_of_one_on_a_removed_deployment_needs_another():
+    world = World(app=())
+    world.activate("dep_1")
+    world.tell(StartRun("1"))
+    run = world.run()
+    world.activate("dep_2")
+    world.retire("dep_1", CLOSED)
+    world.retire("dep_1", REMOVED)
+    for command in (RetryRun(), RestartRun("same"), RestartRun("dep_1")):
+        refused = world.code.for_new_run("order", "o-1", command, run)
+        assert isinstance(refused, Rejection)
+        assert refused.code == "deployment_removed"
+        assert "deploy the same artifact again" in refused.message
+    for next_command in (RetryRun(deployment="active"), RestartRun()):
+        made = world.code.for_new_run("order", "o-1", next_command, run)
+        assert isinstance(made, RunSource)
+        assert made.deployment == artifact_of(SECOND)
+    assert world.tell(MoveRun("dep_1")) == "deployment_removed"

@@ -13,7 +13,7 @@ from headwater.gateway.api.workflows.bodies import generic, text
 from headwater.gateway.api.workflows.command_service import CommandResult, CommandService
 from headwater.gateway.api.workflows.runs.bodies import NewRun
 from headwater.processors.canonical_json import canonical_hash
-from headwater.processors.deployments import Deployments, artifact_of
+from headwater.processors.deployments import Deployments, artifact_of, removal_message
 from headwater.processors.idempotency_keys import (
     Answered,
     Conflict,
@@ -29,6 +29,7 @@ from headwater.schemas.deployments import DeploymentCreated
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import (
     DEPLOYMENT_NOT_FOUND,
+    DEPLOYMENT_REMOVED,
     IDEMPOTENCY_CONFLICT,
     INSTANCE_CREATED_BEFORE,
     INSTANCE_EXISTS,
@@ -58,9 +59,11 @@ def deployment_of(deployments: Deployments, name: str) -> DeploymentCreated:
     """Return the deployment with an id.
 
     Raises:
-        Problem: No deployment has the id.
+        Problem: No deployment has the id, or it was removed.
     """
     deployment = deployments.by_id.get(name)
+    if deployments.is_removed(name):
+        raise Problem(DEPLOYMENT_REMOVED, removal_message(name), field="deploymentId")
     if deployment is None:
         raise Problem(
             DEPLOYMENT_NOT_FOUND,
@@ -76,12 +79,14 @@ def artifact_for(deployments: Deployments, workflow: str, name: str | None) -> A
     The worker resolves the active deployment when it starts the run.
 
     Raises:
-        Problem: The deployment does not exist or does not have the workflow.
+        Problem: The deployment does not exist, is being removed, or does not have the workflow.
     """
     if name is None:
         active_of(deployments)
         return None
     deployment = deployment_of(deployments, name)
+    if name in deployments.retired:
+        raise Problem(DEPLOYMENT_REMOVED, removal_message(name), field="deploymentId")
     if deployments.workflow(name, workflow) is None:
         # Without the names of other workflows, which hooks may hide from the caller.
         raise Problem(
