@@ -17,12 +17,14 @@ from headwater.schemas.deployments import (
     CLOSED,
     REMOVED,
     REOPENED,
+    REQUESTED,
     DeployedSchedule,
     DeployedWorkflow,
     DeploymentActivated,
     DeploymentCreated,
     DeploymentRecord,
     DeploymentRetired,
+    EnvironmentReported,
 )
 from headwater.schemas.failures import (
     DEPLOYMENT_ACTIVE,
@@ -76,7 +78,13 @@ class ActivationRejected(NamedTuple):
     message: str
 
 
-DeploymentOutcome: TypeAlias = Created | Activated | Retired | ActivationRejected
+class Reported(NamedTuple):
+    """Outcome of a record about an environment."""
+
+    id: str
+
+
+DeploymentOutcome: TypeAlias = Created | Activated | Retired | Reported | ActivationRejected
 
 
 class Share(NamedTuple):
@@ -126,6 +134,10 @@ class Deployments:
         self.rolled_back_from: str | None = None
         #: Latest activation of every deployment that was ever active, in Unix milliseconds.
         self.activated_at_ms: dict[str, int] = {}
+        #: The latest state of the environment of each deployment, by machine.
+        self.environments: dict[str, dict[str, EnvironmentReported]] = {}
+        #: How often operators requested to install an environment again.
+        self.installs: dict[str, int] = {}
         #: Number of activations, including rollbacks, without changes of shares.
         self.moves = 0
         #: Number of records that changed something.
@@ -252,6 +264,17 @@ class Deployments:
                 return self._activate(record)
             case DeploymentRetired():
                 return self._retire(record)
+            case EnvironmentReported():
+                return self._report(record)
+
+    def _report(self, record: EnvironmentReported) -> Reported:
+        if record.id in self.by_id:
+            if record.state == REQUESTED:
+                self.installs[record.id] = self.installs.get(record.id, 0) + 1
+                self.changes += 1
+            else:
+                self.environments.setdefault(record.id, {})[record.machine] = record
+        return Reported(record.id)
 
     def _create(self, record: DeploymentCreated) -> Created:
         if self.is_removed(record.id):
@@ -353,6 +376,8 @@ class Deployments:
     def _remove(self, record: DeploymentRetired) -> None:
         self.retired[record.id] = record
         self.by_id.pop(record.id, None)
+        self.environments.pop(record.id, None)
+        self.installs.pop(record.id, None)
         self.activated_at_ms.pop(record.id, None)
         kept = (id_ for id_ in self.activations if id_ != record.id)
         self.activations = [id_ for id_, _ in groupby(kept)]

@@ -22,6 +22,7 @@ from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
     DeploymentRetired,
+    EnvironmentReported,
     GraphDeployed,
 )
 from headwater.schemas.topics import DEPLOYMENTS as TOPIC
@@ -57,7 +58,7 @@ GRAPHS: Final = Projection(
 # -- deployed code
 
 
-def _deployment_statement(log_record: LogRecord) -> RowStatement:
+def _deployment_statement(log_record: LogRecord) -> RowStatement | None:
     record = read_deployment_record(log_record.value)
     common = {
         "id": record.id,
@@ -76,6 +77,8 @@ def _deployment_statement(log_record: LogRecord) -> RowStatement:
         case DeploymentRetired():
             retired = {"stage": record.stage, "closing": record.closing}
             return RowStatement("retire_deployment", payload([common | retired]))
+        case EnvironmentReported():
+            return None  # Answers have it from the log; no row depends on it.
         case DeploymentCreated():
             return RowStatement("create_deployment", payload([common | _created(record)]))
 

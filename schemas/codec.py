@@ -26,6 +26,7 @@ from headwater.schemas.deployments import (
     DeploymentCreated,
     DeploymentRecord,
     DeploymentRetired,
+    EnvironmentReported,
 )
 from headwater.schemas.errors import PARSE_ERRORS, NotYetReadable, UndecodableRecord, UnknownSchema
 from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
@@ -398,5 +399,7 @@ def read_deployment_record(value: bytes | None) -> DeploymentRecord:
             return decode(value, DeploymentActivated)
         case "deployment_retired":
             return decode(value, DeploymentRetired)
+        case "environment_reported":
+            return decode(value, EnvironmentReported)
         case _:
             return decode(value, DeploymentCreated)

@@ -143,5 +143,31 @@ class DeploymentRetired(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     graphs: tuple[str, ...] = ()
 
 
+#: States of an environment: it is installed; it cannot be installed; an operator requests to try
+#: again, on all machines.
+INSTALLED: Final = "installed"
+FAILED: Final = "failed"
+REQUESTED: Final = "requested"
+
+
+class EnvironmentReported(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker installed an environment, or could not, or an operator requests to try again."""
+
+    #: The deployment.
+    id: str
+    #: "installed", "failed" or "requested".
+    state: str
+    #: Name of the machine of the worker; empty for a request.
+    machine: str = ""
+    #: Why it cannot be installed, with the last lines of the installer.
+    reason: str = ""
+    #: The id of the key that requested it; empty for a worker.
+    by: str = ""
+    #: When, Unix milliseconds, by the clock of the process that did it.
+    at_ms: int
+
+
 #: The records of the topic.
-DeploymentRecord: TypeAlias = DeploymentCreated | DeploymentActivated | DeploymentRetired
+DeploymentRecord: TypeAlias = (
+    DeploymentCreated | DeploymentActivated | DeploymentRetired | EnvironmentReported
+)

@@ -15,6 +15,7 @@ from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
     DeploymentRetired,
+    EnvironmentReported,
     GraphDeployed,
 )
 from headwater.schemas.history import (
@@ -394,6 +395,7 @@ Record: TypeAlias = (
     | DeploymentCreated
     | DeploymentActivated
     | DeploymentRetired
+    | EnvironmentReported
     | OperationAudited
 )
 
@@ -416,5 +418,6 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "deployment_created": DeploymentCreated,
     "deployment_activated": DeploymentActivated,
     "deployment_retired": DeploymentRetired,
+    "environment_reported": EnvironmentReported,
     "operation_audited": OperationAudited,
 }

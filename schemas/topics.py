@@ -268,7 +268,7 @@ TOPICS: Final = (
         name=DEPLOYMENTS,
         key="id of the deployment and an id: each record has its own; all in partition 0",
         value="deployment_created",
-        others=("deployment_activated", "deployment_retired"),
+        others=("deployment_activated", "deployment_retired", "environment_reported"),
         # Runs stay on the deployment that they started on, and a rollback may return to any: only
         # a removal has tombstones.
         cleanup=Cleanup.COMPACT,

@@ -33,6 +33,17 @@ class ScheduleDeployed(Answer, frozen=True, kw_only=True):
     timezone: str
 
 
+class EnvironmentOnMachine(Answer, frozen=True, kw_only=True):
+    """The state of an environment on a machine with workers."""
+
+    machine: Annotated[str, means("Host name of the machine.")]
+    state: Literal["installed", "failed"]
+    reason: Annotated[
+        str | None, means("Why it cannot be installed, with the last lines of the installer.")
+    ] = None
+    reported_at: datetime
+
+
 class EnvironmentDeployed(Answer, frozen=True, kw_only=True):
     """The environment of a deployment with a requirements.txt."""
 
@@ -42,6 +53,10 @@ class EnvironmentDeployed(Answer, frozen=True, kw_only=True):
     requirements: Annotated[
         list[str] | None,
         means("Its packages, as name==version; absent in listings and in answers to changes."),
+    ] = None
+    machines: Annotated[
+        list[EnvironmentOnMachine] | None,
+        means("Its state on machines whose workers reported it; absent where packages are."),
     ] = None
 
 

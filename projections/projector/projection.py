@@ -216,9 +216,11 @@ def _is_new(
 
 
 def one_by_one(
-    records: Iterable[LogRecord], statement_of: Callable[[LogRecord], RowStatement]
+    records: Iterable[LogRecord], statement_of: Callable[[LogRecord], RowStatement | None]
 ) -> Plan:
     """Plan records in order; `statement_of` may raise the exceptions in `UNREADABLE`.
+
+    It returns None for a record without an effect on rows.
 
     For topics in which each record depends on earlier ones. Such a topic has one partition and few
     records, and every process folds it. Only Postgres has the earlier records here, so each record
@@ -230,7 +232,8 @@ def one_by_one(
         if record.value is None:
             continue  # It deletes an earlier record, of which nothing was needed any more.
         try:
-            statements.append(statement_of(record))
+            if (statement := statement_of(record)) is not None:
+                statements.append(statement)
         except UNREADABLE as error:
             refused += 1
             statements.append(

@@ -17,17 +17,23 @@ from typing import Final
 
 from headwater.schemas.deployments import DeploymentCreated
 from headwater.streams.clock import now_ms
+from headwater.streams.code_host.apps import AppNotLoaded
 from headwater.streams.code_host.artifact_metadata import check_metadata
-from headwater.streams.code_host.artifacts import check_app, unpack
+from headwater.streams.code_host.artifacts import ArtifactInvalid, check_app, unpack
 from headwater.streams.code_host.sealed_folders import (
     content_digest,
     locked,
     remove_sealed,
     seal,
 )
-from headwater.streams.workflows.deployment_log import DeploymentLog
-from headwater.streams.workflows.environments import ENVIRONMENTS, EnvironmentPolicy, Environments
-from headwater.streams.workflows.host_process import HostCode
+from headwater.streams.workflows.deployment_log import ArtifactLost, DeploymentLog
+from headwater.streams.workflows.environments import (
+    ENVIRONMENTS,
+    EnvironmentFailed,
+    EnvironmentPolicy,
+    Environments,
+)
+from headwater.streams.workflows.host_process import HostCode, HostKilled, declarations_of
 
 log = logging.getLogger(__name__)
 
@@ -232,3 +238,43 @@ class CodeFolders:
     def close(self) -> None:
         """Remove the scratch folders."""
         self._scratch.close()
+
+
+async def trial_problem(
+    deployments: DeploymentLog,
+    deployment: DeploymentCreated,
+    *,
+    state: Path,
+    policy: EnvironmentPolicy,
+    passed: Iterable[str],
+) -> str:
+    """Read the artifact of a deployment; with requirements, install these and import the app.
+
+    Args:
+        deployments: Log of deployments and artifacts.
+        deployment: The deployment.
+        state: Folder of the state of workers; if there is none, a temporary one is used.
+        policy: How the environment is installed.
+        passed: Environment variables that the app sees besides those that apps always see.
+
+    Returns:
+        The problem, or an empty text.
+
+    Raises:
+        BrokerUnavailable: Kafka is not available.
+    """
+    temporary = Path(tempfile.mkdtemp(prefix="headwater-"))
+    exists = await asyncio.to_thread(state.is_dir)
+    folders = CodeFolders(deployments, state if exists else temporary, policy)
+    try:
+        code = await folders.code_of(deployment)
+        if code.python is not None:
+            await declarations_of(deployment.app, code=code, passed=passed)
+    except (ArtifactInvalid, ArtifactLost, EnvironmentFailed, AppNotLoaded, HostKilled) as error:
+        return error.message
+    except OSError as error:
+        return str(error)
+    finally:
+        folders.close()
+        await asyncio.to_thread(remove_sealed, temporary)
+    return ""

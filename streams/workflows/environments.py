@@ -286,7 +286,9 @@ class _Installation:
         ended = asyncio.ensure_future(process.wait())
         try:
             while not (await asyncio.wait({ended}, timeout=_CHECK_S))[0]:
-                await self._check_limits()
+                self._check_time()
+                await self._check_size()
+            self._check_time()
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -298,13 +300,15 @@ class _Installation:
                 f"{process.returncode}:\n{self._last_lines()}"
             )
 
-    async def _check_limits(self) -> None:
+    def _check_time(self) -> None:
         if asyncio.get_running_loop().time() > self._deadline_s:
             raise EnvironmentFailed(
                 f"expected {REQUIREMENTS} to be installed within {self._policy.install_s:g} s "
                 f"(HEADWATER_ENVIRONMENT_INSTALL_S), found the installer still busy:\n"
                 f"{self._last_lines()}"
             )
+
+    async def _check_size(self) -> None:
         if await asyncio.to_thread(folder_bytes, self._path) > self._policy.bytes_max:
             raise _too_large(self._policy.bytes_max)
 

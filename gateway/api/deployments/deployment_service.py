@@ -23,6 +23,7 @@ from headwater.processors.deployments import (
     Created,
     DeploymentOutcome,
     Deployments,
+    Reported,
     Retired,
     deployment_id,
 )
@@ -30,12 +31,15 @@ from headwater.projections.workflows.queries import DeploymentRuns, Workflows
 from headwater.schemas.answers import Answer
 from headwater.schemas.codec import encode
 from headwater.schemas.deployments import (
+    INSTALLED,
     REOPENED,
+    REQUESTED,
     DeployedSchedule,
     DeployedWorkflow,
     DeploymentActivated,
     DeploymentCreated,
     DeploymentRetired,
+    EnvironmentReported,
 )
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import ARTIFACT_INVALID
@@ -46,6 +50,7 @@ from headwater.schemas.v1_answers import (
     DeploymentPage,
     DeploymentShare,
     EnvironmentDeployed,
+    EnvironmentOnMachine,
     ScheduleDeployed,
     WorkflowDeployed,
 )
@@ -207,6 +212,17 @@ class DeploymentService:
             tag=deployments.state,
         )
 
+    async def install(self, request: AnyRequest, name: str) -> Response[bytes]:
+        """Request that workers try again to install the environment of a deployment."""
+        deployments = await self._log.catch_up()
+        created = deployment_of(deployments, name)
+        note(request, deployment=name, app=created.app, digest=created.digest)
+        if created.environment:
+            await attempt(request)
+            record = EnvironmentReported(id=name, state=REQUESTED, by=self._by, at_ms=self._clock())
+            _require_outcome(await self._log.write(record), Reported)
+        return _response(_deployment(deployments, created))
+
     async def list_deployments(self, limit: int, cursor: str | None) -> Response[bytes]:
         """Return a page of deployments, the newest first."""
         deployments = await self._log.catch_up()
@@ -292,18 +308,31 @@ def _fields(
         "deployed_at": _utc(created.at_ms),
         "deployed_by": created.by,
         "activated_at": None if at_ms is None else _utc(at_ms),
-        "environment": _environment(created, detailed=detailed),
+        "environment": _environment(deployments, created, detailed=detailed),
     }
 
 
-def _environment(created: DeploymentCreated, *, detailed: bool) -> EnvironmentDeployed | None:
+def _environment(
+    deployments: Deployments, created: DeploymentCreated, *, detailed: bool
+) -> EnvironmentDeployed | None:
     if not created.environment:
         return None
+    machines = deployments.environments.get(created.id, {})
     return EnvironmentDeployed(
         digest=created.environment,
         size=created.environment_bytes,
         packages=len(created.requirements),
         requirements=list(created.requirements) if detailed else None,
+        machines=[_machine(machines[name]) for name in sorted(machines)] if detailed else None,
+    )
+
+
+def _machine(report: EnvironmentReported) -> EnvironmentOnMachine:
+    return EnvironmentOnMachine(
+        machine=report.machine,
+        state="installed" if report.state == INSTALLED else "failed",
+        reason=report.reason or None,
+        reported_at=_utc(report.at_ms),
     )
 
 

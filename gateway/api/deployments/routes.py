@@ -178,6 +178,7 @@ def deployment_routers(
     changes = Router(
         "/",
         route_handlers=[
+            _install_route(deployment_service),
             _activate_route(deployment_service),
             _rollback_route(deployment_service),
             _remove_route(removals),
@@ -243,6 +244,30 @@ def _deploy_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         return await deployment_service.deploy(request, app, await request.body())
 
     return deploy
+
+
+def _install_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
+    @post(
+        "/{deploymentId:str}/install",
+        audit="deployments.install",
+        audits_attempt=True,
+        operation_id="installDeployment",
+        summary="Try again to install the environment of a deployment",
+        description="Workers on which the installation of its requirements failed try again. Does "
+        "nothing on others, and for a deployment without requirements.",
+        status_code=200,
+        responses={
+            200: _response_spec(Deployment, _DEPLOYMENT, "Requested."),
+            **problem_responses(*_LOG_PROBLEMS, DEPLOYMENT_NOT_FOUND),
+        },
+    )
+    async def install(
+        request: AnyRequest,
+        deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
+    ) -> Response[bytes]:
+        return await deployment_service.install(request, deploymentId)
+
+    return install
 
 
 def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
