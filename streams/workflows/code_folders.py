@@ -93,12 +93,20 @@ class ArtifactFolders:
             seal(temporary)
             for entry in (*temporary.rglob("*"), temporary):
                 _sync(entry)
-            # Only a changed folder is in the way.
-            remove_sealed(path)
+            changed = self._set_aside(path) if path.is_dir() else None
             temporary.rename(path)
             _sync(self._folder)
+            if changed is not None:
+                remove_sealed(changed)
         finally:
             remove_sealed(temporary)
+
+    def _set_aside(self, path: Path) -> Path:
+        """Move a changed folder into another one: hosts of it miss it only for a moment."""
+        aside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._folder))
+        path.chmod(0o755)
+        path.rename(aside / path.name)
+        return aside
 
     def _remove_unfinished(self) -> None:
         """Remove folders of processes that were killed while unpacking."""

@@ -100,6 +100,7 @@ class DeploymentService:
         deployments = await self._log.catch_up()
         if name in deployments.by_id and await self._is_open(request, deployments, name):
             return _response(_deployment(await self._log.catch_up(), deployments.by_id[name]))
+        await self._artifact_check.remove_unused(deployments.by_id.values())
         checked = await self._artifact_check.check(app, artifact)
         record = DeploymentCreated(
             id=name,
