@@ -64,6 +64,7 @@ def test_processes_that_install_at_once_share_one_environment(
     modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in environment.rglob("*")}
     assert not [path for path, mode in modes.items() if mode & 0o222 and not path.is_symlink()]
     assert not (environment / "tmp").exists()
+    assert len(list(environment.rglob("greeting.*.pyc"))) == 1
 
 
 def test_an_installation_that_was_killed_is_done_again(
