@@ -183,8 +183,12 @@ class DeployedCode:
                 continue
             if number is not None:
                 self._stop_host(name)
-            await self._folders.remove(name)
-            self._cleaned.add(name)
+            try:
+                await self._folders.remove(name)
+            except OSError as error:
+                log.warning("the folder of %s cannot be removed yet: %s", name, error)
+            else:
+                self._cleaned.add(name)
 
     def _warn_of_overridden_apps(self, active: DeploymentCreated) -> None:
         """Log which workflows of apps start no runs because the active deployment has them, too.

@@ -57,6 +57,10 @@ def test_no_harness_was_loaded():
     assert "headwater.streams.harness.workflow_test" not in sys.modules
 """
 
+#: A graph with an expression.
+GRAPH = """{"name": "g", "initialNodeRef": "a", "transitions": [],
+ "nodes": [{"ref": "a", "task": "noop", "inputMapping": {"x": "input.y + 1"}}]}"""
+
 CLIENT = """
 import asyncio
 
@@ -223,6 +227,7 @@ def test_without_extras_there_is_no_java_postgres_or_faust_and_workflows_are_tes
         ("workflows list", "http://127.0.0.1:1"),
         ("instances get order/o-1", "http://127.0.0.1:1"),
         ("trace X", "http://127.0.0.1:1"),
+        ("graph validate graph.json", "pip install 'headwater[graphs]'"),
         ("serve", "pip install 'headwater[server]'"),
         ("worker --app app", "pip install 'headwater[server]'"),
         ("up", "pip install 'headwater[local]'"),
@@ -231,6 +236,7 @@ def test_without_extras_there_is_no_java_postgres_or_faust_and_workflows_are_tes
 def test_without_extras_commands_ask_over_http_or_say_which_extra_is_missing(
     command: str, said: str, small: Path, tmp_path: Path
 ):
+    (tmp_path / "graph.json").write_text(GRAPH, "utf-8")
     done = subprocess.run(
         [small / "headwater", *command.split()],
         cwd=tmp_path,

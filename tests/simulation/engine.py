@@ -19,6 +19,7 @@ from functools import cache
 from typing import Final
 
 from tests.simulation.engine_laws import ends
+from tests.simulation.engine_switches import STARTED, Switches
 from tests.simulation.engine_world import Root, Rules, World
 from tests.simulation.graph_corpus import GRAPH_SHAPES
 from tests.simulation.shapes import SHAPES, Violation
@@ -59,6 +60,7 @@ def run(
     rates: Mapping[str, float] | None = None,
     *,
     released: bool = False,
+    switches: type[Switches] | None = None,
 ) -> World:
     """A world from a seed, to its end.
 
@@ -66,7 +68,11 @@ def run(
     Errors: Violation, and whatever the engine itself raises, with seed and trace.
     """
     draw = random.Random(f"faults of {seed}")
-    world = World(seed, roots_of(seed, shapes), rules, draw.randint(2, 3), released=released)
+    world = World(
+        *(seed, roots_of(seed, shapes), rules, draw.randint(2, 3)),
+        released=released,
+        switches=switches,
+    )
     try:
         world.run(draw.randint(30, 500), rates)
         _compare(world)
@@ -121,6 +127,13 @@ def limited_shapes(seed: int) -> list[str]:
     return ["limited"] * draw.randint(1, 3) + others
 
 
+def switched_shapes(seed: int) -> list[str]:
+    """What a seed starts whose deployments are switched: code that is started again, and other."""
+    draw = random.Random(f"switched of {seed}")
+    others = ["join_in_race", "crowd", "children", "family", "orphans", "mended", "drawn"]
+    return [draw.choice(STARTED), draw.choice(others)]
+
+
 def main() -> None:
     """Runs many seeds, and prints those that fail."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -130,6 +143,7 @@ def main() -> None:
     parser.add_argument("--graphs", action="store_true", help="worlds of graphs")
     parser.add_argument("--cancels", action="store_true", help="worlds whose runs are cancelled")
     parser.add_argument("--released", action="store_true", help="worlds with deployments")
+    parser.add_argument("--switches", action="store_true", help="worlds that switch deployments")
     parser.add_argument("--slots", action="store_true", help="worlds whose runs wait for slots")
     options = parser.parse_args()
     began, failed = time.perf_counter(), []
@@ -139,6 +153,8 @@ def main() -> None:
                 run(seed, shapes=cancelled_shapes(seed), rates=CANCELS)
             elif options.released:
                 run(seed, released=True)
+            elif options.switches:
+                run(seed, shapes=switched_shapes(seed), switches=Switches)
             elif options.slots:
                 run(seed, shapes=limited_shapes(seed))
             else:

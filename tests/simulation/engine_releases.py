@@ -15,7 +15,12 @@ from zlib import crc32
 from headwater.processors.code.engine import ReplayEngine
 from headwater.processors.code.host_messages import Activate
 from headwater.processors.deployments import Deployments
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import (
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+    DeploymentRecord,
+)
 from headwater.schemas.history import instance_key
 from tests.simulation.shapes import Violation
 
@@ -27,12 +32,15 @@ if TYPE_CHECKING:
     from tests.simulation.engine_world import World
 
 #: The deployments, each with the number of its host; those of apps come before.
-HOSTS: Final = {"dep_2": 2, "dep_3": 3}
+HOSTS: Final = {"dep_2": 2, "dep_3": 3, "dep_4": 4}
 _EVER: Final = 0.01
 
 
 class Releases:
     """What is deployed in a world, in the order of its log."""
+
+    #: The deployments of these worlds.
+    names: tuple[str, ...] = ("dep_2", "dep_3")
 
     def __init__(self, world: "World", seed: int | str, kinds: "Mapping[str, str]") -> None:
         self.world = world
@@ -41,17 +49,22 @@ class Releases:
         #: Of each workflow whether its runs follow the code, and whether apps have it.
         self.latest = {name for name in code if crc32(name.encode()) % 3 == 0}
         self.lacking = {name for name in code if crc32(name.encode()) % 2 == 0}
-        self.log: list[DeploymentCreated | DeploymentActivated] = [
-            _created(name, code, self.latest) for name in HOSTS
+        self.log: list[DeploymentRecord] = [
+            _created(name, code, self.latest) for name in self.names
         ]
         self.activate()
 
     def activate(self) -> str:
-        name = self.draw.choice([*HOSTS])
+        name = self.draw.choice([*self.names])
         self.log.append(
             DeploymentActivated(id=name, after="", rollback=False, by="", at_ms=0),
         )
         return name
+
+    def deployments_of(self, _key: str, run: "Run") -> set[str]:
+        """The deployments whose code may have a pinned run."""
+        assert run.deployment is not None
+        return {run.deployment.name}
 
     def act(self) -> None:
         """Sometimes another becomes active."""
@@ -132,7 +145,7 @@ class Deployed:
             return
         key = instance_key(message.workflow, message.instance_id)
         if run.deployment is not None:
-            allowed = {HOSTS[run.deployment.name]}
+            allowed = {HOSTS[name] for name in self.releases.deployments_of(key, run)}
         elif message.workflow in self.releases.lacking:
             allowed = set(HOSTS.values())
         else:

@@ -52,6 +52,7 @@ from tests.simulation.slot_laws import Guests, SlotLaws, no_slot_is_left
 
 if TYPE_CHECKING:
     from headwater.processors.runs.slots import Concurrency
+    from tests.simulation.engine_switches import Switches
 
 START_MS: Final = 1_767_225_600_000
 #: What a world may take to come to rest when faults have stopped; most need less than 500.
@@ -103,6 +104,7 @@ class World:
         partitions: int = 3,
         *,
         released: bool = False,
+        switches: "type[Switches] | None" = None,
     ) -> None:
         self.random = random.Random(seed)
         self.disks = random.Random(f"disks of {seed}")
@@ -130,8 +132,9 @@ class World:
         #: Draws of its own, so that all other worlds stay as they were.
         self.canceller = random.Random(f"canceller of {seed}")
         self.workers = Workers(self, seed)
-        self.releases = Releases(self, seed, KINDS) if released else None
         self.partitions = [Partition(n, self.rules.claims) for n in range(partitions)]
+        made_of = switches or (Releases if released else None)
+        self.releases = made_of and made_of(self, seed, KINDS)
         self._limit(seed)
         self.owners: dict[int, Process] = {}
         #: Events that a program may send once more.

@@ -1,7 +1,9 @@
 """Goal: what is deployed while runs are under way changes none of them, whatever else goes wrong.
 
 Method: worlds as those of `test_engine`, in which deployments become active, hosts of deployments
-begin when they are needed and are ended when nobody uses them; and worlds that lack a rule.
+begin when they are needed and are ended when nobody uses them; worlds in which operators also set
+shares, move runs, and remove deployments; and worlds that lack a rule.
+`python -m tests.simulation.engine --switches --seeds 1000` is the long version of the second kind.
 """
 
 from collections import Counter
@@ -14,8 +16,10 @@ from headwater.processors.runs.state import Run
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.owner import Owner
-from tests.simulation.engine import run
+from tests.simulation.engine import run, switched_shapes
+from tests.simulation.engine_switches import Switches
 from tests.simulation.engine_world import Rules
+from tests.simulation.shapes import Violation
 from tests.simulation.test_engine import LeftOut, left, shown
 
 SEEDS = range(48)
@@ -77,3 +81,36 @@ def test_code_that_forgets_where_a_run_began_is_found_out(monkeypatch: pytest.Mo
     monkeypatch.setattr(Code, "host_of", host_of)
     result = shown(LeftOut(None, 31, [], "a host of", released=True))
     assert any("a host of" in item for item in result)
+
+
+# --- switches: activations, shares, rollbacks, moves, removals
+
+SWITCHED = range(16)
+
+
+def test_no_run_is_lost_or_on_two_deployments_whatever_operators_switch():
+    seen = Counter[str]()
+    for seed in SWITCHED:
+        world = run(seed, shapes=switched_shapes(seed), switches=Switches)
+        assert left(world) == []
+        seen += Counter(world.seen)
+    switches = ("release", "share", "remove", "deploy_again", "move", "start")
+    assert all(seen[what] > 10 for what in (*switches, "removed", "reopened", "crash")), seen
+
+
+class CountsTooEarly(Switches):
+    """Removals that count the open runs without waiting for what was decided before."""
+
+    fenced = False
+
+
+def test_a_removal_that_does_not_wait_for_all_partitions_is_found_out():
+    messages = []
+    for seed in range(40):
+        try:
+            run(seed, shapes=switched_shapes(seed), switches=CountsTooEarly)
+        except Violation as violation:
+            messages.append(str(violation))
+        if len(messages) == 2:
+            break
+    assert [message.endswith("is removed") for message in messages] == [True, True], messages

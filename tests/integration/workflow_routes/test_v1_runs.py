@@ -7,8 +7,9 @@ import asyncio
 import itertools
 import json
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import psycopg
@@ -28,7 +29,7 @@ from headwater.projections.postgres.connections import PooledReader
 from headwater.schemas.failures import IdempotencyConflictError
 from headwater.streams.clock import now_ms
 from tests.deployed_apps import code_of, deploying
-from tests.e2e.system import System
+from tests.e2e.system import ADMIN, System
 
 KEY = {"authorization": "Bearer dev-workflow-key"}
 WORLD_KEY = {"x-api-key": "dev-world-key"}
@@ -151,7 +152,12 @@ def test_a_run_is_created_shown_and_ends(system: System) -> None:
     made = create(system, {"workflowName": "echo", "input": params}, fresh("key"))
     assert made.status_code == 201, made.text
     run_id = made.json()["runId"]
-    assert made.json() == {"runId": run_id, "workflowName": "echo", "status": made.json()["status"]}
+    assert made.json() == {
+        "runId": run_id,
+        "workflowName": "echo",
+        "status": made.json()["status"],
+        "deploymentId": "app",
+    }
     assert "idempotent-replayed" not in made.headers
     result = until(system, run_id, "completed")
     assert (result["input"], result["output"], result["workflowName"]) == (params, params, "echo")
@@ -491,6 +497,137 @@ def test_a_run_begins_on_the_active_deployment_or_on_one_that_is_named(
     assert [item["runId"] for item in listed] == [taken["runId"], new["runId"]]
     other = create(system, {"workflowName": "echo", "deploymentId": first}, fresh("deployed"))
     assert problem(other) == (404, "WORKFLOW_NOT_FOUND")
+
+
+class Load:
+    """Clients that create runs, some on a deployment that they name, until it is stopped.
+
+    Attributes:
+        runs: The runs that were created.
+        refused: Codes of the refusals.
+    """
+
+    def __init__(self, system: System, named: list[str]) -> None:
+        self._system, self._named = system, named
+        self.runs: list[str] = []
+        self.refused: list[str] = []
+        self._is_over = threading.Event()
+        self._pool = ThreadPoolExecutor(2)
+
+    def __enter__(self) -> Self:
+        self._begun = [self._pool.submit(self._create_all, number) for number in range(2)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        for client in self._begun:
+            client.result()
+        self._pool.shutdown()
+
+    def _create_all(self, client: int) -> None:
+        for number in itertools.count(client):
+            if self._is_over.is_set():
+                return
+            names = [None, *self._named]
+            self._create(names[number % len(names)])
+
+    def _create(self, name: str | None) -> None:
+        key = fresh("switched")
+        body = {"workflowName": "parcel", "input": key} | ({"deploymentId": name} if name else {})
+        while True:
+            answer = create(self._system, body, key)
+            if answer.is_success:
+                self.runs.append(answer.json()["runId"])
+                return
+            code = answer.json()["code"]
+            if answer.status_code != 503:  # The worker is killed: the same request is sent again.
+                self.refused.append(code)
+                return
+
+    def grows(self) -> None:
+        """Return when further runs were created."""
+        before = len(self.runs)
+        self._system.wait(lambda: len(self.runs) > before + 3, "further runs")
+
+
+class Operator:
+    """Whoever switches deployments."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+
+    def deploy(self, *texts: str) -> list[str]:
+        async def deployed() -> list[str]:
+            async with deploying(self._system.bootstrap) as deployer:
+                return [await deployer.deploy(code_of(text, steps=1)) for text in texts]
+
+        return asyncio.run(deployed())
+
+    def change(self, path: str, **body: object) -> dict[str, Any]:
+        url = f"{self._system.url()}/v1/deployments/{path}"
+        answer = httpx.post(url, json=body, headers=ADMIN, timeout=60)
+        assert answer.is_success, answer.text
+        return dict(answer.json())
+
+    def remove(self, name: str, wait: int = 0) -> httpx.Response:
+        url = f"{self._system.url('gateway2')}/v1/deployments/{name}"
+        return httpx.delete(url, params={"wait": wait}, headers=ADMIN, timeout=180)
+
+    def restart_worker(self) -> None:
+        self._system.kill("worker")
+        self._system.start("worker")
+
+
+def switch(system: System, operator: Operator, load: Load, names: list[str]) -> str:
+    """Switch from one deployment to the next under load; return a run that was moved."""
+    one, two, three = names
+    load.grows()
+    assert operator.change(f"{two}/activate", percent=30)["percent"] == 30
+    operator.restart_worker()
+    load.grows()
+    active = get(system, "/v1/deployments/active").json()
+    assert (active["id"], [item["percent"] for item in active["shares"]]) == (one, [70, 30])
+    assert problem(operator.remove(two)) == (409, "deployment_active")
+    assert operator.change(f"{two}/activate")["replaces"] == one
+    # Clients begin runs on it all the time, until it is closed.
+    assert operator.remove(one, wait=60).status_code == 204
+    assert problem(get(system, f"/v1/deployments/{one}")) == (410, "deployment_removed")
+    operator.restart_worker()
+    load.grows()
+    made = create(system, {"workflowName": "order", "deploymentId": two}, fresh("moved")).json()
+    operator.change(f"{three}/activate", percent=50)
+    load.grows()
+    assert operator.change("rollback")["id"] == two
+    operator.change(f"{three}/activate")
+    refused = operator.remove(two)
+    assert problem(refused) == (409, "deployment_in_use")
+    assert refused.json()["openRuns"] >= 1
+    return str(made["runId"])
+
+
+def test_no_run_is_lost_or_on_two_deployments_while_operators_switch(
+    system: System, first: str
+) -> None:
+    """Activations, shares, a move and removals, with the worker killed in between."""
+    operator = Operator(system)
+    names = one, two, three = operator.deploy("one", "two", "three")
+    operator.change(f"{one}/activate")
+    with Load(system, [one, two]) as load:
+        moved = switch(system, operator, load, names)
+    instance = f"{system.url()}/api/workflows/workflows/order/instances/{moved}"
+    answer = httpx.post(f"{instance}/move", json={"deployment": three}, headers=KEY, timeout=30)
+    assert answer.is_success, answer.text
+    assert operator.remove(two, wait=60).status_code == 204
+    assert tell(system, moved, "hook_received", correlationId="go").is_success
+    assert until(system, moved, "completed")["output"] == ["two", "three", "three"]
+    assert set(load.refused) == {"deployment_removed"}
+    versions = {first: "first"} | dict(zip(names, ("one", "two", "three"), strict=True))
+    result = [until(system, run_id, "completed") for run_id in load.runs]
+    assert [run["output"] for run in result] == [versions[run["deploymentId"]] for run in result]
+    assert {run["deploymentId"] for run in result} == set(names)
+    unpacked = system.directory / "data"
+    system.wait(lambda: not any(unpacked.rglob(two)), "its folder to be removed")
+    assert any(unpacked.rglob(three))
 
 
 # -- queues and events of programs elsewhere
