@@ -16,7 +16,7 @@ LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo check test soak bench bench-guard lint schemas dictionary notebook picture lock lock-jars clean
+.PHONY: help setup up demo check test soak bench bench-guard lint schemas dictionary docs notebook picture lock lock-jars clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -52,6 +52,9 @@ bench-guard: setup ## Compare the speed of the working tree with that of a commi
 	@$(BIN)/python -m venv --clear --without-pip .venv-bench
 	@$(PIP) --python .venv-bench install --require-hashes --requirement requirements-bench.txt
 	@touch $@
+
+docs: setup ## Build the documentation site into site/, and check its links
+	@$(BIN)/python docs/build_site.py
 
 notebook: setup .venv-notebook/stamp ## Open the notebook for analysts (ARGS="--user user_bo")
 	@.venv-notebook/bin/marimo edit docs/data/month.py -- $(ARGS)
@@ -90,4 +93,4 @@ lock-jars: setup ## Update the pinned jars of Kafka
 	@$(BIN)/python -m headwater.streams.kafka.jars --lock
 
 clean: ## Remove .venv and build output, but not the data in .headwater
-	rm -rf .venv .venv-bench .venv-notebook build dist *.egg-info headwater-github/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench .venv-notebook build dist site *.egg-info headwater-github/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -198,7 +198,7 @@ def _readable(
         updated_at_ms=routing.updated_at_ms,
         received_at_ms=now_ms,
         body=record.body,
-        written_at_ms=max(0, record.timestamp_ms),
+        origin=record.position,
     )
 
 
@@ -227,7 +227,7 @@ def unreadable_delivery(
         received_at_ms=now_ms,
         body=record.body,
         headers=tuple(kept),
-        written_at_ms=max(0, record.timestamp_ms),
+        origin=record.position,
     )
 
 

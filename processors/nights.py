@@ -120,11 +120,19 @@ def _replace(day: str, days: Mapping[str, Row]) -> dict[str, Row]:
     replaced: dict[str, dict[str, Stamp]] = {name: {} for name in days}
     for index, one in enumerate(versions):
         for other in versions[index + 1 :]:
-            if day in (one.day, other.day) and one.sleep.conflicts(other.sleep):
+            if day not in (one.day, other.day) or not _are_compared(one, other):
+                continue
+            if one.sleep.conflicts(other.sleep):
                 earlier, later = sorted((one, other), key=lambda version: version.order)
                 known = replaced[earlier.day].get(earlier.part, later.stamp)
                 replaced[earlier.day][earlier.part] = max(known, later.stamp, key=_order)
     return {name: _with_replaced(row, replaced[name]) for name, row in days.items()}
+
+
+def _are_compared(one: _Version, other: _Version) -> bool:
+    """Return whether two sleeps may be versions of one: a third one may relate their days."""
+    has_one_id = one.sleep.summary_id != "" and one.sleep.summary_id == other.sleep.summary_id
+    return has_one_id or other.day in _around(one.day)
 
 
 def _order(stamp: Stamp) -> tuple[int, int, int, str]:

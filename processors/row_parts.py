@@ -31,7 +31,14 @@ Composed: TypeAlias = dict[str, tuple[Value, Stamp]]
 
 #: Parts of a row that are kept: those that nothing has replaced, of the latest deliveries. A day
 #: has a few sleeps, each in a few versions, and a sample every second, if it lasts 25 hours.
-PARTS_MAX: Final = {DAILY_SUMMARY: 32, BIOMARKERS: 25 * 3_600, USERS: 32, LAB_UPLOADS: 1}
+PARTS_MAX: Final = {DAILY_SUMMARY: 32, BIOMARKERS: 25 * 3_600, USERS: 256, LAB_UPLOADS: 1}
+#: Tables whose earliest parts are kept: of failed reports, later ones depend on earlier ones. The
+#: uploads of those that are dropped become failed:no_report a day later. 256 take 40 kB.
+_KEEP_EARLIEST: Final = frozenset({USERS})
+#: Deliveries that set parts of a row. Each takes some 190 bytes of its record and each sample 50,
+#: so a row has 5 MB at most, less than half of a record. A device that sends a sample every minute
+#: has 1,500 in 25 hours.
+_DELIVERIES_MAX: Final = 3_000
 #: Id of the part with a sender's own mean of the day, which counts where there are no samples.
 SENT_MEAN: Final = "mean"
 #: The only column of the night that a delivery about the whole day sets, too.
@@ -89,9 +96,20 @@ def with_parts(
         kept = sorted(
             merged,
             key=lambda name: (merged[name].replaced is None, merged[name].stamp.order, name),
-        )[-most:]
+        )
+        kept = kept[:most] if table in _KEEP_EARLIEST else kept[-most:]
         merged = {name: merged[name] for name in kept}
     return parts if merged == parts else merged
+
+
+def room_problem(parts: Mapping[str, Part], stamp: Stamp) -> str | None:
+    """Return why the record of a row has no room for the parts of one more delivery, or None."""
+    if len(parts) < _DELIVERIES_MAX:
+        return None
+    events = {part.stamp.event_id for part in parts.values()} | {stamp.event_id}
+    if len(events) <= _DELIVERIES_MAX:
+        return None
+    return f"expected samples of at most {_DELIVERIES_MAX:,} deliveries in a row, found one more"
 
 
 def _later(one: Part, other: Part) -> Part:

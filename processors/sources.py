@@ -258,12 +258,12 @@ def providers_of(sources: Iterable[AnySource]) -> Providers:
     return {HEADWATER.name: HEADWATER} | {source.name: source.provider for source in sources}
 
 
-def silence_limits(providers: Providers) -> dict[str, int]:
-    """Return the days without data after which a connection is silent, by maker or `default`."""
+def silence_limits(providers: Providers) -> dict[str, dict[str, int]]:
+    """Return after how many days without data a connection is silent, by source and maker."""
     return {
-        maker.lower(): days
-        for provider in providers.values()
-        for maker, days in provider.silent_after_days.items()
+        source: {maker.lower(): days for maker, days in provider.silent_after_days.items()}
+        for source, provider in providers.items()
+        if provider.silent_after_days
     }
 
 

@@ -4,8 +4,9 @@ A wipe has a fence: one offset per partition of `webhooks`. It covers the user's
 the fence, however late and by whatever path it arrives. So it needs no order: every process that
 knows the fences computes the same rows, and data after the fences is new (ADR 0029).
 
-It is ordered twice. From the first order on, deliveries that name the user are skipped; so nothing
-of the user is between the second one and its fence, which was read after the first (ADR 0079).
+It is ordered twice. From the first order on, deliveries that name the user are skipped; so the
+second one has the positions of the first as its fence (ADR 0079). A user who comes back after the
+first order keeps everything.
 
 Fences are kept as long as older data could reappear. They identify the user and the user's former
 subjects only by digests.
@@ -42,12 +43,14 @@ class WipeOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         fence: One offset per partition.
         subjects: The user's subjects as Postgres knows them. A partition knows only those that it
             owns, and may have unreadable deliveries of the others.
+        topics: End offsets of the topics of sources.
     """
 
     wipe_id: str
     user_id: str
     fence: tuple[int, ...]
     subjects: tuple[str, ...] = ()
+    topics: dict[str, tuple[int, ...]] = {}
 
 
 class ForgetParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,14 +110,17 @@ def is_sent_after(sent_at_ms: int, wiped_at_ms: int) -> bool:
     return sent_at_ms + (_SECOND_MS - 1 if is_whole else 0) > wiped_at_ms
 
 
-def accepting(wipe: UserForgotten, names: Iterable[str], at_ms: int) -> UserForgotten | None:
-    """Return a wipe that accepts names again from a time on; None if it covers none of them."""
-    digests = {digest(name) for name in names}.intersection(wipe.digests)
-    if not digests:
+def accepting(wipe: UserForgotten, names: Iterable[NameAccepted]) -> UserForgotten | None:
+    """Return a wipe that accepts names again; None if that changes nothing.
+
+    A name has one acceptance for each partition: a later fence may cover one and not the other.
+    """
+    added = [name for name in names if name.sha256 in wipe.digests and name not in wipe.accepted]
+    if not added:
         return None
-    others = [old for old in wipe.accepted if old.sha256 not in digests]
-    accepted = [NameAccepted(name, at_ms) for name in sorted(digests)]
-    return msgspec.structs.replace(wipe, accepted=(*others, *accepted))
+    replaced = {(name.sha256, name.partition) for name in added}
+    others = [old for old in wipe.accepted if (old.sha256, old.partition) not in replaced]
+    return msgspec.structs.replace(wipe, accepted=(*others, *added))
 
 
 def is_before(fence: Sequence[int], partition: int, offset: int) -> bool:
@@ -140,15 +146,18 @@ class Fences:
     """The fences of a partition's wipes: which data of a user no longer counts.
 
     After a wipe, deliveries that name the user or a former subject are skipped for `SKIPPED_MS`, or
-    until the name is accepted again. A record of a source's topic that was written before the wipe
-    is skipped whenever it is read: the topic may keep it for years, and be read again.
+    until the name is accepted again. A record that was in a source's topic before the wipe is
+    skipped whenever it is read: the topic may keep it for years, and be read again. Its position
+    shows that; its time may be that of an event.
     """
 
     def __init__(self) -> None:
         self._fences: dict[str, list[Sequence[int]]] = {}
-        #: By digest, the time of the latest wipe, and since when it is accepted again.
+        #: By digest, the time of the latest wipe, and by what it is accepted again.
         self._wiped_ms: dict[str, int] = {}
-        self._accepted_ms: dict[str, int] = {}
+        self._accepted: dict[str, set[NameAccepted]] = {}
+        #: Ends of a source's topic, by digest and topic.
+        self._topics: dict[tuple[str, str], list[Sequence[int]]] = {}
         #: Time of the last wipe: much later deliveries need no further check.
         self._last_ms = -SKIPPED_MS
         #: Nothing at or after these offsets is covered, so no further check is needed.
@@ -161,6 +170,10 @@ class Fences:
             if wipe.fence not in known:
                 known.append(wipe.fence)
             self._wiped_ms[name] = max(wipe.ordered_at_ms, self._wiped_ms.get(name, 0))
+            for source in wipe.topics:
+                ends = self._topics.setdefault((name, source.topic), [])
+                if source.ends not in ends:
+                    ends.append(source.ends)
         self._last_ms = max(self._last_ms, wipe.ordered_at_ms)
         self.accept(wipe.accepted)
         width = max(len(self._highest), len(wipe.fence))
@@ -175,32 +188,45 @@ class Fences:
     def accept(self, names: Iterable[NameAccepted]) -> None:
         """Accept names again."""
         for name in names:
-            at_ms = max(name.at_ms, self._accepted_ms.get(name.sha256, 0))
-            self._accepted_ms[name.sha256] = at_ms
+            self._accepted.setdefault(name.sha256, set()).add(name)
 
-    def skips_since(
-        self, names: Iterable[str | None], at_ms: int, written_ms: int = 0
-    ) -> int | None:
+    def wiped_since(self, names: Iterable[str | None], at_ms: int) -> int | None:
+        """Return the time of the last wipe of these names, if it is less than 30 days ago."""
+        times = [self._wiped_ms.get(digest(name), 0) for name in names if name]
+        last_ms = max(times, default=0)
+        return last_ms if last_ms and at_ms < last_ms + SKIPPED_MS else None
+
+    def skips_since(self, names: Iterable[str | None], at_ms: int, origin: str = "") -> int | None:
         """Return the time of the wipe for which a delivery with these names is skipped, or None.
 
         Args:
             names: Users and subjects that the delivery names.
             at_ms: When it was received, in Unix milliseconds.
-            written_ms: When its record was written to a source's topic; 0 for a webhook.
+            origin: Position of its record in a source's topic; empty for a webhook.
         """
-        if at_ms >= self._last_ms + SKIPPED_MS and not 0 < written_ms <= self._last_ms:
+        if at_ms >= self._last_ms + SKIPPED_MS and not (origin and self._topics):
             return None
-        times = [self._skipped_for(digest(name), at_ms, written_ms) for name in names if name]
+        times = [self._skipped_for(digest(name), at_ms, origin) for name in names if name]
         return max((time for time in times if time is not None), default=None)
 
-    def _skipped_for(self, name: str, at_ms: int, written_ms: int) -> int | None:
+    def _skipped_for(self, name: str, at_ms: int, origin: str) -> int | None:
         wiped_ms = self._wiped_ms.get(name)
-        if wiped_ms is None or 0 < written_ms <= wiped_ms:
+        if wiped_ms is None or (origin and self._was_in_topic(name, origin)):
             return wiped_ms
         if at_ms >= wiped_ms + SKIPPED_MS:
             return None
-        is_accepted = wiped_ms <= self._accepted_ms.get(name, -1) <= at_ms
+        is_accepted = any(
+            accepted.at_ms <= at_ms and not self._covers(name, accepted.partition, accepted.offset)
+            for accepted in self._accepted.get(name, ())
+        )
         return None if is_accepted else wiped_ms
+
+    def _was_in_topic(self, name: str, origin: str) -> bool:
+        """Return whether a record was in a source's topic before a wipe of a name."""
+        topic_partition, _, offset = origin.rpartition("@")
+        topic, _, partition = topic_partition.rpartition("/")
+        fences = self._topics.get((name, topic), ())
+        return any(is_before(ends, int(partition), int(offset)) for ends in fences)
 
     def reach(self, partition: int, offset: int) -> bool:
         """Return whether any fence may cover deliveries at a position, which is rare."""
@@ -209,11 +235,11 @@ class Fences:
     def cover(self, names: Iterable[str | None], partition: int, offset: int) -> bool:
         """Return whether a delivery at a position that names these users or subjects is wiped."""
         return self.reach(partition, offset) and any(
-            is_before(fence, partition, offset)
-            for name in names
-            if name
-            for fence in self._fences.get(digest(name), ())
+            self._covers(digest(name), partition, offset) for name in names if name
         )
+
+    def _covers(self, name: str, partition: int, offset: int) -> bool:
+        return any(is_before(fence, partition, offset) for fence in self._fences.get(name, ()))
 
     def remaining(self, table: Table, user: str | None, row: Row) -> Row | None:
         """Return what remains of a user's row that was computed from deliveries of any time."""

@@ -70,8 +70,6 @@ class Conversion(NamedTuple):
 
 
 _SAME: Final = Conversion(1.0)
-#: A missing unit: it is known only of codes that name it.
-NO_UNIT: Final = ""
 _ENZYME: Final = "U/L", {"ukat/l": Conversion(60.0)}
 _CHOLESTEROL: Final = "mg/dL", {"mmol/l": Conversion(38.665)}
 _PROTEIN_MG: Final = "mg/L", {"mg/dl": Conversion(10.0), "ug/ml": _SAME}
@@ -113,9 +111,9 @@ _UNITS: Final[Mapping[str, tuple[str, Mapping[str, Conversion]]]] = MappingProxy
         "weight_kg": (
             "kg",
             dict.fromkeys(("lb", "lbs", "[lb_av]"), Conversion(0.45359237))
-            | {"g": Conversion(0.001), NO_UNIT: _SAME},
+            | {"g": Conversion(0.001)},
         ),
-        "body_fat_percent": ("%", {"percent": _SAME, NO_UNIT: _SAME}),
+        "body_fat_percent": ("%", {"percent": _SAME}),
         "non_hdl_cholesterol": _CHOLESTEROL,
         "apolipoprotein_b": ("mg/dL", {"g/l": Conversion(100.0)}),
         # Its particles differ in mass, so mg/dL cannot be converted.

@@ -45,6 +45,13 @@ class UnknownSchema(HeadwaterError):
     code = "unknown_schema"
 
 
+class RowTooLarge(HeadwaterError):
+    """A delivery for which the record of a row has no room."""
+
+    disposition = Disposition.DEAD_LETTER
+    code = "row_too_large"
+
+
 class NewerSchema(HeadwaterError):
     """A record of a newer release: no record after it may be read before it."""
 

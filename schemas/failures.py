@@ -82,6 +82,7 @@ NOT_PAUSED: Final = "NOT_PAUSED"
 NOT_THE_PARENT: Final = "NOT_THE_PARENT"
 #: Also the name of the failure that ends a run when its next events fit in no record.
 RECORD_TOO_LARGE: Final = "RECORD_TOO_LARGE"
+REPLAY_DIVERGED: Final = "replay_diverged"
 RUN_NOT_FOUND: Final = "RUN_NOT_FOUND"
 SHARE_TAKEN: Final = "share_taken"
 SLOT_GRANTED_BEFORE: Final = "SLOT_GRANTED_BEFORE"
@@ -317,6 +318,7 @@ REFUSALS: Final = {
         Refusal(DEPLOYMENT_ACTIVE, 409, "New runs begin on the deployment"),
         Refusal(SHARE_TAKEN, 409, "Another deployment has a share of the new runs"),
         Refusal(NO_ACTIVE_DEPLOYMENT, 409, "No deployment is active"),
+        Refusal(REPLAY_DIVERGED, 409, "Open runs would continue on code that they do not fit"),
         Refusal(NOTHING_TO_ROLL_BACK, 409, "No deployment was active before"),
         Refusal(GRAPH_INVALID, 400, "The definition contradicts itself"),
         Refusal(GRAPH_NOT_FOUND, 404, "No such graph, or no such version"),

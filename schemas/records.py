@@ -155,8 +155,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: Names and values, in turn, of the headers that its provider reads. Only a delivery that could
     #: not be routed has them, so that it can be routed later.
     headers: tuple[str, ...] = ()
-    #: When its record was written to the topic of its source, Unix milliseconds; 0 for a webhook.
-    written_at_ms: int = 0
+    #: Position of its record in its source's topic: topic/partition@offset; empty for a webhook.
+    origin: str = ""
 
 
 class WebhookReceived(Delivery, frozen=True, kw_only=True, gc=False):
@@ -188,6 +188,8 @@ class WebhookAdmitted(Delivery, frozen=True, kw_only=True, gc=False):
     replay: str = ""
     #: False for a reprocessed delivery that has had its effects on workflows before.
     effects: bool = True
+    #: Whether its user comes back by it after a wipe.
+    comes_back: bool = False
 
     def stamp(self, rank: int = 0) -> Stamp:
         """Return the stamp of the columns that this delivery sets."""
@@ -352,12 +354,26 @@ class NameAccepted(msgspec.Struct, frozen=True):
     sha256: str
     #: When the delivery by which the user came back was received, Unix milliseconds.
     at_ms: int
+    #: Partition of that delivery in the topic webhooks.
+    partition: int
+    #: Its offset there: a fence that covers it ends this.
+    offset: int
+
+
+class TopicEnds(msgspec.Struct, frozen=True):
+    """End offsets of the topic of a source."""
+
+    #: The topic.
+    topic: str
+    #: Its end offsets, by partition.
+    ends: list[int]
 
 
 class UserForgotten(msgspec.Struct, frozen=True, kw_only=True):
     """A user's wipe in one partition (topic `wipes`, key: the user's digest)."""
 
-    #: The wipe; it is the same in all partitions.
+    #: The wipe; it is the same in all partitions. Empty if the user has come back by a delivery of
+    #: another partition, and the order of the wipe was not read yet.
     wipe_id: str
     #: SHA-256 of the user and of the user's former subjects here, the user's first.
     digests: list[str]
@@ -375,6 +391,8 @@ class UserForgotten(msgspec.Struct, frozen=True, kw_only=True):
     done_at_ms: int = 0
     #: Names whose deliveries are accepted again; those of the others are skipped for some time.
     accepted: tuple[NameAccepted, ...] = ()
+    #: Ends of the topics of sources when it was ordered: what is before them stays skipped.
+    topics: tuple[TopicEnds, ...] = ()
 
 
 Record: TypeAlias = (

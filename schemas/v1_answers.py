@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from headwater.schemas.answers import Answer, Failure, means
+from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.statuses import RunState
 
 
@@ -119,6 +120,9 @@ class DeploymentActive(Deployment, frozen=True, kw_only=True):
     """The deployment that was activated."""
 
     replaces: Annotated[str | None, means("The one that was active until now.")] = None
+    replay: Annotated[
+        ReplayReport | None, means("How runs fit it; absent if it was active already.")
+    ] = None
 
 
 class DeploymentPage(Answer, frozen=True, kw_only=True):
@@ -177,8 +181,21 @@ class RunPage(Answer, frozen=True, kw_only=True):
 class MessagePublished(Answer, frozen=True, kw_only=True):
     """A message that is in its queue."""
 
-    message_id: Annotated[str, means("The id of its run.")]
-    deduped: Annotated[bool, means("Whether it was there already.")]
+    message_id: Annotated[str, means("Its id; also that of its run, unless a rule names another.")]
+    deduped: Annotated[bool, means("Whether it was published before.")]
+
+
+class QueueListed(Answer, frozen=True, kw_only=True):
+    """A queue."""
+
+    name: str
+    waiting: Annotated[int, means("Messages that are not delivered yet.")]
+
+
+class QueueList(Answer, frozen=True, kw_only=True):
+    """Queues with messages that are not delivered yet."""
+
+    data: list[QueueListed]
 
 
 class EventCreated(Answer, frozen=True, kw_only=True):
@@ -187,3 +204,75 @@ class EventCreated(Answer, frozen=True, kw_only=True):
     run_id: str
     event_type: str
     deduped: Annotated[bool, means("Whether it was accepted before.")]
+
+
+class HookAccepted(Answer, frozen=True, kw_only=True):
+    """The event of a hook that was received, now or by an earlier call."""
+
+    accepted: bool
+
+
+# -- parts of runs, as the World names them
+
+
+class WorldStep(Answer, frozen=True, kw_only=True):
+    """A step of a run."""
+
+    step_id: Annotated[str, means("Its key.")]
+    run_id: str
+    step_name: str
+    status: Literal["pending", "running", "completed", "failed", "cancelled"]
+    attempt: Annotated[int, means("Attempts that have ended.")]
+    output: Annotated[Any, means("Its result, with `resolveData=all`.")] = None
+    error: Failure | None = None
+    created_at: datetime
+    started_at: Annotated[datetime | None, means("Begin of the latest attempt.")] = None
+    updated_at: datetime
+    completed_at: datetime | None = None
+    retry_after: datetime | None = None
+
+
+class WorldHook(Answer, frozen=True, kw_only=True):
+    """A wait of a run for an event."""
+
+    hook_id: Annotated[str, means("Its key.")]
+    run_id: str
+    token: Annotated[str, means("Type of the event; the `correlationId` of `hook_received`.")]
+    status: Literal["waiting", "disposed"]
+    payload: Annotated[Any, means("What it received, with `resolveData=all`.")] = None
+    created_at: datetime
+    updated_at: datetime
+    completed_at: datetime | None = None
+
+
+class WorldWait(Answer, frozen=True, kw_only=True):
+    """A sleep of a run."""
+
+    wait_id: Annotated[str, means("Its key.")]
+    run_id: str
+    status: Literal["waiting", "completed"]
+    resume_at: datetime | None = None
+    created_at: datetime
+    updated_at: datetime
+    completed_at: datetime | None = None
+
+
+class WorldEvent(Answer, frozen=True, kw_only=True):
+    """Something that happened in a run."""
+
+    event_id: Annotated[str, means("Unique within the run.")]
+    run_id: str
+    event_type: str
+    correlation_id: Annotated[
+        str | None, means("Id of the step or wait, or type of the received event.")
+    ] = None
+    event_data: dict[str, Any]
+    created_at: datetime
+
+
+class WorldPage(Answer, frozen=True, kw_only=True):
+    """A page of runs or of parts of a run."""
+
+    data: list[Any]
+    cursor: Annotated[str | None, means("Where the next page begins.")]
+    has_more: bool

@@ -1,6 +1,6 @@
 """Operator routes: dead letters and their replay, traces, outcomes, users, projection positions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -25,8 +25,6 @@ from headwater.gateway.api.request_parameters import (
 )
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.processors.providers.provider import Providers
-from headwater.processors.sources import silence_limits
-from headwater.projections.deliveries.quality import WEEKS_MAX, Quality, quality
 from headwater.projections.deliveries.queries import (
     DeadLetter,
     DeadLetterPage,
@@ -44,14 +42,8 @@ from headwater.projections.workflows.instances import InstanceCount, instance_co
 from headwater.streams.pipeline.reprocessing import DeadLetters, ReplayResult
 from headwater.streams.pipeline.webhook_log import WebhookLog
 
-#: Weeks of quality without a parameter.
-_WEEKS: Final = 4
-_SOURCE_CHARS: Final = 64
 
-
-def user_routes(
-    reader: PooledReader, silent_after_days: Mapping[str, int]
-) -> list[HTTPRouteHandler]:
+def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
     """Return the routes under /admin/user."""
 
     @get(
@@ -64,7 +56,7 @@ def user_routes(
         responses=problem_responses("store_unavailable"),
     )
     async def user(user_id: FromPath[str]) -> UserWhole:
-        return await user_whole(reader, user_id, silent_after_days)
+        return await user_whole(reader, user_id)
 
     return [user]
 
@@ -181,14 +173,13 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
         limited: Middleware that limits request bodies.
         more: Further route handlers for this router.
     """
-    silent_after_days = silence_limits(providers)
     handlers = [
         *_dead_letter_routes(reader, replays),
         *_journey_routes(reader),
-        *_summary_routes(reader, silent_after_days),
+        *_summary_routes(reader),
         *delivery_routes(reader, log),
         *raw_event_routes(reader, log, replays),
-        *user_routes(reader, silent_after_days),
+        *user_routes(reader),
         *lineage_routes(reader, log, providers),
         *more,
     ]
@@ -285,7 +276,7 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
     return [traces, outcome]
 
 
-def _summary_routes(reader: Reader, silent_after_days: Mapping[str, int]) -> list[HTTPRouteHandler]:
+def _summary_routes(reader: Reader) -> list[HTTPRouteHandler]:
     @get(
         "/outcomes",
         summary="Number of deliveries by outcome",
@@ -301,26 +292,6 @@ def _summary_routes(reader: Reader, silent_after_days: Mapping[str, int]) -> lis
         return Outcomes([count for count in counts if status in (None, count.status)])
 
     @get(
-        "/quality",
-        summary="Quality of the data by week",
-        description="By week, source and provider: deliveries by outcome, duplicates, rows, values "
-        "that were dropped, deliveries that were skipped, late days, and days without data of "
-        "active connections. Then active connections by state, and those that receive no data.",
-        responses=problem_responses("invalid_parameter", "store_unavailable"),
-    )
-    async def data_quality(
-        weeks: Annotated[
-            int,
-            QueryParameter(ge=1, le=WEEKS_MAX, description="Number of weeks, this one included."),
-        ] = _WEEKS,
-        source: FromQuery[str | None] = None,
-    ) -> Quality:
-        check_texts(_SOURCE_CHARS, source=source)
-        return await quality(
-            reader, weeks=weeks, source=source, silent_after_days=silent_after_days
-        )
-
-    @get(
         "/instances",
         summary="Number of workflow instances by workflow and status",
         responses=_PROBLEMS,
@@ -334,7 +305,7 @@ def _summary_routes(reader: Reader, silent_after_days: Mapping[str, int]) -> lis
             await reader.projection_positions(), await reader.projection_errors(limit=limit)
         )
 
-    return [outcomes, data_quality, instances, projections]
+    return [outcomes, instances, projections]
 
 
 async def _replay(

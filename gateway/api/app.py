@@ -30,6 +30,7 @@ from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
 from headwater.gateway.api.deployments.removals import Removals
+from headwater.gateway.api.deployments.replay_gate import GateLimits, ReplayGate
 from headwater.gateway.api.deployments.routes import deployment_routers
 from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
@@ -41,6 +42,7 @@ from headwater.gateway.api.openapi import responses_of
 from headwater.gateway.api.operations import Operations
 from headwater.gateway.api.ownership import UnexpectedHits, ownership_routers
 from headwater.gateway.api.problems import HANDLERS, Problem
+from headwater.gateway.api.quality import DataQuality
 from headwater.gateway.api.reads import read_routes
 from headwater.gateway.api.rebuilds import rebuild_routes
 from headwater.gateway.api.record_schemas import asyncapi_route, registry
@@ -58,8 +60,7 @@ from headwater.gateway.api.workflows.query_service import StepTypes
 from headwater.gateway.api.workflows.routes import ServiceKeys, WorkflowPorts, WorkflowService
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.builtin.data_requests import IMPORT_NAMES
-from headwater.gateway.settings.settings import Settings
-from headwater.processors.providers.provider import Providers
+from headwater.gateway.settings.settings import Settings, revealed
 from headwater.processors.sources import (
     AnySource,
     Source,
@@ -68,7 +69,7 @@ from headwater.processors.sources import (
     webhook_sources,
 )
 from headwater.projections.deliveries.imports import imports_of
-from headwater.projections.deliveries.quality import connection_counts
+from headwater.projections.deliveries.quality import activity_of
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.users import connections_of
 from headwater.projections.postgres.connections import PooledReader
@@ -78,6 +79,7 @@ from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
 from headwater.streams.pipeline.webhook_log import WebhookLog
+from headwater.streams.workflows.code_folders import CodeFolders
 from headwater.streams.workflows.environments import ENVIRONMENTS, Environments
 
 _VERSION: Final = version("headwater")
@@ -137,11 +139,10 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
     streams = EventStreams()
     service = _workflow_service(settings, ports.workflows, limited, streams)
-    # For health checks, streams and counts, which do not wait for other reads, nor these for them.
-    watching, following, counting = own_pools = [ports.reader.with_own_pool() for _ in range(3)]
-    counts = partial(connection_counts, counting, silence_limits(providers_of(sources)))
-    watch = _loop_watch(metrics)
-    posted = webhook_sources(sources)
+    # For health checks and streams, which do not wait for other reads, nor these for them.
+    watching, following = own_pools = [ports.reader.with_own_pool() for _ in range(2)]
+    quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
+    watch, posted = _loop_watch(metrics), webhook_sources(sources)
     receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
     auditing = Auditing(
         ports.audit, project=settings.project, peer_of=peer_of, metrics=metrics,
@@ -155,16 +156,17 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _any_other_source(", ".join(source.name for source in posted)),
             read_routes(ports.reader, following, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
-            *_operators_routes(settings, ports, providers_of(sources), limited),
+            *_operators_routes(settings, ports, sources, limited, quality.route),
             _console(settings, ports.clock, report_refusal, limited),
             registry,
             asyncapi_route(_VERSION),
-            health_routes(ports.log, watching, metrics, ports.metrics_folder, counts),
+            health_routes(ports.log, watching, metrics, ports.metrics_folder, quality.counted),
             *service.routers(),
             *_deployments(settings, ports.workflows, service, limited),
         ],
         lifespan=[
             lambda _app: _running(ports, service, own_pools, watch, metrics),
+            lambda _app: quality.running(),
             lambda _app: appending_refusals(refused_keys, auditing),
             lambda _app: appending_checkpoints(_checkpoints(settings, ports, auditing)),
         ],
@@ -246,7 +248,11 @@ def _console(
 
 
 def _operators_routes(
-    settings: Settings, ports: Ports, providers: Providers, limited: LimitedBodies
+    settings: Settings,
+    ports: Ports,
+    sources: Sequence[AnySource],
+    limited: LimitedBodies,
+    quality: HTTPRouteHandler,
 ) -> list[Router]:
     key, reader, workflows = settings.admin_key.get_secret_value(), ports.reader, ports.workflows
     operations = Operations(
@@ -256,6 +262,7 @@ def _operators_routes(
         clock=workflows.clock,
     )
     further = [
+        quality,
         *user_operation_routes(_user_ports(ports)),
         *wipe_routes(reader, ports.wiping, ports.users.terra),
         *rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id),
@@ -268,7 +275,7 @@ def _operators_routes(
             reader,
             ports.log,
             ports.replays,
-            providers,
+            providers_of(sources),
             key=key,
             limited=limited.for_kind(ANY_JSON),
             more=further,
@@ -285,6 +292,7 @@ def _user_ports(ports: Ports) -> UserPorts:
         commands=ports.workflows.commands,
         instances=ports.workflows.workflows,
         connections=partial(connections_of, ports.reader),
+        activity=partial(activity_of, ports.reader),
         imports=partial(imports_of, ports.reader, IMPORT_NAMES),
         clock=ports.clock,
         new_id=ports.new_request_id,
@@ -378,11 +386,13 @@ def _workflow_service(
             workflow=settings.workflow_key.get_secret_value(),
             world=settings.world_key.get_secret_value(),
             tick=settings.tick_key.get_secret_value(),
+            hooks=revealed(settings.hook_keys),
         ),
         tick_urls=settings.tick_urls,
         bodies=bodies,
         limits=settings.limits,
         streams=streams,
+        redacted=settings.redacted,
     )
 
 
@@ -397,10 +407,21 @@ def _deployments(
         environments=Environments(settings.state_dir / ENVIRONMENTS, settings.environment_policy),
         memory_mib=settings.check_memory_mib,
     )
+    folders = CodeFolders(
+        workflows.run_ports.deployments, settings.state_dir, settings.environment_policy
+    )
     service.add_shutdown_callback(artifact_check.close)
+    service.add_shutdown_callback(folders.close)
     deployment_service = DeploymentService(
         workflows.run_ports.deployments,
         artifact_check,
+        ReplayGate(
+            workflows.workflows,
+            workflows.runs,
+            folders,
+            limits=_gate_limits(settings),
+            passed=settings.app_environment,
+        ),
         workflows.workflows,
         by=key_id("admin", key),
         clock=workflows.clock,
@@ -420,6 +441,16 @@ def _deployments(
         bodies,
         key,
         settings.world_key.get_secret_value(),
+    )
+
+
+def _gate_limits(settings: Settings) -> GateLimits:
+    return GateLimits(
+        open_runs=settings.replay_runs,
+        ended_runs=settings.replay_ended_runs,
+        history_bytes=settings.replay_bytes,
+        seconds=settings.replay_s,
+        memory_max=settings.check_memory_mib * 1024 * 1024,
     )
 
 

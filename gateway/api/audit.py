@@ -70,8 +70,8 @@ _NOTES: Final = "headwater.audit_notes"
 _RECORD: Final = "headwater.audit_record"
 #: Paths that end with the key of a row, which may name a user.
 _ROW: Final = "/admin/why/"
-#: Path parameters that name a user, or a connection of one.
-_USER_PARAMETERS: Final = ("user_id", "terra_user_id")
+#: Path parameters that name a user, or a connection of one, and the token of a hook.
+_HASHED_PARAMETERS: Final = ("user_id", "terra_user_id", "hook_token")
 
 
 class Details(TypedDict, total=False):
@@ -101,6 +101,8 @@ class Details(TypedDict, total=False):
         count: Number of instances, records or days that the operation is about.
         wipe: Wipe of a user.
         dry_run: Whether this is a dry run.
+        forced: Why an operator overrides a check.
+        diverged: Runs that do not fit the code of a deployment.
     """
 
     deduped: bool | None
@@ -126,6 +128,8 @@ class Details(TypedDict, total=False):
     count: int | None
     wipe: str | None
     dry_run: bool
+    forced: str | None
+    diverged: Sequence[str] | None
 
 
 #: Details that are in an entry also if they are false.
@@ -386,7 +390,7 @@ def resource_of(scope: Scope) -> str:
     if path.startswith(_ROW):
         key = str(scope["path_params"].get("key", ""))
         path = f"{_ROW}{scope['path_params'].get('table')}/sha256:{_digest(key)}"
-    for name in _USER_PARAMETERS:
+    for name in _HASHED_PARAMETERS:
         user = scope["path_params"].get(name)
         if isinstance(user, str) and user:
             digest = _digest(user)

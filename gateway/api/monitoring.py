@@ -3,7 +3,7 @@
 import asyncio
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final, Generic, TypeVar
 
@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from headwater.gateway.api.group_metrics import Counts, MetricsFolder, WithOthers
-from headwater.projections.deliveries.quality import ConnectionCount
+from headwater.projections.deliveries.quality import ConnectionStates
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import StoreUnavailable
@@ -76,6 +76,11 @@ class _Gauges:
             ("provider", "state"),
             registry=registry,
         )
+        self._counted = Gauge(
+            "headwater_connections_counted_timestamp_seconds",
+            "When active connections were counted, in Unix seconds; 0 if they never were.",
+            registry=registry,
+        )
         self._connected = Gauge(
             "headwater_kafka_connected",
             "Whether the gateway is connected to Kafka.",
@@ -86,7 +91,7 @@ class _Gauges:
         self,
         ready: bool,
         slots: Mapping[str, tuple[int, int]],
-        connections: Sequence[ConnectionCount],
+        connections: ConnectionStates,
     ) -> None:
         """Replace all values; see `Metrics.render`."""
         self._connected.set(ready)
@@ -95,8 +100,10 @@ class _Gauges:
             self._slots.labels(workflow, "running").set(running)
             self._slots.labels(workflow, "waiting").set(waiting)
         self._connections.clear()
-        for count in connections:
+        for count in connections.connections:
             self._connections.labels(count.provider, count.state).set(count.connections)
+        counted_at = connections.counted_at
+        self._counted.set(0 if counted_at is None else counted_at.timestamp())
 
 
 class Metrics:
@@ -195,7 +202,7 @@ class Metrics:
         ready: bool,
         slots: Mapping[str, tuple[int, int]],
         others: Counts | None = None,
-        connections: Sequence[ConnectionCount] = (),
+        connections: ConnectionStates | None = None,
     ) -> bytes:
         """Render all metrics in Prometheus' text format.
 
@@ -205,7 +212,7 @@ class Metrics:
             others: Counts of the other processes of this gateway, which are added.
             connections: Active connections by provider and state.
         """
-        self._gauges.set(ready, slots, connections)
+        self._gauges.set(ready, slots, connections or ConnectionStates())
         self._count_answered()
         return generate_latest(WithOthers(self._registry, others or {}))
 
@@ -226,10 +233,6 @@ class Metrics:
 _ANSWER_WITHIN_S: Final = 1.0
 #: Seconds for which a result is cached; monitors poll every 5 to 30 s.
 CACHED_S: Final = 5.0
-#: The same for connections: their state changes with days, and Postgres reads each of them.
-_CONNECTIONS_CACHED_S: Final = 300.0
-#: Timeout of that query, every five minutes; a monitor waits 10 s for an answer.
-_CONNECTIONS_WITHIN_S: Final = 4.0
 
 T = TypeVar("T")
 
@@ -252,7 +255,7 @@ def health_routes(
     reader: PooledReader,
     metrics: Metrics,
     folder: MetricsFolder | None,
-    connections: Callable[[], Awaitable[Sequence[ConnectionCount]]],
+    connections: Callable[[], Awaitable[ConnectionStates]],
 ) -> Router:
     """Return the monitoring routes; they need no key.
 
@@ -262,12 +265,11 @@ def health_routes(
             never delay authenticated ones.
         metrics: Rendered by `/metrics`.
         folder: Has the metrics of the other processes of this gateway, if there are any.
-        connections: Counts connections, over another connection: it may take seconds.
+        connections: Returns the latest states of connections within seconds.
     """
     postgres = CachedQuery(lambda: _answers(reader))
     slots = CachedQuery(lambda: _slots(Workflows(reader)))
     others = CachedQuery(lambda: _others(folder))
-    counts = CachedQuery(lambda: _connections(connections), for_s=_CONNECTIONS_CACHED_S)
 
     @get("/health/live", summary="Check that the process responds")
     async def live() -> Liveness:
@@ -289,7 +291,7 @@ def health_routes(
 
     @get("/metrics", media_type=MEDIA_TYPE, summary="Counters in Prometheus' text format")
     async def counters() -> bytes:
-        return metrics.render(log.ready, await slots.get(), await others.get(), await counts.get())
+        return metrics.render(log.ready, await slots.get(), await others.get(), await connections())
 
     return Router("/", route_handlers=[live, ready, counters], tags=["watch"])
 
@@ -332,17 +334,6 @@ async def _slots(workflows: Workflows) -> Mapping[str, tuple[int, int]]:
             return await workflows.slots()
     except (StoreUnavailable, TimeoutError):
         return {}
-
-
-async def _connections(
-    count: Callable[[], Awaitable[Sequence[ConnectionCount]]],
-) -> Sequence[ConnectionCount]:
-    """Return active connections by provider and state; empty if Postgres needs too long."""
-    try:
-        async with asyncio.timeout(_CONNECTIONS_WITHIN_S):
-            return await count()
-    except (StoreUnavailable, TimeoutError):
-        return ()
 
 
 async def _others(folder: MetricsFolder | None) -> Counts:

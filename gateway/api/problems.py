@@ -83,6 +83,8 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     **{code: (refusal.status, refusal.title) for code, refusal in REFUSALS.items()},
     "invalid_body": (400, "The body is not valid for this route"),
     "forbidden": (403, "The caller may not do this"),
+    "hook_not_found": (404, "No hook has this URL"),
+    "hook_expired": (410, "The hook has expired"),
     "run_not_found": (404, "No run has this id"),
     "ambiguous_run": (409, "Runs of several workflows have this id"),
     "tick_disabled": (404, "Ticks are not enabled"),

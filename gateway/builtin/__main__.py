@@ -4,6 +4,8 @@ A worker starts it like the hosts of other apps, and passes it the settings.
 """
 
 from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
 
 from headwater.gateway.builtin.dependencies import Dependencies
 from headwater.gateway.builtin.terra_workflows import TerraWorkflows
@@ -15,11 +17,14 @@ from headwater.gateway.builtin.wipe_and_replay_workflows import (
 )
 from headwater.gateway.settings.environment import load_settings
 from headwater.gateway.settings.privacy import close_environment
+from headwater.processors.triggers.rules import Rule, read_rules
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App
 from headwater.streams.code_host.builtin_app import builtin_workflows
 from headwater.streams.code_host.child import main
+from headwater.streams.code_host.queue_delivery import QueueDelivery
+from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, EvaluatorProcess
 
 
 def _builtin_app(schedules: Sequence[str]) -> App:
@@ -39,8 +44,15 @@ def _builtin_app(schedules: Sequence[str]) -> App:
         forget_workflow(dependencies.instance_deletion),
         prune_workflow(dependencies.instance_deletion),
     )
-    workflows = {workflow.name: workflow for workflow in (*terra.workflows, *others)}
+    delivery = QueueDelivery(partial(_rules, settings.rules), EvaluatorProcess(DELIVERY_LIMITS))
+    workflows = {workflow.name: workflow for workflow in (*terra.workflows, *others, delivery)}
     return App({**builtin_workflows(names), **workflows}, own_schedules)
+
+
+@cache
+def _rules(path: str) -> tuple[Rule, ...]:
+    """Return the rules of a file, which the worker has checked at its start."""
+    return read_rules(Path(path).read_text("utf-8")) if path else ()
 
 
 if __name__ == "__main__":

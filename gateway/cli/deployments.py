@@ -8,8 +8,8 @@ from msgspec import structs
 
 from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import collect_pages, examples
-from headwater.gateway.cli.output import moment, say
+from headwater.gateway.cli.options import collect_pages, combined, examples
+from headwater.gateway.cli.output import counted, moment, say
 from headwater.gateway.cli.results import Columns, Result, listing, prints
 from headwater.schemas.failures import DEPLOYMENT_IN_USE, CommandRefusedError
 
@@ -40,11 +40,18 @@ _replaces = click.option(
 )
 
 
+_force = combined(
+    click.option("--force", is_flag=True, help="Activate it even if open runs do not fit it."),
+    click.option("--reason", default="", metavar="TEXT", help="Why, with --force; it is audited."),
+)
+
+
 @click.group(
     cls=Group,
     epilog=examples(
         "headwater deployments deploy . --app orders",
         "headwater deployments deploy . --app shop.workflows:all --activate",
+        "headwater deployments check dep_5d41402abc4b2a76b971",
         "headwater deployments activate dep_5d41402abc4b2a76b971",
         "headwater deployments activate dep_5d41402abc4b2a76b971 --percent 10",
         "headwater deployments rollback",
@@ -165,6 +172,7 @@ def show(deployment_id: str, api: Api) -> Result:
         "headwater deployments activate dep_5d41402abc4b2a76b971",
         "headwater deployments activate dep_5d41402abc4b2a76b971 --replaces dep_98f13708210194…",
         "headwater deployments activate dep_5d41402abc4b2a76b971 --percent 10",
+        'headwater deployments activate dep_5d41402abc4b2a76b971 --force --reason "poll is fixed"',
     )
 )
 @click.argument("deployment_id", metavar="ID")
@@ -176,19 +184,54 @@ def show(deployment_id: str, api: Api) -> Result:
     help="Only this percentage of the new runs; 0 ends the share.",
 )
 @_replaces
+@_force
 @admin_options
 @prints
-def activate(deployment_id: str, percent: int, replaces: str, api: Api) -> Result:
+def activate(
+    deployment_id: str, percent: int, replaces: str, force: bool, reason: str, api: Api
+) -> Result:
     """Start new runs on a deployment; existing runs stay on theirs.
+
+    First, open runs are replayed against its code. It is refused if a run that would continue on
+    it does not fit: runs of workflows with versioning="latest".
 
     With --percent, the other new runs start on the active deployment. The id of an instance decides
     on which; an instance in a share is in every greater one.
     """
+    forced = _forced(reason, force=force)
     deployments = api.client.deployments
     activated = api.client.run(
-        deployments.activate(deployment_id, percent=percent, replaces=replaces)
+        deployments.activate(deployment_id, percent=percent, replaces=replaces, force_reason=forced)
     )
     return _activated(activated)
+
+
+def _forced(reason: str, *, force: bool) -> str:
+    """Return the reason of a forced activation, or "".
+
+    Raises:
+        click.UsageError: One of the options is missing.
+    """
+    if force is not bool(reason):
+        raise click.UsageError("expected --force and --reason together, found one of them")
+    return reason
+
+
+@deployments.command(epilog=examples("headwater deployments check dep_5d41402abc4b2a76b971"))
+@click.argument("deployment_id", metavar="ID")
+@admin_options
+@prints
+def check(deployment_id: str, api: Api) -> Result:
+    """Replay runs against a deployment, without activating it; exit 1 if one does not fit.
+
+    Of each run that differs, shows the first entry that does: recorded and requested. No step is
+    called.
+    """
+    from headwater.schemas.replay_answers import report_lines  # noqa: PLC0415 (slow)
+
+    report = api.client.run(api.client.deployments.check(deployment_id))
+    text = "".join(f"{line}\n" for line in report_lines(report))
+    return Result(answer=report, text=text, failed=bool(report.diverged or report.error))
 
 
 @deployments.command(
@@ -199,15 +242,22 @@ def activate(deployment_id: str, percent: int, replaces: str, api: Api) -> Resul
 )
 @click.argument("deployment_id", metavar="[ID]", required=False)
 @_replaces
+@_force
 @admin_options
 @prints
-def rollback(deployment_id: str | None, replaces: str, api: Api) -> Result:
+def rollback(
+    deployment_id: str | None, replaces: str, force: bool, reason: str, api: Api
+) -> Result:
     """Go back to the deployment that was active before, or to an earlier one.
 
     Runs of the present one stay on it. Another rollback goes back by one more. While another
-    deployment has a share of the new runs, a rollback ends the share.
+    deployment has a share of the new runs, a rollback ends the share. Open
+    runs are replayed as before an activation.
     """
-    activated = api.client.run(api.client.deployments.rollback(deployment_id, replaces=replaces))
+    forced = _forced(reason, force=force)
+    activated = api.client.run(
+        api.client.deployments.rollback(deployment_id, replaces=replaces, force_reason=forced)
+    )
     return _activated(activated)
 
 
@@ -333,6 +383,11 @@ def _activated(deployment: "DeploymentActive") -> Result:
     hints = [f"Runs that began on {former} stay on it."] if former else []
     if not deployment.active:
         hints = [f"{deployment.percent or 0} % of the new runs begin on {deployment.id}."]
+    if deployment.replay is not None and (differing := deployment.replay.diverged):
+        hints.append(
+            f"{counted(len(differing), 'run')} on other code would not fit it: "
+            f"`headwater deployments check {deployment.id}` names them."
+        )
     return Result(answer=deployment, tables=[_LISTED.table([_row(deployment)])], hints=hints)
 
 

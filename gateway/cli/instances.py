@@ -215,6 +215,6 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     return Result(answer=history, tables=tables)
 
 
-instances.add_on_demand("operations:prune")
+instances.add_on_demand("operations:prune", "export_tests:export_test")
 for _command in (show_logs, *CHANGE_COMMANDS, *INSPECT_COMMANDS):
     instances.add_command(_command)

@@ -299,13 +299,13 @@ def migrate(reader: str | None, roles: bool, postgres: str | None) -> Result:
 
 
 cli.add_on_demand(
-    "audit:audit", "deliveries:deliveries", "deployments:deployments", "operate:dlq",
-    "doctor:doctor", "export:export", "workflows:graph", "deliveries:impact",
-    "instances:instances", "jobs:jobs", "operations:rebuild", "operations:replay", "runs:runs",
-    "quality:quality", "options:settings", "webhook:sources", "sync:sync",
-    "terra_stand_in:terra_stand_in", "user_tokens:token", "topics:topics", "operate:trace",
-    "users:user",
-    "doctor:validate_ownership", "webhook:webhook", "deliveries:why", "workflows:workflows",
+    "audit:audit", "histories:check_replay", "deliveries:deliveries", "deployments:deployments",
+    "operate:dlq", "doctor:doctor", "export:export", "workflows:graph", "histories:histories",
+    "deliveries:impact", "instances:instances", "jobs:jobs", "operations:rebuild",
+    "operations:replay", "runs:runs", "queues:queue", "quality:quality", "options:settings",
+    "webhook:sources", "sync:sync", "terra_stand_in:terra_stand_in", "user_tokens:token",
+    "topics:topics", "operate:trace", "users:user", "doctor:validate_ownership", "webhook:webhook",
+    "deliveries:why", "workflows:workflows",
 )  # fmt: skip
 
 

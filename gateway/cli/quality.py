@@ -68,4 +68,6 @@ def quality(weeks: int, source: str | None, api: Api) -> Result:
         if answer[name]:
             tables.append(columns.table(answer[name], title))
     hints = [] if rows else ["No deliveries in these weeks."]
+    if answer["connections_counted_at"] is None:
+        hints.append("Connections are being counted; repeat the command in a minute.")
     return Result(answer=answer, tables=tables, hints=hints)

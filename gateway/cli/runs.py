@@ -38,9 +38,10 @@ def _checked_run(_context: click.Context, _parameter: click.Parameter, value: st
     return value
 
 
-def _checked_key(
+def checked_key(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> str | None:
+    """Check an idempotency key."""
     from headwater.gateway.client.requests import idempotency_key  # noqa: PLC0415 (loads slowly)
 
     try:
@@ -89,7 +90,7 @@ def runs() -> None:
 @click.option(
     "--idempotency-key",
     metavar="KEY",
-    callback=_checked_key,
+    callback=checked_key,
     help="Within a day, the same key returns the same run.",
 )
 @prints

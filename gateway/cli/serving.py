@@ -21,6 +21,7 @@ from headwater.gateway.api.workflows.authorization import load_hooks
 from headwater.gateway.api.workflows.routes import OUTCOME_TIMEOUT_S, WorkflowPorts
 from headwater.gateway.api.workflows.runs.run_service import RunPorts
 from headwater.gateway.builtin.blobs.folder import blobs_at
+from headwater.gateway.cli.starting import rules_of
 from headwater.gateway.cli.user_tokens import for_users
 from headwater.gateway.client.requests import buffered_random, ulid_source
 from headwater.gateway.settings.addresses import dsn_of
@@ -40,6 +41,7 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
+from headwater.projections.workflows.world import WorldEntries
 from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.membership import system_membership
@@ -85,7 +87,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
         workflows=_workflow_ports(settings, cluster, reader, clock, new_id),
         users=for_users(settings),
         wiping=Wiping(
-            log=WipeLog(cluster=cluster, clock=clock),
+            log=WipeLog(cluster=cluster, clock=clock, topics=[source.topic for source in topics]),
             blobs=blobs_at(settings.blobs_at),
             new_id=new_id,
         ),
@@ -167,11 +169,13 @@ def _workflow_ports(
             deployments=DeploymentLog(cluster=cluster, client_id="headwater-gateway-deployments"),
             project_id=settings.project,
         ),
+        world=WorldEntries(reader),
         workflows=Workflows(reader),
         runs=RunReader(cluster),
         hooks=load_hooks(settings.workflow_hooks),
         new_id=new_id,
         clock=clock,
+        rules=rules_of(settings),
     )
 
 

@@ -28,16 +28,17 @@ from headwater.gateway.cli.starting import (
     stores_of,
 )
 from headwater.gateway.client.requests import ulid_source
-from headwater.gateway.settings.addresses import dsn_of
+from headwater.gateway.settings.addresses import dsn_of, public_url_of
 from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.environment import environment
 from headwater.gateway.settings.privacy import close_environment
 from headwater.gateway.settings.process import log_to_stderr, process_name
-from headwater.gateway.settings.settings import Settings
+from headwater.gateway.settings.settings import Settings, revealed
 from headwater.gateway.settings.sources import secret_variables
 from headwater.processors.code.engine import ReplayEngine
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
+from headwater.processors.hooks import HookSigner
 from headwater.processors.runs.engine import Engines
 from headwater.processors.runs.limits import name_problem
 from headwater.processors.runs.slots import Concurrency
@@ -189,7 +190,9 @@ def _deployed_code(settings: Settings, deployments: DeploymentLog) -> DeployedCo
 
 
 def _replay(settings: Settings) -> ReplayEngine:
-    return ReplayEngine(settings.max_steps, settings.cleanup_s * 1_000, settings.limits)
+    keys = revealed(settings.hook_keys)
+    hooks = HookSigner(keys[0], public_url_of(settings)) if keys else None
+    return ReplayEngine(settings.max_steps, settings.cleanup_s * 1_000, settings.limits, hooks)
 
 
 def _tick_connections(

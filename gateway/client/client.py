@@ -14,6 +14,7 @@ from headwater.gateway.client.deployments import Deployments
 from headwater.gateway.client.handles import WorkflowHandle
 from headwater.gateway.client.jobs import LEASE, JobHandle, TakenJob
 from headwater.gateway.client.listing import InstanceFilter, Listing
+from headwater.gateway.client.queues import Queues
 from headwater.gateway.client.requests import Policy, Query, Repeat, Request, ulid_source
 from headwater.gateway.client.runs import Runs
 from headwater.gateway.settings.exposure import redacted
@@ -306,6 +307,11 @@ class Client:
     def runs(self) -> Runs:
         """Runs by their ids alone: create them once per idempotency key, read and cancel them."""
         return Runs(self._entered)
+
+    @property
+    def queues(self) -> Queues:
+        """Queues: publish messages."""
+        return Queues(self._entered)
 
     def job(self, key: str) -> JobHandle:
         """Return a handle of a job, by the key it was activated with; sends no request."""

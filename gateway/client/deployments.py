@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from headwater.gateway.client.requests import Query, Repeat, Request, encoded_query, json_object
 from headwater.schemas.failures import DeploymentRemovedError
+from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.v1_answers import Deployment, DeploymentActive, DeploymentPage
 
 if TYPE_CHECKING:
@@ -130,6 +131,12 @@ _IMPORT_TIMEOUT_S: Final = 690.0
 #: Seconds that a server may take to read all partitions before it removes a deployment.
 _REMOVAL_TIMEOUT_S: Final = 60.0
 _ALL: Final = 100
+#: Seconds that a check of runs may take, on top of the usual timeout; its setting may be larger.
+_REPLAY_TIMEOUT_S: Final = 120.0
+
+
+def _forced(reason: str) -> dict[str, str]:
+    return {"force": "true", "reason": json.dumps(reason)} if reason else {}
 
 
 class Deployments:
@@ -174,7 +181,12 @@ class Deployments:
         return await self._session.send(request, Deployment)
 
     async def activate(
-        self, deployment_id: str, *, percent: int = 100, replaces: str = ""
+        self,
+        deployment_id: str,
+        *,
+        percent: int = 100,
+        replaces: str = "",
+        force_reason: str = "",
     ) -> DeploymentActive:
         """Start new runs on a deployment; existing runs stay on theirs.
 
@@ -183,8 +195,13 @@ class Deployments:
             percent: Percentage of the new runs that start on it, 0 to 100. With less than 100, the
                 others start on the active deployment, which stays active.
             replaces: Id of the deployment that must be active until then; "" for any.
+            force_reason: Why it is activated even if open runs do not fit it.
+
+        Raises:
+            CommandRefusedError: Open runs that would continue on it do not fit it.
         """
-        body = None if percent == _ALL else json_object(percent=str(percent)).encode()
+        share = {} if percent == _ALL else {"percent": str(percent)}
+        body = json_object(**share, **_forced(force_reason)).encode()
         return await self._activate(
             deployment_id, "activate", replaces=replaces, repeat=Repeat.SAFE, body=body
         )
@@ -223,8 +240,19 @@ class Deployments:
         )
         return await self._session.send(request, Deployment)
 
+    async def check(self, deployment_id: str) -> ReplayReport:
+        """Replay runs against a deployment, and return how they fit it. Nothing changes."""
+        request = Request(
+            method="POST",
+            path=self._session.gateway_path("v1", "deployments", deployment_id, "check"),
+            repeat=Repeat.SAFE,
+            headers=self._key,
+            waits_s=_REPLAY_TIMEOUT_S,
+        )
+        return await self._session.send(request, ReplayReport)
+
     async def rollback(
-        self, deployment_id: str | None = None, *, replaces: str = ""
+        self, deployment_id: str | None = None, *, replaces: str = "", force_reason: str = ""
     ) -> DeploymentActive:
         """Activate the deployment that was active before, or an earlier one.
 
@@ -233,6 +261,7 @@ class Deployments:
         Args:
             deployment_id: Deployment to go back to; None for the previous one.
             replaces: As for `activate`; makes the request safe to repeat.
+            force_reason: As for `activate`.
 
         Raises:
             OutcomeUnknownError: An answer was lost, and without `replaces` or an id the request is
@@ -240,7 +269,7 @@ class Deployments:
         """
         id_json = None if deployment_id is None else json.dumps(deployment_id)
         repeat = Repeat.SAFE if replaces or id_json else Repeat.UNSAFE
-        body = json_object(deploymentId=id_json).encode()
+        body = json_object(deploymentId=id_json, **_forced(force_reason)).encode()
         return await self._activate("rollback", replaces=replaces, repeat=repeat, body=body)
 
     async def active(self) -> Deployment:
@@ -290,5 +319,6 @@ class Deployments:
             repeat=repeat,
             body=body,
             headers={**tag, **self._key},
+            waits_s=_REPLAY_TIMEOUT_S,
         )
         return await self._session.send(request, DeploymentActive)

@@ -251,6 +251,15 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
         assert whole is not None  # noqa: S101, there is a first page
         return whole
 
+    async def export_history(self, run_number: int | None = None) -> str:
+        """Return the history of the current run, or of another one, as JSON lines.
+
+        `check_replay` and `replay_history` read it from a file.
+        """
+        return await self._session.read(
+            f"{self._path}/history/export", str, {"runNumber": run_number}, instance=self._key
+        )
+
     async def logs(
         self,
         run_number: int | None = None,

@@ -36,3 +36,8 @@ def url_of(settings: "Settings") -> str:
     """Return the URL at which this machine reaches the gateway of these settings."""
     host = settings.host if settings.host not in ("0.0.0.0", "::") else LOOPBACK  # noqa: S104 (compared)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
+def public_url_of(settings: "Settings") -> str:
+    """Return the URL at which others reach the gateway: the configured one, else its address."""
+    return settings.public_url or url_of(settings)

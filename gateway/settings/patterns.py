@@ -16,6 +16,7 @@ HOOKS: Final = r"^([^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*)?$"
 JWKS: Final = r"^(https?://\S+|[^:]*)$"
 TERRA_API: Final = r"^https?://[^\s/]+(/[^\s?#]*)?$"
 FORM_FIELD: Final = r"^[A-Za-z0-9_\-]+$"
+URL_OR_NONE: Final = r"^(https?://[^\s?#]*[^\s?#/])?$"
 URL_OR_PATH: Final = r"^(https?://[^\s/?#]+)?/[^\s?#]*$"
 
 _VISIBLE: Final = "characters of ASCII without spaces"
@@ -31,6 +32,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     JWKS: "an http:// or https:// URL, or a file",
     TERRA_API: "an http:// or https:// URL without ? and #",
     FORM_FIELD: "characters out of a-z, A-Z, 0-9, _ and -",
+    URL_OR_NONE: "an http:// or https:// URL without ? and #, not ending with /",
     URL_OR_PATH: "a path that begins with /, or an http:// or https:// URL, without ? and #",
 }
 

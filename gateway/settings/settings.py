@@ -20,7 +20,8 @@ from headwater.gateway.settings.exposure import (
     redacted,
     weakness_of,
 )
-from headwater.gateway.settings.patterns import HOOKS, JWKS, LABEL, LABEL_OR_NONE
+from headwater.gateway.settings.patterns import HOOKS, JWKS, LABEL, LABEL_OR_NONE, URL_OR_NONE
+from headwater.gateway.settings.replays import ReplaySettings
 from headwater.gateway.settings.terra import TerraSettings
 from headwater.gateway.settings.workflows import OwnershipSettings, WorkflowSettings
 
@@ -168,6 +169,7 @@ class Settings(
     WorkflowSettings,
     DeploymentSettings,
     OwnershipSettings,
+    ReplaySettings,
 ):
     """All settings; every field describes its meaning and unit."""
 
@@ -289,6 +291,17 @@ class Settings(
         description="Keys of the hourly checkpoints of the audit log, separated by commas: the "
         "first signs, `headwater audit verify` accepts any; empty for unsigned checkpoints.",
     )
+    hook_keys: Secrets = Field(
+        default=(),
+        description="Keys of hooks, separated by commas: the first signs new URLs, the gateway "
+        "accepts those of any; empty for no hooks. For the gateway and the workers.",
+    )
+    public_url: str = Field(
+        default="",
+        pattern=URL_OR_NONE,
+        description="URL at which others reach the gateway, such as https://flows.example.com; "
+        "URLs of hooks begin with it. Empty uses the gateway's address.",
+    )
     app_id: str = Field(
         default="headwater",
         pattern=LABEL,
@@ -349,7 +362,8 @@ class Settings(
         if is_loopback(self.host):
             return self
         secrets = {
-            name: getattr(self, name) for name in (*DEVELOPMENT_SECRETS, "tick_key", "audit_keys")
+            name: getattr(self, name)
+            for name in (*DEVELOPMENT_SECRETS, "tick_key", "audit_keys", "hook_keys")
         }
         if self.sources:
             del secrets["terra_secrets"]  # The file of sources may have no Terra.

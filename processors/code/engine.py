@@ -11,6 +11,7 @@ from headwater.processors.code.host_messages import RetryHandler, activate, mess
 from headwater.processors.code.lifecycle import fail_run
 from headwater.processors.code.short_steps import ShortSteps
 from headwater.processors.code.state import CodeRun
+from headwater.processors.hooks import HookSigner
 from headwater.processors.runs.decisions import Decision, Facts, Request
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import CLEANUP_MS, DEFAULT_LIMITS, ENTRIES_MAX
@@ -25,6 +26,7 @@ class ReplayEngine:
         entries_max: Maximum number of entries of a run.
         cleanup_ms: How long the code may clean up after a cancellation, in ms.
         limits: Limits of runs that start.
+        hooks: Signs the hooks of runs; None if no key is configured.
     """
 
     kind: Final = KIND
@@ -36,10 +38,12 @@ class ReplayEngine:
         entries_max: int = ENTRIES_MAX,
         cleanup_ms: int = CLEANUP_MS,
         limits: Limits = DEFAULT_LIMITS,
+        hooks: HookSigner | None = None,
     ) -> None:
         self._entries_max = entries_max
         self._cleanup_ms = cleanup_ms
         self._limits = limits
+        self._hooks = hooks
         self.short_steps = ShortSteps(entries_max)
 
     # -- deciding
@@ -76,7 +80,8 @@ class ReplayEngine:
 
     def activate(self, run: CodeRun, activation: int) -> HostMessage:
         """Return the message that has the code replayed against the run's entries."""
-        return activate(activation, run, self._entries_max)
+        hooks = self._hooks and self._hooks.origin(run.workflow, run.instance_id)
+        return activate(activation, run, self._entries_max, hooks)
 
     @staticmethod
     def is_runnable(run: CodeRun, now_ms: int) -> bool:

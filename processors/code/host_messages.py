@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from headwater.processors.code.state import CodeRun, Entry
+from headwater.processors.hooks import HookOrigin
 from headwater.processors.runs.decisions import (
     Reached,
     Request,
@@ -246,6 +247,8 @@ class Activate(HostMessage, frozen=True):
     cancelled_at: int | None = None
     #: Limits of its code; None for the defaults.
     limits: Limits | None = None
+    #: What creates its hooks; None if no key is configured.
+    hooks: HookOrigin | None = None
 
 
 class Resolved(HostMessage, frozen=True):
@@ -364,7 +367,9 @@ def message_for_host(  # noqa: C901, PLR0911, one per event
             return None
 
 
-def activate(activation: int, run: CodeRun, entries_max: int) -> Activate:
+def activate(
+    activation: int, run: CodeRun, entries_max: int, hooks: HookOrigin | None = None
+) -> Activate:
     """Return the activation of a run: a copy, because it is sent later, once it is durable."""
     return Activate(
         activation,
@@ -384,6 +389,7 @@ def activate(activation: int, run: CodeRun, entries_max: int) -> Activate:
         run.rollback,
         None if run.cancelling is None else run.cancelling.sequence,
         run.limits,
+        hooks,
     )
 
 

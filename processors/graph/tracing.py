@@ -20,7 +20,7 @@ from headwater.processors.graph.advancing import (
 )
 from headwater.processors.graph.dispatching import ENDED_MAX, dispatch_retries
 from headwater.processors.graph.draft import Draft, end
-from headwater.processors.graph.graph import graph_of
+from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.introspection import SHOWN_MAX
 from headwater.processors.graph.past import Past, moment, status_change
 from headwater.processors.graph.planning import TokenStatus, Trace, as_dict
@@ -35,6 +35,7 @@ from headwater.schemas.history import (
     HistoryAppended,
     InstanceDeleted,
     LeaderEpochNoted,
+    LeaseExpired,
     LogEvent,
     PartitionClaimed,
     PostsSent,
@@ -111,17 +112,12 @@ class Tracing:
     def _is_in_range(self, record: HistoryAppended, event: LogEvent) -> bool:
         """Whether to trace the decision that begins with this event."""
         past = self.past
-        run = past.state
-        if run is None or isinstance(event, RunStarted | PostsSent | InstanceDeleted):
-            return False
-        has_graph = past.graph is not None or isinstance(event, GraphStarted)
-        is_same_run = run.run_number == record.run_number == past.run_number
-        return has_graph and is_same_run and run.sequence >= self._first
+        return is_decided(past, record, event) and past.run.sequence >= self._first
 
     def _decide(self, record: HistoryAppended, events: Sequence[LogEvent]) -> int:
         """Recompute the decision that `events` begin with. Return how many of them it has."""
         past, first = self.past, self.past.sequence + 1
-        draft, count, same = _recompute(past, events, record.at_ms)
+        draft, count, same = recompute(past, events, record.at_ms)
         traces = [(first + at, trace) for at, planned in draft.plans for trace in planned.events]
         decisions = [decision for _, planned in draft.plans for decision in planned.decisions]
         decided_events = events[:count]
@@ -161,21 +157,34 @@ def _sequence(entry: tuple[int, Trace]) -> int:
     return entry[0]
 
 
-def _recompute(past: Past, events: Sequence[LogEvent], at_ms: int) -> tuple[Draft, int, bool]:
+def is_decided(past: Past, record: HistoryAppended, event: LogEvent) -> bool:
+    """Return whether an event begins a decision of the run, rather than the run itself."""
+    run = past.state
+    if run is None or isinstance(event, RunStarted | PostsSent | InstanceDeleted):
+        return False
+    has_graph = past.graph is not None or isinstance(event, GraphStarted)
+    return has_graph and run.run_number == record.run_number == past.run_number
+
+
+def recompute(
+    past: Past, events: Sequence[LogEvent], at_ms: int, graph: Graph | None = None
+) -> tuple[Draft, int, bool]:
     """Recompute a decision. Events that no planner decides are taken together.
 
     Args:
         past: The run before the decision.
         events: Events from the first of the decision on.
         at_ms: Time of their record, Unix milliseconds.
+        graph: Definition to decide with; None for that of the run.
 
     Returns:
         The draft, the number of events of the decision, and whether they are the same.
     """
     run, first = past.run, events[0]
-    graph = past.graph
-    if isinstance(first, GraphStarted):
-        graph = graph_of(json.loads(first.document))
+    if graph is None:
+        graph = past.graph
+        if isinstance(first, GraphStarted):
+            graph = graph_of(json.loads(first.document))
     assert graph is not None  # noqa: S101, GraphStarted comes first
     draft = Draft(run, graph, at_ms, past.evaluator)
     action = _trigger(run, events)
@@ -196,12 +205,25 @@ def _recompute(past: Past, events: Sequence[LogEvent], at_ms: int) -> tuple[Draf
         # The decision ended nodes before this event, too, and so reached its limit earlier.
         draft.plans[:] = [plan for plan in draft.plans if plan[0] < len(events)]
         return draft, len(events), True
-    if before and _begins_with(events, draft.events[:before]):
+    if _begins_with(events, draft.events[:before]) and _was_due(events[before:]):
         # Several things were due at once; their consequences come after the last of them.
         del draft.plans[plans:]
         return draft, before, True
     draft.plans.clear()
     return draft, _count_until(events, (PostsSent,)), False
+
+
+def _was_due(events: Sequence[LogEvent]) -> bool:
+    """Return whether events begin with another one that was due at the same time."""
+    match events:
+        case [TasksDispatched(tasks=(first, *_)), *_]:
+            return first.input is None
+        case [TokenCompleted() | TokenFailed() | TokensTimedOut() | FanInActivated(), *_]:
+            return True
+        case [LeaseExpired(), *_]:
+            return True
+        case _:
+            return False
 
 
 def _count_until(events: Sequence[LogEvent], kinds: tuple[type, ...]) -> int:

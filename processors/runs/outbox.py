@@ -1,6 +1,8 @@
 """Messages of a run to others: its outbox, and what it sends when it ends."""
 
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Final
 
 import msgspec
 
@@ -27,13 +29,16 @@ from headwater.schemas.history import (
     TerminateRun,
 )
 
+_ID_BYTES: Final = 16
+
 
 def queue(run: Run, posts: Sequence[Post]) -> list[RunEvent]:
     """Put posts into the outbox, numbered, and with their sender if they may be rejected.
 
     Args:
         run: The sending run.
-        posts: Posts without numbers.
+        posts: Posts without numbers. The id of an instance to be created may be empty: it is then
+            derived from the post.
 
     Returns:
         One event, or none if there are no posts.
@@ -45,16 +50,22 @@ def queue(run: Run, posts: Sequence[Post]) -> list[RunEvent]:
 
 
 def _numbered(run: Run, post: Post, number: int) -> Post:
-    command = post.command
+    command, instance_id = post.command, post.instance_id
+    sender = Sender(run.workflow, run.instance_id, run.run_number, number)
     if isinstance(command, SendEvent):
         # The receiver's mailbox recognizes duplicates by this id.
         event_id = f"{run.workflow}/{run.instance_id}#{number}"
-        sender = Sender(run.workflow, run.instance_id, run.run_number, number)
-        command = SendEvent(event_id, command.type, command.payload, sender)
+        command = msgspec.structs.replace(command, event_id=event_id, sender=sender)
     elif isinstance(command, StartRun) and command.parent is None:
-        sender = Sender(run.workflow, run.instance_id, run.run_number, number)
         command = msgspec.structs.replace(command, sender=sender)
-    return Post(number, post.workflow, post.instance_id, command, post.topic, post.key, post.value)
+        instance_id = instance_id or _id_of_post(run, number)
+    return Post(number, post.workflow, instance_id, command, post.topic, post.key, post.value)
+
+
+def _id_of_post(run: Run, number: int) -> str:
+    """Return the id of an instance that a post creates without naming one; unique to the post."""
+    name = f"{run.workflow}/{run.instance_id}/{run.seed}#{number}"
+    return f"run_{blake2b(name.encode(), digest_size=_ID_BYTES).hexdigest()}"
 
 
 def in_order(events: list[RunEvent], order: int) -> list[RunEvent]:

@@ -8,11 +8,10 @@ must be sent in the order of offsets, but may be sent any number of times. Every
 sender, because two rules may signal one instance.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
-import orjson
 
 from headwater.processors.evaluations import EvaluationProblem, Evaluations, Evaluator
 from headwater.processors.expressions import Expression, ExpressionValues
@@ -87,12 +86,13 @@ def decide(
         return []
     metadata = {name: getattr(event, name) for name in _METADATA}
     try:
-        facts = _Delivery({"event": {**metadata, "body": _parsed(event.body)}}, evaluator)
+        facts = {**metadata, "body": parse_body(event.body)}
     except JsonInvalid as error:
         detail = f"expected a body that is JSON with numbers and depth in bounds, found: {error}"
         return [_failed(rule, BODY_NOT_JSON, detail) for rule in matching]
     whole = _WholeDelivery(metadata, event.body)
-    decided = (_effect_of(rule, facts, whole, event) for rule in matching)
+    subject = Subject(facts, whole.text, evaluator, event_type=event.type)
+    decided = (decide_rule(rule, subject) for rule in matching)
     return [effect for effect in decided if effect is not None]
 
 
@@ -162,23 +162,46 @@ class _WholeDelivery:
         return self._text
 
 
-class _Delivery:
-    """Values for the expressions of all rules of a delivery, and their evaluation budget."""
+class Subject:
+    """A delivery or message: values for the expressions of all its rules, and their budget.
 
-    def __init__(self, values: dict[str, Any], evaluator: Evaluator | None) -> None:
-        self._facts = ExpressionValues(values)
+    Args:
+        event: Value of the variable `event`.
+        text: Returns the JSON text that is the default of params and payload.
+        evaluator: Evaluates expensive expressions; without it there are no limits.
+        event_type: Default type of a signal.
+        instance_id: Default id of an instance that is started; empty if a rule has to name one.
+    """
+
+    def __init__(
+        self,
+        event: dict[str, Any],
+        text: Callable[[], Json],
+        evaluator: Evaluator | None,
+        *,
+        event_type: str = "",
+        instance_id: str = "",
+    ) -> None:
+        self._facts = ExpressionValues({"event": event})
         self._evaluations = Evaluations(evaluator, TASKS_NS)
+        self.text = text
+        self.event_type = event_type
+        self.instance_id = instance_id
 
     def value(self, expression: Expression) -> Any | EvaluationProblem:  # noqa: ANN401
+        """Return the value of an expression, or why it has none."""
         return expression.evaluate(self._facts, evaluations=self._evaluations)
 
 
-def _parsed(body: bytes) -> Any:  # noqa: ANN401
+def parse_body(body: bytes) -> Any:  # noqa: ANN401
     """Parse a body for expressions, with NUL replaced, because the library ends texts at NUL.
 
     Raises:
         JsonInvalid: The body is not JSON or exceeds a limit.
     """
+    # Of the extra `server`, while authors' tests import this module, and need it only for rules.
+    import orjson  # noqa: PLC0415 (see above)
+
     # CEL has no integers beyond 64 bits; orjson makes them floats.
     value = read_json(body, orjson.loads)
     return _without_nul(value) if b"\\u0000" in body else value
@@ -204,21 +227,20 @@ class _RuleFailed(Exception):
         self.reason = reason
 
 
-def _effect_of(
-    rule: Rule, facts: _Delivery, whole: _WholeDelivery, event: WebhookAdmitted
-) -> Effect | RejectedEffect | None:
+def decide_rule(rule: Rule, subject: Subject) -> Effect | RejectedEffect | None:
+    """Return the effect of a rule, why it has none, or None if it does not match."""
     try:
-        if not _matches(rule, facts):
+        if not _matches(rule, subject):
             return None
-        instance_id = _instance_id(rule, facts)
+        instance_id = _instance_id(rule, subject)
         command: StartRun | SendEvent
         if rule.mode == "start":
-            params = _json(rule, "params", facts, whole)
-            command = StartRun(params, labels=_labels(rule, facts))
+            params = _json(rule, "params", subject)
+            command = StartRun(params, labels=_labels(rule, subject))
         else:
-            payload = _json(rule, "payload", facts, whole)
-            start = None if rule.mode == "signal" else _json(rule, "params", facts, whole)
-            type_, labels = _event_type(rule, event), _labels(rule, facts)
+            payload = _json(rule, "payload", subject)
+            start = None if rule.mode == "signal" else _json(rule, "params", subject)
+            type_, labels = _event_type(rule, subject), _labels(rule, subject)
             command = SendEvent("", type_, payload, None, start, labels=labels)
     except _RuleFailed as failure:
         return _failed(rule, failure.reason, str(failure))
@@ -229,10 +251,10 @@ def _failed(rule: Rule, reason: str, detail: str) -> RejectedEffect:
     return RejectedEffect(rule.name, reason, f"rule {rule.name}: {detail}")
 
 
-def _matches(rule: Rule, facts: _Delivery) -> bool:
+def _matches(rule: Rule, subject: Subject) -> bool:
     if rule.when is None:
         return True
-    value = facts.value(rule.when)
+    value = subject.value(rule.when)
     if isinstance(value, EvaluationProblem):
         if value.missing:
             return False
@@ -240,43 +262,45 @@ def _matches(rule: Rule, facts: _Delivery) -> bool:
     return bool(value)
 
 
-def _instance_id(rule: Rule, facts: _Delivery) -> str:
-    value = _value("id", rule.id, facts)
+def _instance_id(rule: Rule, subject: Subject) -> str:
+    if rule.id is None:
+        return subject.instance_id
+    value = _value("id", rule.id, subject)
     problem = name_problem("an instance id", value, INSTANCE_ID_MAX)
     if problem:
         raise _RuleFailed("invalid_instance_id", f"{problem}\n  {rule.id.source}")
     return value
 
 
-def _event_type(rule: Rule, event: WebhookAdmitted) -> str:
-    value = event.type if rule.event is None else rule.event
+def _event_type(rule: Rule, subject: Subject) -> str:
+    value = subject.event_type if rule.event is None else rule.event
     problem = name_problem("an event type", value, EVENT_TYPE_MAX)
     if problem:
         raise _RuleFailed("invalid_event_type", problem)
     return value
 
 
-def _json(rule: Rule, field: str, facts: _Delivery, whole: _WholeDelivery) -> Json:
+def _json(rule: Rule, field: str, subject: Subject) -> Json:
     expression: Expression | None = getattr(rule, field)
-    text = whole.text() if expression is None else _value(field, expression, facts)
+    text = subject.text() if expression is None else _value(field, expression, subject)
     problem = value_problem(field, text)
     if problem:
         raise _RuleFailed(f"{field}_too_large", f"{problem}; name what is needed in {field}")
     return text
 
 
-def _labels(rule: Rule, facts: _Delivery) -> tuple[Label, ...]:
+def _labels(rule: Rule, subject: Subject) -> tuple[Label, ...]:
     if rule.labels is None:
         return ()
-    labels = msgspec.json.decode(_value("labels", rule.labels, facts))
+    labels = msgspec.json.decode(_value("labels", rule.labels, subject))
     problem = labels_problem(labels) if isinstance(labels, dict) else "expected texts by name"
     if problem:
         raise _RuleFailed("invalid_labels", f"{problem}\n  {rule.labels.source}")
     return labels_of(labels)
 
 
-def _value(field: str, expression: Expression, facts: _Delivery) -> str:
-    value = facts.value(expression)
+def _value(field: str, expression: Expression, subject: Subject) -> str:
+    value = subject.value(expression)
     if isinstance(value, EvaluationProblem):
         raise _rule_failed(field, expression, value)
     return str(value)

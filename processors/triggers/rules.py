@@ -12,6 +12,9 @@
     labels = '{"source": event.source}' # CEL; texts by name, by which instances are queried
 
 For a signal, `event` is its type (default: the delivery's type), `payload` is CEL like `params`.
+
+A rule may concern the messages of a queue instead of deliveries: `queue` in place of `source` and
+`type`. A trailing `*` matches any rest of a name. Without `id`, a start takes that of the message.
 """
 
 import tomllib
@@ -22,6 +25,7 @@ import msgspec
 
 from headwater.processors.cel_programs import ExpressionInvalid, ResultKind
 from headwater.processors.expressions import Expression
+from headwater.processors.queue_messages import queue_name_problem
 from headwater.processors.runs.limits import (
     EVENT_TYPE_MAX,
     PROGRAM,
@@ -57,11 +61,12 @@ class _Written(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A rule as it is written."""
 
     name: str
-    source: str
+    source: str = ""
     type: str | list[str] | None = None
+    queue: str = ""
     workflow: str
     mode: Mode
-    id: str
+    id: str = ""
     when: str | None = None
     params: str | None = None
     labels: str | None = None
@@ -77,7 +82,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """A compiled rule.
 
     Attributes:
+        source: Source of deliveries; empty for a rule about a queue.
         types: Types of deliveries; None for all.
+        queue: Name of a queue, or the beginning of names before a `*`; empty for deliveries.
+        id: None for the id of the message.
         event: Type of the signal; None for the delivery's type.
         params: None for the whole delivery.
         payload: None for the whole delivery.
@@ -86,9 +94,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: str
     types: frozenset[str] | None
+    queue: str
     workflow: str
     mode: Mode
-    id: Expression
+    id: Expression | None
     when: Expression | None
     params: Expression | None
     labels: Expression | None
@@ -98,6 +107,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def concerns(self, source: str, type_: str) -> bool:
         """Return whether it matches deliveries of this source and type."""
         return self.source == source and (self.types is None or type_ in self.types)
+
+    def takes(self, queue: str) -> bool:
+        """Return whether it matches messages of this queue."""
+        if not self.queue.endswith("*"):
+            return self.queue == queue
+        return queue.startswith(self.queue[:-1])
 
 
 def read_rules(text: str, sources: Collection[str] | None = None) -> tuple[Rule, ...]:
@@ -156,7 +171,7 @@ def _read(
     for field, kind in _EXPRESSIONS.items():
         source = fields.get(field)
         try:
-            expressions[field] = None if source is None else Expression(source, kind)
+            expressions[field] = Expression(source, kind) if source else None
         except ExpressionInvalid as error:
             problems.append(f"{field}, {error}\n  {source}")
     problems += _field_problems(fields)
@@ -170,6 +185,7 @@ def _read(
         name=fields["name"],
         source=fields["source"],
         types=_types(fields),
+        queue=fields["queue"],
         workflow=fields["workflow"],
         mode=fields["mode"],
         event=fields["event"],
@@ -188,6 +204,7 @@ def _field_problems(fields: Mapping[str, Any]) -> Iterable[str]:
         problem = name_problem(field, fields[field], longest) if field in fields else None
         if problem:
             yield problem
+    yield from _subject_problems(fields)
     event, mode = fields.get("event"), fields.get("mode")
     if mode == "start":
         if event is not None or fields.get("payload") is not None:
@@ -197,8 +214,35 @@ def _field_problems(fields: Mapping[str, Any]) -> Iterable[str]:
     if mode == "signal" and start_fields:
         names = " and ".join(start_fields)
         yield f"expected {names} with the modes start and signal_with_start only"
-    if mode is not None and "type" in fields and "event" in fields:
+    if mode is not None and "type" in fields and "event" in fields and _concerns_one(fields):
         yield from _event_problems(event, _types(fields))
+
+
+def _concerns_one(fields: Mapping[str, Any]) -> bool:
+    """Return whether a rule names either a source or a queue, as far as they are valid."""
+    return not {"source", "queue"} <= fields.keys() or (
+        bool(fields["source"]) is not bool(fields["queue"])
+    )
+
+
+def _subject_problems(fields: Mapping[str, Any]) -> Iterable[str]:
+    """Yield problems of what a rule is about: deliveries of a source, or messages of a queue."""
+    if not _concerns_one(fields):
+        found = "both" if fields["source"] else "neither"
+        yield f"expected the field `source` or the field `queue`, found {found}"
+        return
+    without_id = fields.get("id") == ""
+    if not fields.get("queue"):
+        if without_id:
+            yield "expected the field `id`, found none"
+        return
+    problem = queue_name_problem(fields["queue"])
+    if problem:
+        yield problem
+    if fields.get("type") is not None:
+        yield "expected type with the field source only"
+    if without_id and fields.get("mode") not in {None, "start"}:
+        yield "expected the field `id`, the instance that is signaled, found none"
 
 
 def _event_problems(event: str | None, types: frozenset[str] | None) -> Iterable[str]:

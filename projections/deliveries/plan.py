@@ -283,6 +283,8 @@ def _read_wipes(group: list[LogRecord], rows: Rows) -> None:
         except UNREADABLE as error:
             rows.refuse(record, str(error))
             continue
+        if not wipe.wipe_id:
+            continue  # Its order was not read yet.
         # The record of the wipe's end has no names anymore.
         user_names = names.setdefault(wipe.digests[0], wipe.names)
         row = {

@@ -4,9 +4,10 @@ The views `data_quality`, `rejected_values`, `skipped_deliveries` and `connectio
 same numbers.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import date, datetime
-from types import MappingProxyType
+from heapq import nsmallest
 from typing import Final
 
 import msgspec
@@ -20,7 +21,8 @@ WEEKS_MAX: Final = 53
 _FIELDS_MAX: Final = 1_000
 #: Connections that are listed, those that are silent for longest first.
 _CONNECTIONS_MAX: Final = 100
-_DEFAULTS: Final[Mapping[str, int]] = MappingProxyType({})
+#: Connections that are read at once: some 0.1 s.
+_PAGE: Final = 2_000
 
 
 class QualityOfWeek(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +75,7 @@ class ConnectionActivity(msgspec.Struct, frozen=True, kw_only=True):
         last_delivery_at: When the last delivery with data was received.
         last_day: The newest day with data.
         silent_days: Days since then, or since the connection was opened.
+        silent_after_days: Days after which it is silent, a setting of its source.
         failing_since: When Terra reported the error.
     """
 
@@ -84,7 +87,9 @@ class ConnectionActivity(msgspec.Struct, frozen=True, kw_only=True):
     last_delivery_at: datetime | None
     last_day: date | None
     silent_days: int
+    silent_after_days: int
     failing_since: datetime | None
+    source: str
 
 
 class ConnectionCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,10 +100,24 @@ class ConnectionCount(msgspec.Struct, frozen=True, kw_only=True):
     connections: int
 
 
+class ConnectionStates(msgspec.Struct, frozen=True, kw_only=True):
+    """Active connections by provider and state, and those that receive no data.
+
+    Attributes:
+        connections: Their numbers.
+        not_receiving: At most 100 of those without data, silent for longest first.
+        counted_at: When counting began; None if they are being counted for the first time.
+    """
+
+    connections: list[ConnectionCount] = []
+    not_receiving: list[ConnectionActivity] = []
+    counted_at: datetime | None = None
+
+
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """Quality by week, newest first, and active connections that receive no data.
 
-    `not_receiving` lists at most 100 connections, those that are silent for longest first.
+    The fields after `skipped` are those of `ConnectionStates`.
     """
 
     weeks: list[QualityOfWeek]
@@ -106,22 +125,19 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     skipped: list[SkippedDeliveries]
     connections: list[ConnectionCount]
     not_receiving: list[ConnectionActivity]
+    connections_counted_at: datetime | None
 
 
 async def quality(
-    reader: PooledReader,
-    *,
-    weeks: int,
-    source: str | None = None,
-    silent_after_days: Mapping[str, int] = _DEFAULTS,
+    reader: PooledReader, states: ConnectionStates, *, weeks: int, source: str | None = None
 ) -> Quality:
     """Return the quality of the latest weeks, this one included.
 
     Args:
         reader: Reads Postgres.
+        states: States of connections, which are those of all sources.
         weeks: Number of weeks, at most `WEEKS_MAX`.
-        source: Only of this source; connections are those of all sources.
-        silent_after_days: See `Provider`.
+        source: Only of this source.
 
     Raises:
         StoreUnavailable: Postgres does not answer.
@@ -136,49 +152,82 @@ async def quality(
     skipped = await reader.answers(
         statement("skipped_deliveries"), weeks=weeks, source=source, limit=_FIELDS_MAX
     )
-    silent = await reader.answers(
-        statement("connections_not_receiving"),
-        silent_after_days=_json(silent_after_days),
-        limit=_CONNECTIONS_MAX,
-    )
     return Quality(
         weeks=msgspec.convert(rows, list[QualityOfWeek]),
         rejected_values=msgspec.convert(values, list[RejectedValues]),
         skipped=msgspec.convert(skipped, list[SkippedDeliveries]),
-        connections=await connection_counts(reader, silent_after_days),
-        not_receiving=msgspec.convert(silent, list[ConnectionActivity]),
+        connections=states.connections,
+        not_receiving=states.not_receiving,
+        connections_counted_at=states.counted_at,
     )
 
 
-async def connection_counts(
-    reader: PooledReader, silent_after_days: Mapping[str, int] = _DEFAULTS
-) -> list[ConnectionCount]:
-    """Return the number of active connections by provider and state.
+# -- connections
+
+
+async def connection_states(reader: PooledReader, *, page: int = _PAGE) -> ConnectionStates:
+    """Count the active connections by provider and state.
+
+    They are read page by page, so no statement takes long, however many there are.
 
     Raises:
         StoreUnavailable: Postgres does not answer.
     """
-    rows = await reader.answers(
-        statement("connection_counts"), silent_after_days=_json(silent_after_days)
+    counts: Counter[tuple[str, str]] = Counter()
+    silent: list[ConnectionActivity] = []
+    after: str | None = ""
+    counted_at: datetime | None = None
+    while after is not None:
+        (row,) = await reader.answers(
+            statement("connection_states"), after=after, connections=page, listed=_CONNECTIONS_MAX
+        )
+        for count in msgspec.convert(row["connections"], list[ConnectionCount]):
+            counts[count.provider, count.state] += count.connections
+        silent += msgspec.convert(row["not_receiving"], list[ConnectionActivity])
+        silent = nsmallest(_CONNECTIONS_MAX, silent, key=_longest_first)
+        counted_at = counted_at or row["counted_at"]
+        after = row["last"]
+    return ConnectionStates(
+        connections=[
+            ConnectionCount(provider=provider, state=state, connections=number)
+            for (provider, state), number in sorted(counts.items())
+        ],
+        not_receiving=silent,
+        counted_at=counted_at,
     )
-    return msgspec.convert(rows, list[ConnectionCount])
 
 
-async def activity_of(
-    reader: PooledReader, user_id: str, silent_after_days: Mapping[str, int] = _DEFAULTS
-) -> tuple[ConnectionActivity, ...]:
+def _longest_first(connection: ConnectionActivity) -> tuple[int, str]:
+    return -connection.silent_days, connection.terra_user_id
+
+
+async def activity_of(reader: PooledReader, user_id: str) -> tuple[ConnectionActivity, ...]:
     """Return what came last of a user's active connections.
 
     Raises:
         StoreUnavailable: Postgres does not answer.
     """
-    rows = await reader.answers(
-        statement("connection_activity_of_user"),
-        user_id=user_id,
-        silent_after_days=_json(silent_after_days),
-    )
+    rows = await reader.answers(statement("connection_activity_of_user"), user_id=user_id)
     return msgspec.convert(rows, tuple[ConnectionActivity, ...])
 
 
-def _json(days: Mapping[str, int]) -> str:
-    return msgspec.json.encode(dict(days)).decode()
+async def store_silence_limits(
+    reader: PooledReader, limits: Mapping[str, Mapping[str, int]]
+) -> None:
+    """Store after how many days connections are silent; `connection_activity` reads it.
+
+    Args:
+        reader: Writes Postgres.
+        limits: By source, the days by maker or `default`.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = [
+        {"source": source, "provider": maker, "days": days}
+        for source, by_maker in limits.items()
+        for maker, days in by_maker.items()
+    ]
+    await reader.writes(
+        statement("store_silence_limits"), {"limits": msgspec.json.encode(rows).decode()}
+    )

@@ -1,6 +1,6 @@
 """Everything about one user: connections, rows, outcomes, waiting deliveries, wipe progress."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -175,15 +175,8 @@ async def lab_status(reader: PooledReader, upload_id: str) -> str | None:
     return rows[0]["terra_status"] if rows else None
 
 
-async def user_whole(
-    reader: PooledReader, user_id: str, silent_after_days: Mapping[str, int]
-) -> UserWhole:
+async def user_whole(reader: PooledReader, user_id: str) -> UserWhole:
     """Return everything about a user; for an unknown user, all counts are 0.
-
-    Args:
-        reader: Reads Postgres.
-        user_id: The user.
-        silent_after_days: See `Provider`.
 
     Raises:
         StoreUnavailable: Postgres does not answer.
@@ -210,7 +203,7 @@ async def user_whole(
         last_outcomes=msgspec.convert(outcomes, tuple[Outcome, ...]),
         waiting=await waiting_of(reader, subjects, limit=_OUTCOMES_SHOWN),
         dead=msgspec.convert(dead, tuple[Outcome, ...]),
-        activity=await activity_of(reader, user_id, silent_after_days),
+        activity=await activity_of(reader, user_id),
     )
 
 

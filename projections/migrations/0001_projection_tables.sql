@@ -360,10 +360,8 @@ with units (of_code, of_unit, factor, term) as (values
     ('weight_kg', 'lbs', 0.45359237, 0.0),
     ('weight_kg', '[lb_av]', 0.45359237, 0.0),
     ('weight_kg', 'g', 0.001, 0.0),
-    ('weight_kg', '', 1.0, 0.0),
     ('body_fat_percent', '%', 1.0, 0.0),
     ('body_fat_percent', 'percent', 1.0, 0.0),
-    ('body_fat_percent', '', 1.0, 0.0),
     ('non_hdl_cholesterol', 'mg/dl', 1.0, 0.0),
     ('non_hdl_cholesterol', 'mmol/l', 38.665, 0.0),
     ('apolipoprotein_b', 'mg/dl', 1.0, 0.0),
@@ -468,9 +466,10 @@ with units (of_code, of_unit, factor, term) as (values
     ('platelets', 'cells/ul', 0.001, 0.0)
 ),
 converted as (
-    select user_id, source, date, code, value, value * factor + term as canonical
+    select user_id, source, date, code, value, coalesce(trim(unit), '') = '' as has_no_unit,
+        case when coalesce(trim(unit), '') = '' then value else value * factor + term end as canonical
     from biomarkers_raw
-    left join units on of_code = code and of_unit = replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(lower(coalesce(unit, '')), ' ', ''), 'µ', 'u'), 'μ', 'u'), 'mcg', 'ug'), 'mcl', 'ul'), '(calc)', ''), 'iu/', 'u/'), '×', 'x'), 'x10', '10'), '10*', '10^'), '²', '2'), '³', '3')
+    left join units on of_code = code and of_unit = replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(lower(unit), ' ', ''), 'µ', 'u'), 'μ', 'u'), 'mcg', 'ug'), 'mcl', 'ul'), '(calc)', ''), 'iu/', 'u/'), '×', 'x'), 'x10', '10'), '10*', '10^'), '²', '2'), '³', '3')
     where code in ('glucose', 'hba1c', 'total_cholesterol', 'ldl', 'hdl', 'triglycerides', 'creatinine', 'hemoglobin', 'vitamin_d', 'ferritin', 'tsh', 'crp', 'systolic_bp', 'diastolic_bp', 'weight_kg', 'body_fat_percent', 'non_hdl_cholesterol', 'apolipoprotein_b', 'lipoprotein_a', 'hs_crp', 'homocysteine', 'insulin', 'egfr', 'urea_nitrogen', 'uric_acid', 'alt', 'ast', 'alp', 'ggt', 'bilirubin', 'albumin', 'sodium', 'potassium', 'calcium', 'magnesium', 'iron', 'vitamin_b12', 'folate', 'free_t3', 'free_t4', 'testosterone', 'cortisol', 'hematocrit', 'red_blood_cells', 'white_blood_cells', 'platelets')
 )
 select user_id, source, date,
@@ -520,7 +519,8 @@ select user_id, source, date,
     max(canonical) filter (where code = 'red_blood_cells') as red_blood_cells,
     max(canonical) filter (where code = 'white_blood_cells') as white_blood_cells,
     max(canonical) filter (where code = 'platelets') as platelets,
-    count(*) filter (where value is not null and canonical is null) as unconverted
+    count(*) filter (where value is not null and canonical is null) as unconverted,
+    count(*) filter (where value is not null and has_no_unit) as without_unit
 from converted
 group by user_id, source, date;
 
@@ -574,4 +574,5 @@ comment on column biomarkers_wide.hematocrit is 'Hematocrit, in %.';
 comment on column biomarkers_wide.red_blood_cells is 'Red blood cells, in 10^12/L.';
 comment on column biomarkers_wide.white_blood_cells is 'White blood cells, in 10^9/L.';
 comment on column biomarkers_wide.platelets is 'Platelets, in 10^9/L.';
-comment on column biomarkers_wide.unconverted is 'Number of values of these codes that are only in biomarkers_raw, because their unit is missing, unknown or not convertible.';
+comment on column biomarkers_wide.unconverted is 'Number of values of these codes that are only in biomarkers_raw, because their unit is unknown or not convertible.';
+comment on column biomarkers_wide.without_unit is 'Number of values that were sent without a unit, and are taken to be in the column''s.';

@@ -41,10 +41,13 @@ create index webhook_outcomes_parked on webhook_outcomes (parked_at, partition, 
 -- Those that died before their user connected are found by their subject.
 create index webhook_outcomes_without_user on webhook_outcomes (subject)
     where status = 'dead' and user_id is null;
--- The latest data and errors of a connection: a user's other connections have sent more since. These
--- are the types of connection_activity.
+-- The latest data of a connection: a user's other connections have sent more since. These are the
+-- types of connection_activity.
 create index webhook_outcomes_of_connection on webhook_outcomes (user_id, subject, received_at)
-    where type in ('activity', 'body', 'connection_error', 'daily', 'sleep');
+    where type in ('activity', 'body', 'daily', 'sleep');
+-- Its errors, which are rare and may name no user.
+create index webhook_outcomes_errors on webhook_outcomes (subject, received_at)
+    where type = 'connection_error';
 -- Without statistics, Postgres assumes one in 200 rows per level and reads all rows of a user.
 create statistics webhook_outcomes_level
     on (case when status = 'dead' then 'error' else 'info' end) from webhook_outcomes;

@@ -43,7 +43,8 @@ begin atomic
         from request_answers a
         where a.code = 'duplicate' and a.at >= first_week::timestamp at time zone 'UTC'
     ),
-    -- A day counts once for every week in which a late delivery set a value of it.
+    -- A day counts once for every week in which a late delivery set a value of it. Older days come
+    -- from imports. The first condition on updated_at spares reading the sources of most days.
     late as (
         select distinct
             date_trunc('week', (s.delivery ->> 'sent_at')::timestamptz at time zone 'UTC')::date as week,
@@ -54,33 +55,50 @@ begin atomic
         from daily_summary d
         cross join lateral json_array_elements(d.column_sources -> 'deliveries') as s (delivery)
         left join webhook_outcomes o on o.event_id = s.delivery ->> 'event_id'
-        where d.updated_at >= first_week::timestamp at time zone 'UTC'
+        where d.updated_at at time zone 'UTC' >= d.datetime + 4
+          and d.updated_at >= first_week::timestamp at time zone 'UTC'
+          and d.datetime >= first_week - 28
           and (s.delivery ->> 'sent_at')::timestamptz >= first_week::timestamp at time zone 'UTC'
           and (s.delivery ->> 'sent_at')::timestamptz at time zone 'UTC' >= d.datetime + 4
+          and (s.delivery ->> 'sent_at')::timestamptz at time zone 'UTC' < d.datetime + 29
     ),
-    open_connections as (
+    -- A user may have several connections to one maker.
+    open_connections as materialized (
         select
-            coalesce(o.source, 'terra') as source,
+            coalesce(nullif(o.source, 'headwater'), 'terra') as source,
             lower(c.provider) as provider,
             c.user_id,
-            greatest(first_week, (v.sent_at at time zone 'UTC')::date + 1) as first_day
+            greatest(first_week, min((v.sent_at at time zone 'UTC')::date) + 1) as first_day
         from terra_connections c
         cross join lateral value_source(c.column_sources, 'active') as v
         left join webhook_outcomes o on o.event_id = v.event_id
         where c.active and c.user_id is not null and c.provider is not null
+        group by 1, 2, 3
     ),
     -- A wearable may send a day until the second day after it.
-    missing as (
+    expected as (
         select
-            date_trunc('week', day)::date as week, c.source, c.provider, c.user_id, day
+            w.monday::date as week,
+            c.source,
+            c.provider,
+            sum(least(w.monday::date + 6, last.day) - greatest(w.monday::date, c.first_day) + 1) as days
         from open_connections c
+        cross join (select (now() at time zone 'UTC')::date - 2) as last (day)
         cross join lateral generate_series(
-            c.first_day::timestamp, (now() at time zone 'UTC')::date - 2, interval '1 day'
-        ) as day
-        where not exists (
-            select from daily_summary d
-            where d.user_id = c.user_id and d.source = c.provider and d.datetime = day::date
-        )
+            date_trunc('week', c.first_day::timestamp), last.day::timestamp, interval '1 week'
+        ) as w (monday)
+        where c.first_day <= last.day
+        group by 1, 2, 3
+    ),
+    present as (
+        select date_trunc('week', d.datetime::timestamp)::date as week, c.source, c.provider, count(*) as days
+        from open_connections c
+        join daily_summary d
+          on d.user_id = c.user_id
+         and d.source = c.provider
+         and d.datetime >= c.first_day
+        where d.datetime between first_week and (now() at time zone 'UTC')::date - 2
+        group by 1, 2, 3
     ),
     counted as (
         select
@@ -103,8 +121,10 @@ begin atomic
         select late.week, late.source, late.provider, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0
         from late
         union all
-        select missing.week, missing.source, missing.provider, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1
-        from missing
+        select e.week, e.source, e.provider, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, e.days - coalesce(p.days, 0)
+        from expected e
+        left join present p using (week, source, provider)
+        where e.days > coalesce(p.days, 0)
     )
     select
         c.week,
@@ -151,7 +171,7 @@ comment on column data_quality.rejected_records is
 comment on column data_quality.rejected_values is
     'Single values that were dropped; rejected_values has their fields and reasons.';
 comment on column data_quality.late_days is
-    'Rows of daily_summary that got values more than three days after their day.';
+    'Rows of daily_summary that got values more than three days and at most four weeks after their day; older days come from imports.';
 comment on column data_quality.missing_days is
     'Days of this week without a row in daily_summary, of connections that are active now, from the day after they became active until the day before yesterday.';
 
@@ -242,95 +262,108 @@ comment on column skipped_deliveries.number is 'Number of deliveries.';
 
 -- Active connections: what came last, and whether they are silent.
 
-create function connection_activity_with(silent_after_days jsonb)
-    returns table (
-        terra_user_id text,
-        user_id text,
-        provider text,
-        state text,
-        connected_at timestamptz,
-        last_delivery_at timestamptz,
-        last_day date,
-        silent_days integer,
-        failing_since timestamptz
-    )
-    language sql stable
-begin atomic
-    select
-        c.terra_user_id,
-        c.user_id,
-        lower(c.provider),
-        case
-            when failure.at is not null then 'failing'
-            when silence.days >= coalesce(
-                (silent_after_days ->> lower(c.provider))::integer,
-                (silent_after_days ->> 'default')::integer,
-                3
-            ) then 'silent'
-            else 'receiving'
-        end,
-        opened.sent_at,
-        data.at,
-        latest.day,
-        silence.days,
-        failure.at
-    from terra_connections c
-    cross join lateral value_source(c.column_sources, 'active') as opened
-    left join lateral (
-        select o.received_at as at
-        from webhook_outcomes o
-        where o.user_id = c.user_id
-          and o.subject = c.terra_user_id
-          and o.status = 'processed'
-          and o.type in ('activity', 'body', 'daily', 'sleep')
-        order by o.received_at desc
-        limit 1
-    ) as data on true
-    -- Deliveries after the latest data are few.
-    cross join lateral (
-        select min(o.received_at) as at
-        from webhook_outcomes o
-        where o.user_id = c.user_id
-          and o.subject = c.terra_user_id
-          and o.type = 'connection_error'
-          and o.received_at > greatest(data.at, opened.sent_at)
-    ) as failure
-    cross join lateral (
-        select greatest(
-            (select max(d.datetime) from daily_summary d
-             where d.user_id = c.user_id and d.source = lower(c.provider)),
-            (select (max(a.start_time) at time zone 'UTC')::date from activities a
-             where a.user_id = c.user_id and a.source = lower(c.provider)),
-            (select max(b.date) from biomarkers_raw b
-             where b.user_id = c.user_id and b.source = lower(c.provider) || '_body')
-        ) as day
-        -- Otherwise it would be computed for each mention of it.
-        offset 0
-    ) as latest
-    cross join lateral (
-        select greatest(
-            0,
-            (now() at time zone 'UTC')::date
-                - greatest(latest.day, (opened.sent_at at time zone 'UTC')::date)
-        ) as days
-    ) as silence
-    where c.active and c.user_id is not null and c.provider is not null;
-end;
+-- As configured in the file of sources; gateways write it when they start.
+create table silence_limits (
+    source text not null,
+    provider text not null,
+    days integer not null,
+    primary key (source, provider)
+);
 
-comment on function connection_activity_with(jsonb) is
-    'As the view connection_activity, with other numbers of days: {"garmin": 2, "default": 5}.';
+comment on table silence_limits is
+    'Days without new data after which a connection is silent: silent_after_days of the file of sources.';
+comment on column silence_limits.source is 'The source.';
+comment on column silence_limits.provider is
+    'The wearable''s maker, lower case, or default for all others.';
+comment on column silence_limits.days is 'Number of days.';
 
 create view connection_activity as
-select *
-from connection_activity_with('{}');
+select
+    c.terra_user_id,
+    c.user_id,
+    lower(c.provider) as provider,
+    case
+        when failure.at is not null then 'failing'
+        when silence.days >= silence_limit.days then 'silent'
+        else 'receiving'
+    end as state,
+    opened.sent_at as connected_at,
+    data.at as last_delivery_at,
+    latest.day as last_day,
+    silence.days as silent_days,
+    failure.at as failing_since,
+    origin.source,
+    silence_limit.days as silent_after_days
+from terra_connections c
+cross join lateral value_source(c.column_sources, 'active') as opened
+left join lateral (
+    select o.received_at as at, o.source
+    from webhook_outcomes o
+    where o.user_id = c.user_id
+      and o.subject = c.terra_user_id
+      and o.status = 'processed'
+      and o.type in ('activity', 'body', 'daily', 'sleep')
+    order by o.received_at desc
+    limit 1
+) as data on true
+-- Errors have no user if they name none that is known.
+cross join lateral (
+    select min(o.received_at) as at
+    from webhook_outcomes o
+    where o.subject = c.terra_user_id
+      and o.type = 'connection_error'
+      and o.received_at > greatest(data.at, opened.sent_at)
+) as failure
+cross join lateral (
+    select greatest(
+        (select max(d.datetime) from daily_summary d
+         where d.user_id = c.user_id and d.source = lower(c.provider)),
+        (select (max(a.start_time) at time zone 'UTC')::date from activities a
+         where a.user_id = c.user_id and a.source = lower(c.provider)),
+        (select max(b.date) from biomarkers_raw b
+         where b.user_id = c.user_id and b.source = lower(c.provider) || '_body')
+    ) as day
+    -- Otherwise it would be computed for each mention of it.
+    offset 0
+) as latest
+cross join lateral (
+    select greatest(
+        0,
+        (now() at time zone 'UTC')::date
+            - greatest(latest.day, (opened.sent_at at time zone 'UTC')::date)
+    ) as days
+) as silence
+-- The source that last brought data, else that of the connection; Terra's list is of no source.
+cross join lateral (
+    select coalesce(
+        data.source,
+        (select nullif(o.source, 'headwater') from webhook_outcomes o where o.event_id = opened.event_id),
+        'terra'
+    ) as source
+    offset 0
+) as origin
+cross join lateral (
+    select coalesce(
+        (
+            select l.days
+            from silence_limits l
+            where l.source = origin.source and l.provider in (lower(c.provider), 'default')
+            order by l.provider = 'default'
+            limit 1
+        ),
+        3
+    ) as days
+    offset 0
+) as silence_limit
+where c.active and c.user_id is not null and c.provider is not null;
 
 comment on view connection_activity is
-    'Every active connection: what came last, and whether it is silent. For other numbers of days: select * from connection_activity_with(''{"withings": 14, "default": 5}'').';
+    'Every active connection: what came last, and whether it is silent or failing.';
 comment on column connection_activity.terra_user_id is 'Terra''s id of the connection.';
 comment on column connection_activity.user_id is 'User id.';
 comment on column connection_activity.provider is 'The wearable''s maker, lower case.';
 comment on column connection_activity.state is
-    'receiving; silent if no data of the last 3 days has arrived; failing if Terra has reported an error of the connection (connection_error) since the last data, so that the user may have to connect again.';
+    'receiving; silent if silent_days is at least silent_after_days; failing if Terra has reported an error of the connection (connection_error) since the last data, so that the user may have to connect again.';
 comment on column connection_activity.connected_at is
     'When the delivery that last reported it active was sent.';
 comment on column connection_activity.last_delivery_at is
@@ -341,3 +374,7 @@ comment on column connection_activity.silent_days is
     'Days from the newest day with data, or from the connection if that is later, until today in UTC.';
 comment on column connection_activity.failing_since is
     'When the first connection_error after the last data was received; null without one.';
+comment on column connection_activity.source is
+    'The source that last brought data of it, else the one that reported the connection.';
+comment on column connection_activity.silent_after_days is
+    'Setting of the source for this maker, or its default; 3 without any.';

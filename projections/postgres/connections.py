@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 import psycopg
@@ -99,7 +100,9 @@ _CONNECTIONS_MAX: Final = 8
 _CONNECT_TIMEOUT_S: Final = 2.0
 #: After this the pool stops reconnecting until the next request; its backoff would grow.
 _RECONNECT_TIMEOUT_S: Final = 3.0
-#: For a frozen server that does not answer; statement_timeout cancels slow queries at 5 s.
+#: The server cancels slower queries.
+_STATEMENT_TIMEOUT_S: Final = 5.0
+#: For a frozen server that does not answer.
 _ANSWER_TIMEOUT_S: Final = 8.0
 
 Row: TypeAlias = dict[str, Any]
@@ -122,6 +125,7 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
         connect_timeout_s: float = _CONNECT_TIMEOUT_S,
         answer_timeout_s: float = _ANSWER_TIMEOUT_S,
         connections_max: int = _CONNECTIONS_MAX,
+        statement_timeout_s: float = _STATEMENT_TIMEOUT_S,
     ) -> None:
         self._dsn = dsn
         self._connect_timeout_s = connect_timeout_s
@@ -136,23 +140,26 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
                     "connect_timeout": int(_CONNECT_TIMEOUT_S),
                     "application_name": "headwater-reader",
                 },
-                min_size=1,
+                # Long statements are rare.
+                min_size=0 if statement_timeout_s > _STATEMENT_TIMEOUT_S else 1,
                 max_size=connections_max,
                 timeout=connect_timeout_s,
                 reconnect_timeout=_RECONNECT_TIMEOUT_S,
-                configure=_configure,
+                configure=partial(_configure, statement_timeout_s),
                 check=_check,
                 open=False,
             )
         )
 
-    def with_own_pool(self) -> "PooledReader":
+    def with_own_pool(self, statement_timeout_s: float = _STATEMENT_TIMEOUT_S) -> "PooledReader":
         """Return a reader of the same database with its own pool of one connection."""
+        longer_s = max(0.0, statement_timeout_s - _STATEMENT_TIMEOUT_S)
         return PooledReader(
             self._dsn,
             connect_timeout_s=self._connect_timeout_s,
-            answer_timeout_s=self._answer_timeout_s,
+            answer_timeout_s=self._answer_timeout_s + longer_s,
             connections_max=1,
+            statement_timeout_s=statement_timeout_s,
         )
 
     @asynccontextmanager
@@ -236,5 +243,6 @@ async def _check(connection: AsyncConnection[DictRow]) -> None:
         await AsyncConnectionPool.check_connection(connection)
 
 
-async def _configure(connection: AsyncConnection[DictRow]) -> None:
-    await connection.execute(statement("reader_session"))
+async def _configure(statement_timeout_s: float, connection: AsyncConnection[DictRow]) -> None:
+    parameters = {"statement_timeout": f"{statement_timeout_s:g}s"}
+    await connection.execute(statement("reader_session"), parameters)

@@ -10,7 +10,6 @@ from typing import Final
 from headwater.schemas.biomarkers import (
     CANONICAL,
     CANONICAL_UNITS,
-    NO_UNIT,
     UNIT_SPELLINGS,
     conversions,
 )
@@ -19,6 +18,9 @@ from headwater.schemas.tables import BIOMARKERS
 NAME: Final = "biomarkers_wide"
 _KEY: Final = BIOMARKERS.key_names[:-1]
 _UNCONVERTED: Final = "unconverted"
+_WITHOUT_UNIT: Final = "without_unit"
+#: Whether a value has no unit; weight_kg and body_fat_percent name theirs.
+_IS_MISSING: Final = "coalesce(trim(unit), '') = ''"
 
 
 def definition() -> str:
@@ -31,20 +33,22 @@ def definition() -> str:
     columns = ",\n    ".join(
         f"max(canonical) filter (where code = '{code}') as {code}" for code in CANONICAL
     )
-    unit = f"lower(coalesce(unit, '{NO_UNIT}'))"
+    unit = "lower(unit)"
     for spelling, replacement in UNIT_SPELLINGS:
         unit = f"replace({unit}, '{spelling}', '{replacement}')"
     codes = ", ".join(f"'{code}'" for code in CANONICAL)
     return (
         f"create view {NAME} as\n"  # noqa: S608 (declared names)
         f"with units (of_code, of_unit, factor, term) as (values\n    {units}\n),\n"
-        f"converted as (\n    select {key}, code, value, value * factor + term as canonical\n"
+        f"converted as (\n    select {key}, code, value, {_IS_MISSING} as has_no_unit,\n"
+        f"        case when {_IS_MISSING} then value else value * factor + term end as canonical\n"
         f"    from {BIOMARKERS.name}\n"
         f"    left join units on of_code = code and of_unit = {unit}\n"
         f"    where code in ({codes})\n)\n"
         f"select {key},\n    {columns},\n"
         "    count(*) filter (where value is not null and canonical is null)"
-        f" as {_UNCONVERTED}\n"
+        f" as {_UNCONVERTED},\n"
+        f"    count(*) filter (where value is not null and has_no_unit) as {_WITHOUT_UNIT}\n"
         f"from converted\ngroup by {key};\n"
     )
 
@@ -62,7 +66,9 @@ def wide_view_ddl() -> str:
                 for code, description in CANONICAL.items()
             },
             _UNCONVERTED: "Number of values of these codes that are only in biomarkers_raw, because"
-            " their unit is missing, unknown or not convertible",
+            " their unit is unknown or not convertible",
+            _WITHOUT_UNIT: "Number of values that were sent without a unit, and are taken to be in"
+            " the column''s",
         }.items()
     )
     return (

@@ -305,21 +305,62 @@ where %(source)s::text is null or source = %(source)s
 order by week desc, number desc, source, provider, type, reason
 limit %(limit)s
 
--- name: connection_counts
-select provider, state, count(*) as connections
-from connection_activity_with(%(silent_after_days)s::jsonb)
-group by provider, state
-order by provider, state
-
--- name: connections_not_receiving
-select *
-from connection_activity_with(%(silent_after_days)s::jsonb)
-where state <> 'receiving'
-order by silent_days desc, terra_user_id
-limit %(limit)s
+-- name: connection_states
+-- A page of the connections, each of which costs some index lookups: all of them may take longer
+-- than a statement may.
+with page as materialized (
+    select max(terra_user_id) as last
+    from (
+        select terra_user_id
+        from terra_connections
+        where active and terra_user_id > %(after)s
+        order by terra_user_id
+        limit %(connections)s
+    ) as next
+),
+activity as materialized (
+    select *
+    from connection_activity
+    where terra_user_id > %(after)s and terra_user_id <= (select last from page)
+)
+select
+    last,
+    now() as counted_at,
+    (
+        select coalesce(json_agg(c), '[]')
+        from (
+            select provider, state, count(*) as connections from activity group by provider, state
+        ) as c
+    ) as connections,
+    (
+        select coalesce(json_agg(n), '[]')
+        from (
+            select * from activity where state <> 'receiving'
+            order by silent_days desc, terra_user_id
+            limit %(listed)s
+        ) as n
+    ) as not_receiving
+from page
 
 -- name: connection_activity_of_user
 select *
-from connection_activity_with(%(silent_after_days)s::jsonb)
+from connection_activity
 where user_id = %(user_id)s
 order by terra_user_id
+
+-- name: store_silence_limits
+-- Writes nothing if nothing has changed.
+with configured as (
+    select * from json_to_recordset(%(limits)s::json) as l (source text, provider text, days integer)
+),
+removed as (
+    delete from silence_limits l
+    where not exists (
+        select from configured c where c.source = l.source and c.provider = l.provider
+    )
+)
+insert into silence_limits (source, provider, days)
+select source, provider, days from configured
+except
+select source, provider, days from silence_limits
+on conflict (source, provider) do update set days = excluded.days

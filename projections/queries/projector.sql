@@ -64,7 +64,7 @@ select set_config('idle_in_transaction_session_timeout', '20s', false),
        set_config('timezone', 'UTC', false)
 
 -- name: reader_session
-select set_config('statement_timeout', '5s', false),
+select set_config('statement_timeout', %(statement_timeout)s, false),
        set_config('default_transaction_read_only', 'on', false),
        set_config('timezone', 'UTC', false)
 

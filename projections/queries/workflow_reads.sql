@@ -120,6 +120,15 @@ from open_job
 where rank = 1 or (rank <= %(limit)s and bytes <= %(bytes)s)
 order by rank
 
+-- name: queues
+-- Queues by the messages that are not delivered yet.
+select labels ->> %(label)s as name, count(*) as waiting
+from workflow_instance
+where workflow_name = %(workflow)s and status in ('active', 'waiting', 'paused')
+group by 1
+order by 1
+limit %(limit)s
+
 -- name: run
 -- An instance by its id alone, in any workflow, with one key lookup per workflow. There are two if
 -- callers used the same id in two workflows.
@@ -144,7 +153,7 @@ limit 2
 -- name: runs
 -- Like the listing of instances, without large columns. A run that waits for a slot has not begun.
 select i.workflow_name, i.instance_id, i.status, i.error_name, i.error_message, i.deployment_id,
-       i.created_at, i.started_at, i.updated_at, i.completed_at, {waits} as waits
+       i.created_at, i.started_at, i.updated_at, i.completed_at, {waits} as waits {payload}
 from (
     select one.*
     from ({workflows}) as known (name)
@@ -304,6 +313,69 @@ with running as (
 )
 select deployment_id, coalesce(running.runs, 0) as open_runs, ended.last_at as last_ended_at
 from ended left join running using (deployment_id)
+
+-- name: open_runs_of_workflows
+-- Runs that have not ended, by workflow.
+select workflow_name, count(*) as runs
+from workflow_instance
+where workflow_name = any (%(workflows)s)
+  and status in ('active', 'waiting', 'paused')
+group by workflow_name
+
+-- name: runs_to_replay
+-- Of each workflow the oldest and the newest open runs, and the newest ended ones, with where their
+-- histories begin. Each status is a range of the index by status.
+with chosen as (
+    select known.name, one.instance_id
+    from unnest(%(workflows)s::text[]) as known (name)
+    cross join unnest(array['active', 'waiting', 'paused']) as open (status)
+    cross join lateral (
+        (
+            select instance_id
+            from workflow_instance
+            where workflow_name = known.name and status = open.status
+            order by created_at, instance_id
+            limit %(open)s
+        )
+        union
+        (
+            select instance_id
+            from workflow_instance
+            where workflow_name = known.name and status = open.status
+            order by created_at desc, instance_id desc
+            limit %(open)s
+        )
+    ) one
+    union all
+    select known.name, one.instance_id
+    from unnest(%(workflows)s::text[]) as known (name)
+    cross join unnest(array['complete', 'errored', 'terminated']) as ended (status)
+    cross join lateral (
+        select instance_id
+        from workflow_instance
+        where workflow_name = known.name and status = ended.status
+        order by created_at desc, instance_id desc
+        limit %(ended)s
+    ) one
+)
+select i.workflow_name, i.instance_id, i.run_number, i.status, i.deployment_id, i.partition,
+       exists (
+           select from workflow_owner where i.workflow_name = any (workflow_owner.workflows)
+       ) as has_app,
+       least(
+           i.run_offset,
+           (
+               select min(before.run_offset)
+               from workflow_run before
+               where before.workflow_name = i.workflow_name
+                 and before.instance_id = i.instance_id
+                 and before.started_at = i.started_at
+           )
+       ) as "offset"
+from chosen
+join workflow_instance i
+  on i.workflow_name = chosen.name and i.instance_id = chosen.instance_id
+order by i.updated_at desc, i.workflow_name, i.instance_id
 
 -- name: workflow_limits
 -- Concurrency limits with holders and waiting runs. Of the keys of a limit, only those with the
@@ -523,3 +595,108 @@ where workflow_name = %(workflow_name)s
   and id {beyond} %(id)s::bigint
 order by id {order}
 limit %(limit)s
+
+-- name: world_run
+-- The current run of an instance by its id alone. There are two if several workflows have the id.
+select i.workflow_name, i.instance_id, i.run_number, i.status, i.deployment_id, i.params, i.output,
+       i.error_name, i.error_message, i.created_at, i.started_at, i.completed_at
+from ({workflows}) as known (name)
+join workflow_instance i on i.workflow_name = known.name and i.instance_id = %(run_id)s
+order by i.workflow_name
+limit 2
+
+-- name: world_entries
+-- Entries of a run, and its workflow; a run without entries has one row without an entry.
+with run as materialized ({run})
+select run.workflow_name, e.*
+from run
+left join lateral (
+    select step_key, name, type, status, attempts, wait_event_type, wake_at, next_retry_at,
+           error_name, error_message, {payload} as result, ordinal, sequence, created_at,
+           updated_at, last_attempt_at, completed_at
+    from workflow_step s
+    where s.workflow_name = run.workflow_name
+      and s.instance_id = run.instance_id
+      and s.run_number = run.run_number
+      and s.type = any (%(types)s::text[]) {filter}
+      and (ordinal, sequence) > (%(ordinal)s::bigint, %(sequence)s::bigint)
+    order by ordinal, sequence
+    limit %(limit)s
+) e on true
+order by run.workflow_name, e.ordinal, e.sequence
+
+-- name: world_events
+-- What happened in a run, as events of the World, in the order of their times. Events of one time
+-- are ordered by their ranks: what is created begins before it ends.
+with run as materialized ({run}),
+step as materialized (
+    select s.*
+    from run
+    join workflow_step s
+      on s.workflow_name = run.workflow_name
+     and s.instance_id = run.instance_id
+     and s.run_number = run.run_number
+),
+event as (
+    select created_at as at, 0 as rank, 'run_created' as type, '' as correlation_id,
+           jsonb_build_object('workflowName', workflow_name, 'deploymentId', deployment_id) as facts,
+           'input' as name, params::text as payload
+    from run
+    union all
+    select started_at, 1, 'run_started', '', null, null, null
+    from run
+    union all
+    select created_at, 2, kind || '_created', step_key, case kind
+               when 'step' then jsonb_build_object('stepName', step.name)
+               when 'wait' then jsonb_build_object('resumeAt', wake_at)
+               else jsonb_build_object('token', wait_event_type)
+           end, null, null
+    from step
+    join ({kinds}) as known (type, kind) using (type)
+    union all
+    select last_attempt_at, 3, 'step_started', step_key,
+           jsonb_build_object('attempt', greatest(attempts, 1)), null, null
+    from step
+    where type = 'do' and last_attempt_at is not null
+    union all
+    select e.created_at, 4, 'hook_received', e.type, null, 'payload', e.payload::text
+    from run
+    join workflow_event e
+      on e.workflow_name = run.workflow_name
+     and e.instance_id = run.instance_id
+     and e.run_number = run.run_number
+    union all
+    select completed_at, 5, case when status = 'errored' then 'step_failed' else 'step_completed' end,
+           step_key, case when status = 'errored' then jsonb_build_object(
+               'error', jsonb_build_object('name', error_name, 'message', error_message)) end,
+           case when status = 'completed' then 'result' end, result::text
+    from step
+    where type = 'do' and status in ('completed', 'errored') and completed_at is not null
+    union all
+    select completed_at, 5, 'wait_completed', step_key, null, null, null
+    from step
+    where type = 'sleep' and status = 'completed' and completed_at is not null
+    union all
+    select completed_at, 6, case status
+               when 'complete' then 'run_completed'
+               when 'errored' then 'run_failed'
+               else 'run_cancelled'
+           end, '', case when status = 'errored' then jsonb_build_object(
+               'error', jsonb_build_object('name', error_name, 'message', error_message)) end,
+           case when status = 'complete' then 'output' end, output::text
+    from run
+    where completed_at is not null
+)
+select run.workflow_name, e.*
+from run
+left join lateral (
+    select at, rank, type, correlation_id, facts::text as facts, name, {payload} as payload
+    from event
+    where (at, rank, correlation_id, type) > (
+        %(at)s::timestamptz, %(rank)s::integer, %(correlation_id)s::text collate "C",
+        %(type)s::text collate "C"
+    )
+    order by at, rank, correlation_id collate "C", type collate "C"
+    limit %(limit)s
+) e on true
+order by run.workflow_name, e.at, e.rank, e.correlation_id collate "C", e.type collate "C"

@@ -68,7 +68,7 @@ from headwater.schemas.answers import (
     Token,
     WorkflowListed,
 )
-from headwater.schemas.statuses import RunStatus
+from headwater.schemas.statuses import ENDED, RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 from headwater.schemas.workflow_tables import INSTANCE
 
@@ -83,6 +83,7 @@ __all__ = [
     "Order",
     "Page",
     "RunKey",
+    "RunToReplay",
     "Workflows",
 ]
 
@@ -118,6 +119,29 @@ class Beginning(msgspec.Struct, frozen=True):
     run_number: int
     partition: int
     offset: int
+
+
+class RunToReplay(msgspec.Struct, frozen=True):
+    """A run that is replayed before an activation, and where its history begins.
+
+    Attributes:
+        has_app: Whether workers have the code of its workflow in an app.
+    """
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    status: RunStatus
+    deployment_id: str | None
+    partition: int
+    has_app: bool
+    offset: int
+
+    @property
+    def follows_activation(self) -> bool:
+        """Whether the run continues on what is activated: it has no code of its own."""
+        is_open = self.status not in ENDED
+        return is_open and self.deployment_id is None and not self.has_app
 
 
 #: Reads an instance by its key.
@@ -201,6 +225,31 @@ class Workflows:
             for row in rows
         }
         return dict.fromkeys(deployments, DeploymentRuns(0, None)) | runs
+
+    async def open_by_workflow(self, workflows: Iterable[str]) -> dict[str, int]:
+        """Return how many runs have not ended, by workflow; absent if there are none."""
+        rows = await self._reader.answers(
+            statement("open_runs_of_workflows"), workflows=list(workflows)
+        )
+        return {row["workflow_name"]: row["runs"] for row in rows}
+
+    async def runs_to_replay(
+        self, workflows: Iterable[str], *, open_runs: int, ended_runs: int
+    ) -> list[RunToReplay]:
+        """Return runs to replay before an activation, the last updated first.
+
+        Args:
+            workflows: Their workflows.
+            open_runs: How many of the oldest and of the newest open runs of a workflow and status.
+            ended_runs: How many of the newest ended runs of a workflow and status.
+        """
+        rows = await self._reader.answers(
+            statement("runs_to_replay"),
+            workflows=list(workflows),
+            open=open_runs,
+            ended=ended_runs,
+        )
+        return [RunToReplay(**{**row, "status": RunStatus(row["status"])}) for row in rows]
 
     async def slots(self) -> dict[str, tuple[int, int]]:
         """Return the runs that hold a slot and those that wait, by workflow with a limit."""

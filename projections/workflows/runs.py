@@ -7,9 +7,10 @@ from typing import Any, Final, LiteralString, TypeVar
 import msgspec
 from psycopg import sql
 
+from headwater.processors.queue_messages import DELIVERY, QUEUE_LABEL
 from headwater.processors.rows.answers import failure_of, made, raw
 from headwater.projections.postgres.connections import PooledReader, Row, bounded
-from headwater.projections.postgres.statements import filled, template
+from headwater.projections.postgres.statements import filled, statement, template
 from headwater.projections.workflows.answers import Page
 from headwater.projections.workflows.listings import (
     NAMES_WITH_INSTANCES,
@@ -18,7 +19,7 @@ from headwater.projections.workflows.listings import (
     rows_of,
 )
 from headwater.schemas.statuses import RunState, RunStatus
-from headwater.schemas.v1_answers import Run, RunListed
+from headwater.schemas.v1_answers import QueueListed, Run, RunListed
 
 R = TypeVar("R", bound=RunListed)
 
@@ -30,6 +31,10 @@ _STATES: Final[Mapping[str, RunState]] = {
     RunStatus.ERRORED: RunState.FAILED,
     RunStatus.TERMINATED: RunState.CANCELLED,
 }
+#: Large columns of a listing.
+_PAYLOAD: Final[LiteralString] = ", i.params::text as input, i.output::text as output"
+#: Queues of a listing.
+_QUEUES_MAX: Final = 1_000
 _WAITS_FOR_SLOT: Final = template("run_waits")
 _IN_STATE: Final[Mapping[RunState, LiteralString]] = {
     RunState.PENDING: "and {}",
@@ -68,8 +73,11 @@ class Runs:
         deployment: str | None = None,
         limit: int,
         after: str | None = None,
+        payload: bool = False,
     ) -> Page[RunListed]:
         """Return runs of authors' workflows by time of creation, newest first.
+
+        With `payload`, they are `Run`s, with inputs and outputs.
 
         Raises:
             InvalidCursor: The cursor cannot be read.
@@ -77,9 +85,17 @@ class Runs:
         """
         limit, parameters = bounded(limit), _LISTING.begin("desc", after)
         parameters |= {"workflow": workflow, "deployment": deployment}
-        query = _listing(workflow is not None, state, deployment is not None)
+        query = _listing(workflow is not None, state, deployment is not None, payload)
         rows = await rows_of(self._reader, query, parameters, limit)
-        return _LISTING.page(rows[:limit], more=len(rows) > limit)
+        listing = _WHOLE if payload else _LISTING
+        return listing.page(rows[:limit], more=len(rows) > limit)
+
+    async def queues(self) -> list[QueueListed]:
+        """Return queues with messages that are not delivered yet, by name."""
+        rows = await self._reader.answers(
+            statement("queues"), workflow=DELIVERY, label=QUEUE_LABEL, limit=_QUEUES_MAX
+        )
+        return [QueueListed(**row) for row in rows]
 
     async def find(self, run_id: str, workflow: str | None = None) -> list[FoundRun]:
         """Return the runs with an id, which may exist in several workflows.
@@ -90,7 +106,7 @@ class Runs:
         rows = await self._reader.answers(query, run_id=run_id, workflow=workflow)
         return [
             FoundRun(
-                run=_made(Run, row, input=raw(row["input"]), output=raw(row["output"])),
+                run=_whole(row),
                 partition=row["partition"],
                 offset=row["offset"],
             )
@@ -104,7 +120,9 @@ def state_of(status: str, *, waits: bool = False) -> RunState:
 
 
 @cache
-def _listing(of_workflow: bool, state: RunState | None, of_deployment: bool) -> bytes:
+def _listing(
+    of_workflow: bool, state: RunState | None, of_deployment: bool, payload: bool
+) -> bytes:
     """Return the listing with the requested filters as text, so that Postgres uses indexes."""
     conditions: list[sql.Composable] = []
     if state is not None:
@@ -117,6 +135,7 @@ def _listing(of_workflow: bool, state: RunState | None, of_deployment: bool) -> 
         waits=_WAITS_FOR_SLOT,
         workflows=name if of_workflow else NAMES_WITH_INSTANCES,
         filter=sql.SQL(" ").join(conditions),
+        payload=sql.SQL(_PAYLOAD if payload else ""),
     )
 
 
@@ -136,4 +155,9 @@ def _listed(row: Row) -> RunListed:
     return _made(RunListed, row)
 
 
+def _whole(row: Row) -> Run:
+    return _made(Run, row, input=raw(row["input"]), output=raw(row["output"]))
+
+
 _LISTING: Final = Listing("runs", InstanceCursor, _listed)
+_WHOLE: Final[Listing[RunListed]] = Listing("runs", InstanceCursor, _whole)

@@ -71,6 +71,11 @@ from .streams.authoring.workflow_values import (
     WorkflowEvent,
 )
 from .streams.code_host.schedules import Schedule, schedule
+from .streams.harness.history_checks import (
+    ReplayDivergedError,
+    check_replay,
+    replay_history,
+)
 from .streams.harness.workflow_test import WorkflowTest
 from .streams.replay.step import Step
 from .streams.replay.workflow import Workflow, workflow
@@ -114,6 +119,7 @@ __all__ = (
     "Planned",
     "RaceError",
     "ReceivedEvent",
+    "ReplayDivergedError",
     "Retry",
     "RollbackCheckpointError",
     "RollbackError",
@@ -138,6 +144,7 @@ __all__ = (
     "WorkflowParamsInvalidError",
     "WorkflowTest",
     "Workflows",
+    "check_replay",
     "decide_cancel",
     "decide_dispatch",
     "decide_routing",
@@ -147,6 +154,7 @@ __all__ = (
     "decide_timeout",
     "extract_output",
     "merge_branches",
+    "replay_history",
     "schedule",
     "task",
     "workflow",

@@ -9,8 +9,19 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from headwater.processors.code.errors import UnserialisableError
+from headwater.processors.queue_messages import (
+    DELIVERY,
+    QueueMessage,
+    delivery_of,
+    headers_problem,
+    queue_name_problem,
+)
+from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import (
+    DAY_MS,
     DEFAULT_LIMITS,
     POSTS_BYTES_MAX,
     POSTS_MAX,
@@ -180,6 +191,45 @@ class StepTx:
         most = limits.max_event_bytes
         text = encode_object(payload, "an event's payload", most, "max_event_bytes")
         self._post(Post(0, workflow, id, SendEvent("", type, text)), text)
+
+    def enqueue(
+        self,
+        queue: str,
+        message: Any = None,  # noqa: ANN401, any JSON
+        *,
+        delay: Duration = 0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Publish a message to a queue, which a rule or the workflow of its name receives.
+
+        Args:
+            queue: Name of the queue.
+            message: Any JSON.
+            delay: Time from the end of the step until the message is delivered.
+            headers: Headers, for rules.
+
+        Raises:
+            TypeError, ValueError: An argument is invalid.
+            UnserialisableError: The message is not JSON.
+        """
+        check_utf8("the name of a queue", queue)
+        problem = queue_name_problem(queue) or headers_problem(headers or {})
+        if problem:
+            raise ValueError(problem)
+        text = encode_object(
+            message, "a message", self._limits.max_params_bytes, "max_params_bytes"
+        )
+        delay_ms = milliseconds_of("the delay of a message", delay)
+        if delay_ms > self._limits.max_sleep_days * DAY_MS:
+            raise ValueError(
+                f"expected a delay of at most {self._limits.max_sleep_days} days "
+                f"(max_sleep_days), found {delay!r}"
+            )
+        body = msgspec.Raw(text.encode())
+        queued = QueueMessage(
+            queue=queue, body=body, delay_ms=delay_ms, headers=dict(headers or {})
+        )
+        self._post(Post(0, DELIVERY, "", delivery_of(queued)), text)
 
     def _undeclared(self, topic: str) -> str | None:
         if self._publishes is None or topic in self._publishes:

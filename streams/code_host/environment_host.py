@@ -1,15 +1,16 @@
-"""Main program of a code host in the environment of a deployment: runs `code_host.child` there.
+"""Runs a main program, such as `code_host.child`, in the environment of a deployment.
 
 The interpreter is that of the environment, which has no Headwater. So this file is run by its path,
 imports nothing but Python's own modules, and makes the library available first.
 
-Command-line arguments: a JSON object with the folders of the library, by module; and those of
-`child.main`.
+Command-line arguments: a JSON object with the folders of the library, by module; the module of the
+main program; and the arguments of that.
 """
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
@@ -38,15 +39,13 @@ class LibraryFinder:
 
 
 def main() -> None:
-    """Make the library available, and run the host."""
-    folders = json.loads(sys.argv.pop(1))
+    """Make the library available, and run the main program."""
+    folders, module = json.loads(sys.argv.pop(1)), sys.argv.pop(1)
     own = {_AUTHOR_LIBRARY: folders.pop(_AUTHOR_LIBRARY)}
     sys.meta_path.insert(0, LibraryFinder(own))
     # After all others: packages of the environment come first.
     sys.meta_path.append(LibraryFinder(folders))
-    from headwater.streams.code_host.child import main as run_host  # noqa: PLC0415 (found by now)
-
-    run_host()
+    import_module(module).main()
 
 
 if __name__ == "__main__":

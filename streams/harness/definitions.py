@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from headwater.processors.graph.builder import GraphWorkflow
 from headwater.processors.graph.graph import Graph, graph_of
+from headwater.processors.triggers.rules import read_rules
 from headwater.streams.authoring.tasks import Task
 from headwater.streams.code_host.apps import check_concurrency
+from headwater.streams.code_host.queue_delivery import QueueDelivery
 from headwater.streams.replay.workflow import Workflow
 
 
@@ -19,8 +22,13 @@ class Definitions(NamedTuple):
     tasks: dict[str, Task]
 
     @classmethod
-    def collect(cls, workflows: object, tasks: Iterable[object]) -> "Definitions":
-        """Validate and collect the arguments of a test.
+    def collect(cls, workflows: object, tasks: Iterable[object], rules: str) -> "Definitions":
+        """Validate and collect the arguments of a test; messages of queues are delivered, too.
+
+        Args:
+            workflows: Workflows and graphs.
+            tasks: Tasks.
+            rules: Rules of queues, as TOML.
 
         Raises:
             TypeError: An object is not a workflow, graph or task.
@@ -41,6 +49,8 @@ class Definitions(NamedTuple):
                 definitions.graphs[name] = definition
             else:
                 definitions.workflows[name] = definition
+        delivery = QueueDelivery(partial(read_rules, rules))
+        definitions.workflows.setdefault(delivery.name, delivery)
         for task in map(_task, tasks):
             if definitions.tasks.setdefault(task.name, task) is not task:
                 raise ValueError(f"expected each name once, found two tasks {task.name!r}")

@@ -17,16 +17,20 @@ from headwater.processors.rows.answers import (
 )
 from headwater.processors.rows.history import HistoryRows
 from headwater.processors.rows.patches import Values
+from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.engine import Engines, runs
 from headwater.processors.runs.state import Run
 from headwater.schemas import history
 from headwater.schemas.answers import GRAPH_EVENTS, Answer, Failure, GraphEvent, History, Step
+from headwater.schemas.codec import decode as read
 from headwater.schemas.failures import InstanceNotFoundError
 from headwater.schemas.history import HistoryAppended, Json, instance_key
 from headwater.schemas.statuses import EntryKind
 from headwater.schemas.workflow_tables import EVENT, GRAPH_EVENT, LOG, STEP, TOKEN
 from headwater.streams.authoring.failures import traceback_of
 from headwater.streams.authoring.values import decode
+from headwater.streams.engine.live_instances import LiveInstances
+from headwater.streams.engine.restore import concerns, restore
 
 A = TypeVar("A", bound=Answer)
 
@@ -71,6 +75,22 @@ class InstanceRecords:
         for records in self._records.values():
             latest = max(record.run_number for record in records)
             yield from HistoryRows(records).tokens(latest)
+
+
+def restored(
+    engines: Engines, history: Sequence[bytes], key: str | None = None
+) -> tuple[Claims, LiveInstances]:
+    """Return the claims and the instances of a history.
+
+    Args:
+        engines: Engines of its runs.
+        history: Encoded records.
+        key: Key of the only instance to restore; None for all.
+    """
+    claims, instances = Claims(), LiveInstances(engines)
+    records = ((i, read(encoded, HistoryAppended)) for i, encoded in enumerate(history))
+    restore(claims, (item for item in records if key is None or concerns(item[1], key)), instances)
+    return claims, instances
 
 
 # -- histories

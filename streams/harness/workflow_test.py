@@ -22,7 +22,7 @@ from headwater.processors.code.host_messages import FromHost
 from headwater.processors.deployments import Deployments
 from headwater.processors.graph.builder import GraphWorkflow
 from headwater.processors.graph.engine import GraphEngine
-from headwater.processors.runs.claims import Claims, claim_of
+from headwater.processors.runs.claims import claim_of
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.engine import Engine, Engines
 from headwater.processors.runs.limits import BUILTIN_PREFIX, CLEANUP_MS, DEFAULT_LIMITS, ENTRIES_MAX
@@ -40,15 +40,14 @@ from headwater.streams.code_host.hosted_run import Allowance
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.effects import Queued, command_of
-from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
-from headwater.streams.engine.restore import concerns, restore
 from headwater.streams.engine.turns import Flight, Partition, Turn
 from headwater.streams.evaluation.evaluator import EvaluatorProcess
 from headwater.streams.harness.callbacks import Callbacks
 from headwater.streams.harness.definitions import Definitions, start_time_ms
 from headwater.streams.harness.handles import TestInstance, TestWorkflow, check_count
-from headwater.streams.harness.histories import InstanceRecords
+from headwater.streams.harness.histories import InstanceRecords, restored
+from headwater.streams.harness.hooks import SIGNER, hook_event
 from headwater.streams.harness.job_handle import TestJob, activate_jobs
 from headwater.streams.harness.step_effects import (
     Listed,
@@ -96,10 +95,11 @@ class WorkflowTest:
         engines: Sequence[Engine[Any]] = (),
         kinds: Mapping[str, str] | None = None,
         patience: Duration = "10 seconds",
+        rules: str = "",
     ) -> None:
         self.limits = limits
-        definitions = Definitions.collect(workflows, tasks)
-        replay = ReplayEngine(max_steps, milliseconds(cleanup), limits)
+        definitions = Definitions.collect(workflows, tasks, rules)
+        replay = ReplayEngine(max_steps, milliseconds(cleanup), limits, SIGNER)
         self._evaluator = EvaluatorProcess()
         #: Warnings about graphs, by the name of the graph; only graphs that have any.
         self.warnings = {
@@ -127,8 +127,7 @@ class WorkflowTest:
         self._records = InstanceRecords(self._engines)
         self._replies: dict[str, ReplySent] = {}
         self._topics = topics
-        self._published: list[Published] = []
-        self._topic_posts: set[tuple[str, int]] = set()
+        self._published: dict[tuple[str, int], Published] = {}
         self._numbers = itertools.count(1)
         self._sent_by_hosts: list[FromHost] = []
         self._callbacks = Callbacks(self._running, milliseconds(patience))
@@ -234,6 +233,14 @@ class WorkflowTest:
         tokens = list(self._records.tokens())
         return await activate_jobs(tokens, type, self.send, max, worker=worker, lease=lease)
 
+    async def call_hook(self, url: str, payload: Any = None) -> None:  # noqa: ANN401, any JSON
+        """Call a hook, as a caller with its URL does; a repeated call has no effect.
+
+        Raises:
+            ValueError: There is no such hook, or it has expired.
+        """
+        await self.send(*hook_event(url, payload, self.new_id("evt"), self.now_ms))
+
     # -- time
 
     async def run_until_idle(self) -> None:
@@ -303,7 +310,7 @@ class WorkflowTest:
 
     def published(self, topic: str) -> Listed[Published]:
         """Return the records that steps have published to a topic: `.key`, `.value`."""
-        return Listed(record for record in self._published if record.topic == topic)
+        return Listed(record for record in self._published.values() if record.topic == topic)
 
     def execute(self, sql: str, params: Parameters = ()) -> Listed[tuple[Any, ...]]:
         """Run a statement on the harness's database and return its rows as tuples."""
@@ -345,10 +352,7 @@ class WorkflowTest:
     def _boot(self) -> None:
         claim = claim_of(self.new_id("owner"), self._kinds, self.now_ms)
         self._history.append(write(claim))
-        claims = Claims()
-        records = [(i, read(encoded, HistoryAppended)) for i, encoded in enumerate(self._history)]
-        instances = LiveInstances(self._engines)
-        restore(claims, records, instances)
+        claims, instances = restored(self._engines, self._history)
         self._read = claims.cause + 1
         self._sent_by_hosts = []
         self._driver = Driver(partitions=1)
@@ -372,15 +376,15 @@ class WorkflowTest:
         self._turn()
 
     def _new_host(self, number: int) -> Host:
-        workflows = {
-            name: workflow
-            for name, workflow in self._workflows.items()
-            if self._host_of[name] == number
-        }
-        tasks = self._tasks if number == _APP else {}
-        emit = partial(self._host_sent, self._driver)
-        new_host = partial(Host, emit=emit, now_ms=lambda: self.now_ms)
-        return new_host(workflows, tasks=tasks, allowance=self._allowance)
+        all_workflows = self._workflows.items()
+        workflows = {name: made for name, made in all_workflows if self._host_of[name] == number}
+        return Host(
+            workflows,
+            emit=partial(self._host_sent, self._driver),
+            now_ms=lambda: self.now_ms,
+            tasks=self._tasks if number == _APP else {},
+            allowance=self._allowance,
+        )
 
     def _stop(self) -> None:
         for host in self._hosts:
@@ -428,9 +432,7 @@ class WorkflowTest:
         for incident in turn.incidents:
             log.error("%s: %s", incident.kind, incident.what, exc_info=incident.error)
         for key in self._owner.damaged():
-            instances, claims = LiveInstances(self._engines), Claims()
-            records = ((i, read(item, HistoryAppended)) for i, item in enumerate(self._history))
-            restore(claims, (item for item in records if concerns(item[1], key)), instances)
+            _, instances = restored(self._engines, self._history, key)
             self._owner.restore_damaged(key, instances.find(key), self.now_ms)
 
     def _append(self, flights: Iterable[Flight]) -> None:
@@ -459,10 +461,9 @@ class WorkflowTest:
         for post in queued.posts:
             if post.command is not None:
                 self._append_command(command_of(queued.key, post, self.now_ms))
-            elif (queued.key, post.number) not in self._topic_posts:
-                self._topic_posts.add((queued.key, post.number))
-                value = decode(post.value or "null")
-                self._published.append(Published(post.topic or "", post.key, value))
+            else:
+                record = Published(post.topic or "", post.key, decode(post.value or "null"))
+                self._published.setdefault((queued.key, post.number), record)
         self._driver.posts_sent(0, queued.key, queued.posts[-1].number)
 
     async def _run(self, limit: int | None, *, once: bool = False, complete: bool = False) -> int:
@@ -488,8 +489,7 @@ class WorkflowTest:
         return await self._run(limit, complete=complete)
 
     def _moves(self, *, ready: bool) -> bool:
-        owner = self._owner
-        due_ms = owner.next_due_ms()
+        owner, due_ms = self._owner, self._owner.next_due_ms()
         return (
             bool(self._sent_by_hosts)
             or self._driver.has_input()

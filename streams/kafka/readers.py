@@ -53,6 +53,29 @@ class Offsets:
             raise await self._away(error) from error
         return {tp.topic: end for tp, end in ends.items()}
 
+    async def ends_of(self, topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        """Return the end offsets of all partitions of topics; a topic may be missing.
+
+        Raises:
+            BrokerUnavailable: Kafka does not answer.
+        """
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                consumer = await self._connected()
+                metadata = await consumer._client.fetch_all_metadata()  # noqa: SLF001 (no public way)
+                partitions = [
+                    TopicPartition(topic, partition)
+                    for topic in topics
+                    for partition in sorted(metadata.partitions_for_topic(topic) or ())
+                ]
+                ends = await consumer.end_offsets(partitions) if partitions else {}
+        except (KafkaError, OSError) as error:  # also TimeoutError
+            raise await self._away(error) from error
+        grouped: dict[str, tuple[int, ...]] = {}
+        for tp in partitions:
+            grouped[tp.topic] = (*grouped.get(tp.topic, ()), ends[tp])
+        return grouped
+
     async def cut_before(
         self, topic: str, partition: int, offset: int, leader_epoch: int
     ) -> Cut | None:

@@ -43,7 +43,16 @@ from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.pipeline.partition_state import Claim, PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.record_batch import RecordBatch
-from headwater.streams.pipeline.wiping import accept_again, forget, is_wiped, subject_of, was_wiped
+from headwater.streams.pipeline.wiping import (
+    accept_here,
+    accepted_by,
+    comes_back,
+    forget,
+    is_skipped,
+    is_wiped,
+    subject_of,
+    was_wiped,
+)
 
 _ROW_REBUILT: Final = "row_rebuilt"
 #: Bytes of deliveries whose waits one tick ends: those of hours may expire after an outage.
@@ -136,16 +145,18 @@ class Intake:
             unit.output.add(_removed(record))
             return
         user = self._placement.user_of(delivery)
-        accepted = accept_again(state, self._placement, delivery, user)
-        if accepted is None:
+        returns = comes_back(state, self._placement, delivery, user)
+        if not returns and is_skipped(state, self._placement, delivery, user):
             # Not claimed: when the user has come back, the same bytes are new.
             unit.skip_wiped(delivery, record)
         elif original.offset < record.offset and not is_replayed(record):
             self._drop(unit, delivery, record, original)
         else:
             state.claims.claim(original.claims, Claim(record.offset, delivery.sent_at_ms))
-            unit.output.records += accepted
-            unit.admit(delivery, record, original.offset)
+            if returns:
+                names = accepted_by(delivery, user, state.partition, original.offset)
+                unit.output.records += state.wipes.accept(names)
+            unit.admit(delivery, record, original.offset, comes_back=returns)
 
     @staticmethod
     def _drop(
@@ -178,8 +189,7 @@ class Intake:
         if is_wiped(unit.state, event):
             unit.output.add(_removed(record))
             return
-        # A user who has come back is accepted in every partition that hears of it.
-        unit.output.records += accept_again(unit.state, self._placement, event, event.user_id) or []
+        unit.output.records += accept_here(unit.state, event)
         unit.process_owned(event, record, replayed=is_replayed(record))
 
     def _take_unresolved(self, unit: Processing, record: Incoming) -> None:
@@ -189,6 +199,7 @@ class Intake:
         if is_wiped(unit.state, event):
             unit.output.add(_removed(record))
             return
+        unit.output.records += accept_here(unit.state, event)
         unit.process_subject(subject_of(record.key), event, record)
 
 

@@ -8,10 +8,12 @@ import msgspec
 
 from headwater.processors.columns import RowDeleted, RowUpdate, Update, adopt, merge
 from headwater.processors.nights import day_of_session, settle, summary_ids
+from headwater.processors.row_parts import room_problem
 from headwater.processors.uploads import settle_failures
 from headwater.processors.wipes import digest, remaining_row, user_in
 from headwater.schemas.codec import decode_row, encode_row
 from headwater.schemas.epochs import HIDDEN, WIPED
+from headwater.schemas.errors import RowTooLarge
 from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_TOPIC
 from headwater.schemas.tables import (
     DAILY_SUMMARY,
@@ -88,7 +90,12 @@ class Rows:
         """Merge the updates of a delivery, and change the rows that depend on theirs.
 
         Days are settled when they have all of the delivery: of versions in it, none is later.
+
+        Raises:
+            RowTooLarge: A row has no room for it; nothing was changed.
         """
+        updates = tuple(updates)
+        self.check_room(updates)
         depended_on: list[Update] = []
         for update in updates:
             self.merge(update)
@@ -100,6 +107,20 @@ class Rows:
                 self._settle(update.key)
             elif update.table in (USERS, LAB_UPLOADS):
                 self._settle_uploads(update.table, update.key)
+
+    def check_room(self, updates: Iterable[Update]) -> None:
+        """Check that rows have room for the updates of a delivery.
+
+        Raises:
+            RowTooLarge: A row has none.
+        """
+        for update in updates:
+            if type(update) is RowUpdate and update.parts:
+                row = self._stored(update.table, update.key)
+                state = None if row is None else row.state
+                problem = state and room_problem(state.parts, update.stamp)
+                if problem:
+                    raise RowTooLarge(f"{update.table.name} {'/'.join(update.key)}: {problem}")
 
     def merge(self, update: Update) -> None:
         """Merge an update into its row, and delete an older row with the same unique columns."""

@@ -19,7 +19,12 @@ from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.epochs import HIDDEN
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_TOPIC
-from headwater.schemas.records import UserForgotten, WebhookAdmitted, WebhooksClaimed
+from headwater.schemas.records import (
+    NameAccepted,
+    UserForgotten,
+    WebhookAdmitted,
+    WebhooksClaimed,
+)
 from headwater.schemas.topics import ADMISSIONS, TOPICS, WAITING, WIPES
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, position_of
 from headwater.streams.kafka.state_store import Family, Staged, StateStore
@@ -365,10 +370,29 @@ class Wipes:
         accepted = pending[wipe.wipe_id].accepted
         return [self.put(msgspec.structs.replace(wipe, accepted=accepted))]
 
-    def accept(self, names: Collection[str], at_ms: int) -> list[Outgoing]:
+    def accept(self, names: Iterable[NameAccepted]) -> list[Outgoing]:
         """Accept deliveries of wiped names again; return the records of their wipes."""
-        wipes = [accepting(wipe, names, at_ms) for wipe in self.known.values()]
+        wipes = [accepting(wipe, names) for wipe in self.known.values()]
         return [self.put(wipe) for wipe in wipes if wipe is not None]
+
+    def accept_early(self, names: Sequence[NameAccepted]) -> list[Outgoing]:
+        """Accept names that another partition accepts, perhaps before their wipe is read here.
+
+        The first name is the user's.
+        """
+        if names[0].sha256.encode() in self.known:
+            return self.accept(names)
+        unread = UserForgotten(
+            wipe_id="",
+            digests=[name.sha256 for name in names],
+            names=[],
+            fence=[],
+            found=[],
+            counts=[],
+            ordered_at_ms=0,
+            accepted=tuple(names),
+        )
+        return [self.put(unread)]
 
     def _take(self, key: bytes, wipe: UserForgotten) -> None:
         self.known[key] = wipe

@@ -117,16 +117,22 @@ class Processing:
 
     # -- routing
 
-    def admit(self, delivery: WebhookReceived, record: Incoming, first: int) -> None:
+    def admit(
+        self, delivery: WebhookReceived, record: Incoming, first: int, *, comes_back: bool = False
+    ) -> None:
         """Process a delivery that is no duplicate, or send it to the owner of its rows.
 
         Args:
             delivery: The delivery.
             record: Its record.
             first: Its first offset, under which a replay counts as the same delivery.
+            comes_back: Whether its user comes back by it after a wipe.
         """
         user = self._placement.user_of(delivery)
-        event = self._event = admitted(delivery, record, user, first, self.output.now_ms)
+        event = admitted(delivery, record, user, first, self.output.now_ms)
+        if comes_back:
+            event = msgspec.structs.replace(event, comes_back=True)
+        self._event = event
         kind = self._provider_of(event).types.get(event.type)
         if event.replay and text_header(record, IF_WAITING) and not self._waits(kind, event):
             pass  # A drain selected it in Postgres, which learns of the end of a wait later.
@@ -196,7 +202,10 @@ class Processing:
         self._event = None
 
     def _to_owner(self, owner: str, event: WebhookAdmitted, record: Incoming) -> None:
-        result = self._normalize(event, record)
+        result = self._provider_of(event).normalize(event)
+        if partition_of(owner.encode(), self._partitions) == self.output.partition:
+            self.state.rows.check_room(updates_of(result))  # Before there is an outcome.
+        self._record_outcome(event, record, result)
         key = event.event_id.encode()
         if updates_of(result) and not self._hops(EVENTS, owner, key, event):
             self._merge(event, result)
@@ -461,7 +470,7 @@ def admitted(
         received_at_ms=delivery.received_at_ms,
         body=delivery.body,
         headers=delivery.headers,
-        written_at_ms=delivery.written_at_ms,
+        origin=delivery.origin,
         user_id=user,
         partition=record.partition,
         offset=first,

@@ -69,7 +69,7 @@ class NormalizedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False,
         patches: Updates of rows.
         skippable: Names for which it is skipped after a wipe.
         received_ms: When it was received, in Unix milliseconds.
-        written_ms: When its record was written to a source's topic; 0 for a webhook.
+        origin: Position of its record in a source's topic; empty for a webhook.
     """
 
     offset: int
@@ -79,7 +79,7 @@ class NormalizedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False,
     patches: tuple[Patch, ...]
     skippable: tuple[str | None, ...]
     received_ms: int
-    written_ms: int
+    origin: str
 
     @property
     def key(self) -> bytes:
@@ -197,7 +197,7 @@ class RebuildReader:
             patches=patches,
             skippable=() if is_accepted else (user, delivery.reference, delivery.subject),
             received_ms=delivery.received_at_ms,
-            written_ms=delivery.written_at_ms,
+            origin=delivery.origin,
         )
 
 

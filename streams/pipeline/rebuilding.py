@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Any, Final, NamedTuple
 
 from typing_extensions import override
@@ -32,7 +32,7 @@ from headwater.processors.triggers.decide import RejectedEffect
 from headwater.processors.wipes import wipe_order_of
 from headwater.schemas.codec import decode, decode_row, encode_row
 from headwater.schemas.epochs import CLAIM_KEY, epoch_of
-from headwater.schemas.errors import NotYetReadable
+from headwater.schemas.errors import NotYetReadable, RowTooLarge
 from headwater.schemas.records import UserForgotten, WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import USERS, Row, Table, TimeColumn
 from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS, WIPES
@@ -50,8 +50,11 @@ from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.rebuild_reader import Chunk, NormalizedDelivery, RebuildReader, Span
 from headwater.streams.pipeline.record_batch import RecordBatch
 from headwater.streams.pipeline.wiping import (
-    accept_again,
+    accept_here,
+    accepted_by,
+    comes_back,
     forget,
+    is_skipped,
     is_wiped,
     subject_of,
     was_wiped,
@@ -230,14 +233,15 @@ class Rebuild:
         """Write the rows of a normalized delivery, unless it is a duplicate or was wiped."""
         state, offset = self._states[number], delivery.offset
         fences = state.wipes.fences
-        at_ms, written_ms = delivery.received_ms, delivery.written_ms
-        if fences.skips_since(delivery.skippable, at_ms, written_ms) is not None:
+        at_ms, origin = delivery.received_ms, delivery.origin
+        if fences.skips_since(delivery.skippable, at_ms, origin) is not None:
             return
         first = state.claims.known(delivery.event_id)
         state.claims.claim([delivery.event_id], Claim(offset, 0))
         is_copy = first is not None and first.offset < offset
         if not is_copy and not fences.cover(delivery.names, number, offset):
-            state.rows.merge_delivery(patch.update for patch in delivery.patches)
+            with suppress(RowTooLarge):  # It was a dead letter.
+                state.rows.merge_delivery(patch.update for patch in delivery.patches)
 
     def _process(self, processing: Processing, record: Incoming) -> None:
         """Process a delivery as intake does."""
@@ -260,15 +264,18 @@ class Rebuild:
             return  # It has no relevant rows.
         original = original_of(state, self._placement, received, record)
         user = self._placement.user_of(delivery)
-        if (
-            was_wiped(state, self._placement, delivery, original.offset)
-            or accept_again(state, self._placement, delivery, user) is None
+        returns = comes_back(state, self._placement, delivery, user)
+        if was_wiped(state, self._placement, delivery, original.offset) or (
+            not returns and is_skipped(state, self._placement, delivery, user)
         ):
             return
         # A duplicate has a later signature and the same data: it must not count as later.
         if original.offset >= record.offset or is_replayed(record):
             state.claims.claim(original.claims, Claim(record.offset, received.sent_at_ms))
-            processing.admit(delivery, record, original.offset)
+            if returns:
+                names = accepted_by(delivery, user, state.partition, original.offset)
+                state.wipes.accept(names)
+            processing.admit(delivery, record, original.offset, comes_back=returns)
 
     def _hop(self, hops: Sequence[Outgoing], origin: Incoming) -> None:
         """Process hops at their partitions, at once."""
@@ -283,7 +290,7 @@ class Rebuild:
                 state = self._states[hop.partition]
                 if is_wiped(state, event):
                     return
-                accept_again(state, self._placement, event, event.user_id)
+                accept_here(state, event)
                 if hop.topic == EVENTS:
                     processing.process_owned(event, record, replayed=False)
                 else:

@@ -8,11 +8,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Final, TypeAlias
 
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import UserForgotten
-from headwater.streams.kafka.records import Outgoing
+from headwater.schemas.topics import OUTCOMES
+from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.fenced_log import FencedLog
 from headwater.streams.pipeline.partition_lease import PipelineLease
 from headwater.streams.pipeline.wiping import SWEPT_TOPICS, WipeSearch
@@ -73,13 +75,17 @@ class Sweeps:
 
     async def _read_topics(self, lease: PipelineLease, search: WipeSearch) -> bool:
         """Read all topics; return False if the search has to start over."""
-        for topic in SWEPT_TOPICS:
+        passes: list[tuple[str, Callable[[Sequence[Incoming]], None]]] = [
+            *((topic, partial(search.examine, topic)) for topic in SWEPT_TOPICS),
+            (OUTCOMES, search.exclude),
+        ]
+        for topic, examine in passes:
             try:
                 async with aclosing(self._topics.read([topic], lease.partition)) as batches:
                     async for records in batches:
                         if lease.over:
                             return False
-                        search.examine(topic, records)
+                        examine(records)
             except BrokerUnavailable as error:
                 log.warning("a wipe is retried: %s", error)
                 return False

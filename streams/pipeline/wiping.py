@@ -37,8 +37,10 @@ from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.records import (
     Delivery,
     EffectDecided,
+    NameAccepted,
     OutcomeRecorded,
     RowRebuilt,
+    TopicEnds,
     UserForgotten,
     WebhookAdmitted,
     WebhookReceived,
@@ -99,7 +101,13 @@ def forget(
         found=list(counts),
         counts=list(counts.values()),
         ordered_at_ms=delivery.received_at_ms,
-        accepted=same.accepted if same else (),
+        # Not those of an earlier wipe, nor of what was received while this one was ordered.
+        accepted=tuple(
+            name
+            for name in (before.accepted if before else ())
+            if not is_before(fence, name.partition, name.offset)
+        ),
+        topics=tuple(TopicEnds(topic, list(ends)) for topic, ends in order.topics.items()),
     )
     return [state.wipes.put(wipe), *ended, forgets_instances]
 
@@ -126,34 +134,57 @@ def was_wiped(
     return fences.cover(names, state.partition, first)
 
 
-def accept_again(
-    state: PartitionState, placement: Placement, delivery: Delivery, user: str | None
-) -> list[Outgoing] | None:
-    """Decide whether a delivery counts that may name a wiped user or connection.
+def comes_back(
+    state: PartitionState, placement: Placement, delivery: WebhookReceived, user: str | None
+) -> bool:
+    """Return whether a user who was wiped has connected again by a delivery in `webhooks`."""
+    kind = placement.kind_of(delivery)
+    if kind is None or kind.after_wipe is not AfterWipe.COMES_BACK:
+        return False
+    names = (user, delivery.reference, delivery.subject)
+    wiped_ms = state.wipes.fences.wiped_since(names, delivery.received_at_ms)
+    if wiped_ms is None or not is_sent_after(delivery.sent_at_ms, wiped_ms):
+        return False
+    try:
+        return kind.skip_reason(delivery.body) is None
+    except MalformedPayload:
+        return False
 
-    Returns:
-        The records by which the names of the delivery are accepted again, if they have to be; None
-        if the delivery is to be skipped.
+
+def accepted_by(
+    delivery: Delivery, user: str | None, partition: int, offset: int
+) -> list[NameAccepted]:
+    """Return the names that are accepted again by a delivery at a position, the user's first."""
+    names = dict.fromkeys((user, delivery.reference, delivery.subject))
+    at = delivery.received_at_ms, partition, offset
+    return [NameAccepted(digest(name), *at) for name in names if name]
+
+
+def accept_here(state: PartitionState, event: WebhookAdmitted) -> list[Outgoing]:
+    """Accept a user who has come back by a delivery that came by a hop; return the records."""
+    if not event.comes_back:
+        return []
+    names = accepted_by(event, event.user_id, event.partition, event.offset)
+    return state.wipes.accept_early(names) if event.user_id else state.wipes.accept(names)
+
+
+def is_skipped(
+    state: PartitionState, placement: Placement, delivery: Delivery, user: str | None
+) -> bool:
+    """Return whether a delivery is skipped that may name a wiped user or connection.
+
+    That is for a delivery by which the user does not come back.
     """
     kind, names = placement.kind_of(delivery), (user, delivery.reference, delivery.subject)
     if kind is not None and kind.after_wipe is AfterWipe.ACCEPTED:
-        return []
-    wiped_ms = state.wipes.fences.skips_since(
-        names, delivery.received_at_ms, delivery.written_at_ms
-    )
+        return False
+    wiped_ms = state.wipes.fences.skips_since(names, delivery.received_at_ms, delivery.origin)
     if wiped_ms is None:
-        return []
+        return False
     if kind is not None and kind.unnamed is not None and user and not delivery.subject:
         is_later = is_sent_after(delivery.sent_at_ms, wiped_ms)
-        return [] if is_later and state.rows.of_user(kind.unnamed.table, user) else None
-    if kind is None or kind.after_wipe is not AfterWipe.COMES_BACK:
-        return None
-    with contextlib.suppress(MalformedPayload):
-        is_success = kind.skip_reason(delivery.body) is None
-        if is_success and is_sent_after(delivery.sent_at_ms, wiped_ms):
-            known = [name for name in names if name]
-            return state.wipes.accept(known, delivery.received_at_ms)
-    return None
+        return not (is_later and state.rows.of_user(kind.unnamed.table, user))
+    return True
 
 
 def names_of(delivery: WebhookReceived, user: str | None) -> Names:
@@ -193,21 +224,19 @@ class WipeSearch:
         self._bytes = [name.encode() for name in wipe.names]
         self._pattern = _pattern_of(wipe.names)
         self._events: set[str] = set()
-        #: Deliveries of other users, which may name one of the subjects.
-        self._others: set[str] = set()
         #: Deliveries of the user that are not wiped: they came after the fence.
         self._later: set[str] = set()
-        #: By topic, keys whose last record is the user's, and whether they are counted.
-        self._keys: defaultdict[str, dict[bytes, bool]] = defaultdict(dict)
+        #: By topic, keys whose last record is the user's, with the delivery if it is counted.
+        self._keys: defaultdict[str, dict[bytes, str | None]] = defaultdict(dict)
         #: Deliveries that are removed already, and counted all the same.
         self._removed: set[bytes] = set()
         self._matchers = {
-            OUTCOMES: self._is_outcome,
-            WEBHOOKS: self._is_delivery,
-            EVENTS: self._is_hop,
-            UNRESOLVED: self._is_hop,
-            EFFECTS: self._is_effect,
-            DEAD_LETTERS: self._is_letter,
+            OUTCOMES: self._of_outcome,
+            WEBHOOKS: self._of_delivery,
+            EVENTS: self._of_hop,
+            UNRESOLVED: self._of_hop,
+            EFFECTS: self._of_effect,
+            DEAD_LETTERS: self._of_letter,
         }
 
     def examine(self, topic: str, records: Iterable[Incoming]) -> None:
@@ -216,14 +245,39 @@ class WipeSearch:
         for record in records:
             key = record.key or b""
             if record.value is None:
-                self._note_removal(topic, record, counted=keys.pop(key, False))
+                self._note_removal(topic, record, counted=keys.pop(key, None) is not None)
                 continue
             # A record that cannot be decoded is not ours, and is a dead letter.
             with contextlib.suppress(*_UNDECODABLE):
-                if matches(record):
-                    keys[key] = True
+                event_id = matches(record)
+                if event_id is not None:
+                    keys[key] = event_id
                 elif topic == WEBHOOKS and self._is_order(record):
-                    keys[key] = False
+                    keys[key] = None
+
+    def exclude(self, outcomes: Iterable[Incoming]) -> None:
+        """Exclude records of deliveries that turn out to be another user's: they name this one.
+
+        All outcomes are read again for that, after the other topics. To remember all deliveries of
+        other users would take some 110 bytes for each delivery that the partition ever received.
+
+        Args:
+            outcomes: Records of the topic `webhook-outcomes`.
+        """
+        others: set[str] = set()
+        for record in outcomes:
+            with contextlib.suppress(*_UNDECODABLE):
+                outcome = decode(record.value, OutcomeRecorded) if record.value else None
+                if outcome and outcome.event_id in self._events and not self._may_be_of(outcome):
+                    others.add(outcome.event_id)
+        if others:
+            for keys in self._keys.values():
+                for key in [key for key, event_id in keys.items() if event_id in others]:
+                    del keys[key]
+            self._removed -= {event_id.encode() for event_id in others}
+
+    def _may_be_of(self, outcome: OutcomeRecorded) -> bool:
+        return outcome.user_id in (None, self.wipe.names[0])
 
     def _note_removal(self, topic: str, record: Incoming, *, counted: bool) -> None:
         """Count a delivery that was removed after the wipe was ordered: it was a duplicate."""
@@ -238,7 +292,10 @@ class WipeSearch:
 
     def counted(self) -> UserForgotten:
         """Return the wipe with its counts, to be durable before any record is removed."""
-        counts = {name: sum(self._keys[topic].values()) for topic, name in _COUNTED.items()}
+        counts = {
+            name: sum(event_id is not None for event_id in self._keys[topic].values())
+            for topic, name in _COUNTED.items()
+        }
         counts[_COUNTED[WEBHOOKS]] += len(self._removed - self._keys[WEBHOOKS].keys())
         counts = _at_least(dict(zip(self.wipe.found, self.wipe.counts, strict=True)), counts)
         return msgspec.structs.replace(self.wipe, found=list(counts), counts=list(counts.values()))
@@ -247,16 +304,18 @@ class WipeSearch:
         """Return the wipe when the search is done: without names."""
         return msgspec.structs.replace(self.counted(), names=[], done_at_ms=now_ms)
 
+    # Each of these returns the delivery of a record that is the user's, empty without one, or None.
+
     def _is_order(self, record: Incoming) -> bool:
         order = wipe_order_of(decode(record.value, WebhookReceived))
         return order is not None and order.user_id == self.wipe.names[0]
 
-    def _is_delivery(self, record: Incoming) -> bool:
+    def _of_delivery(self, record: Incoming) -> str | None:
         delivery = decode(record.value, WebhookReceived)
         if delivery.source == SOURCE and delivery.type == TYPE:
-            return False
+            return None
         named = self._named_by(delivery)
-        return self._is_theirs(delivery.event_id, named, self._partition, record.offset)
+        return self._theirs(delivery.event_id, named, self._partition, record.offset)
 
     def _named_by(self, delivery: WebhookReceived) -> AbstractSet[str | None]:
         """Return whom a delivery names: an unreadable one may do so anywhere."""
@@ -265,22 +324,22 @@ class WipeSearch:
         texts = (delivery.body, *(text.encode() for text in delivery.headers))
         return self._names if any(map(self._pattern.search, texts)) else frozenset()
 
-    def _is_outcome(self, record: Incoming) -> bool:
+    def _of_outcome(self, record: Incoming) -> str | None:
         outcome = decode(record.value, OutcomeRecorded)
-        if outcome.user_id is not None and outcome.user_id != self.wipe.names[0]:
-            self._others.add(outcome.event_id)
-            return False
+        if not self._may_be_of(outcome):
+            return None
         named = {outcome.user_id, outcome.subject}
-        return self._is_theirs(outcome.event_id, named, outcome.partition, outcome.offset)
+        return self._theirs(outcome.event_id, named, outcome.partition, outcome.offset)
 
-    def _is_hop(self, record: Incoming) -> bool:
+    def _of_hop(self, record: Incoming) -> str | None:
         if record_name(record.value) == "row_rebuilt":
-            return self._is_row(decode(record.value, RowRebuilt), record.key or b"")
+            is_row = self._is_row(decode(record.value, RowRebuilt), record.key or b"")
+            return "" if is_row else None
         event = decode(record.value, WebhookAdmitted)
-        if event.user_id is not None and event.user_id != self.wipe.names[0]:
-            return False
+        if event.user_id not in (None, self.wipe.names[0]):
+            return None
         named = {event.user_id, event.reference, event.subject}
-        return self._is_theirs(event.event_id, named, event.partition, event.offset)
+        return self._theirs(event.event_id, named, event.partition, event.offset)
 
     def _is_row(self, rebuilt: RowRebuilt, key: bytes) -> bool:
         """Return whether a rebuilt row, on its way to its owner, is the user's."""
@@ -289,39 +348,37 @@ class WipeSearch:
             return any(name in key for name in self._bytes)
         return user_in(table, decode_row(table, rebuilt.row)) in self._names
 
-    def _is_theirs(
+    def _theirs(
         self, event_id: str, named: AbstractSet[str | None], partition: int, offset: int
-    ) -> bool:
-        if event_id in self._others:
-            return False
+    ) -> str | None:
         if named & self._names:
             is_wiped = is_before(self.wipe.fence, partition, offset)
             (self._events if is_wiped else self._later).add(event_id)
-        return event_id in self._events
+        return event_id if event_id in self._events else None
 
-    def _is_effect(self, record: Incoming) -> bool:
-        """Return whether it is theirs: by its delivery, or if that is not known, by a name.
+    def _of_effect(self, record: Incoming) -> str | None:
+        """Match by the delivery, or if that is not known, by a name.
 
         A worker that died may have left an effect, and the delivery was removed or skipped since.
         A delivery of another user may mention them, and its effect is carried out.
         """
         event_id = decode(record.value, EffectDecided).event_id
         if event_id in self._events:
-            return True
-        if event_id in self._later or event_id in self._others:
-            return False
-        return self._pattern.search(record.value or b"") is not None
+            return event_id
+        if event_id in self._later or not self._pattern.search(record.value or b""):
+            return None
+        self._events.add(event_id)
+        return event_id
 
-    def _is_letter(self, record: Incoming) -> bool:
+    def _of_letter(self, record: Incoming) -> str | None:
         event_id = next((v.decode() for name, v in record.headers if name == EVENT_ID and v), "")
         if not event_id:
-            return any(name in (record.value or b"") for name in self._bytes)
+            return "" if any(name in (record.value or b"") for name in self._bytes) else None
         if event_id in self._events or text_header(record, _TOPIC) != WEBHOOKS:
-            return event_id in self._events
+            return event_id if event_id in self._events else None
         delivery, offset = decode(record.value, WebhookReceived), text_header(record, _OFFSET)
-        return self._is_theirs(
-            event_id, self._named_by(delivery), self._partition, int(offset or 0)
-        )
+        named = self._named_by(delivery)
+        return self._theirs(event_id, named, self._partition, int(offset or 0))
 
 
 def _pattern_of(names: Iterable[str]) -> re.Pattern[bytes]:
@@ -342,8 +399,12 @@ _ORDERS: Final = 2
 class WipeLog:
     """Orders wipes. A wipe that has been ordered is carried out, whichever processes crash."""
 
-    def __init__(self, *, cluster: Cluster, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, *, cluster: Cluster, clock: Callable[[], int], topics: Sequence[str] = ()
+    ) -> None:
         self._clock = clock
+        #: Topics of sources.
+        self._topics = topics
         self._appender = Appender(cluster=cluster, client_id="headwater-wipes")
         self._offsets = Offsets(cluster, "headwater-wipes")
 
@@ -364,11 +425,14 @@ class WipeLog:
             BrokerUnavailable: Some partitions may have it; the call can be repeated safely.
         """
         partitions, now_ms = range(await self.partitions()), self._clock()
+        ends = [await self._offsets.ends([WEBHOOKS], partition) for partition in partitions]
+        fence = tuple(end[WEBHOOKS] for end in ends)
+        topics = await self._offsets.ends_of(self._topics) if self._topics else {}
         for number in range(_ORDERS):
-            ends = [await self._offsets.ends([WEBHOOKS], partition) for partition in partitions]
-            fence = tuple(end[WEBHOOKS] for end in ends)
-            order = WipeOrder(wipe_id, user_id, fence, tuple(subjects))
-            await self._appender.append_or_stop(order_records(order, number, now_ms))
+            order = WipeOrder(wipe_id, user_id, fence, tuple(subjects), topics)
+            sent = await self._appender.append_or_stop(order_records(order, number, now_ms))
+            at = {batch.partition: offset for batch, offset in sent}
+            fence = tuple(at[partition] for partition in partitions)
         return len(partitions)
 
     async def partitions(self) -> int:

@@ -150,7 +150,11 @@ class Phase(Enum):
 
 
 class Activation:
-    """A run in a host."""
+    """A run in a host.
+
+    Attributes:
+        error: The exception with which its code has failed, if it has.
+    """
 
     def __init__(
         self,
@@ -171,6 +175,7 @@ class Activation:
         #: The failure, and whether it is a divergence from the history.
         self._failure = begin.rollback
         self._diverged = False
+        self.error: BaseException | None = None
         self._phase = Phase.RUNNING if begin.rollback is None else Phase.ROLLING_BACK
         self._execute()
 
@@ -208,6 +213,22 @@ class Activation:
         self._phase = Phase.CLOSED
         self._host.cancel()
         self._run.close()
+
+    # -- comparison with the history
+
+    def not_reached(self) -> list[str]:
+        """Return the recorded entries that the code should have reached but has not.
+
+        During a rollback, code only runs to collect its handlers, and need not reach any.
+        """
+        if self._phase is Phase.ROLLING_BACK:
+            return []
+        entries = self._entries
+        return [key for key in self._execution.not_reached() if not entries[key].excused]
+
+    def has_lost_handler(self, key: str) -> bool:
+        """Whether the code has reached a step, and gave it no rollback handler."""
+        return key in self._run.journal.visited and key not in self._run.handlers
 
     # -- messages of the owner
 
@@ -359,7 +380,7 @@ class Activation:
         # The outcome of a loop's commit changes nothing now, and there may be none: the owner
         # refuses a commit that does not know of a cancellation.
         self._run.pending -= self._run.results.awaited_commits()
-        self._failure = failure
+        self._failure, self.error = failure, error
         self._diverged = isinstance(error, HistoryDivergedError)
         self._phase = Phase.FAILING
         self._fail()

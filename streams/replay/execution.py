@@ -115,7 +115,7 @@ class Execution:
         if run.results.awaited_commits():
             return
         self._checked_changes = True
-        missed = tuple(key for key in self._not_reached() if not run.entries[key].excused)
+        missed = tuple(key for key in self.not_reached() if not run.entries[key].excused)
         if not missed:
             return
         text = (
@@ -133,12 +133,12 @@ class Execution:
 
     def _unvisited(self) -> HistoryDivergedError | None:
         """Return the error of strict code that has not reached a recorded entry."""
-        key = next(self._not_reached(), None) if self.run.strict else None
+        key = next(self.not_reached(), None) if self.run.strict else None
         if key is None:
             return None
         return HistoryDivergedError(key, self.run.entries[key].kind.value, "nothing")
 
-    def _not_reached(self) -> Iterator[str]:
+    def not_reached(self) -> Iterator[str]:
         """Yield keys of recorded entries that the code should have reached but has not."""
         for key in self.run.journal.unvisited():
             entry = self.run.entries[key]

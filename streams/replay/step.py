@@ -49,8 +49,9 @@ from headwater.streams.authoring.workflow_values import (
 )
 from headwater.streams.replay import joins, loops
 from headwater.streams.replay.branches import Branch
+from headwater.streams.replay.hooks import Hook, hook_of
 from headwater.streams.replay.host_port import Call, Handler
-from headwater.streams.replay.scope import DeterministicValues
+from headwater.streams.replay.markers import Markers
 from headwater.streams.replay.step_log import StepLog
 
 T = TypeVar("T")
@@ -61,19 +62,9 @@ V = TypeVar("V", default=Any)
 
 _TIMEOUT: Final = "10 minutes"
 _POLICY: Final = Retry().policy()
-_KINDS: Final = {
-    "step": EntryKind.DO,
-    "loop": EntryKind.LOOP,
-    "sleep": EntryKind.SLEEP,
-    "message": EntryKind.WAIT,
-    "join": EntryKind.JOIN,
-    "race": EntryKind.RACE,
-    "child": EntryKind.CHILD,
-    "checkpoint": EntryKind.CHECKPOINT,
-}
 
 
-class Step(DeterministicValues):
+class Step(Markers):
     """The entries of one scope: the workflow itself, a branch, or an iteration of a loop."""
 
     @property
@@ -285,6 +276,19 @@ class Step(DeterministicValues):
         ticket = self.run.ticket()
         return self.track(ticket, name, self._wait(ticket, name, types, limit, timeout))
 
+    def hook(self, name: str, *, timeout: Duration = "24 hours") -> Coroutine[Any, Any, Hook]:
+        """Create a URL to which anyone who has it can send this run one event, until a timeout.
+
+        Raises:
+            NonRetryableError: No key of hooks is configured.
+        """
+        timeout_ms = timeout_of(f'the timeout of the hook "{name}"', timeout)
+
+        def create() -> Hook:
+            return hook_of(self.run, self.key(name), timeout_ms)
+
+        return self.do(name, create)
+
     async def _wait(
         self,
         ticket: int,
@@ -461,36 +465,6 @@ class Step(DeterministicValues):
         ticket = self.run.ticket()
         body = require_async(f'the body of the loop "{name}"', body)
         return self.track(ticket, name, loops.loop(self, ticket, name, body, state, pace))
-
-    def checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
-        """Permit rollbacks in steps after this point."""
-        ticket = self.run.ticket()
-        return self.track(ticket, name, self._checkpoint(ticket, name))
-
-    async def _checkpoint(self, ticket: int, name: str) -> None:
-        key, entry = self.enter(ticket, name, EntryKind.CHECKPOINT)
-        self.leave(key)
-        self.checkpointed = True
-        if entry is None:
-            self.mark(key, name, EntryKind.CHECKPOINT)
-
-    def removed(self, name: str, *, kind: str) -> Coroutine[Any, Any, None]:
-        """Mark where an entry was removed; its kind is a key of `_KINDS`, such as `step`."""
-        ticket = self.run.ticket()
-        return self.track(ticket, name, self._removed(ticket, name, kind))
-
-    async def _removed(self, ticket: int, name: str, kind: str) -> None:
-        # A tuple, because an argument of another type may not be hashable.
-        if kind not in tuple(_KINDS):
-            self.run.unawaited.pop(ticket, None)
-            raise ValueError(f"expected kind to be one of {', '.join(_KINDS)}, found {kind!r}")
-        key, entry = self.enter(ticket, name, _KINDS[kind], or_removed=True)
-        self.leave(key)
-        self.run.journal.skip(key)
-        if entry is None:
-            self.mark(key, name, EntryKind.REMOVED)
-        elif entry.kind is not EntryKind.REMOVED:
-            self.abandon(key)
 
 
 def _async_branches(branches: Mapping[str, Any]) -> dict[str, Branch["Step"]]:

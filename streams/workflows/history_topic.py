@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Final
 
@@ -25,7 +25,7 @@ _SLASH: Final = b"/"
 class RunReader:
     """Reads runs from Kafka, within a time limit.
 
-    The projection stored the offset of the run's first record and knew that it counts, so its epoch
+    The projection stored the offset of a run's first record and knew that it counts, so its epoch
     is that of the latest claim before it. From there on, the same fold as everywhere decides
     (`processors.runs.claims`). Records of other instances are skipped by their keys, without being
     decoded.
@@ -47,23 +47,40 @@ class RunReader:
             BrokerUnavailable: Kafka is not available, the read takes too long, or a newer release
                 has written to the partition.
         """
-        batch_reader = read_partition(self._cluster, [WORKFLOW_HISTORY], partition, start=start)
-        filter_ = _RunFilter(start, key.encode())
-        deadline = asyncio.get_running_loop().time() + self._within_s
+        try:
+            async for matching in self.read_many(partition, {key: start}, self._within_s):
+                yield matching
+        except TimeoutError as error:
+            raise self._too_long(partition, start, key) from error
+
+    async def read_many(
+        self, partition: int, starts: Mapping[str, int], within_s: float
+    ) -> AsyncGenerator[list[HistoryAppended]]:
+        """Yield the records of several instances that count, in batches, in one pass.
+
+        Args:
+            partition: Their partition.
+            starts: Offset of the first record of each instance, by its key. Nothing is yielded of
+                an instance whose record there no longer exists.
+            within_s: Longest time of the whole read, without that of the caller, in seconds.
+
+        Raises:
+            TimeoutError: The read takes too long.
+            BrokerUnavailable: Kafka is not available, or a newer release has written there.
+        """
+        filter_ = _RunFilter({key.encode(): start for key, start in starts.items()})
+        first = min(starts.values())
+        batch_reader = read_partition(self._cluster, [WORKFLOW_HISTORY], partition, start=first)
+        deadline = asyncio.get_running_loop().time() + within_s
         async with aclosing(batch_reader) as batches:
-            while True:
-                try:
-                    # For each batch separately: between batches, the caller of this generator runs.
-                    async with asyncio.timeout_at(deadline):
-                        records = await anext(batches, None)
-                except TimeoutError as error:
-                    raise self._too_long(partition, start, key) from error
+            while not filter_.is_over:
+                # For each batch separately: between batches, the caller of this generator runs.
+                async with asyncio.timeout_at(deadline):
+                    records = await anext(batches, None)
                 if records is None:
                     return
                 known, newer = readable(records)
                 matching = list(filter_.matching(known))
-                if filter_.is_deleted:
-                    return
                 if matching:
                     yield matching
                 if newer is not None:
@@ -78,28 +95,40 @@ class RunReader:
 
 
 class _RunFilter:
-    """Selects the records of a run that count."""
+    """Selects the records of runs that count.
 
-    def __init__(self, start: int, key: bytes) -> None:
-        self._start = start
-        self._key = key
+    Args:
+        starts: Offsets of the first records of the runs, by the keys of their instances.
+
+    Attributes:
+        is_over: Whether none of the runs exists any longer.
+    """
+
+    def __init__(self, starts: Mapping[bytes, int]) -> None:
+        self._starts = starts
+        self._last_start = max(starts.values())
+        #: Instances with a first record that exists.
+        self._started: set[bytes] = set()
         self._claims: Claims | None = None
-        self.is_deleted = False
+        self.is_over = False
 
     def matching(self, records: Iterable[Incoming]) -> Iterator[HistoryAppended]:
         for record in records:
             instance = key_of_record(record.key or b"")
+            value = record.value
+            if value is not None and self._starts.get(instance) == record.offset:
+                self._started.add(instance)
+                self._claims = self._claims or Claims(decode(value, HistoryAppended).epoch)
             if self._claims is None:
-                is_first = record.offset == self._start and instance == self._key
-                self.is_deleted = not is_first or record.value is None
-                if self.is_deleted:
+                self.is_over = record.offset >= self._last_start
+                if self.is_over:
                     return
-                self._claims = Claims(decode(record.value, HistoryAppended).epoch)
-            # Keys of claims contain the owner's name, which has no slash.
-            if record.value is None or (instance != self._key and _SLASH in instance):
                 continue
-            appended = decode(record.value, HistoryAppended)
-            if self._claims.admit(record.offset, appended) and instance == self._key:
+            # Keys of claims contain the owner's name, which has no slash.
+            if value is None or (instance not in self._started and _SLASH in instance):
+                continue
+            appended = decode(value, HistoryAppended)
+            if self._claims.admit(record.offset, appended) and instance in self._started:
                 yield appended
 
 

@@ -79,6 +79,10 @@ class HostExit(msgspec.Struct, frozen=True):
     turn: int | None
 
 
+#: Main program of a host.
+_CHILD: Final = "headwater.streams.code_host.child"
+
+
 class HostOptions(NamedTuple):
     """Options of a host.
 
@@ -91,7 +95,7 @@ class HostOptions(NamedTuple):
         memory_max: Largest memory of the process, in bytes; 0 for any.
     """
 
-    module: str = "headwater.streams.code_host.child"
+    module: str = _CHILD
     environment: Mapping[str, str] | None = None
     threads_max: int = THREADS_MAX
     deadlines: SessionDeadlines | None = None
@@ -116,6 +120,22 @@ class HostCode(NamedTuple):
     folder: Path
     scratch: Path | None = None
     python: Path | None = None
+
+
+def program_of(code: HostCode | None, module: str) -> Sequence[str]:
+    """Return the interpreter for code, and a main program that imports it."""
+    # -P: without the current directory, where an author may have a package `streams`.
+    if code is None or code.python is None:
+        return (sys.executable, "-P", "-m", module)
+    folders = json.dumps(library_folders())
+    return (str(code.python), "-P", environment_host.__file__, folders, module)
+
+
+def variables_of(code: HostCode | None, variables: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment variables for a process that imports code."""
+    if code is None or code.python is None:
+        return variables
+    return in_virtual_environment(variables, code.python)
 
 
 class HostKilled(HeadwaterError):
@@ -149,9 +169,7 @@ class HostProcess:
     ) -> None:
         self._app = app
         self._options = options
-        self._environment = options.variables()
-        if code is not None and code.python is not None:
-            self._environment = in_virtual_environment(self._environment, code.python)
+        self._environment = variables_of(code, options.variables())
         self._schedules = schedules
         self._received = received
         self._exited = exited
@@ -245,12 +263,8 @@ class HostProcess:
         )
 
     def _program(self) -> Sequence[str]:
-        """Return the interpreter and the main program."""
-        # -P: without the current directory, where an author may have a package `streams`.
-        if self._code is None or self._code.python is None:
-            return (sys.executable, "-P", "-m", self._options.module)
-        folders = json.dumps(library_folders())
-        return (str(self._code.python), "-P", environment_host.__file__, folders)
+        has_environment = self._code is not None and self._code.python is not None
+        return program_of(self._code, _CHILD if has_environment else self._options.module)
 
     # -- messages
 
@@ -374,16 +388,14 @@ class HostProcess:
 
     def _not_loaded(self, code: int) -> str:
         return (
-            f"expected {self._app} to be imported, found that the process {_describe_exit(code)} "
+            f"expected {self._app} to be imported, found that the process {describe_exit(code)} "
             "meanwhile\n"
             f"{self._crash_record.crash_report()}"
         ).rstrip()
 
     def _reason(self, code: int) -> str:
         report = self._crash_record.crash_report()
-        how = (
-            f"was stuck for {self._options.stall_s:g} s" if self._stalled else _describe_exit(code)
-        )
+        how = f"was stuck for {self._options.stall_s:g} s" if self._stalled else describe_exit(code)
         if report:
             log.error("code host %d %s; stacks of its threads:\n%s", self.pid, how, report)
         location = crash_location(report)
@@ -437,7 +449,7 @@ async def declarations_of(
     return declared
 
 
-def _describe_exit(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Describe an exit code."""
     if code >= 0:
         return f"ended {_EXITS.get(code, f'with exit code {code}')}"

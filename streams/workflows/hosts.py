@@ -21,10 +21,10 @@ from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import Declarations, merge_declarations
 from headwater.streams.code_host.builtin_app import BUILTIN_APP
-from headwater.streams.code_host.compatibility import CompatibilityReport
 from headwater.streams.engine.driver import Driver
-from headwater.streams.workflows.host_process import START_S, HostCode, HostOptions, HostProcess
+from headwater.streams.workflows.host_process import HostCode, HostOptions, HostProcess
 from headwater.streams.workflows.host_supervisor import HostSupervisor
+from headwater.streams.workflows.replay_process import ReplayLimits, replay_runs
 
 log = logging.getLogger(__name__)
 
@@ -261,6 +261,8 @@ class Hosts:
 #: Open runs that are replayed after a change, enough for a development machine.
 _RUNS_MAX: Final = 1_000
 _SHOWN: Final = 10
+#: The code under development needs no limit of memory.
+_LIMITS: Final = ReplayLimits()
 
 
 class AppChanged(HeadwaterError):
@@ -315,17 +317,20 @@ class Reloading:
         """
         matching = (run for run in self._open_runs() if run.workflow in host.declared.workflows)
         runs = list(islice(matching, _RUNS_MAX))
-        report = await _check_compatibility(host.app, runs, self._hosts.options.variables())
-        if report.declared.error:
-            log.error("%s; keeping the previous code", report.declared.error)
+        variables = self._hosts.options.variables()
+        replays = await replay_runs(host.app, runs, limits=_LIMITS, environment=variables)
+        if replays.declared.error:
+            log.error("%s; keeping the previous code", replays.declared.error)
             return
-        for run in report.incompatible[:_SHOWN]:
-            log.warning("%s no longer fits its code: %s", run.instance, run.reason)
-        if len(report.incompatible) > _SHOWN:
-            log.warning("… and %d more", len(report.incompatible) - _SHOWN)
-        compatible = len(runs) - len(report.incompatible)
-        log.warning("%s: of %d open runs %d fit the new code", host.app, len(runs), compatible)
-        if _names(report.declared) != _names(host.declared):
+        differing = [run for run in replays.runs if not run.fits]
+        for run in differing[:_SHOWN]:
+            instance = f"{run.workflow_name}/{run.instance_id}"
+            log.warning("%s no longer fits its code: %s", instance, run.reason)
+        if len(differing) > _SHOWN:
+            log.warning("… and %d more", len(differing) - _SHOWN)
+        fit = len(replays.runs) - len(differing)
+        log.warning("%s: of %d open runs %d fit the new code", host.app, len(runs), fit)
+        if _names(replays.declared) != _names(host.declared):
             raise AppChanged(
                 f"expected {host.app} to declare the same as when the worker started, found other "
                 "workflows, schedules or tasks; the worker restarts"
@@ -345,26 +350,3 @@ def folder_of(app: str) -> Path:
 def _names(declared: Declarations) -> object:
     """Return the declarations that a worker uses from its start on."""
     return msgspec.structs.astuple(declared)
-
-
-async def _check_compatibility(
-    app: str, runs: list[Activate], environment: Mapping[str, str]
-) -> CompatibilityReport:
-    """Load an app in a separate process, and replay runs there."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "headwater.streams.code_host.compatibility", app),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env=environment,
-    )
-    try:
-        async with asyncio.timeout(START_S):
-            output, _ = await process.communicate(msgspec.msgpack.encode(runs))
-        return msgspec.json.decode(output, type=CompatibilityReport)
-    except (TimeoutError, msgspec.DecodeError):
-        error = f"expected {app} to be loaded and replayed within {START_S:g} s, found it was not"
-        return CompatibilityReport(Declarations(error=error))
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()

@@ -36,6 +36,13 @@ async def waiting(event: _Event, step: Step) -> list[Any]:
     ]
 
 
+@workflow("hooked")
+async def hooked(event: _Event, step: Step) -> object:
+    """Waits for a call of its hook."""
+    hook = await step.hook("approval", timeout="1 hour")
+    return (await step.wait_for_event("answer", type=hook.type, timeout="1 hour")).payload
+
+
 @workflow("tidy")
 async def tidy(event: _Event, step: Step) -> None:
     """Sleeps long; told that it is cancelled, it cleans up, and what it did is undone."""

@@ -37,6 +37,10 @@ class MemoryDeployments:
         self._check()
         self.discarded.append(removal.id)
 
+    async def artifact(self, deployment: DeploymentCreated) -> bytes:
+        self._check()
+        return self.artifacts[deployment.offset]
+
     async def stop(self) -> None:
         pass
 

@@ -55,10 +55,11 @@ def test_the_query_of_missing_units_lists_no_value_that_has_a_column(
         connection.execute(
             "insert into biomarkers_raw (user_id, source, date, code, value, unit, column_sources,"
             " updated_at) select 'user_1', 'terra_lab', '2026-07-01', code, 5, unit, '{}', now()"
-            " from (values ('ldl', 'mg/dL'), ('glucose', null), ('of a lab', null)) v (code, unit)"
+            " from (values ('ldl', 'mg/dL'), ('glucose', 'furlongs'), ('of a lab', null))"
+            " v (code, unit)"
         )
     with psycopg.connect(analyst) as connection:
-        assert connection.execute(query.encode()).fetchall() == [("glucose", None, 1)]
+        assert connection.execute(query.encode()).fetchall() == [("glucose", "furlongs", 1)]
     with psycopg.connect(module_migrated, autocommit=True) as connection:
         connection.execute("truncate biomarkers_raw")
 

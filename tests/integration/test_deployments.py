@@ -390,6 +390,11 @@ from version import VERSION
 async def shipping(event, step):
     await step.wait_for_event("go", type="go")
     return VERSION
+
+@workflow("poll", versioning="latest")
+async def poll(event, step):
+    await step.do(FETCH, str)
+    await step.wait_for_event("go", type="go")
 """
 
 
@@ -427,7 +432,7 @@ def test_workflows_that_are_deployed_are_known_before_they_have_runs(system: Sys
 
 
 def test_new_runs_begin_on_what_is_active_and_stay_there(system: System, app: Path):
-    write(app, "orders.py", SHIPPING)
+    write(app, "orders.py", SHIPPING, "FETCH = 'fetch'")
     system.start("worker")
     api = f"{system.url()}/api/workflows/workflows/shipping/instances"
 
@@ -466,7 +471,44 @@ def test_new_runs_begin_on_what_is_active_and_stay_there(system: System, app: Pa
         assert actual is not None
         assert actual["details"]["output"] == output
         assert actual["meta"]["deploymentId"] == deployment
+    checks_runs_that_follow_the_code(system, app)
     system.stop("worker")
+
+
+def checks_runs_that_follow_the_code(system: System, app: Path) -> None:
+    """An activation replays open runs, and refuses if those that would move do not fit."""
+    api = f"{system.url()}/api/workflows/workflows/poll/instances"
+    url = {"HEADWATER_URL": system.url()}
+    assert httpx.post(api, json={"id": "p-1"}, headers=USER, timeout=60).is_success
+
+    def waits() -> bool:
+        row = httpx.get(f"{api}/p-1", headers=USER, timeout=60).json()
+        return bool(row.get("details", {}).get("status") == "waiting")
+
+    system.wait(waits, "the run to wait")
+    active = get(system, "deployments/active").json()["id"]
+    folder = app.parent / "histories"
+    exported = called("histories", "export", str(folder), "-w", "poll", **url)
+    assert exported.returncode == 0, exported.stderr
+    assert called("check-replay", str(folder), "--app", "orders", cwd=app).returncode == 0
+    write(app, "version.py", "VERSION = 3")
+    write(app, "orders.py", SHIPPING, "FETCH = 'load'")
+    differs = called("check-replay", str(folder), "--app", "orders", cwd=app)
+    assert (differs.returncode, differs.stderr) == (1, "")
+    assert "poll/p-1, run 0: the code does not reach fetch, which is recorded" in differs.stdout
+    name = deploy(system, zipped(app)).json()["id"]
+    checked = headwater(system, "check", name)
+    assert checked.returncode == 1
+    assert "    recorded: do fetch, event 1\n    requested: do load at orders.py:" in checked.stdout
+    refused = post(system, f"deployments/{name}/activate", headers=ADMIN)
+    assert (refused.status_code, refused.json()["code"]) == (409, "replay_diverged")
+    assert get(system, "deployments/active").json()["id"] == active
+    forced = headwater(system, "activate", name, "--force", "--reason", "it is ended", "--json")
+    assert forced.returncode == 0, forced.stderr
+    report = json.loads(forced.stdout)["replay"]
+    assert [run["fits"] for run in report["runs"] if run.get("moves")] == [False]
+    # What has ended stays as it is, whatever other code returns.
+    assert any(run["workflowName"] == "shipping" for run in report["runs"])
 
 
 # --- by programs

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import cast
 
 import pytest
@@ -10,11 +11,12 @@ from typing_extensions import override
 
 from headwater.processors.columns import RowUpdate, merge
 from headwater.processors.providers.provider import Placement
-from headwater.schemas.codec import NEWEST_VERSIONS, encode_row, set_write_versions
+from headwater.processors.wipes import WipeOrder, wipe_order_of
+from headwater.schemas.codec import NEWEST_VERSIONS, decode, encode_row, set_write_versions
 from headwater.schemas.errors import NotYetReadable
-from headwater.schemas.records import Stamp
+from headwater.schemas.records import Stamp, WebhookReceived
 from headwater.schemas.tables import DAILY_SUMMARY
-from headwater.schemas.topics import EVENTS, TRACES, UNRESOLVED
+from headwater.schemas.topics import EVENTS, TRACES, UNRESOLVED, WEBHOOKS
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.broker_clock import BrokerClock
@@ -32,6 +34,7 @@ from headwater.streams.pipeline.partition_lease import Fold
 from headwater.streams.pipeline.partition_runner import PartitionRunner, SchemaVersionsChanged
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
+from headwater.streams.pipeline.wiping import WipeLog
 from tests.fakes.memory_store import MemoryStore
 
 PARTITION = 0
@@ -288,3 +291,37 @@ def test_offsets_that_many_ask_for_at_once_are_asked_by_one_consumer(topics: str
         return complaints
 
     assert asyncio.run(scenario()) == []
+
+
+def test_the_second_order_of_a_wipe_has_the_positions_of_the_first_as_its_fence(topics: str):
+    async def scenario() -> list[tuple[tuple[int, ...], WipeOrder, int]]:
+        cluster = Cluster(topics)
+        log = WipeLog(cluster=cluster, clock=now_ms, topics=[TRACES, "of.nobody"])
+        offsets = Offsets(cluster, "watched")
+        appender = Appender(cluster=cluster, client_id="watched")
+        await appender.append([Outgoing(TRACES, PARTITION, b"k", b"v")])
+        ends = (await offsets.ends_of([TRACES]))[TRACES]
+        partitions = await log.order("user_1", "wipe of a test", ["t1"])
+        result = []
+        for partition in range(partitions):
+            async with aclosing(read_partition(cluster, [WEBHOOKS], partition)) as batches:
+                async for records in batches:
+                    for record in records:
+                        order = record.value and wipe_order_of(
+                            decode(record.value, WebhookReceived)
+                        )
+                        if order and order.wipe_id == "wipe of a test":
+                            result.append((ends, order, record.offset))
+        for client in (log, offsets, appender):
+            await client.stop()
+        return result
+
+    read = asyncio.run(scenario())
+    partitions = len(read) // 2
+    assert partitions > 0
+    for partition in range(partitions):
+        (ends, first, at), (_, second, later) = read[2 * partition : 2 * partition + 2]
+        assert first.fence[partition] <= at < later
+        assert second.fence[partition] == at
+        assert first.topics == second.topics == {TRACES: ends}
+        assert ends[PARTITION] > 0

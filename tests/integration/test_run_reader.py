@@ -83,6 +83,16 @@ def test_only_records_of_the_instance_that_count_are_read(topics: str):
             await log.run(new, 2)
             await log.run(old, 3)
             assert await log.read(reader, start) == [0, 1, 2]
+            second = await log.run(new, 0, "second")
+            await log.run(new, 1, "second")
+            starts = {f"read/{log.name}": start, "read/second": second, "read/lost": second + 1}
+            many = [
+                (record.instance_id, record.sequence)
+                async for records in reader.read_many(0, starts, 60)
+                for record in records
+            ]
+            mine = [(log.name, number) for number in (0, 1, 2)]
+            assert many == [*mine, ("second", 0), ("second", 1)]
             # What began it is gone: the instance was deleted, and its history is being removed.
             assert await log.read(reader, start - 1) == []
             with pytest.raises(BrokerUnavailable, match="within 0 s"):

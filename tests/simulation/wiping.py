@@ -15,7 +15,7 @@ from headwater.schemas.codec import decode, decode_row
 from headwater.schemas.epochs import CLAIM_KEY
 from headwater.schemas.records import UserForgotten, WebhookReceived
 from headwater.schemas.tables import TABLES, Row
-from headwater.schemas.topics import ADMISSIONS, TOPICS, TRACES, WEBHOOKS, WIPES
+from headwater.schemas.topics import ADMISSIONS, OUTCOMES, TOPICS, TRACES, WEBHOOKS, WIPES
 from headwater.streams.pipeline.rebuilding import Rebuild
 from headwater.streams.pipeline.wiping import SWEPT_TOPICS, WipeSearch, order_records
 from tests.fakes.memory_store import MemoryStore
@@ -29,6 +29,7 @@ _STAY = {ADMISSIONS, TRACES}
 #: A topic is looked through; what was found is counted, and then removed.
 MOVES = [
     *(("look", topic) for topic in SWEPT_TOPICS),
+    ("exclude", OUTCOMES),
     ("count", ""),
     *(("remove", topic) for topic in reversed(SWEPT_TOPICS)),
 ]
@@ -58,14 +59,17 @@ class WipingWorld(World):
 
         Some deliveries come between the first fence and its order.
         """
-        ordered_ms, fence = self.now_ms, ()
+        ordered_ms = self.now_ms
+        fence = tuple(self.log.end(WEBHOOKS, partition) for partition in range(PARTITIONS))
         for number in range(2):
-            fence = tuple(self.log.end(WEBHOOKS, partition) for partition in range(PARTITIONS))
             self.trace.append(f"wipe {wipe_id} of {user} before {fence}")
             for one in between if number == 0 else ():
                 self.deliver(one)
+            at = tuple(self.log.end(WEBHOOKS, partition) for partition in range(PARTITIONS))
             for record in order_records(WipeOrder(wipe_id, user, fence), number, ordered_ms):
                 self.log.append(record)
+            if number == 0:
+                fence = at
             for _ in range(self.random.randint(0, 10)):
                 self.step(faults=True)
         return fence
@@ -118,6 +122,8 @@ class WipingWorld(World):
             search.examine(
                 topic, self.log.read(topic, partition, 0, self.log.end(topic, partition))
             )
+        elif move == "exclude":
+            search.exclude(self.log.read(topic, partition, 0, self.log.end(topic, partition)))
         elif move == "count":
             result = wipes.record_found(search.counted())
         elif move == "remove":

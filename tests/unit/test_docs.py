@@ -64,6 +64,7 @@ ENDS: dict[str, tuple[Any, Any]] = {
     "talks": (None, None),
     "changed": (None, "answered"),
     "computes": (None, 499999500000),
+    "approve": ({"to": "amara"}, {"by": "test"}),
     "failures": (None, [["charge", 1, "no such card"], [["bad"], "ConnectionError"]]),
 }
 #: Days after which a workflow of a document is stuck.

@@ -13,6 +13,7 @@ from litestar import Response
 
 from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
+from headwater.gateway.api.deployments.replay_gate import ReplayGate, unchecked
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.runs.run_service import active_of, deployment_of
@@ -42,7 +43,8 @@ from headwater.schemas.deployments import (
     EnvironmentReported,
 )
 from headwater.schemas.errors import StoreUnavailable
-from headwater.schemas.failures import ARTIFACT_INVALID
+from headwater.schemas.failures import ARTIFACT_INVALID, REPLAY_DIVERGED
+from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.v1_answers import (
     Deployment,
     DeploymentActive,
@@ -58,6 +60,8 @@ from headwater.streams.workflows.deployment_log import DeploymentLog
 
 #: Most bytes of declarations: every gateway and worker has those of all deployments in memory.
 _DECLARED_BYTES_MAX: Final = 1024 * 1024
+#: Runs that a refusal names; its report has all.
+_NAMED: Final = 3
 
 
 class DeploymentService:
@@ -66,6 +70,7 @@ class DeploymentService:
     Args:
         log: The topic of deployments.
         artifact_check: Imports apps before they are deployed.
+        gate: Replays runs before a deployment is activated.
         workflows: Rows of the runs on deployments.
         by: Id of the operators' key, written into records.
         clock: Returns Unix milliseconds.
@@ -80,6 +85,7 @@ class DeploymentService:
         self,
         log: DeploymentLog,
         artifact_check: ArtifactCheck,
+        gate: ReplayGate,
         workflows: Workflows,
         *,
         by: str,
@@ -87,6 +93,7 @@ class DeploymentService:
     ) -> None:
         self._log = log
         self._artifact_check = artifact_check
+        self._gate = gate
         self._workflows = workflows
         self._by = by
         self._clock = clock
@@ -139,7 +146,7 @@ class DeploymentService:
         return not _require_outcome(await self._log.write(record), Retired).removed
 
     async def activate(
-        self, request: AnyRequest, name: str, after: str, percent: int = ALL
+        self, request: AnyRequest, name: str, after: str, percent: int = ALL, forced: str = ""
     ) -> Response[bytes]:
         """Activate a deployment: new runs begin on it, or a percentage of them.
 
@@ -148,21 +155,36 @@ class DeploymentService:
             name: Id of the deployment.
             after: Id of the deployment that must be active before; "" for any.
             percent: Percentage of the new runs; 0 ends the share.
+            forced: Why it is activated even if runs do not fit it; "" if it is not.
         """
         deployments = await self._log.catch_up()
         deployment_of(deployments, name)
         note(request, percent=None if percent == ALL else percent)
-        return await self._activate(
-            request, deployments, name, after, rollback=False, percent=percent
+        record = DeploymentActivated(
+            id=name,
+            after=after,
+            rollback=False,
+            by=self._by,
+            at_ms=self._clock(),
+            percent=percent,
         )
+        return await self._activate(request, deployments, record, forced)
 
-    async def rollback(self, request: AnyRequest, name: str | None, after: str) -> Response[bytes]:
+    async def check(self, name: str) -> Response[bytes]:
+        """Return how runs fit a deployment, without activating it."""
+        deployments = await self._log.catch_up()
+        return _response(await self._gate.check(deployment_of(deployments, name)))
+
+    async def rollback(
+        self, request: AnyRequest, name: str | None, after: str, forced: str = ""
+    ) -> Response[bytes]:
         """Activate an earlier deployment again.
 
         Args:
             request: The request.
             name: Id of a deployment that was active before; None for the previous one.
             after: Id of the deployment that must be active before; "" for any.
+            forced: As for `activate`.
         """
         deployments = await self._log.catch_up()
         if name is not None:
@@ -177,40 +199,35 @@ class DeploymentService:
                 raise Problem(target.code, target.message)
             name = target.id
         # The state as the condition: two concurrent rollbacks must not go back two deployments.
-        return await self._activate(request, deployments, name, after or state, rollback=True)
+        record = DeploymentActivated(
+            id=name, after=after or state, rollback=True, by=self._by, at_ms=self._clock()
+        )
+        return await self._activate(request, deployments, record, forced)
 
     async def _activate(
         self,
         request: AnyRequest,
         deployments: Deployments,
-        name: str,
-        after: str,
-        *,
-        rollback: bool,
-        percent: int = ALL,
+        record: DeploymentActivated,
+        forced: str,
     ) -> Response[bytes]:
-        replaces, created, before = None, deployments.by_id[name], deployments.state
-        note(request, deployment=name, app=created.app, digest=created.digest)
-        if deployments.percent_of(name) == percent:
+        replaces, report, created = None, None, deployments.by_id[record.id]
+        note(request, deployment=created.id, app=created.app, digest=created.digest)
+        if deployments.percent_of(created.id) == record.percent:
             note(request, deduped=True)
         else:
-            await attempt(request, replaces=before)
-            record = DeploymentActivated(
-                id=name,
-                after=after,
-                rollback=rollback,
-                by=self._by,
-                at_ms=self._clock(),
-                percent=percent,
-            )
+            if record.percent == ALL and deployments.active is not created:
+                # A share has no effect on existing runs, and neither has its end.
+                report = await self._checked(request, created, forced)
+            await attempt(request, replaces=deployments.state)
             activated = _require_outcome(await self._log.write(record), Activated)
-            is_other = activated.new and percent == ALL and activated.before != name
+            is_other = activated.new and record.percent == ALL and activated.before != created.id
             replaces = activated.before if is_other else None
             note(request, replaces=replaces)
             deployments = await self._log.catch_up()
+        fields = _fields(deployments, created)
         return _response(
-            DeploymentActive(**_fields(deployments, created), replaces=replaces),
-            tag=deployments.state,
+            DeploymentActive(**fields, replaces=replaces, replay=report), tag=deployments.state
         )
 
     async def install(self, request: AnyRequest, name: str) -> Response[bytes]:
@@ -223,6 +240,29 @@ class DeploymentService:
             record = EnvironmentReported(id=name, state=REQUESTED, by=self._by, at_ms=self._clock())
             _require_outcome(await self._log.write(record), Reported)
         return _response(_deployment(deployments, created))
+
+    async def _checked(
+        self, request: AnyRequest, created: DeploymentCreated, forced: str
+    ) -> ReplayReport:
+        """Return how runs fit a deployment that is about to be activated.
+
+        Raises:
+            Problem: Runs would continue on code that they do not fit, and it is not forced.
+        """
+        note(request, forced=forced or None)
+        try:
+            report = await self._gate.check(created)
+        except StoreUnavailable as error:
+            # Pinned runs are not affected, and a rollback may be urgent.
+            if not forced and any(workflow.latest for workflow in created.workflows):
+                raise
+            return unchecked(created, error)
+        problem = _divergence(created, report)
+        moving = (run for run in report.diverged if run.moves)
+        note(request, diverged=[f"{run.workflow_name}/{run.instance_id}" for run in moving])
+        if problem and not forced:
+            raise Problem(REPLAY_DIVERGED, problem, report=report)
+        return report
 
     async def list_deployments(self, limit: int, cursor: str | None) -> Response[bytes]:
         """Return a page of deployments, the newest first."""
@@ -274,6 +314,20 @@ class DeploymentService:
     async def get_active_id(self) -> Response[bytes]:
         """Return only the id of the active deployment."""
         return _response(DeploymentId(deployment_id=active_of(await self._log.catch_up()).id))
+
+
+def _divergence(created: DeploymentCreated, report: ReplayReport) -> str:
+    """Return why a deployment should not be activated; "" if no open run speaks against it."""
+    what = f"expected open runs that would continue on {created.id} to fit it"
+    advice = f"`headwater deployments check {created.id}` shows the report; fix the code, or force"
+    moving = [run for run in report.diverged if run.moves]
+    if moving:
+        names = ", ".join(f"{run.workflow_name}/{run.instance_id}" for run in moving[:_NAMED])
+        problem = f"{len(moving)} that do not, such as {names}: {moving[0].reason}"
+        return f"{what}, found {problem}; {advice} the activation"
+    if report.error and any(workflow.latest for workflow in created.workflows):
+        return f"{what}, found that it cannot be loaded: {report.error}; {advice} the activation"
+    return ""
 
 
 def _require_outcome(outcome: DeploymentOutcome, kind: type[Any]) -> Any:  # noqa: ANN401 (of that kind)

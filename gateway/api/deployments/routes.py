@@ -16,6 +16,13 @@ from headwater.gateway.api.authentication import (
     operators_only,
     programs_only,
 )
+from headwater.gateway.api.deployments.deployment_examples import (
+    ACTIVE,
+    ACTIVE_WITH_SHARE,
+    DEPLOYMENT,
+    READ,
+    REPORT,
+)
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
 from headwater.gateway.api.deployments.removals import Removals
 from headwater.gateway.api.json_bodies import BodyKind, BodySize, LimitedBodies
@@ -33,6 +40,7 @@ from headwater.gateway.api.workflows.openapi import KEYS as WORKFLOW_KEYS
 from headwater.gateway.api.workflows.parameters import PAGE_DEFAULT, PAGE_MAX, Cursor
 from headwater.gateway.api.workflows.request_guard import BodyRequest, RequestGuard
 from headwater.processors.deployments import ALL, NONE
+from headwater.processors.runs.limits import REASON_MAX
 from headwater.schemas.failures import (
     ARTIFACT_INVALID,
     DEPLOYMENT_ACTIVE,
@@ -42,8 +50,10 @@ from headwater.schemas.failures import (
     DEPLOYMENT_REMOVED,
     NO_ACTIVE_DEPLOYMENT,
     NOTHING_TO_ROLL_BACK,
+    REPLAY_DIVERGED,
     SHARE_TAKEN,
 )
+from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.v1_answers import Deployment, DeploymentActive, DeploymentId, DeploymentPage
 
 BASE: Final = "/v1/deployments"
@@ -93,36 +103,33 @@ _Wait: TypeAlias = Annotated[
     ),
 ]
 
-_DEPLOYMENT: Final[dict[str, Any]] = {
-    "id": "dep_5d41402abc4b2a76b971",
-    "app": "orders",
-    "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-    "size": 1731,
-    "workflows": [{"name": "order"}],
-    "schedules": [{"name": "nightly", "workflow": "order", "cron": "0 2 * * *", "timezone": "UTC"}],
-    "active": False,
-    "deployedAt": "2026-07-01T08:00:00Z",
-    "deployedBy": "admin:5baa61e4",
-}
-_ACTIVE: Final = _DEPLOYMENT | {
-    "active": True,
-    "activatedAt": "2026-07-01T09:00:00Z",
-    "percent": ALL,
-    "status": "active",
-}
-_ACTIVE_WITH_SHARE: Final = _ACTIVE | {
-    "percent": 90,
-    "shares": [
-        {"deploymentId": _DEPLOYMENT["id"], "percent": 90},
-        {"deploymentId": "dep_98f1370821019495b2e5", "percent": 10},
-    ],
-}
-#: An answer to a query also has the number of runs that have not ended.
-_READ: Final = _DEPLOYMENT | {"openRuns": 3, "status": "draining"}
+
+class Forced(Body, frozen=True, kw_only=True):
+    """Whether an activation is forced."""
+
+    force: Annotated[
+        bool, msgspec.Meta(description="Activate it even if open runs do not fit it.")
+    ] = False
+    reason: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=REASON_MAX)] | None,
+        msgspec.Meta(description="Why, with `force`; the audit log keeps it."),
+    ] = None
+
+    def forced(self) -> str:
+        """Return the reason of a forced activation; "" if it is not forced.
+
+        Raises:
+            Problem: It has `force` or `reason` alone.
+        """
+        if self.force is (self.reason is None):
+            raise Problem(
+                "invalid_body", "reason: expected it with `force`, and not without", field="reason"
+            )
+        return self.reason or ""
 
 
-class Activation(Body, frozen=True, kw_only=True):
-    """Share of the new runs of an activated deployment."""
+class Activation(Forced, frozen=True, kw_only=True):
+    """Options of an activation."""
 
     percent: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=ALL)],
@@ -134,7 +141,7 @@ class Activation(Body, frozen=True, kw_only=True):
     ] = ALL
 
 
-class Rollback(Body, frozen=True, kw_only=True):
+class Rollback(Forced, frozen=True, kw_only=True):
     """Target of a rollback."""
 
     deployment_id: Annotated[
@@ -180,6 +187,7 @@ def deployment_routers(
         route_handlers=[
             _install_route(deployment_service),
             _activate_route(deployment_service),
+            _check_route(deployment_service),
             _rollback_route(deployment_service),
             _remove_route(removals),
         ],
@@ -235,8 +243,8 @@ def _deploy_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         "activated. Deploying the same app and artifact again creates no new deployment.",
         status_code=200,
         responses={
-            200: _response_spec(Deployment, _DEPLOYMENT, "Deployed before."),
-            201: _response_spec(Deployment, _DEPLOYMENT, "Deployed."),
+            200: _response_spec(Deployment, DEPLOYMENT, "Deployed before."),
+            201: _response_spec(Deployment, DEPLOYMENT, "Deployed."),
             **problem_responses(*BODY_PROBLEMS, *_LOG_PROBLEMS, ARTIFACT_INVALID),
         },
     )
@@ -257,7 +265,7 @@ def _install_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         "nothing on others, and for a deployment without requirements.",
         status_code=200,
         responses={
-            200: _response_spec(Deployment, _DEPLOYMENT, "Requested."),
+            200: _response_spec(Deployment, DEPLOYMENT, "Requested."),
             **problem_responses(*_LOG_PROBLEMS, DEPLOYMENT_NOT_FOUND),
         },
     )
@@ -282,7 +290,7 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         "percentage. Existing runs stay on the deployment that they began on.",
         status_code=200,
         responses={
-            200: _response_spec(DeploymentActive, _ACTIVE, "Active."),
+            200: _response_spec(DeploymentActive, ACTIVE, "Active."),
             **problem_responses(
                 *BODY_PROBLEMS,
                 *_LOG_PROBLEMS,
@@ -292,6 +300,8 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
                 DEPLOYMENT_ACTIVE,
                 NO_ACTIVE_DEPLOYMENT,
                 SHARE_TAKEN,
+                REPLAY_DIVERGED,
+                "store_unavailable",
             ),
         },
     )
@@ -302,9 +312,33 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         if_match: _IfMatch = None,
     ) -> Response[bytes]:
         after = _expected_active(if_match)
-        return await deployment_service.activate(request, deploymentId, after, data.percent)
+        return await deployment_service.activate(
+            request, deploymentId, after, data.percent, data.forced()
+        )
 
     return activate
+
+
+def _check_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
+    @post(
+        "/{deploymentId:str}/check",
+        operation_id="checkDeployment",
+        summary="Check how runs fit a deployment",
+        description="Replays open runs of its workflows, and some ended ones, against its code. No "
+        "step is called, and nothing changes. An activation does the same, and refuses if a run "
+        "that would continue on it does not fit.",
+        status_code=200,
+        responses={
+            200: _response_spec(ReplayReport, REPORT, "The report."),
+            **problem_responses(*_LOG_PROBLEMS, "store_unavailable", DEPLOYMENT_NOT_FOUND),
+        },
+    )
+    async def check(
+        deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
+    ) -> Response[bytes]:
+        return await deployment_service.check(deploymentId)
+
+    return check
 
 
 def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
@@ -320,7 +354,7 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         "goes back further. With If-Match a request is safe to repeat.",
         status_code=200,
         responses={
-            200: _response_spec(DeploymentActive, _ACTIVE, "Active again."),
+            200: _response_spec(DeploymentActive, ACTIVE, "Active again."),
             **problem_responses(
                 *BODY_PROBLEMS,
                 *_LOG_PROBLEMS,
@@ -328,6 +362,8 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
                 DEPLOYMENT_REMOVED,
                 DEPLOYMENT_CHANGED,
                 NOTHING_TO_ROLL_BACK,
+                "store_unavailable",
+                REPLAY_DIVERGED,
             ),
         },
     )
@@ -335,7 +371,7 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         request: AnyRequest, data: JSONBody[Rollback], if_match: _IfMatch = None
     ) -> Response[bytes]:
         after = _expected_active(if_match)
-        return await deployment_service.rollback(request, data.deployment_id, after)
+        return await deployment_service.rollback(request, data.deployment_id, after, data.forced())
 
     return rollback
 
@@ -380,7 +416,7 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
         summary="List deployments, the newest first",
         responses={
             200: _response_spec(
-                DeploymentPage, {"deployments": [_READ], "hasNextPage": False}, "A page."
+                DeploymentPage, {"deployments": [READ], "hasNextPage": False}, "A page."
             ),
             **problem_responses("forbidden", "invalid_cursor", *_LOG_PROBLEMS),
         },
@@ -397,7 +433,7 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
         description="New runs begin on it, except for the share of another deployment, which "
         "`shares` states. Use its ETag in If-Match.",
         responses={
-            200: _response_spec(Deployment, _ACTIVE_WITH_SHARE, "Active."),
+            200: _response_spec(Deployment, ACTIVE_WITH_SHARE, "Active."),
             **problem_responses("forbidden", NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
         },
     )
@@ -409,7 +445,7 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
         operation_id="getDeployment",
         summary="Get a deployment",
         responses={
-            200: _response_spec(Deployment, _READ, "The deployment."),
+            200: _response_spec(Deployment, READ, "The deployment."),
             **problem_responses(
                 "forbidden", DEPLOYMENT_NOT_FOUND, DEPLOYMENT_REMOVED, *_LOG_PROBLEMS
             ),
@@ -429,7 +465,7 @@ def _active_id_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         operation_id="getActiveDeploymentId",
         summary="Get the id of the active deployment",
         responses={
-            200: _response_spec(DeploymentId, {"deploymentId": _ACTIVE["id"]}, "Active."),
+            200: _response_spec(DeploymentId, {"deploymentId": ACTIVE["id"]}, "Active."),
             **problem_responses(NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
         },
     )

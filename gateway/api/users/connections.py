@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Final, NamedTuple
 
 import msgspec
@@ -26,7 +26,11 @@ _TERRA_WITHIN_S: Final = 8.0
 class Connected(msgspec.Struct, frozen=True, kw_only=True):
     """A user's link to a wearable account.
 
-    `connected_at` is when it was last reported as open, by a delivery or by Terra's list.
+    Attributes:
+        connected_at: When it was last reported as open, by a delivery or by Terra's list.
+        state: `receiving`, `silent` or `failing`, as in the view `connection_activity`; null for a
+            closed connection, and for one that was opened a moment ago.
+        last_day: The newest day with data.
     """
 
     terra_user_id: str
@@ -35,6 +39,8 @@ class Connected(msgspec.Struct, frozen=True, kw_only=True):
     scopes: str | None
     connected_at: datetime | None
     deactivated_at: datetime | None
+    state: str | None = None
+    last_day: date | None = None
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +85,23 @@ async def reconciled(ports: UserPorts, user_id: str, request_id: str) -> Connect
         reconciled=True,
         reconciled_at=datetime.fromtimestamp(listing.listed_s, UTC),
     )
+
+
+async def with_states(ports: UserPorts, known: Connections) -> Connections:
+    """Return connections with what came last of them.
+
+    Raises:
+        StoreUnavailable: Postgres did not answer.
+    """
+    activity = {one.terra_user_id: one for one in await ports.activity(known.user_id)}
+
+    def shown(connection: Connected) -> Connected:
+        last = activity.get(connection.terra_user_id)
+        if last is None or not connection.active:
+            return connection
+        return msgspec.structs.replace(connection, state=last.state, last_day=last.last_day)
+
+    return msgspec.structs.replace(known, connections=tuple(map(shown, known.connections)))
 
 
 def _shown(connection: Connection) -> Connected:

@@ -15,6 +15,7 @@ from headwater.gateway.builtin.instances import InstanceNamed
 from headwater.gateway.builtin.terra.client import Terra
 from headwater.processors.runs.limits import labels_of
 from headwater.projections.deliveries.imports import Import
+from headwater.projections.deliveries.quality import ConnectionActivity
 from headwater.projections.deliveries.users import Connection
 from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.errors import StoreUnavailable
@@ -48,6 +49,7 @@ class UserPorts:
         commands: Sends commands to workflows.
         instances: Queries of workflow instances.
         connections: Returns the connections of a user; raises StoreUnavailable.
+        activity: Returns what came last of the active ones; raises StoreUnavailable.
         imports: Returns the imports of a user, by id and label; raises StoreUnavailable.
         clock: Returns Unix milliseconds.
         new_id: Returns unique ids.
@@ -58,6 +60,7 @@ class UserPorts:
     commands: WorkflowClient
     instances: Workflows
     connections: Callable[[str], Awaitable[Sequence[Connection]]]
+    activity: Callable[[str], Awaitable[Sequence[ConnectionActivity]]]
     imports: Callable[[str, str], Awaitable[list[Import]]]
     clock: Callable[[], int]
     new_id: Callable[[], str]

@@ -26,7 +26,7 @@ from headwater.gateway.api.users.bodies import (
     Session,
     days_of,
 )
-from headwater.gateway.api.users.connections import Connections, reconciled
+from headwater.gateway.api.users.connections import Connections, reconciled, with_states
 from headwater.gateway.api.users.lab_reports import UploadLimits
 from headwater.gateway.api.users.lab_uploads import upload_route
 from headwater.gateway.api.users.ports import UserPorts
@@ -121,11 +121,14 @@ def _me(ports: UserPorts) -> HTTPRouteHandler:
         "/me",
         summary="List your connections",
         description="Your connections, reconciled with Terra's list. While Terra does not respond, "
-        "they are those known to Headwater, with `reconciled: false`.",
+        "they are those known to Headwater, with `reconciled: false`. `state` is `receiving`, "
+        "`silent` without data for some days, or `failing` if Terra has reported an error since "
+        "the last data, so that connecting again may help.",
         responses=problem_responses("store_unavailable", *_TOKEN_PROBLEMS),
     )
     async def me(request: AnyRequest) -> Connections:
-        return await reconciled(ports, user_of(request.scope), own_request_id(request.scope))
+        user_id, request_id = user_of(request.scope), own_request_id(request.scope)
+        return await with_states(ports, await reconciled(ports, user_id, request_id))
 
     return me
 

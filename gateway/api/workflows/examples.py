@@ -15,6 +15,10 @@ def _example(kind: type[msgspec.Struct], **fields: Any) -> dict[str, Any]:  # no
 
 _AT: Final = "2026-07-01T08:00:00Z"
 
+EXPORTED: Final = (
+    '{"format":1,"workflow":"order","instanceId":"order-1","runNumber":0,"status":"waiting"}\n'
+    '{"workflow":"order","instance_id":"order-1","run_number":0,"sequence":0,"events":[]}\n'
+)
 STATUS: Final[dict[str, Any]] = {"status": "waiting"}
 COMPLETE: Final[dict[str, Any]] = {"status": "complete", "output": {"price": 125}}
 CREATED: Final[dict[str, Any]] = {"id": "order-1", "details": {"status": "active"}}

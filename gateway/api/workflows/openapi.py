@@ -109,6 +109,16 @@ def world_spec(answer: type, example: Any, *problems: str) -> WorldRouteSpec:  #
     )
 
 
+def world_read_spec(answer: type, example: Any, *problems: str) -> WorldRouteSpec:  # noqa: ANN401 (JSON)
+    """Describe a route of `/v1/world` that reads; arguments as for `read_spec`."""
+    return WorldRouteSpec(
+        responses={200: _response(answer, example, _SUCCESS)}
+        | problem_responses("store_unavailable", *problems),
+        security=WORLD_KEYS,
+        status_code=200,
+    )
+
+
 def deploy_spec(answer: type, example: Any, *problems: str) -> RouteSpec:  # noqa: ANN401 (JSON)
     """Describe the route that deploys graphs; arguments as for `read_spec`."""
     responses = {

@@ -13,7 +13,7 @@ from litestar.types import ControllerRouterHandler
 
 from headwater.gateway.api.authentication import programs_only
 from headwater.gateway.api.event_streams import EventStreams
-from headwater.gateway.api.json_bodies import LimitedBodies
+from headwater.gateway.api.json_bodies import ANY_JSON, LimitedBodies
 from headwater.gateway.api.request_parameters import with_checked_parameters
 from headwater.gateway.api.workflows.authorization import Authorizer, WorkflowHooks
 from headwater.gateway.api.workflows.command_outcomes import Statuses
@@ -24,6 +24,9 @@ from headwater.gateway.api.workflows.graph_inspection import (
     graph_inspection_routes,
 )
 from headwater.gateway.api.workflows.graphs import Graphs, graph_router
+from headwater.gateway.api.workflows.history_exports import HistoryExports, history_export_route
+from headwater.gateway.api.workflows.hooks import BASE as HOOKS_BASE
+from headwater.gateway.api.workflows.hooks import Hooks, hook_route
 from headwater.gateway.api.workflows.job_routes import job_routes
 from headwater.gateway.api.workflows.jobs import JobService
 from headwater.gateway.api.workflows.migrations import Migrations, migration_routes
@@ -49,9 +52,12 @@ from headwater.gateway.api.workflows.read_routes import (
 from headwater.gateway.api.workflows.request_guard import RequestGuard, requests_within
 from headwater.gateway.api.workflows.runs import routes as runs
 from headwater.gateway.api.workflows.runs.key_sweeps import sweep_keys
+from headwater.gateway.api.workflows.runs.queues import BASE as QUEUES_BASE
+from headwater.gateway.api.workflows.runs.queues import Queues, queue_routes
 from headwater.gateway.api.workflows.runs.run_service import RunPorts, RunService
 from headwater.gateway.api.workflows.runs.world import BASE as WORLD_BASE
 from headwater.gateway.api.workflows.runs.world import WorldApi, world_routes
+from headwater.gateway.api.workflows.runs.world_reads import world_read_routes
 from headwater.gateway.api.workflows.ticks import Ticks
 from headwater.gateway.api.workflows.write_routes import (
     branch_output_route,
@@ -62,7 +68,9 @@ from headwater.gateway.api.workflows.write_routes import (
     tick_route,
 )
 from headwater.processors.runs.lifecycle import ACTIONS
+from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.queries import Workflows
+from headwater.projections.workflows.world import WorldEntries
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.programs import Runtime
 from headwater.streams.evaluation.evaluator import EvaluatorProcess
@@ -90,30 +98,34 @@ class WorkflowPorts:
     Attributes:
         new_id: Returns globally unique ids for instances and events.
         clock: Returns Unix milliseconds.
+        rules: Rules, of which those about queues are used.
     """
 
     commands: WorkflowClient
     definitions: DefinitionLog
     run_ports: RunPorts
+    world: WorldEntries
     workflows: Workflows
     runs: RunReader
     hooks: WorkflowHooks
     new_id: Callable[[], str]
     clock: Callable[[], int]
+    rules: Sequence[Rule] = ()
 
 
 class ServiceKeys(NamedTuple):
-    """Keys of the routes: of workflows, of `/v1/world`, and of ticks."""
+    """Keys of the routes: of workflows, of `/v1/world`, of ticks, and those that sign hooks."""
 
     workflow: str
     world: str
     tick: str
+    hooks: Sequence[str] = ()
 
 
 class WorkflowService:
     """Builds the routes, and starts and stops the services that they call."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (one argument per setting)
         self,
         ports: WorkflowPorts,
         *,
@@ -122,6 +134,7 @@ class WorkflowService:
         bodies: LimitedBodies,
         limits: Limits,
         streams: EventStreams,
+        redacted: Sequence[str] = (),
     ) -> None:
         self._ports = ports
         self._requests = requests_within(limits)
@@ -141,25 +154,29 @@ class WorkflowService:
         self._inspection = GraphInspection(
             self._query_service, ports.workflows, folds, EvaluatorProcess()
         )
+        self._exports = HistoryExports(
+            self._query_service, ports.workflows, folds, redacted=redacted, new_salt=ports.new_id
+        )
         self._command_service = CommandService(
             ports.commands, Statuses(ports.workflows.statuses), self._freshness, limits
         )
         self._migrations = Migrations(ports.definitions, self._inspection, self._command_service)
         self._moves = Moves(ports.run_ports.deployments, self._query_service, self._command_service)
         self._world_key = keys.world
-        self._run_service = RunService(
-            ports.run_ports,
+        self._run_service = RunService(ports.run_ports, self._command_service, new_id=ports.new_id)
+        self._queues = Queues(self._run_service, self._command_service, ports.rules)
+        self._world = WorldApi(
+            self._run_service,
             self._command_service,
+            self._queues,
+            limits=limits,
             new_id=ports.new_id,
         )
-        self._world = WorldApi(
-            self._run_service, self._command_service, limits=limits, new_id=ports.new_id
+        self._hooks = Hooks(
+            self._command_service, keys.hooks, clock=ports.clock, new_id=ports.new_id
         )
         self._jobs = JobService(
-            ports.commands,
-            ports.workflows,
-            self._freshness,
-            new_id=ports.new_id,
+            ports.commands, ports.workflows, self._freshness, new_id=ports.new_id
         )
 
         self._shutdown_callbacks = [streams.close, self._jobs.close]
@@ -204,7 +221,7 @@ class WorkflowService:
         run_routes = runs.run_routes(
             self.request_guard, self._query_service, self._run_service, rows
         )
-        guarded = {
+        guarded: dict[str, Any] = {
             "guards": [with_checked_parameters(self.request_guard.guard)],
             "dependencies": _POSITION,
         }
@@ -215,8 +232,22 @@ class WorkflowService:
             self._limited_router(JOBS_BASE, jobs, "jobs", **guarded),
             self._limited_router(runs.BASE, run_routes, "runs", **guarded),
             self._limited_router(
+                QUEUES_BASE,
+                queue_routes(self.request_guard, self._query_service, self._queues, rows),
+                "queues",
+                **guarded,
+            ),
+            self._limited_router(
+                HOOKS_BASE,
+                [hook_route(self._hooks)],
+                "hooks",
+                bodies=self._bodies.for_kind(ANY_JSON),
+                # Without a check of parameters: programs that send e-mails add some to links.
+                guards=[self._hooks.guard],
+            ),
+            self._limited_router(
                 WORLD_BASE,
-                world_routes(self._world),
+                [*world_routes(self._world), *world_read_routes(rows, self._ports.world)],
                 "world",
                 guards=world_guards,
             ),
@@ -245,13 +276,14 @@ class WorkflowService:
         base: str,
         handlers: Sequence[ControllerRouterHandler],
         tag: str,
+        bodies: LimitedBodies | None = None,
         **options: Any,  # noqa: ANN401 (passed to Router)
     ) -> Router:
         """Return a router that limits request bodies."""
         return Router(
             base,
             route_handlers=handlers,
-            middleware=[self._bodies],
+            middleware=[bodies or self._bodies],
             request_class=self._requests,
             request_max_body_size=None,
             tags=[tag],
@@ -262,6 +294,7 @@ class WorkflowService:
         """Return the routes of one instance; their paths are relative to the instance's."""
         return [
             *instance_routes(self._query_service),
+            history_export_route(self._exports),
             *graph_inspection_routes(self._inspection),
             *migration_routes(self._migrations),
             *[lifecycle_route(self._command_service, action) for action in ACTIONS],

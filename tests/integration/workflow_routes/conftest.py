@@ -36,6 +36,7 @@ def parts(scratch: Path, database: str, ticked: Ticked) -> Iterator[System]:
         HEADWATER_MAX_STEPS="20",
         HEADWATER_TICK_URL=ticked.url,
         HEADWATER_TICK_KEY="the-tick-key",
+        HEADWATER_HOOK_KEYS="a key of hooks, of the tests",
     )
     with opened(system, ("worker", "project", "gateway", "gateway2")):
         system.wait(lambda: knows_all(system), "the workflows to be known")

@@ -8,7 +8,9 @@ import itertools
 import json
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Self
 
 import httpx
@@ -91,14 +93,14 @@ def get(system: System, path: str, **asked: object) -> httpx.Response:
     return httpx.get(system.url() + path, params=params, headers=KEY, timeout=30)
 
 
-def until(system: System, run_id: str, status: str) -> dict[str, Any]:
+def until(system: System, run_id: str, status: str, within_s: float = 20) -> dict[str, Any]:
     result: dict[str, Any] = {}
 
     def stands() -> bool:
         result.update(get(system, f"/v1/runs/{run_id}").json())
         return bool(result["status"] == status)
 
-    system.wait(stands, f"{run_id} to be {status}", 20)
+    system.wait(stands, f"{run_id} to be {status}", within_s)
     return result
 
 
@@ -152,10 +154,10 @@ def test_a_run_is_created_shown_and_ends(system: System) -> None:
     made = create(system, {"workflowName": "echo", "input": params}, fresh("key"))
     assert made.status_code == 201, made.text
     run_id = made.json()["runId"]
-    assert made.json() == {
+    assert made.json() | {"status": ""} == {
         "runId": run_id,
         "workflowName": "echo",
-        "status": made.json()["status"],
+        "status": "",
         "deploymentId": "app",
     }
     assert "idempotent-replayed" not in made.headers
@@ -253,27 +255,41 @@ def test_who_comes_after_a_gateway_died_makes_the_run_that_it_had_reserved(syste
 
 
 def test_a_gateway_that_is_killed_before_it_answers_costs_no_second_run(system: System) -> None:
-    """kill -9 while the command is sent and not decided: the worker stands still meanwhile."""
+    """A hundred equal requests; both gateways are killed in turn, after the key is reserved.
+
+    The worker stands still meanwhile, so that no command is decided before.
+    """
     key, params = fresh("killed"), {"killed": fresh("killed")}
     body = {"workflowName": "waiting", "input": params}
     worker = system.parts["worker"]
-    with ThreadPoolExecutor(1) as pool:
+
+    def ask(number: int) -> httpx.Response:
+        for gateway in itertools.cycle(("gateway", "gateway2")[:: -1 if number % 2 else 1]):
+            with suppress(httpx.TransportError):
+                answer = create(system, body, key, gateway)
+                # Its outcome may come too late; then the same is asked again.
+                if answer.status_code != 503:
+                    return answer
+            time.sleep(0.1)
+        raise AssertionError
+
+    with ThreadPoolExecutor(100) as pool:
         worker.send_signal(signal.SIGSTOP)
         try:
-            requested = pool.submit(create, system, body, key, "gateway2")
+            requested = [pool.submit(ask, number) for number in range(100)]
             system.wait(lambda: remembered(system, key) is not None, "the key to be reserved")
-            system.kill("gateway2")
-            assert isinstance(requested.exception(), httpx.TransportError)
+            reserved = remembered(system, key)
+            assert reserved is not None
+            assert reserved["state"] == "in_progress"
+            for gateway in ("gateway2", "gateway"):
+                system.kill(gateway)
+                system.start(gateway)
         finally:
             worker.send_signal(signal.SIGCONT)
-    reserved = remembered(system, key)
-    assert reserved is not None
-    assert reserved["state"] == "in_progress"
-    answers = [create(system, body, key) for _ in range(3)]
-    system.start("gateway2")
-    answers.append(create(system, body, key, "gateway2"))
-    assert {answer.status_code for answer in answers} == {201}
-    assert {answer.json()["runId"] for answer in answers} == {reserved["run_id"]}
+        answers = [one.result(timeout=180) for one in requested]
+    (answer,) = {(one.status_code, one.text) for one in answers}
+    assert answer[0] in {201, 202}
+    assert json.loads(answer[1])["runId"] == reserved["run_id"]
     assert instances_with(system, params) == [reserved["run_id"]]
 
 
@@ -679,6 +695,39 @@ def test_a_key_is_that_of_one_queue(system: System) -> None:
         assert problem(elsewhere) == (409, "idempotency_conflict")
         assert publish(system, queueName="echo", **body).json() == first | {"deduped": True}
     assert instances_with(system, message) == [first["messageId"]]
+
+
+def test_a_message_that_waits_survives_a_kill_and_is_delivered_once(system: System) -> None:
+    message = {"n": fresh("delayed")}
+    headers = {"idempotency-key": fresh("delayed")}
+    body = {"message": message, "delaySeconds": 5}
+    sent = [post(system, "/v1/queues/echo/messages", body, **headers).json() for _ in range(2)]
+    assert [one["deduped"] for one in sent] == [False, True]
+    assert {"name": "echo", "waiting": 1} in get(system, "/v1/queues").json()["data"]
+    system.kill("worker")
+    system.start("worker")
+    assert until(system, sent[0]["messageId"], "completed", 120)["output"] == message
+    assert instances_with(system, message) == [sent[0]["messageId"]]
+
+
+def test_a_hook_resumes_its_run_once(system: System) -> None:
+    run_id = create(system, {"workflowName": "hooked"}, fresh("hook")).json()["runId"]
+    steps: list[dict[str, Any]] = []
+
+    def has_hook() -> bool:
+        url = f"{system.url()}/v1/world/steps"
+        answer = httpx.get(url, params={"runId": run_id}, headers=WORLD_KEY, timeout=30)
+        steps[:] = answer.json()["data"]
+        return bool(steps)
+
+    system.wait(has_hook, "the hook", 60)
+    token = steps[0]["output"]["url"].rpartition("/")[2]
+    for number in range(2):
+        called = post(system, f"/v1/hooks/{token}", {"n": number}, gateway="gateway2")
+        assert (called.status_code, called.json()) == (200, {"accepted": True})
+    assert until(system, run_id, "completed", 60)["output"] == {"n": 0}
+    again = post(system, f"/v1/hooks/{token}", {"n": 2})
+    assert (again.status_code, again.json()) == (200, {"accepted": True})
 
 
 def test_an_event_creates_a_run_of_one_workflow(system: System) -> None:

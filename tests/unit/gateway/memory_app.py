@@ -20,6 +20,7 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
+from headwater.projections.workflows.world import WorldEntries
 from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays, MemoryWipes
@@ -70,6 +71,7 @@ def memory_workflows(
             deployments=deployments or MemoryDeployments(),
             project_id="default",
         ),
+        "world": WorldEntries(without_postgres()),
         "workflows": Workflows(without_postgres()),
         "runs": MemoryRuns(),
         "hooks": WorkflowHooks(),

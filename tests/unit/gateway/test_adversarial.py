@@ -78,7 +78,7 @@ class AwayReader(Reader):
     """A Postgres that is away, and says so at once."""
 
     @override
-    def with_own_pool(self) -> "AwayReader":
+    def with_own_pool(self, statement_timeout_s: float = 0) -> "AwayReader":
         return AwayReader("postgresql://headwater@127.0.0.1:1/headwater", connect_timeout_s=0.1)
 
     @override

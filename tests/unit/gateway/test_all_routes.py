@@ -38,6 +38,8 @@ from tests.unit.gateway.problem_contract import assert_problem
 KEYS = {
     "/v1/deployments": "dev-admin-key",
     "/v1/runs": "Bearer dev-workflow-key",
+    "/v1/queues": "Bearer dev-workflow-key",
+    "/v1/hooks": "",
     "/v1/world": "Bearer dev-world-key",
     "/v1/audit": "dev-admin-key",
     "/v1/diagnostics": "dev-admin-key",
@@ -49,7 +51,9 @@ KEYS = {
 }
 TICK = "/api/workflows/_runner/tick"
 #: Monitors, viewers of Kafka and browsers ask these, some with parameters of their own.
-ASKED_BY_TOOLS = re.compile(r"/(health|metrics|registry|asyncapi|\.well-known|schema|webhooks/\{)")
+ASKED_BY_TOOLS = re.compile(
+    r"/(health|metrics|registry|asyncapi|\.well-known|schema|webhooks/\{|v1/hooks/)"
+)
 
 #: Pages for people fail by pages, and ask for a session: test_console.py.
 FOR_PEOPLE = "/console"

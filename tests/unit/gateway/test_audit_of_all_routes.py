@@ -25,11 +25,15 @@ NOT_AUDITED: dict[str, str] = {
     **dict.fromkeys(("GET /v1/sync", "GET /v1/me", "GET /v1/imports"), OWN),
     **dict.fromkeys(("GET /v1/runs", "GET /v1/runs/{runId:str}", "GET /api/*"), RUNS),
     **dict.fromkeys(
+        (f"GET /v1/world/{what}*" for what in ("runs", "steps", "hooks", "waits", "events")), RUNS
+    ),
+    **dict.fromkeys(
         (
             "GET /v1/deployments",
             "GET /v1/deployments/active",
             "GET /v1/deployments/{deploymentId:str}",
             "GET /v1/world/deployment-id",
+            "GET /v1/queues",
             "GET /v1/diagnostics/ownership",
             "GET /admin/deliveries",
             "GET /admin/dlq",

@@ -114,7 +114,8 @@ OPEN = Connection(
 )  # fmt: skip
 SILENT = ConnectionActivity(
     terra_user_id=HOSTILE, user_id=HOSTILE, provider="whoop", state="silent", connected_at=AT,
-    last_delivery_at=AT, last_day=AT.date(), silent_days=9, failing_since=AT,
+    last_delivery_at=AT, last_day=AT.date(), silent_days=9, silent_after_days=3, failing_since=AT,
+    source="terra",
 )  # fmt: skip
 QUALITY = Quality(
     weeks=[],
@@ -122,6 +123,7 @@ QUALITY = Quality(
     skipped=[],
     connections=[ConnectionCount(provider="whoop", state="silent", connections=1)],
     not_receiving=[SILENT],
+    connections_counted_at=AT,
 )
 CONNECTED = msgspec.structs.replace(
     STRANGER,

@@ -1,9 +1,10 @@
 """Connections that end: before a wipe, and because their user or an operator asked."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,13 @@ import msgspec
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.api.users.connections import Ended, end_connections
+from headwater.gateway.api.users.connections import (
+    Connected,
+    Connections,
+    Ended,
+    end_connections,
+    with_states,
+)
 from headwater.gateway.api.users.ports import UserPorts, UserServices
 from headwater.gateway.api.users.user_operations import disconnect_all, disconnect_one
 from headwater.gateway.api.wiping import Wiping
@@ -24,6 +31,7 @@ from headwater.gateway.builtin.terra.answers import (
 from headwater.gateway.builtin.terra.client import Terra
 from headwater.gateway.settings.terra import TerraNotConfigured
 from headwater.projections.deliveries.imports import Import
+from headwater.projections.deliveries.quality import ConnectionActivity
 from headwater.projections.deliveries.users import Connection
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import StoreUnavailable
@@ -186,6 +194,10 @@ class Running:
         return reply()
 
 
+async def no_activity(_user_id: str) -> tuple[ConnectionActivity, ...]:
+    return ()
+
+
 async def no_imports(_user_id: str, _label: str) -> list[Import]:
     return []
 
@@ -197,6 +209,7 @@ def ports(commands: MemoryCommands, terra: Terra, *connections: Connection) -> U
         commands=commands,  # type: ignore[arg-type]
         instances=Workflows(without_postgres()),
         connections=known(*connections),
+        activity=no_activity,
         imports=no_imports,
         clock=lambda: LISTED_S * 1000,
         new_id=lambda: "new",
@@ -210,6 +223,36 @@ def ask(running: Running, *connections: Connection, terra: Terra | None = None) 
     answer = asyncio.run(disconnect_one(given, "user_a", "one", "request"))
     body: dict[str, Any] = json.loads(msgspec.json.encode(answer))
     return body
+
+
+def test_open_connections_have_a_state_and_closed_ones_have_none() -> None:
+    running = Running()
+    known_ports = ports(running.memory, MemoryTerra())
+    shown = {"provider": "GARMIN", "scopes": None, "connected_at": None, "deactivated_at": None}
+    connections = Connections(
+        user_id="user_a",
+        connections=tuple(
+            Connected(terra_user_id=name, active=active, **shown)
+            for name, active in (("silent", True), ("closed", False), ("new", True))
+        ),
+        reconciled=True,
+    )
+
+    async def activity(user_id: str) -> tuple[ConnectionActivity, ...]:
+        at = datetime(2026, 7, 1, tzinfo=UTC)
+        return tuple(
+            ConnectionActivity(
+                terra_user_id=name, user_id=user_id, provider="garmin", state="silent",
+                connected_at=at, last_delivery_at=at, last_day=at.date(), silent_days=9,
+                silent_after_days=3, failing_since=None, source="terra",
+            )
+            for name in ("silent", "closed")
+        )  # fmt: skip
+
+    known_ports = dataclasses.replace(known_ports, activity=activity)
+    (silent, closed, new) = asyncio.run(with_states(known_ports, connections)).connections
+    assert (silent.state, silent.last_day) == ("silent", date(2026, 7, 1))
+    assert (closed.state, new.state) == (None, None)
 
 
 def test_asking_again_joins_the_instance_that_was_started() -> None:

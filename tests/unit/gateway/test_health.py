@@ -1,9 +1,11 @@
 """What monitors ask without a key: asking often costs no queries."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,9 +13,12 @@ from litestar.testing import TestClient
 from psycopg import AsyncConnection
 from typing_extensions import override
 
-from headwater.gateway.api.monitoring import CachedQuery
+from headwater.gateway.api.monitoring import CachedQuery, Metrics
+from headwater.gateway.api.quality import CountedConnections
+from headwater.projections.deliveries.quality import ConnectionCount, ConnectionStates
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.connections import PooledReader
+from headwater.schemas.errors import StoreUnavailable
 from tests.unit.gateway.memory_app import memory_app
 
 NOWHERE = "postgresql://headwater@127.0.0.1:1/headwater"
@@ -41,7 +46,7 @@ class WatchedReader(Reader):
         self.asked = 0
 
     @override
-    def with_own_pool(self) -> PooledReader:
+    def with_own_pool(self, statement_timeout_s: float = 0) -> PooledReader:
         return self.for_monitors
 
     @override
@@ -60,7 +65,8 @@ def test_many_requests_without_a_key_cost_one_query_and_none_of_the_readers(path
             answers = list(pool.map(lambda _: client.get(path).status_code, range(64)))
         assert set(answers) == {200}
         assert client.get(path).status_code == 200
-    assert reader.for_monitors.asked == (2 if path == "/metrics" else 1)
+    # The limits of silence were to be stored at the start.
+    assert reader.for_monitors.asked == 1 + (2 if path == "/metrics" else 1)
     assert reader.asked == 0
 
 
@@ -103,6 +109,62 @@ def test_a_caller_that_goes_away_does_not_end_the_query_of_the_others() -> None:
         await asyncio.sleep(0)
         ready.set()
         assert await asyncio.gather(*callers[1:]) == ["here", "here"]
+        assert asked == 1
+
+    asyncio.run(scenario())
+
+
+def states_at(number: int) -> ConnectionStates:
+    return ConnectionStates(
+        connections=[ConnectionCount(provider="garmin", state="silent", connections=number)],
+        counted_at=datetime(2026, 7, 1, tzinfo=UTC),
+    )
+
+
+def test_the_last_numbers_of_connections_stay_while_postgres_is_away(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.gateway.api.quality._CURRENT_S", 0.0)
+    monkeypatch.setattr("headwater.gateway.api.quality._SHARE", math.inf)
+    monkeypatch.setattr("headwater.gateway.api.quality._AGAIN_S", 0.0)
+
+    async def scenario() -> None:
+        answers: list[ConnectionStates | None] = [states_at(1), None, None, states_at(2)]
+
+        async def count() -> ConnectionStates:
+            answer = answers.pop(0)
+            if answer is None:
+                raise StoreUnavailable("expected Postgres, found none")
+            return answer
+
+        connections = CountedConnections(count)
+        latest = [(await connections.latest()).connections[0].connections for _ in range(4)]
+        assert latest == [1, 1, 1, 2]
+        text = Metrics().render(True, {}, connections=states_at(2)).decode()
+        assert 'headwater_connections{provider="garmin",state="silent"} 2.0' in text
+        assert "headwater_connections_counted_timestamp_seconds 1.782864e+09" in text
+
+    asyncio.run(scenario())
+    assert [record.message for record in caplog.records if "counted" in record.message] == [
+        "connections are not counted, the last numbers stay: expected Postgres, found none"
+    ]
+
+
+def test_who_asks_while_connections_are_counted_gets_the_last_numbers_at_once() -> None:
+    async def scenario() -> None:
+        counted, asked = asyncio.Event(), 0
+
+        async def count() -> ConnectionStates:
+            nonlocal asked
+            asked += 1
+            await counted.wait()
+            return states_at(3)
+
+        connections = CountedConnections(count)
+        first = await asyncio.gather(*(connections.latest(0) for _ in range(5)))
+        assert first == [ConnectionStates()] * 5
+        counted.set()
+        assert await connections.latest() == states_at(3)
         assert asked == 1
 
     asyncio.run(scenario())

@@ -290,7 +290,9 @@ def test_biomarkers_are_side_by_side_in_the_copy_as_they_are_in_postgres(tmp_pat
             "glucose": pytest.approx(90.078),
             "ldl": 110.0,
             "iron": pytest.approx(67.014),
-            "unconverted": 1,
+            "hdl": 50.0,
+            "unconverted": 0,
+            "without_unit": 1,
         }
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from headwater.gateway.api.monitoring import Metrics
 from headwater.gateway.cli.quality import quality
 from headwater.gateway.cli.users import user
-from headwater.projections.deliveries.quality import ConnectionCount
+from headwater.projections.deliveries.quality import ConnectionCount, ConnectionStates
 from tests.fakes.json_server import answering
 
 SILENT = {
@@ -29,6 +29,7 @@ QUALITY = {
     ],
     "connections": [{"provider": "garmin", "state": "silent", "connections": 1}],
     "not_receiving": [SILENT],
+    "connections_counted_at": "2026-07-06T05:00:00Z",
 }  # fmt: skip
 REQUEST = {
     "provider": "garmin", "type": "daily", "answer": "taken", "deliveries": 3, "rows": 9,
@@ -54,6 +55,8 @@ def test_skipped_deliveries_and_silent_connections_are_shown() -> None:
     assert any(line.startswith("user_amara\tgarmin\tsilent\t5\t2026-07-01") for line in lines)
     as_json = run(quality, {"/admin/quality": QUALITY}, "--json")
     assert json.loads(as_json.stdout)["not_receiving"] == [SILENT]
+    early = {**QUALITY, "connections": [], "not_receiving": [], "connections_counted_at": None}
+    assert "being counted" in run(quality, {"/admin/quality": early}).output
 
 
 def test_what_came_of_an_import_is_shown() -> None:
@@ -69,6 +72,7 @@ def test_what_came_of_an_import_is_shown() -> None:
 def test_connections_are_a_metric() -> None:
     counts = [ConnectionCount(provider="garmin", state="silent", connections=3)]
     metrics = Metrics()
-    page = metrics.render(True, {}, None, counts).decode()
+    states = ConnectionStates(connections=counts)
+    page = metrics.render(True, {}, None, states).decode()
     assert 'headwater_connections{provider="garmin",state="silent"} 3.0' in page
     assert "headwater_connections{" not in metrics.render(True, {}).decode()

@@ -1,7 +1,7 @@
 """What the workflow service speaks to, in memory: commands with scripted outcomes, and rows."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -107,6 +107,15 @@ class MemoryRuns:
     ) -> AsyncGenerator[list[HistoryAppended]]:
         for record in self.records.get(key, []):
             yield [record]
+
+    async def read_many(
+        self, partition: int, starts: Mapping[str, int], within_s: float
+    ) -> AsyncGenerator[list[HistoryAppended]]:
+        if within_s <= 0:
+            raise TimeoutError
+        for key, start in starts.items():
+            async for records in self.read(partition, start, key):
+                yield records
 
 
 class MemoryTail:

@@ -32,3 +32,28 @@ def test_versions_of_a_nap_do_not_displace_the_night() -> None:
     assert row.values[DAILY_SUMMARY.index["sleep_minutes"]] == 420
     assert row.state is not None
     assert len(row.state.parts) == PARTS_MAX[DAILY_SUMMARY]
+
+
+def test_a_third_sleep_does_not_make_versions_of_sleeps_whose_days_are_apart() -> None:
+    start, long = MIDNIGHT_MS + 22 * HOUR_MS, 30 * HOUR_MS
+    sleeps = [Sleep(start, start + 60_000, "a"), Sleep(start, start + long, ""),
+              Sleep(start, start + long, "a")]  # fmt: skip
+    rows: dict[tuple[str, ...], Row] = {}
+    days: dict[tuple[str, str, str], list[str]] = {}
+    for number, sleep in zip((2, 3, 1), sleeps, strict=True):
+        key = ("u", "s", rfc3339(sleep.end_ms)[:10])
+        days.setdefault(("u", "s", sleep.summary_id), []).append(key[2])
+        stamp = Stamp(0, number, 0, f"{number}", 0, number)
+        part = {sleep.part: {"sleep_minutes": 1.0}}
+        rows[key] = merge(rows.get(key), RowUpdate(DAILY_SUMMARY, key, {}, stamp, part))
+        for _, row in settle(key, lambda _, key: rows.get(key), lambda one: days.get(one, [])):
+            rows[row.key] = row
+    replaced = {
+        part: known.replaced is not None
+        for row in rows.values()
+        if row.state is not None
+        for part, known in row.state.parts.items()
+    }
+    assert replaced == dict(
+        zip((sleep.part for sleep in sleeps), (False, False, True), strict=True)
+    )

@@ -704,7 +704,8 @@ def test_the_sources_file_sets_ranges_and_names_wrong_ones():
 def test_the_sources_file_sets_when_connections_are_silent():
     text = '[[source]]\nname = "terra"\nprovider = "terra"\n[source.silent_after_days]\n{}\n'
     (source,) = read_sources(text.format("Withings = 14\ndefault = 4"), {"terra": TERRA})
-    assert silence_limits({"terra": source.provider}) == {"withings": 14, "default": 4}
+    limits = {"terra": {"withings": 14, "default": 4}}
+    assert silence_limits({"terra": source.provider, "other": TERRA}) == limits
     with pytest.raises(SourcesInvalid, match=r"silent_after_days\.garmin: expected 1 to 366 days"):
         read_sources(text.format("garmin = 0"), {"terra": TERRA})
     assert silence_limits({"terra": TERRA}) == {}

@@ -92,11 +92,17 @@ def test_a_value_is_converted(code: str, value: float, unit: str | None, expecte
 
 @pytest.mark.parametrize(
     ("code", "unit"),
-    [("glucose", None), ("glucose", "furlongs"), ("lipoprotein_a", "mg/dL"), ("sodium", "mg/dL")],
+    [("glucose", "furlongs"), ("lipoprotein_a", "mg/dL"), ("sodium", "mg/dL")],
 )
 def test_a_value_of_another_unit_is_counted_and_not_mixed_in(code: str, unit: str | None):
     row = wide((code, 5.0, unit), ("ldl", 110.0, "mg/dL"), ("of_nobody", 1.0, None))
     assert (row[code], row["ldl"], row["unconverted"]) == (None, 110.0, 1)
+
+
+@pytest.mark.parametrize("unit", [None, "", " "])
+def test_a_value_without_a_unit_is_in_that_of_the_column_and_counted(unit: str | None):
+    row = wide(("glucose", 92.0, unit), ("ldl", 110.0, "mg/dL"), ("hdl", None, None))
+    assert (row["glucose"], row["unconverted"], row["without_unit"]) == (92.0, 0, 1)
 
 
 def test_a_text_is_no_value_that_lacks():

@@ -5,8 +5,11 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from typing_extensions import override
 
+from headwater.gateway.api.json_bodies import invalid
 from headwater.gateway.api.workflows.bodies import Body, Ending, Value, check_params, null
 from headwater.gateway.settings.patterns import KEY
+from headwater.processors.queue_messages import QUEUE_NAME_MAX, headers_problem
+from headwater.processors.runs.limits import DAY_MS
 from headwater.schemas.history import Limits
 
 #: Most characters of a key, in the header, too.
@@ -19,6 +22,12 @@ _Deployment: TypeAlias = Annotated[
 ]
 _Workflow: TypeAlias = Annotated[
     str, msgspec.Meta(min_length=1, max_length=_NAME_SHOWN, description="Name of the workflow.")
+]
+_Queue: TypeAlias = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=QUEUE_NAME_MAX, description="Name of the queue.")
+]
+_Headers: TypeAlias = Annotated[
+    dict[str, str], msgspec.Meta(description="Headers of the message, for rules.")
 ]
 _Key: TypeAlias = Annotated[
     Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_MAX, pattern=KEY)] | None,
@@ -38,23 +47,60 @@ class NewRun(Body, frozen=True, kw_only=True):
         check_params(f"{at}input", self.input, limits)
 
 
-class PublishOptions(Body, frozen=True, kw_only=True):
-    """Options of a message."""
+class _Delivery(Body, frozen=True, kw_only=True):
+    """How a message is delivered."""
 
     deployment_id: _Deployment = None
+    delay_seconds: Annotated[
+        float, msgspec.Meta(ge=0, description="Seconds until the message is delivered.")
+    ] = 0
+    headers: _Headers | None = None
+
+    @override
+    def check(self, limits: Limits, at: str = "") -> None:
+        problem = headers_problem(self.headers or {})
+        if problem:
+            raise invalid(f"{at}headers", problem)
+        if self.delay_seconds > limits.max_sleep_days * DAY_MS / 1_000:
+            raise invalid(
+                f"{at}delaySeconds",
+                f"expected at most {limits.max_sleep_days} days (max_sleep_days), found "
+                f"{self.delay_seconds:g} seconds",
+            )
+
+
+class PublishOptions(_Delivery, frozen=True, kw_only=True):
+    """Options of a message of the World."""
+
     idempotency_key: _Key = None
+    spec_version: Annotated[
+        int | str | None, msgspec.Meta(description="Version of the World; it has no effect.")
+    ] = None
 
 
 class Message(Body, frozen=True, kw_only=True):
-    """A message for a queue. A queue is a workflow, and a message is a run of it."""
+    """A message for a queue."""
 
-    queue_name: _Workflow
+    queue_name: _Queue
     message: Value = null
-    opts: PublishOptions = PublishOptions()
+    opts: PublishOptions | None = None
 
     @override
     def check(self, limits: Limits, at: str = "") -> None:
         check_params(f"{at}message", self.message, limits)
+        if self.opts is not None:
+            self.opts.check(limits, f"{at}opts.")
+
+
+class NewMessage(_Delivery, frozen=True, kw_only=True):
+    """A message for the queue in the path."""
+
+    message: Value = null
+
+    @override
+    def check(self, limits: Limits, at: str = "") -> None:
+        check_params(f"{at}message", self.message, limits)
+        _Delivery.check(self, limits, at)
 
 
 class NewEvent(Body, frozen=True, kw_only=True):

@@ -203,6 +203,8 @@ class IdempotentRequests:
 
 # -- runs
 
+#: Checks a request and returns what creates its run; the argument deduplicates the command.
+PrepareCreation: TypeAlias = Callable[[Once | None], Awaitable[CreateRun]]
 #: Called with the id and the workflow of a run before a command for it is sent; used by the audit
 #: log. If it raises, the command is not sent.
 OnRunId: TypeAlias = Callable[[str, str], Awaitable[None]]
@@ -243,37 +245,26 @@ class RunService:
     async def create_by_request(self, new: NewRun, key: str, on_run_id: OnRunId) -> RunResult:
         """Create a run under a key; an equal request with the same key gets the same run."""
         request_hash = canonical_hash([new.workflow_name, generic(new.input), new.deployment_id])
-        return await self.create_once(
-            "runs.create", key, new, self.new_run_id(), on_run_id, request_hash
-        )
+        prepare = partial(self.prepare_creation, new, on_run_id)
+        return await self.create_once("runs.create", key, request_hash, self.new_run_id(), prepare)
 
     async def create_once(
-        self,
-        endpoint: str,
-        key: str,
-        new: NewRun,
-        run_id: str,
-        on_run_id: OnRunId,
-        request_hash: str = "",
+        self, endpoint: str, key: str, request_hash: str, run_id: str, prepare: PrepareCreation
     ) -> RunResult:
         """Create a run under a key of an endpoint.
 
         Args:
             endpoint: Endpoint that the key is scoped to, besides its caller.
             key: The caller's key.
-            new: The run.
-            run_id: Its id, if the key is new.
-            on_run_id: Called with the id and the workflow of the run before its command is sent.
-            request_hash: Hash of the request that the key identifies. Without one, requests with
-                the same key are equal if they have the same workflow, which is half of a run's
-                identity.
+            request_hash: Hash of the parts of the request that must not differ under the key.
+            run_id: The id of the run, if the key is new.
+            prepare: Checks the request; returns what creates the run.
         """
-        request_hash = request_hash or canonical_hash([new.workflow_name])
         request = IdempotentRequest(
             key=IdempotencyKey(self._ports.project_id, key, endpoint),
             request_hash=request_hash,
             run_id=run_id,
-            prepare=partial(self.prepare_creation, new, on_run_id, Once(key, request_hash)),
+            prepare=partial(prepare, Once(key, request_hash)),
         )
         return await self._idempotent_requests.execute(request)
 
@@ -287,10 +278,17 @@ class RunService:
             on_run_id: Called with the id and the workflow of the run before its command is sent.
             once: Deduplicates the command in the owner of the instance.
         """
-        deployments = await self._ports.deployments.catch_up()
-        deployment = artifact_for(deployments, new.workflow_name, new.deployment_id)
+        deployment = await self.artifact_for(new.workflow_name, new.deployment_id)
         command = StartRun(text(new.input), deployment=deployment, once=once)
-        return partial(self._create, new.workflow_name, command, on_run_id)
+        return self.creation(new.workflow_name, command, on_run_id)
+
+    def creation(self, workflow: str, command: StartRun, on_run_id: OnRunId) -> CreateRun:
+        """Return what creates a run of a workflow."""
+        return partial(self._create, workflow, command, on_run_id)
+
+    async def artifact_for(self, workflow: str, deployment_id: str | None) -> Artifact | None:
+        """Return the artifact of a deployment for a new run, as the function of this name."""
+        return artifact_for(await self._ports.deployments.catch_up(), workflow, deployment_id)
 
     async def _create(
         self, workflow: str, command: StartRun, on_run_id: OnRunId, run_id: str

@@ -23,11 +23,15 @@ from headwater.gateway.api.workflows.runs.bodies import (
     HookReceived,
     Message,
     NewEvent,
+    NewMessage,
     NewRun,
+    PublishOptions,
     RunCancellation,
     RunCreation,
 )
+from headwater.gateway.api.workflows.runs.queues import Queues
 from headwater.gateway.api.workflows.runs.run_service import OnRunId, RunResult, RunService
+from headwater.processors.canonical_json import canonical_hash
 from headwater.processors.runs.limits import name_problem
 from headwater.schemas.failures import (
     DEPLOYMENT_NOT_FOUND,
@@ -90,35 +94,31 @@ class WorldApi:
         self,
         run_service: RunService,
         command_service: CommandService,
+        queues: Queues,
         *,
         limits: Limits,
         new_id: Callable[[], str],
     ) -> None:
         self._run_service = run_service
         self._command_service = command_service
+        self._queues = queues
         self._limits = limits
         self._new_id = new_id
 
     async def publish(self, message: Message, on_run_id: OnRunId) -> MessagePublished:
         """Publish a message, once per key if it has a key."""
-        new = NewRun(
-            workflow_name=message.queue_name,
-            input=message.message,
-            deployment_id=message.opts.deployment_id,
+        opts = message.opts or PublishOptions()
+        if opts.deployment_id is None:
+            await self._run_service.artifact_for(message.queue_name, None)  # One must be active.
+        new = NewMessage(
+            message=message.message,
+            deployment_id=opts.deployment_id,
+            delay_seconds=opts.delay_seconds,
+            headers=opts.headers,
         )
-        key = message.opts.idempotency_key
-        created = await self._create_run(
-            PUBLISH, key, new, self._run_service.new_run_id(), on_run_id
+        return await self._queues.publish(
+            PUBLISH, message.queue_name, new, opts.idempotency_key or "", on_run_id
         )
-        return MessagePublished(message_id=created.run_id, deduped=created.deduped)
-
-    async def _create_run(
-        self, endpoint: str, key: str | None, new: NewRun, run_id: str, on_run_id: OnRunId
-    ) -> RunResult:
-        if key is not None:
-            return await self._run_service.create_once(endpoint, key, new, run_id, on_run_id)
-        create = await self._run_service.prepare_creation(new, on_run_id)
-        return await create(run_id)
 
     async def create_event(
         self, event: NewEvent, event_type: str, on_run_id: OnRunId
@@ -163,9 +163,20 @@ class WorldApi:
             await self._run_service.refuse_taken_id(run_id, new.workflow_name)
         key = dedupe_key(event.event_type, run_id)
         created = await self._create_run(
-            CREATE_EVENT, key, new, run_id or self._run_service.new_run_id(), on_run_id
+            key, new, run_id or self._run_service.new_run_id(), on_run_id
         )
         return _event_created(event.event_type, created.run_id, deduped=created.deduped)
+
+    async def _create_run(
+        self, key: str | None, new: NewRun, run_id: str, on_run_id: OnRunId
+    ) -> RunResult:
+        prepare = partial(self._run_service.prepare_creation, new, on_run_id)
+        if key is None:
+            create = await prepare()
+            return await create(run_id)
+        # The workflow is half of the identity of a run.
+        request_hash = canonical_hash([new.workflow_name])
+        return await self._run_service.create_once(CREATE_EVENT, key, request_hash, run_id, prepare)
 
     async def _cancel_run(
         self, run_id: str | None, event: RunCancellation, on_run_id: OnRunId
@@ -227,12 +238,14 @@ def _publish_route(world: WorldApi) -> HTTPRouteHandler:
         body=BodySize.PARAMS,
         operation_id="publishMessage",
         summary="Publish a message",
-        description="A queue is a workflow, and a message is a run of it. Messages with the same "
+        description="A rule of the queue decides which workflow the message starts or signals; "
+        "without a rule it is the workflow of the same name. Messages with the same "
         "`idempotencyKey` are published once; without a key, every request publishes one.",
         **world_spec(MessagePublished, {"messageId": _ID, "deduped": False}, *_CREATION_PROBLEMS),
     )
     async def publish_message(request: AnyRequest, data: JSONBody[Message]) -> Response[bytes]:
-        note(request, workflow=data.queue_name, idempotency_key=data.opts.idempotency_key)
+        key = data.opts.idempotency_key if data.opts else None
+        note(request, workflow=data.queue_name, idempotency_key=key)
         published = await world.publish(data, partial(attempt_run, request))
         note(request, deduped=published.deduped, run_id=published.message_id)
         return response_of(published, {})

@@ -1,0 +1,258 @@
+"""Before an activation, runs are replayed against the deployment: what is refused and reported."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from litestar.testing import TestClient
+
+from headwater import Step, WorkflowEvent, WorkflowTest, workflow
+from headwater.gateway.settings.settings import Settings
+from headwater.processors.deployments import Deployments
+from headwater.projections.workflows.queries import RunToReplay, Workflows
+from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
+from headwater.schemas.failures import REPLAY_DIVERGED
+from headwater.schemas.history import HistoryAppended, instance_key
+from headwater.schemas.statuses import ENDED, RunStatus
+from tests.fakes.audit_log import MemoryAudit
+from tests.fakes.deployments import MemoryDeployments
+from tests.unit.gateway.memory_app import memory_app, memory_workflows, without_postgres
+from tests.unit.gateway.test_deployment_routes import OPERATOR, artifact
+from tests.unit.gateway.workflow_fakes import MemoryRuns
+
+OLD = """
+from headwater import workflow
+
+@workflow("poll", versioning="latest")
+async def poll(event, step):
+    await step.do("{step}", lambda: open("/nobody/calls/a/step"))
+    await step.wait_for_event("go", type="go")
+"""
+
+
+def code(step: str = "fetch") -> bytes:
+    return artifact(orders=OLD.format(step=step))
+
+
+@workflow("poll")
+async def recorded(event: WorkflowEvent, step: Step) -> None:
+    await step.do("fetch", lambda: 1)
+    await step.wait_for_event("go", type="go")
+
+
+async def _records(ids: Iterable[str], *, ended: Iterable[str]) -> dict[str, list[HistoryAppended]]:
+    async with WorkflowTest([recorded]) as test:
+        for instance_id in ids:
+            instance = await test.create("poll", id=instance_id)
+            await test.run_until_idle()
+            if instance_id in ended:
+                await instance.send_event("go")
+                await test.run_until_idle()
+        return {instance_key("poll", one): list(test.records("poll", one)) for one in ids}
+
+
+class Rows(Workflows):
+    """Rows of runs that a test puts here."""
+
+    def __init__(self) -> None:
+        super().__init__(without_postgres())
+        self.runs: list[RunToReplay] = []
+
+    async def runs_to_replay(
+        self, workflows: Iterable[str], *, open_runs: int, ended_runs: int
+    ) -> list[RunToReplay]:
+        names = set(workflows)
+        return [run for run in self.runs if run.workflow_name in names]
+
+    async def open_by_workflow(self, workflows: Iterable[str]) -> dict[str, int]:
+        names = [run.workflow_name for run in self.runs if run.status not in ENDED]
+        return {name: names.count(name) for name in set(names)}
+
+
+class Gate:
+    """A gateway with recorded runs of `poll`."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401, settings
+        self.log, self.rows, self.audit = MemoryDeployments(), Rows(), MemoryAudit()
+        self.runs = MemoryRuns()
+        ports = memory_workflows(deployments=self.log, workflows=self.rows, runs=self.runs)
+        given = Settings(max_body_bytes=4096, **settings)
+        self.app = memory_app(given, workflows=ports, audit=self.audit)
+        self.client: TestClient[Any]
+
+    def record(
+        self, *ids: str, ended: Iterable[str] = (), deployment: str | None = None, app: bool = False
+    ) -> None:
+        self.runs.records |= asyncio.run(_records(ids, ended=ended))
+        self.rows.runs += [
+            RunToReplay(
+                workflow_name="poll",
+                instance_id=instance_id,
+                run_number=0,
+                status=RunStatus.COMPLETE if instance_id in ended else RunStatus.WAITING,
+                deployment_id=deployment,
+                partition=0,
+                has_app=app,
+                offset=0,
+            )
+            for instance_id in ids
+        ]
+
+    def deploy(self, content: bytes, *, latest: bool = True) -> str:
+        """Put a deployment into the log without importing it, and return its id."""
+        self.log.artifacts.append(content)
+        number = len(self.log.artifacts) - 1
+        self.log.deployments.apply(
+            DeploymentCreated(
+                id=f"dep_{number:020}",
+                app="orders",
+                digest="d",
+                size=1,
+                offset=number,
+                workflows=(DeployedWorkflow(name="poll", kind="replay", latest=latest),),
+                by="admin:1",
+                at_ms=1,
+            )
+        )
+        return f"dep_{number:020}"
+
+    def post(self, path: str, body: object = None) -> httpx.Response:
+        more: dict[str, Any] = {} if body is None else {"json": body}
+        return self.client.post(f"/v1/deployments/{path}", headers=OPERATOR, **more)
+
+    @property
+    def active(self) -> str | None:
+        active = self.log.deployments.active
+        return None if active is None else active.id
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    yield from opened(Gate(data_dir=tmp_path))
+
+
+def opened(gate: Gate) -> Iterator[Gate]:
+    gate.log.deployments = Deployments()
+    with TestClient(gate.app, raise_server_exceptions=False) as client:
+        gate.client = client
+        yield gate
+
+
+def test_a_deployment_that_open_runs_fit_is_activated_with_a_report(gate: Gate):
+    gate.record("p-1", "p-2", ended=["p-2"])
+    answer = gate.post(f"{gate.deploy(code())}/activate")
+    assert answer.status_code == 200
+    runs = answer.json()["replay"]["runs"]
+    assert {run["instanceId"]: (run["fits"], run.get("moves", False)) for run in runs} == {
+        "p-1": (True, True),
+        "p-2": (True, False),
+    }
+
+
+def test_a_deployment_that_runs_would_continue_on_and_do_not_fit_is_refused(gate: Gate):
+    gate.record("p-1")
+    name = gate.deploy(code("load"))
+    answer = gate.post(f"{name}/activate")
+    assert answer.status_code == 409
+    problem = answer.json()
+    assert problem["code"] == REPLAY_DIVERGED
+    assert f"headwater deployments check {name}" in problem["detail"]
+    (run,) = problem["report"]["runs"]
+    assert run["recorded"] == {"kind": "do", "name": "fetch", "sequence": 1}
+    requested = run["requested"]
+    assert requested == {"kind": "do", "name": "load", "location": "orders.py:6"}
+    assert gate.active is None
+
+
+@pytest.mark.parametrize("path", ["activate", "rollback"])
+def test_force_needs_a_reason_and_is_audited_with_it(gate: Gate, path: str):
+    gate.record("p-1")
+    old, new = gate.deploy(code("load")), gate.deploy(code("read"))
+    for body in ({"force": True}, {"reason": "it is fixed"}, {"force": True, "reason": ""}):
+        assert gate.post(f"{old}/activate", body).status_code == 400
+    forced = {"force": True, "reason": "it is fixed"}
+    assert gate.post(f"{old}/activate", forced).status_code == 200
+    assert gate.active == old
+    if path == "rollback":
+        assert gate.post(f"{new}/activate", forced).status_code == 200
+        assert gate.post("rollback").status_code == 409
+        assert gate.post("rollback", forced).status_code == 200
+        assert gate.active == old
+    details = [entry.metadata for entry in gate.audit.entries if entry.result == "success"][-1]
+    assert '"forced":"it is fixed"' in details
+    assert '"diverged":["poll/p-1"]' in details
+
+
+@pytest.mark.parametrize("why", ["pinned", "app", "ended"])
+def test_runs_that_stay_on_their_code_are_reported_only(gate: Gate, why: str):
+    gate.record(
+        "p-1",
+        ended=["p-1"] if why == "ended" else [],
+        deployment="dep_old" if why == "pinned" else None,
+        app=why == "app",
+    )
+    answer = gate.post(f"{gate.deploy(code('load'))}/activate")
+    assert answer.status_code == 200
+    (run,) = answer.json()["replay"]["runs"]
+    assert not run["fits"]
+    assert "moves" not in run
+
+
+def test_a_check_changes_nothing(gate: Gate):
+    gate.record("p-1")
+    answer = gate.post(f"{gate.deploy(code('load'))}/check")
+    assert answer.status_code == 200
+    assert [run["fits"] for run in answer.json()["runs"]] == [False]
+    assert gate.active is None
+    assert gate.post("dep_00000000000000000009/check").status_code == 404
+
+
+def test_what_was_not_looked_at_is_reported(tmp_path: Path):
+    gate = Gate(data_dir=tmp_path, replay_runs=1)
+    gate.record("p-1", "p-2", "p-3")
+    for opened_gate in opened(gate):
+        report = opened_gate.post(f"{opened_gate.deploy(code())}/check").json()
+    assert len(report["runs"]) == 1
+    (skipped,) = report["notReplayed"]
+    assert skipped["runs"] == 2
+    assert "HEADWATER_REPLAY_RUNS" in skipped["reason"]
+
+
+ENDS_ITSELF = """
+import os
+
+from headwater import workflow
+
+@workflow("poll", versioning="latest")
+async def poll(event, step):
+    if event.instance_id == "p-1":
+        os._exit(3)
+    await step.do("fetch", str)
+    await step.wait_for_event("go", type="go")
+"""
+
+
+def test_a_run_whose_replay_ends_its_process_does_not_fit_and_others_are_replayed(gate: Gate):
+    gate.record("p-1", "p-2")
+    report = gate.post(f"{gate.deploy(artifact(orders=ENDS_ITSELF))}/check").json()
+    results = {run["instanceId"]: run for run in report["runs"]}
+    assert results["p-2"]["fits"]
+    assert "ended with exit code 3" in results["p-1"]["reason"]
+
+
+def test_without_postgres_only_what_may_move_runs_is_refused():
+    deployments = MemoryDeployments()
+    app = memory_app(Settings(max_body_bytes=4096), workflows=memory_workflows(deployments))
+    gate = Gate()
+    gate.log = deployments
+    with TestClient(app, raise_server_exceptions=False) as client:
+        gate.client = client
+        latest, pinned = gate.deploy(code()), gate.deploy(code(), latest=False)
+        assert gate.post(f"{latest}/activate").status_code == 503
+        answer = gate.post(f"{pinned}/activate")
+        assert answer.status_code == 200
+        (skipped,) = answer.json()["replay"]["notReplayed"]
+        assert "the runs are not known" in skipped["reason"]

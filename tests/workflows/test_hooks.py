@@ -1,0 +1,92 @@
+"""Hooks in the harness: a URL resumes one wait of one run, once, until it expires."""
+
+import asyncio
+
+import pytest
+
+from headwater import EventTimeoutError, Step, WorkflowEvent, WorkflowTest, workflow
+from headwater.processors.hooks import HookSigner, HookTarget, sign, verify
+
+
+@workflow("approve")
+async def approve(event: WorkflowEvent, step: Step) -> object:
+    hook = await step.hook("approval", timeout="1 hour")
+    await step.do("mail", lambda: MAILS.append(hook.url))
+    try:
+        answer = await step.wait_for_event("answer", type=hook.type, timeout="1 hour")
+    except EventTimeoutError:
+        return "nobody"
+    await step.sleep("rest", "1 hour")
+    return [answer.payload, hook.expires_at.isoformat()]
+
+
+MAILS: list[str] = []
+
+
+async def begun(test: WorkflowTest) -> str:
+    MAILS.clear()
+    await test.create("approve", id="a")
+    await test.run_until_idle()
+    (url,) = MAILS
+    return url
+
+
+def test_a_call_resumes_the_wait_once_and_a_replay_has_the_same_hook():
+    async def scenario() -> None:
+        async with WorkflowTest([approve]) as test:
+            url = await begun(test)
+            await test.crash()
+            await test.call_hook(url, {"ok": True})
+            await test.call_hook(url, {"ok": False})
+            await test.crash()
+            await test.advance("2 hours")
+            status = await test.get("approve", "a").status()
+            assert status.output == [{"ok": True}, "2026-01-01T01:00:00+00:00"]
+            assert [url] == MAILS
+
+    asyncio.run(scenario())
+
+
+def test_a_hook_that_has_expired_or_is_of_another_run_resumes_nothing():
+    async def scenario() -> None:
+        async with WorkflowTest([approve]) as test:
+            url = await begun(test)
+            await test.get("approve", "a").restart()
+            await test.call_hook(url, 1)
+            await test.run_until_idle()
+            assert (await test.get("approve", "a").status()).status == "waiting"
+            await test.advance("1 hour")
+            assert (await test.get("approve", "a").status()).output == "nobody"
+            with pytest.raises(ValueError, match="before the hook expired"):
+                await test.call_hook(url)
+            with pytest.raises(ValueError, match="expected the URL of a hook"):
+                await test.call_hook(f"{url}x")
+
+    asyncio.run(scenario())
+
+
+def test_any_key_of_the_settings_verifies_and_no_other():
+    target = HookTarget("order", "o-1", "hook-00", 7)
+    origin = HookSigner("old", "https://flows.example").origin("order", "o-1")
+    token = sign(origin.key, target)
+    assert origin.url == "https://flows.example/v1/hooks/"
+    assert verify(["new", "old"], token) == target
+    assert verify(["new"], token) is None
+    assert verify([], token) is None
+
+
+@pytest.mark.parametrize("change", ["workflow", "instance_id", "event_type", "expires_ms"])
+def test_a_token_permits_nothing_else(change: str):
+    import msgspec  # noqa: PLC0415
+
+    target = HookTarget("order", "o-1", "hook-00", 7)
+    origin = HookSigner("key", "").origin("order", "o-1")
+    other = msgspec.structs.replace(target, **{change: 8 if change == "expires_ms" else "other"})
+    payload = sign(b"", other).partition(".")[0]
+    mac = sign(origin.key, target).partition(".")[2]
+    assert verify(["key"], f"{payload}.{mac}") is None
+
+
+@pytest.mark.parametrize("token", ["", ".", "a.b", "\u00fc.x", "e30.AAAA", "x" * 5_000, "W10.W10"])
+def test_what_is_no_token_is_refused(token: str):
+    assert verify(["key"], token) is None
