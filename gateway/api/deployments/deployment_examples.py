@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+from headwater.processors.deployments import ALL
+
 DEPLOYMENT: Final[dict[str, Any]] = {
     "id": "dep_5d41402abc4b2a76b971",
     "app": "orders",
