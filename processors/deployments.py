@@ -22,9 +22,11 @@ from headwater.schemas.deployments import (
     DeployedWorkflow,
     DeploymentActivated,
     DeploymentCreated,
+    DeploymentLoaded,
     DeploymentRecord,
     DeploymentRetired,
     EnvironmentReported,
+    LoadRequested,
 )
 from headwater.schemas.failures import (
     DEPLOYMENT_ACTIVE,
@@ -84,7 +86,18 @@ class Reported(NamedTuple):
     id: str
 
 
-DeploymentOutcome: TypeAlias = Created | Activated | Retired | Reported | ActivationRejected
+class LoadNoted(NamedTuple):
+    """Outcome of a request to load a deployment, and of a worker's answer."""
+
+    request: str
+
+
+DeploymentOutcome: TypeAlias = (
+    Created | Activated | Retired | Reported | ActivationRejected | LoadNoted
+)
+
+#: Requests to load deployments of which the answers are kept: more than are made at a time.
+_REQUESTS_KEPT: Final = 16
 
 
 class Share(NamedTuple):
@@ -145,6 +158,9 @@ class Deployments:
         #: Schedules and graphs of removed deployments that were active.
         self._former_schedules: set[str] = set()
         self._former_graphs: set[str] = set()
+        #: The latest requests to load a deployment, and the answers: errors by worker.
+        self.load_requests: dict[str, LoadRequested] = {}
+        self.loads: dict[str, dict[str, str]] = {}
 
     @property
     def active(self) -> DeploymentCreated | None:
@@ -266,6 +282,8 @@ class Deployments:
                 return self._retire(record)
             case EnvironmentReported():
                 return self._report(record)
+            case LoadRequested() | DeploymentLoaded():
+                return self._note_load(record)
 
     def _report(self, record: EnvironmentReported) -> Reported:
         if record.id in self.by_id:
@@ -286,6 +304,18 @@ class Deployments:
             # Deployed again after a removal, it was not active yet.
             self.activated_at_ms.pop(record.id, None)
         return Created(known, new)
+
+    def _note_load(self, record: LoadRequested | DeploymentLoaded) -> LoadNoted:
+        if isinstance(record, DeploymentLoaded):
+            if record.request in self.loads:
+                self.loads[record.request][record.worker] = record.error
+            return LoadNoted(record.request)
+        self.load_requests[record.request] = record
+        self.loads[record.request] = {}
+        if len(self.loads) > _REQUESTS_KEPT:
+            oldest = next(iter(self.loads))
+            del self.loads[oldest], self.load_requests[oldest]
+        return LoadNoted(record.request)
 
     def _activate(self, record: DeploymentActivated) -> Activated | ActivationRejected:
         before = self.activations[-1] if self.activations else None

@@ -21,9 +21,11 @@ from headwater.schemas.codec import decode, read_deployment_record
 from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
+    DeploymentLoaded,
     DeploymentRetired,
     EnvironmentReported,
     GraphDeployed,
+    LoadRequested,
 )
 from headwater.schemas.topics import DEPLOYMENTS as TOPIC
 from headwater.schemas.topics import GRAPH_DEFINITIONS
@@ -60,6 +62,8 @@ GRAPHS: Final = Projection(
 
 def _deployment_statement(log_record: LogRecord) -> RowStatement | None:
     record = read_deployment_record(log_record.value)
+    if isinstance(record, LoadRequested | DeploymentLoaded | EnvironmentReported):
+        return None
     common = {
         "id": record.id,
         "by": record.by,
@@ -77,8 +81,6 @@ def _deployment_statement(log_record: LogRecord) -> RowStatement | None:
         case DeploymentRetired():
             retired = {"stage": record.stage, "closing": record.closing}
             return RowStatement("retire_deployment", payload([common | retired]))
-        case EnvironmentReported():
-            return None  # Answers have it from the log; no row depends on it.
         case DeploymentCreated():
             return RowStatement("create_deployment", payload([common | _created(record)]))
 

@@ -24,9 +24,11 @@ from headwater.schemas.avro_types import Annotation, Schema
 from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
+    DeploymentLoaded,
     DeploymentRecord,
     DeploymentRetired,
     EnvironmentReported,
+    LoadRequested,
 )
 from headwater.schemas.errors import PARSE_ERRORS, NotYetReadable, UndecodableRecord, UnknownSchema
 from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
@@ -394,12 +396,11 @@ def read_deployment_record(value: bytes | None) -> DeploymentRecord:
         UndecodableRecord: The bytes are not such a record.
         UnknownSchema: The schema id is not in the catalog.
     """
-    match record_name(value):
-        case "deployment_activated":
-            return decode(value, DeploymentActivated)
-        case "deployment_retired":
-            return decode(value, DeploymentRetired)
-        case "environment_reported":
-            return decode(value, EnvironmentReported)
-        case _:
-            return decode(value, DeploymentCreated)
+    kinds: Mapping[str, type[DeploymentRecord]] = {
+        "deployment_activated": DeploymentActivated,
+        "deployment_loaded": DeploymentLoaded,
+        "deployment_retired": DeploymentRetired,
+        "environment_reported": EnvironmentReported,
+        "load_requested": LoadRequested,
+    }
+    return decode(value, kinds.get(record_name(value), DeploymentCreated))

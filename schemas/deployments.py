@@ -167,7 +167,38 @@ class EnvironmentReported(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_ms: int
 
 
-#: The records of the topic.
+class LoadRequested(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Every worker is to load a deployment and to state whether it can; nothing else changes."""
+
+    #: The deployment.
+    id: str
+    #: Id of the request.
+    request: str
+    #: When, Unix milliseconds, by the clock of the process that requests it.
+    at_ms: int
+
+
+class DeploymentLoaded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker has tried to load a deployment."""
+
+    #: The deployment.
+    id: str
+    #: Id of the request.
+    request: str
+    #: The worker, by the name of its member.
+    worker: str
+    #: Why it cannot load it; empty if it can.
+    error: str
+    #: When, Unix milliseconds, by the worker's clock.
+    at_ms: int
+
+
+#: Records of the topic of deployments.
 DeploymentRecord: TypeAlias = (
-    DeploymentCreated | DeploymentActivated | DeploymentRetired | EnvironmentReported
+    DeploymentCreated
+    | DeploymentActivated
+    | DeploymentRetired
+    | LoadRequested
+    | DeploymentLoaded
+    | EnvironmentReported
 )

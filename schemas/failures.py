@@ -44,6 +44,7 @@ DEPLOYMENT_ACTIVE: Final = "deployment_active"
 DEPLOYMENT_CHANGED: Final = "deployment_changed"
 DEPLOYMENT_IN_USE: Final = "deployment_in_use"
 DEPLOYMENT_NOT_FOUND: Final = "deployment_not_found"
+DEPLOYMENT_NOT_LOADED: Final = "deployment_not_loaded"
 DEPLOYMENT_REMOVED: Final = "deployment_removed"
 EVENT_ALREADY_RECEIVED: Final = "EVENT_ALREADY_RECEIVED"
 GRAPH_CHANGED: Final = "GRAPH_CHANGED"
@@ -318,6 +319,7 @@ REFUSALS: Final = {
         Refusal(DEPLOYMENT_ACTIVE, 409, "New runs begin on the deployment"),
         Refusal(SHARE_TAKEN, 409, "Another deployment has a share of the new runs"),
         Refusal(NO_ACTIVE_DEPLOYMENT, 409, "No deployment is active"),
+        Refusal(DEPLOYMENT_NOT_LOADED, 409, "A worker cannot load the deployment"),
         Refusal(REPLAY_DIVERGED, 409, "Open runs would continue on code that they do not fit"),
         Refusal(NOTHING_TO_ROLL_BACK, 409, "No deployment was active before"),
         Refusal(GRAPH_INVALID, 400, "The definition contradicts itself"),

@@ -14,9 +14,11 @@ import msgspec
 from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
+    DeploymentLoaded,
     DeploymentRetired,
     EnvironmentReported,
     GraphDeployed,
+    LoadRequested,
 )
 from headwater.schemas.history import (
     CommandSent,
@@ -414,6 +416,8 @@ Record: TypeAlias = (
     | DeploymentActivated
     | DeploymentRetired
     | EnvironmentReported
+    | DeploymentLoaded
+    | LoadRequested
     | OperationAudited
 )
 
@@ -437,5 +441,7 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "deployment_activated": DeploymentActivated,
     "deployment_retired": DeploymentRetired,
     "environment_reported": EnvironmentReported,
+    "deployment_loaded": DeploymentLoaded,
+    "load_requested": LoadRequested,
     "operation_audited": OperationAudited,
 }

@@ -50,6 +50,15 @@ class NotReplayed(Answer, frozen=True, kw_only=True):
     reason: str
 
 
+class WorkerLoad(Answer, frozen=True, kw_only=True):
+    """Whether a worker can load the code."""
+
+    worker: str
+    loaded: bool
+    answered: bool = True
+    reason: Annotated[str, means("Why it cannot.")] = ""
+
+
 class ReplayReport(Answer, frozen=True, kw_only=True):
     """Outcome of a check: the runs that differ first, then those that fit."""
 
@@ -58,6 +67,14 @@ class ReplayReport(Answer, frozen=True, kw_only=True):
         msgspec.field(default_factory=list)
     )
     error: Annotated[str, means("Why the code could not be loaded.")] = ""
+    workers: Annotated[
+        list[WorkerLoad], means("The workers that run, and whether they can load the code.")
+    ] = msgspec.field(default_factory=list)
+
+    @property
+    def not_loaded(self) -> list[WorkerLoad]:
+        """The workers that cannot load the code."""
+        return [load for load in self.workers if load.answered and not load.loaded]
 
     @property
     def diverged(self) -> list[ReplayedRun]:
@@ -91,6 +108,13 @@ def report_lines(report: ReplayReport) -> list[str]:
     lines += [
         f"Not replayed: {skipped.runs} of {skipped.workflow_name}: {skipped.reason}"
         for skipped in report.not_replayed
+    ]
+    lines += [
+        f"{load.worker} cannot load it: {load.reason}"
+        if load.answered
+        else f"{load.worker} has not answered whether it can load it."
+        for load in report.workers
+        if not load.loaded
     ]
     return lines
 

@@ -268,7 +268,13 @@ TOPICS: Final = (
         name=DEPLOYMENTS,
         key="id of the deployment and an id: each record has its own; all in partition 0",
         value="deployment_created",
-        others=("deployment_activated", "deployment_retired", "environment_reported"),
+        others=(
+            "deployment_activated",
+            "deployment_loaded",
+            "deployment_retired",
+            "environment_reported",
+            "load_requested",
+        ),
         # Runs stay on the deployment that they started on, and a rollback may return to any: only
         # a removal has tombstones.
         cleanup=Cleanup.COMPACT,

@@ -29,6 +29,7 @@ from headwater.gateway.api.console.api_client import ConsoleKeys
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
+from headwater.gateway.api.deployments.load_check import LoadCheck
 from headwater.gateway.api.deployments.removals import Removals
 from headwater.gateway.api.deployments.replay_gate import GateLimits, ReplayGate
 from headwater.gateway.api.deployments.routes import deployment_routers
@@ -419,6 +420,13 @@ def _deployments(
             workflows.workflows,
             workflows.runs,
             folders,
+            LoadCheck(
+                workflows.run_ports.deployments,
+                workflows.workers,
+                within_s=settings.load_check_s,
+                clock=workflows.clock,
+                new_id=workflows.new_id,
+            ),
             limits=_gate_limits(settings),
             passed=settings.app_environment,
         ),

@@ -222,16 +222,17 @@ def _forced(reason: str, *, force: bool) -> str:
 @admin_options
 @prints
 def check(deployment_id: str, api: Api) -> Result:
-    """Replay runs against a deployment, without activating it; exit 1 if one does not fit.
+    """Replay runs against a deployment, without activating it; exit 1 if one does not fit it.
 
     Of each run that differs, shows the first entry that does: recorded and requested. No step is
-    called.
+    called. Also names workers that cannot load its code.
     """
     from headwater.schemas.replay_answers import report_lines  # noqa: PLC0415 (slow)
 
     report = api.client.run(api.client.deployments.check(deployment_id))
     text = "".join(f"{line}\n" for line in report_lines(report))
-    return Result(answer=report, text=text, failed=bool(report.diverged or report.error))
+    failed = bool(report.diverged or report.error or report.not_loaded)
+    return Result(answer=report, text=text, failed=failed)
 
 
 @deployments.command(

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from headwater.projections.workflows.runs import Runs
 from headwater.projections.workflows.world import WorldEntries
 from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.membership import system_membership
+from headwater.streams.kafka.membership import running_workers, system_membership
 from headwater.streams.kafka.schema_registry import SchemaRegistry
 from headwater.streams.kafka.topics import check_topics
 from headwater.streams.pipeline.reprocessing import DeadLetters
@@ -173,6 +174,7 @@ def _workflow_ports(
         workflows=Workflows(reader),
         runs=RunReader(cluster),
         hooks=load_hooks(settings.workflow_hooks),
+        workers=partial(running_workers, cluster),
         new_id=new_id,
         clock=clock,
         rules=rules_of(settings),

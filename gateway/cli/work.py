@@ -50,7 +50,7 @@ from headwater.schemas.history import Limits
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, merge_declarations
 from headwater.streams.evaluation.evaluator import started_evaluator
 from headwater.streams.kafka.consumer_groups import MemberFenced
-from headwater.streams.kafka.membership import system_membership
+from headwater.streams.kafka.membership import WORKERS, system_membership
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.skips import load_skips
 from headwater.streams.kafka.topics import check_topics, warn_about_missing_topics
@@ -62,6 +62,7 @@ from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.deployment_log import DefinitionLog, DeploymentLog
 from headwater.streams.workflows.host_process import HostKilled, HostOptions, declarations_of
 from headwater.streams.workflows.hosts import AppChanged
+from headwater.streams.workflows.load_answers import LoadAnswers
 from headwater.streams.workflows.runnable_code import DeployedGraphs
 from headwater.streams.workflows.worker import WorkflowWorker
 from headwater.streams.workflows.worker_options import Bounds, WorkerCode, WorkerServices
@@ -184,9 +185,10 @@ def _worker_code(settings: Settings, *, ticked: bool, reload: bool) -> WorkerCod
     return WorkerCode(apps=settings.apps, builtin=builtin, ticked=ticked, reload=reload)
 
 
-def _deployed_code(settings: Settings, deployments: DeploymentLog) -> DeployedCode:
+def _deployed_code(settings: Settings, deployments: DeploymentLog, name: str) -> DeployedCode:
     folders = CodeFolders(deployments, settings.state_dir, settings.environment_policy)
-    return DeployedCode(deployments, folders, hosts_max=settings.deployment_hosts)
+    loading = LoadAnswers(deployments, folders, f"{WORKERS}{name}", settings.app_environment)
+    return DeployedCode(deployments, folders, hosts_max=settings.deployment_hosts, loading=loading)
 
 
 def _replay(settings: Settings) -> ReplayEngine:
@@ -217,7 +219,7 @@ async def _work(
     graphs = GraphEngine(limits=settings.limits, evaluator=evaluator)
     definitions = DefinitionLog(cluster=cluster, client_id=f"{name}-graphs")
     deployments = DeploymentLog(cluster=cluster, client_id=f"{name}-deployments")
-    code = _deployed_code(settings, deployments)
+    code = _deployed_code(settings, deployments, name)
 
     async def joined() -> None:
         # By now the hosts have loaded the apps, and no partition is owned yet.
@@ -234,7 +236,7 @@ async def _work(
     async with contextlib.AsyncExitStack() as exits:
         exits.enter_context(LoopWatch().watching())
         database = await _step_database(settings, exits)
-        membership = exits.enter_context(system_membership(cluster, f"workflows {name}"))
+        membership = exits.enter_context(system_membership(cluster, f"{WORKERS}{name}"))
         worker = WorkflowWorker(
             cluster=cluster,
             name=name,

@@ -38,6 +38,13 @@ class ReplaySettings(BaseSettings):
         le=600,
         description="Seconds that the replays of one check may take, while the request waits.",
     )
+    load_check_s: int = Field(
+        default=20,
+        ge=0,
+        le=600,
+        description="Seconds that a check waits for workers to load a deployment; workers that "
+        "have not answered by then are named. 0 does not request it.",
+    )
     redacted_fields: str = Field(
         default=REDACTED_FIELDS,
         description="Patterns for names of fields whose values are replaced in exported histories, "

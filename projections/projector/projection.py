@@ -220,11 +220,10 @@ def one_by_one(
 ) -> Plan:
     """Plan records in order; `statement_of` may raise the exceptions in `UNREADABLE`.
 
-    It returns None for a record without an effect on rows.
-
     For topics in which each record depends on earlier ones. Such a topic has one partition and few
     records, and every process folds it. Only Postgres has the earlier records here, so each record
-    is one statement, by which Postgres decides with the same rules as the fold.
+    is one statement, by which Postgres decides with the same rules as the fold, or none if there
+    are no rows of it.
     """
     statements: list[RowStatement] = []
     refused = 0

@@ -18,7 +18,7 @@ from headwater.processors.graph.replaying import (
 )
 from headwater.processors.graph.state import LiveToken
 from headwater.processors.runs.history_files import HistoryFileInvalid, RunHistory, read_history
-from headwater.processors.runs.limits import DEFAULT_LIMITS
+from headwater.processors.runs.limits import BUILTIN_PREFIX, DEFAULT_LIMITS
 from headwater.schemas.failures import InstanceFailedError
 from headwater.schemas.history import RunErrored
 from headwater.schemas.replay_answers import ReplayReport, report_lines, sorted_report
@@ -76,7 +76,7 @@ def _code_of(workflows: object, tasks: Iterable[object]) -> CheckedCode:
     refuse_in_workflows()
     if isinstance(workflows, str):
         return CheckedCode.of_app(load_app(workflows))
-    return CheckedCode(*Definitions.collect(workflows, tasks, ""))
+    return CheckedCode(*Definitions.collect(workflows, tasks, rules=""))
 
 
 def check_replay(folder: _Path, workflows: object) -> ReplayReport:
@@ -134,7 +134,8 @@ def replay_history(
     elif history.workflow in code.workflows:
         _replay_code(history, code.workflows[history.workflow], calls)
     else:
-        known = ", ".join(sorted((*code.workflows, *code.graphs)))
+        names = sorted((*code.workflows, *code.graphs))
+        known = ", ".join(name for name in names if not name.startswith(BUILTIN_PREFIX))
         raise LookupError(f"expected the workflow {history.workflow}, found only {known}")
 
 

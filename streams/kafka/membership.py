@@ -49,6 +49,8 @@ from headwater.streams.kafka.retrying import Retrying
 log = logging.getLogger(__name__)
 
 GROUP: Final = "headwater-members"
+#: Prefix of the names of workflow workers.
+WORKERS: Final = "workflows "
 #: A group has to subscribe to a topic; no member is assigned any of it.
 _SUBSCRIBED: Final = WORKFLOW_REPLIES
 _VERSION: Final = 0
@@ -273,6 +275,17 @@ async def inspect_cluster(cluster: Cluster) -> ClusterState:
         members = await _members(admin)
         ends = await _ends(admin, consumer)
         return ClusterState(members, ends, await _lags(admin, ends))
+
+
+async def running_workers(cluster: Cluster) -> list[str]:
+    """Return the names of the workflow workers that run, as members of the system.
+
+    Raises:
+        BrokerUnavailable: No broker answered.
+    """
+    async with admin_client(cluster) as admin:
+        members = await _members(admin)
+    return [member.name for member in members if member.name.startswith(WORKERS)]
 
 
 async def _members(admin: AIOKafkaAdminClient) -> tuple[Member, ...]:

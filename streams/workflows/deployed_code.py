@@ -35,6 +35,7 @@ from headwater.streams.workflows.deployment_log import DeploymentLog
 from headwater.streams.workflows.environments import EnvironmentFailed
 from headwater.streams.workflows.host_process import HostCode
 from headwater.streams.workflows.hosts import Hosts
+from headwater.streams.workflows.load_answers import LoadAnswers
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class DeployedCode:
         follow_s: Interval between checks for deployments.
         idle_s: How long a host may be idle before it is stopped.
         hosts_max: Largest number of hosts, not counting those of deployments for new runs.
+        loading: Answers requests to load a deployment.
     """
 
     def __init__(
@@ -69,8 +71,10 @@ class DeployedCode:
         follow_s: float = _FOLLOW_S,
         idle_s: float = _IDLE_S,
         hosts_max: int = DEPLOYED_HOSTS_MAX,
+        loading: LoadAnswers | None = None,
     ) -> None:
         self._log = deployment_log
+        self._loading = loading
         self._folders = folders
         self._follow_s, self._idle_s = follow_s, idle_s
         #: Concurrency limits of the active deployment's workflows, by name.
@@ -140,6 +144,8 @@ class DeployedCode:
 
     async def stop(self) -> None:
         """Disconnect, and remove the scratch folders of hosts, which have ended."""
+        if self._loading is not None:
+            await self._loading.stop()
         await self._log.stop()
         await asyncio.to_thread(self._folders.close)
 
@@ -158,6 +164,8 @@ class DeployedCode:
         retrying = Retrying(log, "new runs wait for deployments to be read")
         deployments = await retrying.until_done(self._log.catch_up)
         active = deployments.active
+        if self._loading is not None:
+            self._loading.answer(deployments, self._is_loaded)
         if deployments.changes == self._known:
             return
         self._known = deployments.changes
@@ -189,6 +197,11 @@ class DeployedCode:
                 log.warning("the folder of %s cannot be removed yet: %s", name, error)
             else:
                 self._cleaned.add(name)
+
+    def _is_loaded(self, deployment: str) -> bool | None:
+        """Whether the host of a deployment runs; None if it has none."""
+        number = self._numbers.get(deployment)
+        return None if number is None else number not in self._hosts.closed()
 
     def _warn_of_overridden_apps(self, active: DeploymentCreated) -> None:
         """Log which workflows of apps start no runs because the active deployment has them, too.

@@ -487,6 +487,7 @@ def checks_runs_that_follow_the_code(system: System, app: Path) -> None:
 
     system.wait(waits, "the run to wait")
     active = get(system, "deployments/active").json()["id"]
+    checks_that_workers_can_load(system, app)
     folder = app.parent / "histories"
     exported = called("histories", "export", str(folder), "-w", "poll", **url)
     assert exported.returncode == 0, exported.stderr
@@ -509,6 +510,22 @@ def checks_runs_that_follow_the_code(system: System, app: Path) -> None:
     assert [run["fits"] for run in report["runs"] if run.get("moves")] == [False]
     # What has ended stays as it is, whatever other code returns.
     assert any(run["workflowName"] == "shipping" for run in report["runs"])
+
+
+def checks_that_workers_can_load(system: System, app: Path) -> None:
+    """An activation is refused if a worker cannot load the code, which it names with the reason."""
+    needed = app.parent / "needed"
+    needed.touch()
+    imports = f"open({str(needed)!r}).close()"
+    write(app, "orders.py", SHIPPING, "FETCH = 'fetch'", imports)
+    name = deploy(system, zipped(app)).json()["id"]
+    needed.unlink()
+    refused = post(system, f"deployments/{name}/activate", headers=ADMIN)
+    assert (refused.status_code, refused.json()["code"]) == (409, "deployment_not_loaded")
+    (load,) = refused.json()["report"]["workers"]
+    assert load["worker"].startswith("workflows ")
+    assert "FileNotFoundError" in load["reason"]
+    write(app, "orders.py", SHIPPING, "FETCH = 'fetch'")
 
 
 # --- by programs

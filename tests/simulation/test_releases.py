@@ -3,7 +3,7 @@
 Method: worlds as those of `test_engine`, in which deployments become active, hosts of deployments
 begin when they are needed and are ended when nobody uses them; worlds in which operators also set
 shares, move runs, and remove deployments; and worlds that lack a rule.
-`python -m tests.simulation.engine --switches --seeds 1000` is the long version of the second kind.
+More seeds of the second kind: `make soak`, or `python -m tests.simulation.engine --switches`.
 """
 
 from collections import Counter
@@ -96,6 +96,13 @@ def test_no_run_is_lost_or_on_two_deployments_whatever_operators_switch():
         seen += Counter(world.seen)
     switches = ("release", "share", "remove", "deploy_again", "move", "start")
     assert all(seen[what] > 10 for what in (*switches, "removed", "reopened", "crash")), seen
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(1_000, 2_000, 100))
+def test_no_run_is_lost_in_many_worlds_whatever_operators_switch(first: int):
+    for seed in range(first, first + 100):
+        assert left(run(seed, shapes=switched_shapes(seed), switches=Switches)) == []
 
 
 class CountsTooEarly(Switches):

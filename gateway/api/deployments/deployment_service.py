@@ -13,7 +13,7 @@ from litestar import Response
 
 from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
-from headwater.gateway.api.deployments.replay_gate import ReplayGate, unchecked
+from headwater.gateway.api.deployments.replay_gate import ReplayGate
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.runs.run_service import active_of, deployment_of
@@ -43,7 +43,7 @@ from headwater.schemas.deployments import (
     EnvironmentReported,
 )
 from headwater.schemas.errors import StoreUnavailable
-from headwater.schemas.failures import ARTIFACT_INVALID, REPLAY_DIVERGED
+from headwater.schemas.failures import ARTIFACT_INVALID, DEPLOYMENT_NOT_LOADED, REPLAY_DIVERGED
 from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.v1_answers import (
     Deployment,
@@ -216,9 +216,8 @@ class DeploymentService:
         if deployments.percent_of(created.id) == record.percent:
             note(request, deduped=True)
         else:
-            if record.percent == ALL and deployments.active is not created:
-                # A share has no effect on existing runs, and neither has its end.
-                report = await self._checked(request, created, forced)
+            if _needs_check(deployments, record):
+                report = await self._checked(request, created, forced, record.percent == ALL)
             await attempt(request, replaces=deployments.state)
             activated = _require_outcome(await self._log.write(record), Activated)
             is_other = activated.new and record.percent == ALL and activated.before != created.id
@@ -242,22 +241,33 @@ class DeploymentService:
         return _response(_deployment(deployments, created))
 
     async def _checked(
-        self, request: AnyRequest, created: DeploymentCreated, forced: str
+        self, request: AnyRequest, created: DeploymentCreated, forced: str, moves: bool
     ) -> ReplayReport:
         """Return how runs fit a deployment that is about to be activated.
 
+        Args:
+            request: The request.
+            created: The deployment.
+            forced: Why it is activated even if runs do not fit it; "" if it is not.
+            moves: Whether runs that follow the code would continue on it.
+
         Raises:
-            Problem: Runs would continue on code that they do not fit, and it is not forced.
+            Problem: A worker cannot load it, or runs would continue on code that they do not fit,
+                and it is not forced.
         """
         note(request, forced=forced or None)
-        try:
-            report = await self._gate.check(created)
-        except StoreUnavailable as error:
-            # Pinned runs are not affected, and a rollback may be urgent.
-            if not forced and any(workflow.latest for workflow in created.workflows):
-                raise
-            return unchecked(created, error)
-        problem = _divergence(created, report)
+        # Pinned runs are not affected, and a rollback may be urgent.
+        is_pinned = not any(workflow.latest for workflow in created.workflows)
+        report = await self._gate.check(created, without_runs=bool(forced) or is_pinned)
+        if report.not_loaded and not forced:
+            failed = report.not_loaded[0]
+            raise Problem(
+                DEPLOYMENT_NOT_LOADED,
+                f"expected every worker to load {created.id}, found {len(report.not_loaded)} that "
+                f"cannot, such as {failed.worker}: {failed.reason}",
+                report=report,
+            )
+        problem = _divergence(created, report) if moves else ""
         moving = (run for run in report.diverged if run.moves)
         note(request, diverged=[f"{run.workflow_name}/{run.instance_id}" for run in moving])
         if problem and not forced:
@@ -314,6 +324,14 @@ class DeploymentService:
     async def get_active_id(self) -> Response[bytes]:
         """Return only the id of the active deployment."""
         return _response(DeploymentId(deployment_id=active_of(await self._log.catch_up()).id))
+
+
+def _needs_check(deployments: Deployments, record: DeploymentActivated) -> bool:
+    """Return whether an activation has to be checked: the end or a change of a share need not."""
+    if record.percent == ALL:
+        active = deployments.active
+        return active is None or active.id != record.id
+    return bool(record.percent) and record.id not in deployments.in_use
 
 
 def _divergence(created: DeploymentCreated, report: ReplayReport) -> str:

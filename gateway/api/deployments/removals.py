@@ -84,6 +84,7 @@ class Removals:
         removal = deployments.retired.get(name)
         if removal is not None and deployments.is_removed(name):
             # The gateway that removed it may have been killed before it deleted the records.
+            await attempt(request, deployment=name)
             await self._log.discard(removal)
         deployment = deployment_of(deployments, name)
         note(request, deployment=name, app=deployment.app, digest=deployment.digest)
@@ -92,15 +93,14 @@ class Removals:
         if not wait_s:
             self._require_none(name, await self._open_runs(deployment))
         await attempt(request)
-        own = self._new_id()
-        closing = await self._close(name, own)
+        own, closing = await self._close(name)
         until_s = asyncio.get_running_loop().time() + wait_s
         while True:
             open_runs = await self._open_runs_after_closing(deployment)
             if not open_runs:
                 if await self._finish(deployment, closing):
                     return
-                closing = await self._close(name, own)
+                own, closing = await self._close(name)
             elif asyncio.get_running_loop().time() < until_s:
                 await asyncio.sleep(_POLL_S)
             else:
@@ -108,15 +108,17 @@ class Removals:
                     await self._write(name, REOPENED, closing)
                 self._require_none(name, open_runs)
 
-    async def _close(self, name: str, own: str) -> str:
-        """Let no new run begin on a deployment; return the id of its closing.
+    async def _close(self, name: str) -> tuple[str, str]:
+        """Let no new run begin on a deployment; return the id of this closing and of the valid one.
 
-        It is another one than `own` if another request has closed it.
+        They differ if another request has closed it before. The id is a new one at each closing:
+        the other request may have counted runs before the deployment was reopened.
         """
+        own = self._new_id()
         outcome = await self._write(name, CLOSED, own)
         if outcome.closing is None:  # Another request has removed it meanwhile.
             raise Problem(DEPLOYMENT_REMOVED, removal_message(name), field="deploymentId")
-        return outcome.closing
+        return own, outcome.closing
 
     async def _open_runs_after_closing(self, deployment: DeploymentCreated) -> int:
         """Return how many runs of a closed deployment are open, exactly if there are none."""

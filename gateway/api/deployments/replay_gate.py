@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from headwater.gateway.api.deployments.load_check import LoadCheck
 from headwater.processors.runs.history_files import HistoryFileInvalid, RunHistory, history_of
 from headwater.projections.workflows.queries import RunToReplay, Workflows
 from headwater.schemas.deployments import DeploymentCreated
@@ -59,6 +60,7 @@ class ReplayGate:
         workflows: Rows of runs.
         runs: Reads histories.
         folders: The code of deployments on this machine.
+        load_check: Finds workers that cannot load a deployment.
         limits: Limits of a check.
         passed: Environment variables of apps, besides those that they always have.
     """
@@ -68,6 +70,7 @@ class ReplayGate:
         workflows: Workflows,
         runs: RunReader,
         folders: CodeFolders,
+        load_check: LoadCheck,
         *,
         limits: GateLimits,
         passed: Sequence[str],
@@ -75,17 +78,38 @@ class ReplayGate:
         self._workflows = workflows
         self._runs = runs
         self._folders = folders
+        self._load_check = load_check
         self._limits = limits
         self._passed = passed
         self._lock = asyncio.Semaphore(1)
 
-    async def check(self, deployment: DeploymentCreated) -> ReplayReport:
-        """Return how runs of a deployment's workflows fit it.
+    async def check(
+        self, deployment: DeploymentCreated, *, without_runs: bool = False
+    ) -> ReplayReport:
+        """Return how runs of a deployment's workflows fit it, and whether workers can load it.
+
+        Args:
+            deployment: The deployment.
+            without_runs: Whether runs that cannot be found are only reported.
 
         Raises:
             StoreUnavailable: Postgres, which knows the runs, is not available.
             BrokerUnavailable: Kafka is not available.
         """
+        loading = asyncio.create_task(self._load_check.check(deployment))
+        try:
+            report = await self._check_runs(deployment)
+        except StoreUnavailable as error:
+            if not without_runs:
+                loading.cancel()
+                raise
+            report = _unchecked(deployment, error)
+        except BaseException:
+            loading.cancel()
+            raise
+        return msgspec.structs.replace(report, workers=await loading)
+
+    async def _check_runs(self, deployment: DeploymentCreated) -> ReplayReport:
         async with self._lock:
             names = [workflow.name for workflow in deployment.workflows]
             limits = self._limits
@@ -171,7 +195,7 @@ class ReplayGate:
         return sorted_report(without_folder(report, code.folder))
 
 
-def unchecked(deployment: DeploymentCreated, error: StoreUnavailable) -> ReplayReport:
+def _unchecked(deployment: DeploymentCreated, error: StoreUnavailable) -> ReplayReport:
     """Return the report of a check that could not find the runs."""
     reason = f"the runs are not known: {error.message}"
     return ReplayReport(

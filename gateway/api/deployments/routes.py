@@ -47,6 +47,7 @@ from headwater.schemas.failures import (
     DEPLOYMENT_CHANGED,
     DEPLOYMENT_IN_USE,
     DEPLOYMENT_NOT_FOUND,
+    DEPLOYMENT_NOT_LOADED,
     DEPLOYMENT_REMOVED,
     NO_ACTIVE_DEPLOYMENT,
     NOTHING_TO_ROLL_BACK,
@@ -300,6 +301,7 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
                 DEPLOYMENT_ACTIVE,
                 NO_ACTIVE_DEPLOYMENT,
                 SHARE_TAKEN,
+                DEPLOYMENT_NOT_LOADED,
                 REPLAY_DIVERGED,
                 "store_unavailable",
             ),
@@ -322,11 +324,12 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
 def _check_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/{deploymentId:str}/check",
+        audit="deployments.check",
         operation_id="checkDeployment",
         summary="Check how runs fit a deployment",
         description="Replays open runs of its workflows, and some ended ones, against its code. No "
-        "step is called, and nothing changes. An activation does the same, and refuses if a run "
-        "that would continue on it does not fit.",
+        "step is called. Every worker is requested to load the code. An activation does the same, "
+        "and is refused if a worker cannot, or if a run that would continue on it does not fit.",
         status_code=200,
         responses={
             200: _response_spec(ReplayReport, REPORT, "The report."),
@@ -363,6 +366,7 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
                 DEPLOYMENT_CHANGED,
                 NOTHING_TO_ROLL_BACK,
                 "store_unavailable",
+                DEPLOYMENT_NOT_LOADED,
                 REPLAY_DIVERGED,
             ),
         },

@@ -1,7 +1,7 @@
 """Routes of workflows, under /api/workflows, and of their jobs, under /api/jobs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -96,6 +96,7 @@ class WorkflowPorts:
     """External dependencies of the workflow service.
 
     Attributes:
+        workers: Returns the names of the workflow workers that run.
         new_id: Returns globally unique ids for instances and events.
         clock: Returns Unix milliseconds.
         rules: Rules, of which those about queues are used.
@@ -108,6 +109,7 @@ class WorkflowPorts:
     workflows: Workflows
     runs: RunReader
     hooks: WorkflowHooks
+    workers: Callable[[], Awaitable[Sequence[str]]]
     new_id: Callable[[], str]
     clock: Callable[[], int]
     rules: Sequence[Rule] = ()

@@ -6,6 +6,7 @@ The last but one of this folder by name: from here on a deployment is active.
 import asyncio
 import itertools
 import json
+import random
 import signal
 import threading
 import time
@@ -644,6 +645,49 @@ def test_no_run_is_lost_or_on_two_deployments_while_operators_switch(
     unpacked = system.directory / "data"
     system.wait(lambda: not any(unpacked.rglob(two)), "its folder to be removed")
     assert any(unpacked.rglob(three))
+
+
+def switch_at_random(operator: Operator, draw: random.Random, names: list[str]) -> str:
+    """Do one switch among deployments that are not removed; return a removed one, or ""."""
+    active, *others = draw.sample(names, len(names))
+    kind = draw.choice(["activate", "share", "rollback", "remove", "kill"])
+    match kind:
+        case "activate":
+            operator.change(f"{active}/activate")
+        case "share":
+            operator.change(f"{active}/activate")
+            operator.change(f"{others[0]}/activate", percent=draw.choice([1, 30, 99]))
+        case "rollback":
+            operator.change(f"{others[0]}/activate")
+            operator.change(f"{active}/activate")
+            operator.change("rollback")
+        case "kill":
+            operator.restart_worker()
+        case "remove" if len(names) > 2:
+            operator.change(f"{active}/activate")
+            answer = operator.remove(others[0], wait=60)
+            assert answer.status_code == 204, answer.text
+            return others[0]
+        case _:
+            pass
+    return ""
+
+
+@pytest.mark.soak
+def test_fifty_switches_lose_no_run_and_move_none(system: System, first: str) -> None:
+    operator, draw = Operator(system), random.Random(50)
+    texts = [f"soak-{number}" for number in range(12)]
+    names = operator.deploy(*texts)
+    versions = {first: "first"} | dict(zip(names, texts, strict=True))
+    operator.change(f"{names[0]}/activate")
+    with Load(system, list(names)) as load:
+        for _ in range(50):
+            load.grows()
+            removed = switch_at_random(operator, draw, names)
+            names = [name for name in names if name != removed]
+    assert set(load.refused) <= {"deployment_removed"}
+    result = [until(system, run_id, "completed") for run_id in load.runs]
+    assert [run["output"] for run in result] == [versions[run["deploymentId"]] for run in result]
 
 
 # -- queues and events of programs elsewhere

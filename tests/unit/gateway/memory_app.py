@@ -57,6 +57,10 @@ def terra_of_nobody(settings: Settings) -> Terra:
     return Terra(settings.terra, draw=lambda: 0.0, wall_s=lambda: 0.0)
 
 
+async def _no_workers() -> list[str]:
+    return []
+
+
 def memory_workflows(
     deployments: MemoryDeployments | None = None,
     **ports: Any,  # noqa: ANN401 (theirs)
@@ -75,6 +79,7 @@ def memory_workflows(
         "workflows": Workflows(without_postgres()),
         "runs": MemoryRuns(),
         "hooks": WorkflowHooks(),
+        "workers": _no_workers,
         "new_id": lambda: f"id-{next(numbers)}",
         "clock": lambda: 0,
     }

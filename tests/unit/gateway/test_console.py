@@ -47,6 +47,7 @@ FORMS = (
     "/console/dead-letters/0/3/replay",
     "/console/instances/order/a/pause",
     "/console/deployments/dep_1/activate",
+    "/console/deployments/dep_1/remove",
     "/console/deployments/rollback",
     "/console/drain",
     "/console/users/import",

@@ -3,7 +3,7 @@
 import json
 
 from tests.unit.gateway.test_workflow_commands import headwater
-from tests.unit.gateway.workflow_network import AT, Network, answer
+from tests.unit.gateway.workflow_network import AT, Network, answer, problem
 
 FIRST = {
     "id": "dep_1", "app": "orders", "digest": "aa", "size": 1, "active": False,
@@ -60,3 +60,55 @@ def test_an_installation_is_requested_of_the_active_deployment_by_default():
     result = headwater(network, "deployments", "install")
     assert result.exit_code == 0, result.stderr
     assert [item.url.path for item in network.asked][-1] == "/v1/deployments/dep_2/install"
+
+
+def test_a_listing_says_what_becomes_of_each():
+    drained = FIRST | {"openRuns": 0, "status": "drained", "drainedAt": AT}
+    listed = [
+        SECOND | {"status": "active", "percent": 90},
+        FIRST | {"status": "sharing", "percent": 10},
+        FIRST | {"status": "draining"},
+        FIRST | {"status": "removing", "openRuns": 1},
+        drained,
+        FIRST | {"status": "inactive"},
+        SECOND | {"status": "active", "percent": 100},
+    ]
+    network = Network(answer({"deployments": listed, "hasNextPage": False}))
+    heading, *lines = headwater(network, "deployments", "list").stdout.splitlines()
+    column = heading.split("\t").index("state")
+    assert [line.split("\t")[column] for line in lines] == [
+        "90 % of new runs",
+        "10 % of new runs",
+        "draining: 3 open runs",
+        "removing: 1 open run",
+        "drained since 2026-11-21 14:00:00 UTC",
+        "inactive",
+        "active",
+    ]
+
+
+def test_a_share_is_set_by_a_command():
+    network = Network(answer(FIRST | {"percent": 10, "status": "sharing"}))
+    result = headwater(network, "deployments", "activate", "dep_1", "--percent", "10")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "10 % of the new runs begin on dep_1.\n"
+    (request,) = network.asked
+    assert json.loads(request.content) == {"percent": 10}
+
+
+def test_a_removal_waits_as_long_as_runs_are_open():
+    in_use = problem(409, "deployment_in_use", "2 open runs")
+    network = Network(in_use, in_use, answer(None, status=204))
+    result = headwater(network, "deployments", "remove", "dep_1", "--wait")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "2 open runs\n2 open runs\ndep_1 is removed.\n"
+    assert [request.url.params["wait"] for request in network.asked] == ["30"] * 3
+
+
+def test_a_removal_without_waiting_is_refused_or_was_done_before():
+    result = headwater(Network(problem(409, "deployment_in_use")), "deployments", "remove", "dep_1")
+    assert result.exit_code != 0
+    assert "`headwater deployments remove --wait`" in result.output
+    # The answer to an earlier attempt may have been lost.
+    gone = Network(problem(410, "deployment_removed"))
+    assert headwater(gone, "deployments", "remove", "dep_1").exit_code == 0

@@ -194,8 +194,11 @@ def test_what_is_reopened_meanwhile_is_counted_again(system: System, again: str)
     """Another request reopens it, and runs begin; it is not removed on the count from before."""
     write: Callable[..., Any] = system.log.write
     counted: list[int] = []
+    closings: list[str] = []
 
     async def reopening(record: Any) -> Any:  # noqa: ANN401 (as there)
+        if getattr(record, "stage", "") == CLOSED:
+            closings.append(record.closing)
         if getattr(record, "stage", "") == REMOVED and not counted:
             counted.append(system.counted)
             closing = record.closing
@@ -214,3 +217,5 @@ def test_what_is_reopened_meanwhile_is_counted_again(system: System, again: str)
     system.log.write = reopening  # type: ignore[method-assign]
     assert system.remove().status_code == 204
     assert system.counted > counted[0]
+    # Whoever had counted before the deployment was reopened cannot remove it after that.
+    assert len(set(closings)) == len(closings) == 2

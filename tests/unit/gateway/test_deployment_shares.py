@@ -1,5 +1,7 @@
 """Shares of the new runs over HTTP: what they change, and what `active` still is."""
 
+import html
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,3 +139,32 @@ def test_a_share_needs_an_active_deployment():
     app = memory_app(workflows=memory_workflows(deployments=log))
     with TestClient(app, raise_server_exceptions=False) as client:
         assert_problem(share(client, ONE, 10), 409, "no_active_deployment")
+
+
+def words_of(text: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def test_the_console_sets_shares_and_ends_them(client: TestClient[Any]):
+    client.follow_redirects = True
+    client.post("/console/login", data={"key": OPERATOR["x-admin-key"]})
+    page = client.get("/console/deployments").text
+    token = re.search(r'name="token" value="(\w+)"', page)
+    assert token
+    assert f'action="/console/deployments/{TWO}/remove"' in page
+    assert f'action="/console/deployments/{ONE}/remove"' not in page, "it is active"
+    form = {"token": token[1], "replaces": ONE, "percent": "10"}
+    answer = client.post(f"/console/deployments/{TWO}/activate", data=form)
+    assert "The share of the new runs has changed." in words_of(answer.text)
+    page = client.get("/console/deployments").text
+    assert f"{TWO} sharing 10 %" in words_of(page)
+    assert f"{ONE} active 90 %" in words_of(page)
+    assert f'action="/console/deployments/{TWO}/remove"' not in page, "it has a share"
+    # The page names the share, so that a rollback ends that and goes no further back.
+    tag = f"{ONE}+{TWO}@10"
+    assert f'name="replaces" value="{tag}"' in page
+    rollback = client.post("/console/deployments/rollback", data=form | {"replaces": tag})
+    assert rollback.is_success
+    assert "shares" not in active(client)
+    removed = client.post(f"/console/deployments/{ONE}/remove", data=form)
+    assert "deployment_active" in removed.text

@@ -13,8 +13,14 @@ from headwater import Step, WorkflowEvent, WorkflowTest, workflow
 from headwater.gateway.settings.settings import Settings
 from headwater.processors.deployments import Deployments
 from headwater.projections.workflows.queries import RunToReplay, Workflows
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
-from headwater.schemas.failures import REPLAY_DIVERGED
+from headwater.schemas.deployments import (
+    DeployedWorkflow,
+    DeploymentCreated,
+    DeploymentLoaded,
+    DeploymentRecord,
+    LoadRequested,
+)
+from headwater.schemas.failures import DEPLOYMENT_NOT_LOADED, REPLAY_DIVERGED
 from headwater.schemas.history import HistoryAppended, instance_key
 from headwater.schemas.statuses import ENDED, RunStatus
 from tests.fakes.audit_log import MemoryAudit
@@ -75,10 +81,15 @@ class Rows(Workflows):
 class Gate:
     """A gateway with recorded runs of `poll`."""
 
-    def __init__(self, **settings: Any) -> None:  # noqa: ANN401, settings
+    def __init__(self, workers: Iterable[str] = (), **settings: Any) -> None:  # noqa: ANN401, settings
+        async def running() -> list[str]:
+            return list(workers)
+
         self.log, self.rows, self.audit = MemoryDeployments(), Rows(), MemoryAudit()
         self.runs = MemoryRuns()
-        ports = memory_workflows(deployments=self.log, workflows=self.rows, runs=self.runs)
+        ports = memory_workflows(
+            deployments=self.log, workflows=self.rows, runs=self.runs, workers=running
+        )
         given = Settings(max_body_bytes=4096, **settings)
         self.app = memory_app(given, workflows=ports, audit=self.audit)
         self.client: TestClient[Any]
@@ -256,3 +267,54 @@ def test_without_postgres_only_what_may_move_runs_is_refused():
         assert answer.status_code == 200
         (skipped,) = answer.json()["replay"]["notReplayed"]
         assert "the runs are not known" in skipped["reason"]
+
+
+# -- workers
+
+
+def answering(gate: Gate, **errors: str) -> None:
+    """Let workers answer the requests to load a deployment, as soon as they are written."""
+    write = gate.log.write
+
+    async def write_and_answer(record: DeploymentRecord) -> object:
+        outcome = await write(record)
+        if isinstance(record, LoadRequested):
+            for worker, error in errors.items():
+                answer = DeploymentLoaded(
+                    id=record.id, request=record.request, worker=worker, error=error, at_ms=1
+                )
+                await write(answer)
+        return outcome
+
+    gate.log.write = write_and_answer  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.parametrize("path", ["activate", "check"])
+def test_a_worker_that_cannot_load_the_code_is_named_with_its_reason(tmp_path: Path, path: str):
+    gate = Gate(data_dir=tmp_path, workers=["one", "two"])
+    for opened_gate in opened(gate):
+        answering(opened_gate, one="", two="no module named needed")
+        name = opened_gate.deploy(code(), latest=False)
+        answer = opened_gate.post(f"{name}/{path}")
+        report = answer.json()
+        if path == "activate":
+            assert (answer.status_code, report["code"]) == (409, DEPLOYMENT_NOT_LOADED)
+            assert "two: no module named needed" in report["detail"]
+            assert opened_gate.active is None
+            report = report["report"]
+        assert report["workers"] == [
+            {"worker": "one", "loaded": True},
+            {"worker": "two", "loaded": False, "reason": "no module named needed"},
+        ]
+
+
+def test_a_worker_that_does_not_answer_is_named_and_nothing_is_refused(tmp_path: Path):
+    gate = Gate(data_dir=tmp_path, workers=["one", "two"], load_check_s=1)
+    for opened_gate in opened(gate):
+        answering(opened_gate, one="")
+        answer = opened_gate.post(f"{opened_gate.deploy(code())}/activate")
+        assert answer.status_code == 200
+        assert answer.json()["replay"]["workers"] == [
+            {"worker": "one", "loaded": True},
+            {"worker": "two", "loaded": False, "answered": False},
+        ]

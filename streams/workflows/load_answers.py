@@ -1,0 +1,113 @@
+"""A worker's answers to requests to load a deployment, which precede its activation.
+
+The code is imported in a temporary host, as runs would have it here: its packages and files may be
+missing on one worker only.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from headwater.processors.deployments import Deployments
+from headwater.processors.runs.limits import bounded
+from headwater.schemas.deployments import DeploymentCreated, DeploymentLoaded, LoadRequested
+from headwater.schemas.errors import HeadwaterError
+from headwater.streams.clock import now_ms
+from headwater.streams.workflows.code_folders import CodeFolders
+from headwater.streams.workflows.deployment_log import DeploymentLog
+from headwater.streams.workflows.host_process import declarations_of
+
+log = logging.getLogger(__name__)
+
+#: Age of a request that is no longer answered: the gateway waits less.
+_OLD_MS: Final = 120_000
+#: Seconds until a host that is starting counts as one that cannot be started.
+_START_S: Final = 30.0
+_LOOK_S: Final = 0.2
+#: Characters of an error that are kept: its end names the failing line.
+_ERROR_MAX: Final = 4_000
+
+#: Returns whether the host of a deployment runs; None if it has none.
+IsLoaded: TypeAlias = Callable[[str], bool | None]
+
+
+class LoadAnswers:
+    """Answers requests to load deployments, each once.
+
+    Args:
+        deployment_log: Requests, and the answers to them.
+        folders: Folders of the code on this machine.
+        worker: Name of the worker's member.
+        passed: Environment variables of apps, besides those that they always have.
+    """
+
+    def __init__(
+        self,
+        deployment_log: DeploymentLog,
+        folders: CodeFolders,
+        worker: str,
+        passed: Sequence[str],
+    ) -> None:
+        self._log = deployment_log
+        self._folders = folders
+        self._worker = worker
+        self._passed = passed
+        self._seen: set[str] = set()
+        self._answering: set[asyncio.Task[None]] = set()
+        self._one_at_a_time = asyncio.Lock()
+
+    def answer(self, deployments: Deployments, is_loaded: IsLoaded) -> None:
+        """Answer new requests in the background."""
+        requests = deployments.load_requests
+        for name in requests.keys() - self._seen:
+            request = requests[name]
+            if request.at_ms > now_ms() - _OLD_MS:
+                deployment = deployments.by_id[request.id]
+                task = asyncio.create_task(self._answer(request, deployment, is_loaded))
+                self._answering.add(task)
+                task.add_done_callback(self._answering.discard)
+        self._seen = set(requests)
+
+    async def stop(self) -> None:
+        """Cancel answers that are not complete."""
+        for task in self._answering:
+            task.cancel()
+        await asyncio.gather(*self._answering, return_exceptions=True)
+
+    async def _answer(
+        self, request: LoadRequested, deployment: DeploymentCreated, is_loaded: IsLoaded
+    ) -> None:
+        async with self._one_at_a_time:
+            try:
+                error = await self._error_of(deployment, is_loaded)
+            except (HeadwaterError, OSError) as raised:
+                error = str(raised)
+        if error:
+            log.warning("%s cannot be loaded: %s", deployment.id, error)
+        answer = DeploymentLoaded(
+            id=request.id,
+            request=request.request,
+            worker=self._worker,
+            error=bounded(error, _ERROR_MAX),
+            at_ms=now_ms(),
+        )
+        try:
+            await self._log.write(answer)
+        except HeadwaterError as raised:
+            log.warning("the request to load %s is not answered: %s", deployment.id, raised)
+
+    async def _error_of(self, deployment: DeploymentCreated, is_loaded: IsLoaded) -> str:
+        """Load a deployment. Return why that is not possible; "" if it is."""
+        if is_loaded(deployment.id) is None:
+            code = await self._folders.code_of(deployment)
+            await declarations_of(deployment.app, code=code, passed=self._passed)
+            return ""
+        # A host has the folder of the deployment in use, and loads it again until it can.
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + _START_S
+        while not is_loaded(deployment.id):
+            if loop.time() > until_s:
+                return f"its code host is not started after {_START_S:g} s; its log has the reason"
+            await asyncio.sleep(_LOOK_S)
+        return ""
