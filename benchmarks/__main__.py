@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from benchmarks import (
+    gate,
     graphs,
     ingest,
     pipeline,
@@ -35,7 +36,10 @@ _TOP: Final = 25
 @click.argument(
     "which",
     type=click.Choice(
-        ["ingest", "pipeline", "rebuild", "reconcile", "workflows", "graphs", "service", "size"]
+        [
+            *("ingest", "pipeline", "rebuild", "reconcile", "workflows", "graphs", "gate"),
+            *("service", "size"),
+        ]
     ),
     required=False,
 )
@@ -58,7 +62,7 @@ def main(
     """
     signal.signal(signal.SIGTERM, _end)
     machine = facts()
-    profiled = which not in {"ingest", "rebuild", "reconcile", "service", "size"}
+    profiled = which not in {"ingest", "rebuild", "reconcile", "gate", "service", "size"}
     recorder = profiler(profile) if profile and profiled else None
     try:
         results = _measured(which, quick, rounds, recorder)
@@ -94,6 +98,8 @@ def _measured(
         results += _workflows(quick, rounds, recorder)
     if which in {None, "graphs"}:
         results += _graphs(quick, rounds, recorder)
+    if which in {None, "gate"}:
+        results.append(_gate(quick, rounds))
     if which in {None, "service"}:
         results += _service(quick, rounds)
     if which == "size":
@@ -141,6 +147,13 @@ def _graphs(quick: bool, rounds: int | None, recorder: Profiler | None) -> list[
     if rounds:
         sizes = dataclasses.replace(sizes, rounds=rounds)
     return graphs.run(sizes, recorder)
+
+
+def _gate(quick: bool, rounds: int | None) -> Comparison:
+    sizes = gate.QUICK if quick else gate.FULL
+    if rounds:
+        sizes = dataclasses.replace(sizes, rounds=rounds)
+    return gate.run(sizes)
 
 
 def _service(quick: bool, rounds: int | None) -> list[Comparison]:

@@ -24,8 +24,17 @@ class Connection(asyncio.Protocol):
         _, connection = await loop.create_connection(lambda: cls(port, key), "127.0.0.1", port)
         return connection
 
-    async def request(self, method: str, path: str, body: bytes = b"", *, prefer: str = "") -> int:
+    async def request(
+        self, method: str, path: str, body: bytes = b"", *, prefer: str = "", key: str = ""
+    ) -> int:
         """Send a request; return the status of its response, which is read completely.
+
+        Args:
+            method: Method.
+            path: Path.
+            body: JSON.
+            prefer: The header Prefer.
+            key: The header Idempotency-Key.
 
         Raises:
             ConnectionError: The connection is closed.
@@ -37,6 +46,8 @@ class Connection(asyncio.Protocol):
             lines.append("content-type: application/json\r\n")
         if prefer:
             lines.append(f"prefer: {prefer}\r\n")
+        if key:
+            lines.append(f"idempotency-key: {key}\r\n")
         self._status = asyncio.get_running_loop().create_future()
         self._transport.write("".join([*lines, "\r\n"]).encode() + body)
         return await self._status

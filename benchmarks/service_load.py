@@ -7,7 +7,9 @@ its standard input, a JSON object with `do`, and reports the result:
 - `send`: one event per workflow to COUNT workflows that wait for it, likewise; reports `events_s`
 - `settle`: waits until Postgres has all of the history; reports `settled`
 
-HOW is the path of commands: `http`, `async` (the same, with Prefer: respond-async) or `kafka`.
+HOW is the path of commands: `http`, `async` (the same, with Prefer: respond-async), `kafka`, or,
+for `create`, `keyed`: a message under an idempotency key, which is reserved and answered in
+Postgres, as `POST /v1/runs` does. Its instance is recognized by the key in its history.
 A task sends a request, waits for the response and for the end of the workflow, pauses for GAP_S,
 and sends the next one.
 """
@@ -34,6 +36,7 @@ from headwater.schemas.history import (
     EntryOpened,
     HistoryAppended,
     RunCompleted,
+    RunStarted,
     SendEvent,
     StartRun,
     instance_key,
@@ -51,6 +54,7 @@ _EVENT: Final = "go-on"
 _PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.02
 _PREPARED_AT_ONCE: Final = 64
+_MESSAGE: Final = b'{"message": 1}'
 
 #: Sends the request about an instance.
 _Request: TypeAlias = Callable[[str], Awaitable[None]]
@@ -99,6 +103,8 @@ class Load:
         self._name = secrets.token_hex(4)
         self._numbers = itertools.count()
         self._watched: dict[bytes, InstanceTimes] = {}
+        #: By idempotency keys of instances that have not begun.
+        self._keyed: dict[str, InstanceTimes] = {}
 
     async def start(self) -> None:
         """Connect, and start reading at the end of the history."""
@@ -120,8 +126,14 @@ class Load:
                 at = time.perf_counter()
                 for record in records:
                     key = key_of_record(record.key or b"")
-                    if key in watched and record.value is not None:
-                        watched[key].apply(decode(record.value, HistoryAppended), at)
+                    if record.value is None or not (key in watched or self._keyed):
+                        continue
+                    appended = decode(record.value, HistoryAppended)
+                    started = appended.events[0]
+                    if isinstance(started, RunStarted) and started.once is not None:
+                        watched[key] = self._keyed.pop(started.once.key)
+                    if key in watched:
+                        watched[key].apply(appended, at)
 
     # -- measurements
 
@@ -129,11 +141,20 @@ class Load:
         """Create workflows of one step and wait for their ends."""
         connections = await self._connections(how, concurrency)
         seen = {name: self._watch(_STEPS, name) for name in self._names(count)}
+        if how == "keyed":
+            self._keyed.update(seen)
 
         def requests(connection: Connection | None) -> _Request:
             async def request(name: str) -> None:
                 if connection is None:
                     await self._send(_STEPS, name, StartRun("1"))
+                elif how == "keyed":
+                    path = f"/v1/queues/{_STEPS}/messages"
+                    status = 503
+                    while status == 503:  # Safe to repeat, as its clients do.
+                        status = await connection.request("POST", path, _MESSAGE, key=name)
+                    if status != 200:
+                        raise RuntimeError(f"POST {path} was answered {status}")
                 else:
                     body = json.dumps({"id": name, "params": 1}).encode()
                     await self._post(connection, how, f"{_STEPS}/instances", body)

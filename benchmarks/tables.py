@@ -31,6 +31,7 @@ _SHOWN: Final = {
 _MEASURES: Final = {
     "events_s": "events/s",
     "requests_s": "requests/s",
+    "histories_s": "histories/s",
     "steps_s": "steps/s",
     "creates_s": "creates/s",
     "answered_p50_ms": "ms to the answer",

@@ -5,11 +5,16 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+import psycopg
+
 from headwater.processors.runs.durations import Retention
+from headwater.projections.api_keys import API_KEYS
 from headwater.projections.audit import AUDIT
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deployments import DEPLOYMENTS, GRAPHS
-from headwater.projections.errors import LogTruncated
+from headwater.projections.errors import LogTruncated, SchemaTaken, store_edge
+from headwater.projections.postgres.connections import own_dsn, schemas_of
+from headwater.projections.postgres.statements import statement
 from headwater.projections.postgres.table_ddl import make_tables
 from headwater.projections.projector.projector import Cluster, Projector
 from headwater.projections.projector.store import Store
@@ -19,17 +24,19 @@ from headwater.schemas.errors import StoreUnavailable
 
 _LOG: Final = logging.getLogger("headwater.projector")
 _RETRY_S: Final = 1.0
+_CONNECT_TIMEOUT_S: Final = 5
 #: How long a projection waits when its topic was truncated, until an operator decides.
 _TRUNCATED_S: Final = 30.0
 
 #: All projections.
-PROJECTIONS: Final = (DELIVERIES, WORKFLOWS, GRAPHS, DEPLOYMENTS, AUDIT)
+PROJECTIONS: Final = (DELIVERIES, WORKFLOWS, GRAPHS, DEPLOYMENTS, API_KEYS, AUDIT)
 
 
-async def run_projector(
+async def run_projector(  # noqa: PLR0913, chosen by the composition root
     *,
     cluster: Cluster,
     dsn: str,
+    topic_prefix: str = "",
     clock: Callable[[], int],
     detector: TruncationDetector,
     stop: asyncio.Event,
@@ -40,15 +47,17 @@ async def run_projector(
     Args:
         cluster: The cluster to read.
         dsn: The database to write.
+        topic_prefix: Prefix of the topics in that cluster.
         clock: Returns Unix milliseconds.
         detector: Detects that Kafka lost the end of a log.
         stop: Ends the projections.
         retention: How long ended workflow instances are kept.
 
     Raises:
+        SchemaTaken: The schema has tables of another program, or rows of another prefix.
         TableUnfit: A table of a provider does not fit its declaration.
     """
-    await _make_tables(dsn, stop)
+    await _prepare(dsn, topic_prefix, stop)
     running = [
         asyncio.create_task(
             _run(
@@ -87,12 +96,13 @@ async def _run(projector: Projector, stop: asyncio.Event) -> None:
             await pause(stop, _TRUNCATED_S)
 
 
-async def _make_tables(dsn: str, stop: asyncio.Event) -> None:
-    """Create the tables of installed packages; wait for Postgres."""
+async def _prepare(dsn: str, topic_prefix: str, stop: asyncio.Event) -> None:
+    """Create the tables of installed packages, and check the prefix; wait for Postgres."""
     logged = ""
     while not stop.is_set():
         try:
             await asyncio.to_thread(make_tables, dsn, _LOG.info)
+            await asyncio.to_thread(bind_prefix, dsn, topic_prefix)
         except StoreUnavailable as error:
             if error.message != logged:
                 logged = error.message
@@ -100,3 +110,26 @@ async def _make_tables(dsn: str, stop: asyncio.Event) -> None:
             await pause(stop, _RETRY_S)
         else:
             return
+
+
+def bind_prefix(dsn: str, topic_prefix: str) -> None:
+    """Record which topics the rows of this schema come from.
+
+    Two projectors with different prefixes would mix rows of two projects in the same tables.
+
+    Raises:
+        SchemaTaken: They come from topics with another prefix.
+        StoreUnavailable: Postgres does not answer, or is not migrated.
+    """
+    with (
+        store_edge("read which topics the rows come from"),
+        psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
+    ):
+        query = statement("bind_topic_prefix")
+        (bound,) = connection.execute(query, {"prefix": topic_prefix}).fetchone() or ("",)
+    if bound != topic_prefix:
+        raise SchemaTaken(
+            f"expected the schema {schemas_of(dsn).tables} to have rows of topics with the prefix "
+            f"{topic_prefix!r}, found rows of those with {bound!r}; usual cause: two projects with "
+            "one HEADWATER_POSTGRES_SCHEMA. HEADWATER_PROJECT chooses both"
+        )

@@ -47,6 +47,13 @@ class TableUnfit(HeadwaterError):
     code = "table_unfit"
 
 
+class SchemaTaken(HeadwaterError):
+    """A schema with tables of another program, or of another project."""
+
+    disposition = Disposition.HALT
+    code = "schema_taken"
+
+
 class DatabaseTooNew(HeadwaterError):
     """A database that a newer release has migrated."""
 

@@ -341,6 +341,9 @@ class Token(Answer, frozen=True, kw_only=True):
     error: Failure | None
     next_retry_at: datetime | None
     wake_at: Annotated[datetime | None, means("Deadline of its wait; it stays after the wait.")]
+    event_type: Annotated[
+        str | None, means("Type of the event that it waits for; it stays after the wait.")
+    ] = None
     reason: Annotated[str | None, means("Why it was canceled.")]
     child_workflow_name: str | None
     child_instance_id: str | None

@@ -19,6 +19,13 @@ from typing import Any, Final, TypeVar, cast, get_type_hints
 
 import msgspec
 
+from headwater.schemas.api_keys import (
+    ApiKeyCreated,
+    ApiKeyRecord,
+    ApiKeyRevoked,
+    ApiKeyRotated,
+    ApiKeyUsed,
+)
 from headwater.schemas.avro_schemas import IDS
 from headwater.schemas.avro_types import Annotation, Schema
 from headwater.schemas.deployments import (
@@ -387,6 +394,24 @@ def _encode_error(
     return ValueError(
         f"expected a {kind.__name__} that its schema can hold, found one that it cannot: {error!r}"
     )
+
+
+_KEY_RECORDS: Final[dict[str, type[ApiKeyRecord]]] = {
+    "api_key_created": ApiKeyCreated,
+    "api_key_rotated": ApiKeyRotated,
+    "api_key_revoked": ApiKeyRevoked,
+    "api_key_used": ApiKeyUsed,
+}
+
+
+def read_api_key_record(value: bytes | None) -> ApiKeyRecord:
+    """Decode a record of the topic of API keys.
+
+    Raises:
+        UndecodableRecord: The bytes are not such a record.
+        UnknownSchema: The schema id is not in the catalog.
+    """
+    return decode(value, _KEY_RECORDS.get(record_name(value) or "", ApiKeyCreated))
 
 
 def read_deployment_record(value: bytes | None) -> DeploymentRecord:

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from headwater.schemas.api_keys import ApiKeyCreated, ApiKeyRevoked, ApiKeyRotated, ApiKeyUsed
 from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
@@ -73,7 +74,7 @@ class OperationAudited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     #: The entry.
     id: str
-    #: The API key: its kind, and the beginning of its SHA-256.
+    #: Id of the API key; of one of the settings its kind, and the beginning of its SHA-256.
     key_id: str
     #: The project.
     project_id: str
@@ -414,10 +415,14 @@ Record: TypeAlias = (
     | GraphDeployed
     | DeploymentCreated
     | DeploymentActivated
-    | DeploymentRetired
     | EnvironmentReported
     | DeploymentLoaded
     | LoadRequested
+    | ApiKeyCreated
+    | ApiKeyRotated
+    | ApiKeyRevoked
+    | ApiKeyUsed
+    | DeploymentRetired
     | OperationAudited
 )
 
@@ -439,9 +444,13 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "graph_deployed": GraphDeployed,
     "deployment_created": DeploymentCreated,
     "deployment_activated": DeploymentActivated,
-    "deployment_retired": DeploymentRetired,
     "environment_reported": EnvironmentReported,
     "deployment_loaded": DeploymentLoaded,
     "load_requested": LoadRequested,
+    "api_key_created": ApiKeyCreated,
+    "api_key_rotated": ApiKeyRotated,
+    "api_key_revoked": ApiKeyRevoked,
+    "api_key_used": ApiKeyUsed,
+    "deployment_retired": DeploymentRetired,
     "operation_audited": OperationAudited,
 }

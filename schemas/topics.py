@@ -125,6 +125,7 @@ WORKFLOW_REPLIES: Final = "workflow-replies"
 GRAPH_DEFINITIONS: Final = "graph-definitions"
 DEPLOYMENTS: Final = "deployments"
 ARTIFACTS: Final = "artifacts"
+API_KEYS: Final = "api-keys"
 AUDIT: Final = "audit"
 
 TOPICS: Final = (
@@ -290,6 +291,16 @@ TOPICS: Final = (
         key_form=re.compile(rb"dep_[0-9a-f]+#[0-9a-f]+"),
     ),
     Topic(
+        name=API_KEYS,
+        key="id of the key, and for changes an id: each has its own; all in partition 0",
+        value="api_key_created",
+        others=("api_key_rotated", "api_key_revoked", "api_key_used"),
+        # Changes are never superseded, times of last uses are.
+        cleanup=Cleanup.COMPACT,
+        purpose="API keys, with the SHA-256 of their secrets.",
+        key_form=re.compile(rb"key_[0-9a-f]+(#[0-9a-f]+)?"),
+    ),
+    Topic(
         name=AUDIT,
         key="the project; all in partition 0",
         value="operation_audited",
@@ -300,15 +311,23 @@ TOPICS: Final = (
 )
 
 
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+#: Characters of a name in Kafka.
+TOPIC_NAME_MAX: Final = 249
+_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_MAX}}}")
 _NAMES: Final = frozenset(topic.name for topic in TOPICS)
+
+
+def is_own_topic(prefix: str, name: str) -> bool:
+    """Return whether a topic in Kafka belongs to the project whose topics have this prefix."""
+    return name.startswith(prefix) and name.removeprefix(prefix) in _NAMES
 
 
 def author_topic_problem(name: str) -> str | None:
     """Return what is wrong with a topic that authors publish to, or None.
 
     A record for a name that Kafka rejects would wait indefinitely, and Headwater could not read a
-    record in one of its own topics.
+    record in one of its own topics. Their names are rejected in every project, whatever its prefix,
+    so that an app runs in all of them.
     """
     if _NAME.fullmatch(name) is None or set(name) == {"."}:
         return (

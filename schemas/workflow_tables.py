@@ -246,6 +246,8 @@ class WorkflowToken(msgspec.Struct):
     next_retry_at: Annotated[Moment | None, CLEARED]
     #: When its wait ends or times out; kept after its end.
     wake_at: Moment | None
+    #: Type of the event that it waits for; kept after its wait.
+    event_type: Annotated[str | None, CLEARED]
     #: Why it was cancelled.
     reason: Annotated[str | None, CLEARED]
     #: Its status after a retry of its run; null if it had ended before.

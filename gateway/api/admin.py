@@ -10,9 +10,9 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from headwater.gateway.api.audit import attempt, note
-from headwater.gateway.api.authentication import operators_only
 from headwater.gateway.api.deliveries import delivery_routes, raw_event_routes
 from headwater.gateway.api.json_bodies import BodySize, LimitedBodies, OperatorRequest, check_texts
+from headwater.gateway.api.key_guards import OPERATORS, KeyGuard
 from headwater.gateway.api.lineage import lineage_routes
 from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses
 from headwater.gateway.api.problems import Problem
@@ -24,6 +24,7 @@ from headwater.gateway.api.request_parameters import (
     with_checked_parameters,
 )
 from headwater.gateway.api.request_scope import AnyRequest
+from headwater.processors.api_keys import Scope
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.queries import (
     DeadLetter,
@@ -48,6 +49,7 @@ def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
 
     @get(
         "/user/{user_id:str}",
+        scope=Scope.PERSONAL_DATA_READ,
         audit_read="users.read",
         summary="Get the data of a user",
         description="Connections and what came last of the active ones, numbers of rows by table, "
@@ -158,7 +160,7 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
     replays: DeadLetters,
     providers: Providers,
     *,
-    key: str,
+    keys: KeyGuard,
     limited: LimitedBodies,
     more: Sequence[HTTPRouteHandler],
 ) -> Router:
@@ -169,7 +171,7 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
         log: Topic `webhooks`.
         replays: DeadLetters dead letters and deliveries.
         providers: Installed providers.
-        key: Operators' key.
+        keys: Authenticates operators.
         limited: Middleware that limits request bodies.
         more: Further route handlers for this router.
     """
@@ -189,7 +191,7 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
         middleware=[limited],
         request_class=OperatorRequest,
         request_max_body_size=None,
-        guards=[with_checked_parameters(operators_only(key))],
+        guards=[with_checked_parameters(keys.requires(OPERATORS))],
         security=[{ADMIN_KEY: []}],
         tags=["operate"],
     )
@@ -198,6 +200,7 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
 def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteHandler]:
     @get(
         "/dlq",
+        scope=Scope.DELIVERIES_READ,
         summary="Dead letters, newest first",
         description="`state=parked` lists deliveries parked for their user, `state=all` both. Dead "
         "letters are left out once their delivery was processed, however it was replayed.",
@@ -215,6 +218,7 @@ def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteH
 
     @get(
         "/dlq/{partition:int}/{offset:int}",
+        scope=Scope.PERSONAL_DATA_READ,
         audit_read="dead_letters.read",
         summary="Get a dead letter with its key and value",
         description="Key and value are the original bytes in base64.",
@@ -228,6 +232,7 @@ def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteH
 
     @post(
         "/dlq/replay",
+        scope=Scope.DELIVERIES_WRITE,
         body=BodySize.POSITIONS,
         audit="dead_letters.replay",
         audits_attempt=True,
@@ -246,6 +251,7 @@ def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteH
 def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
     @get(
         "/traces",
+        scope=Scope.PERSONAL_DATA_READ,
         audit_read="traces.read",
         summary="Traces of deliveries, newest first",
         description="Those of a user include deliveries of the user's connections that died before "
@@ -264,6 +270,7 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
 
     @get(
         "/outcomes/{event_id:str}",
+        scope=Scope.DELIVERIES_READ,
         summary="Get the outcome of a delivery",
         responses=problem_responses("not_found", "store_unavailable"),
     )
@@ -279,6 +286,7 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
 def _summary_routes(reader: Reader) -> list[HTTPRouteHandler]:
     @get(
         "/outcomes",
+        scope=Scope.DELIVERIES_READ,
         summary="Number of deliveries by outcome",
         responses=problem_responses("invalid_parameter", "store_unavailable"),
     )
@@ -293,13 +301,19 @@ def _summary_routes(reader: Reader) -> list[HTTPRouteHandler]:
 
     @get(
         "/instances",
+        scope=Scope.SYSTEM_READ,
         summary="Number of workflow instances by workflow and status",
         responses=_PROBLEMS,
     )
     async def instances() -> Instances:
         return Instances(await instance_counts(reader))
 
-    @get("/projections", summary="Positions and errors of the projections", responses=_PROBLEMS)
+    @get(
+        "/projections",
+        scope=Scope.SYSTEM_READ,
+        summary="Positions and errors of the projections",
+        responses=_PROBLEMS,
+    )
     async def projections(limit: Limit = LIMIT_DEFAULT) -> Projections:
         return Projections(
             await reader.projection_positions(), await reader.projection_errors(limit=limit)

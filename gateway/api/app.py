@@ -18,25 +18,24 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headwater.gateway.api.admin import admin_routes
+from headwater.gateway.api.api_keys import ApiKeyService, key_router
 from headwater.gateway.api.audit import Auditing, attempt_operation
 from headwater.gateway.api.audit_checkpoints import Checkpoints, appending_checkpoints
-from headwater.gateway.api.audit_routes import AuditProblems, audit_router
-from headwater.gateway.api.authentication import RECORD_REFUSED, Callers, WrongKeys, key_id
+from headwater.gateway.api.audit_routes import RouteProblems, audit_router
+from headwater.gateway.api.authentication import RECORD_REFUSED, WrongKeys
 from headwater.gateway.api.authentication import STATE as WRONG_KEYS
 from headwater.gateway.api.body_limits import READ_S, BodyReader, Budget
 from headwater.gateway.api.builtin_routes import prune_routes, replay_routes
 from headwater.gateway.api.console.api_client import ConsoleKeys
-from headwater.gateway.api.console.routes import Console
-from headwater.gateway.api.deployments.artifact_check import ArtifactCheck
-from headwater.gateway.api.deployments.deployment_service import DeploymentService
-from headwater.gateway.api.deployments.load_check import LoadCheck
-from headwater.gateway.api.deployments.removals import Removals
-from headwater.gateway.api.deployments.replay_gate import GateLimits, ReplayGate
-from headwater.gateway.api.deployments.routes import deployment_routers
+from headwater.gateway.api.console.oidc import OidcSignIn
+from headwater.gateway.api.console.routes import Console, SignIn
+from headwater.gateway.api.deployments.assembly import deployment_routes
 from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
 from headwater.gateway.api.group_metrics import MetricsFolder
 from headwater.gateway.api.json_bodies import ANY_JSON, BodyKind, LimitedBodies
+from headwater.gateway.api.key_guards import Callers, KeyGuard
+from headwater.gateway.api.key_ring import key_ring_of
 from headwater.gateway.api.monitoring import Metrics, health_routes
 from headwater.gateway.api.openapi import SECURITY as KEYS
 from headwater.gateway.api.openapi import responses_of
@@ -44,9 +43,10 @@ from headwater.gateway.api.operations import Operations
 from headwater.gateway.api.ownership import UnexpectedHits, ownership_routers
 from headwater.gateway.api.problems import HANDLERS, Problem
 from headwater.gateway.api.quality import DataQuality
+from headwater.gateway.api.rate_limits import RateLimits
 from headwater.gateway.api.reads import read_routes
 from headwater.gateway.api.rebuilds import rebuild_routes
-from headwater.gateway.api.record_schemas import asyncapi_route, registry
+from headwater.gateway.api.record_schemas import asyncapi_route, registry_routes
 from headwater.gateway.api.refusals import Refusals, record_unmatched, refusal_recorder
 from headwater.gateway.api.refused_keys import RefusedKeys, appending_refusals
 from headwater.gateway.api.request_scope import AnyConnection, peer_resolver, whole_parameters
@@ -58,7 +58,7 @@ from headwater.gateway.api.webhooks import Accepted, Receiver
 from headwater.gateway.api.wiping import Wiping, wipe_routes
 from headwater.gateway.api.workflows.openapi import SECURITY
 from headwater.gateway.api.workflows.query_service import StepTypes
-from headwater.gateway.api.workflows.routes import ServiceKeys, WorkflowPorts, WorkflowService
+from headwater.gateway.api.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.builtin.data_requests import IMPORT_NAMES
 from headwater.gateway.settings.settings import Settings, revealed
@@ -76,12 +76,11 @@ from headwater.projections.deliveries.users import connections_of
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.schemas.installed_tables import TABLE_BY_NAME
+from headwater.streams.kafka.api_key_log import ApiKeyLog
 from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
 from headwater.streams.pipeline.webhook_log import WebhookLog
-from headwater.streams.workflows.code_folders import CodeFolders
-from headwater.streams.workflows.environments import ENVIRONMENTS, Environments
 
 _VERSION: Final = version("headwater")
 _ROOT: Final = "/"
@@ -113,8 +112,10 @@ class Ports:
     """Dependencies of the application.
 
     Attributes:
+        draw: Returns as many random bytes, for API keys.
         clock: Unix milliseconds.
         metrics_folder: Where the processes of this gateway share metrics, if there are several.
+        oidc: Sign-in to the console with an OpenID provider, if there is one.
     """
 
     log: WebhookLog
@@ -125,9 +126,12 @@ class Ports:
     workflows: WorkflowPorts
     users: UserServices
     wiping: Wiping
+    api_keys: ApiKeyLog
+    draw: Callable[[int], bytes]
     clock: Callable[[], int]
     new_request_id: Callable[[], str]
     metrics_folder: MetricsFolder | None = None
+    oidc: OidcSignIn | None = None
 
 
 def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -> Litestar:
@@ -137,18 +141,16 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     peer_of = peer_resolver(settings.trusted_proxies)
     limited = LimitedBodies(bodies, peer_of, settings.limits)
     report_refusal = refusal_recorder(refusals, peer_of, ports.clock)
-    callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
-    streams = EventStreams()
-    service = _workflow_service(settings, ports.workflows, limited, streams)
+    ring = key_ring_of(settings, ports.api_keys, ports.clock)
+    keys = KeyGuard(ring, RateLimits(settings.key_rate_limit, ports.clock))
+    callers, streams = Callers(keys, ports.users.tokens), EventStreams()
+    service = _workflow_service(settings, ports.workflows, keys, limited, streams)
     # For health checks and streams, which do not wait for other reads, nor these for them.
     watching, following = own_pools = [ports.reader.with_own_pool() for _ in range(2)]
     quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
     watch, posted = _loop_watch(metrics), webhook_sources(sources)
     receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
-    auditing = Auditing(
-        ports.audit, project=settings.project, peer_of=peer_of, metrics=metrics,
-        clock=ports.clock, new_id=ports.new_request_id,
-    )  # fmt: skip
+    auditing = _auditing(settings, ports, peer_of, metrics)
     refused_keys, uploads = RefusedKeys(peer_of, ports.clock), _upload_limits(settings, ports)
     app = Litestar(
         [
@@ -157,15 +159,18 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _any_other_source(", ".join(source.name for source in posted)),
             read_routes(ports.reader, following, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
-            *_operators_routes(settings, ports, sources, limited, quality.route),
-            _console(settings, ports.clock, report_refusal, limited),
-            registry,
-            asyncapi_route(_VERSION),
-            health_routes(ports.log, watching, metrics, ports.metrics_folder, quality.counted),
+            *_operators_routes(settings, ports, sources, keys, limited, quality.route),
+            _console(settings, ports, keys, report_refusal, limited),
+            registry_routes(settings.topic_prefix),
+            asyncapi_route(_VERSION, settings.topic_prefix),
+            health_routes(
+                ports.log, watching, metrics, ports.metrics_folder, quality.counted, ring
+            ),
             *service.routers(),
-            *_deployments(settings, ports.workflows, service, limited),
+            *deployment_routes(settings, ports.workflows, service, keys, limited),
         ],
         lifespan=[
+            lambda _app: ring.following(),
             lambda _app: _running(ports, service, own_pools, watch, metrics),
             lambda _app: quality.running(),
             lambda _app: appending_refusals(refused_keys, auditing),
@@ -176,7 +181,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         before_send=[add_headers],
         after_exception=[record_unmatched(report_refusal)],
         exception_handlers=HANDLERS,
-        plugins=[StepTypes(), AuditProblems()],
+        plugins=[StepTypes(), RouteProblems()],
         openapi_config=_openapi(),
         logging_config=None,
         request_max_body_size=settings.max_body_bytes,
@@ -211,6 +216,19 @@ def _receivers(
     return receivers
 
 
+def _auditing(
+    settings: Settings, ports: Ports, peer_of: Callable[[Scope], str], metrics: Metrics
+) -> Auditing:
+    return Auditing(
+        ports.audit,
+        project=settings.project,
+        peer_of=peer_of,
+        metrics=metrics,
+        clock=ports.clock,
+        new_id=ports.new_request_id,
+    )
+
+
 def _upload_limits(settings: Settings, ports: Ports) -> UploadLimits:
     max_bytes = settings.lab_upload_mib * 1024 * 1024
     return UploadLimits(settings.lab_uploads, max_bytes, lambda: ports.clock() / 1000)
@@ -235,16 +253,22 @@ def end_streams(app: Litestar) -> None:
 
 def _console(
     settings: Settings,
-    clock: Callable[[], int],
+    ports: Ports,
+    guard: KeyGuard,
     report_refusal: Callable[[Scope, str], None],
     bodies: LimitedBodies,
 ) -> Router:
-    """Return the console's pages, with the keys for its requests to the API."""
+    """Return the console's pages."""
     keys = ConsoleKeys(
         settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value()
     )
     return Console(
-        keys, clock=clock, record_refusal=report_refusal, bodies=bodies.for_kind(_FORMS)
+        keys,
+        SignIn(guard.find, guard.ring.caller_with_id),
+        clock=ports.clock,
+        record_refusal=report_refusal,
+        bodies=bodies.for_kind(_FORMS),
+        oidc=ports.oidc,
     ).router()
 
 
@@ -252,10 +276,11 @@ def _operators_routes(
     settings: Settings,
     ports: Ports,
     sources: Sequence[AnySource],
+    keys: KeyGuard,
     limited: LimitedBodies,
     quality: HTTPRouteHandler,
 ) -> list[Router]:
-    key, reader, workflows = settings.admin_key.get_secret_value(), ports.reader, ports.workflows
+    reader, workflows = ports.reader, ports.workflows
     operations = Operations(
         commands=workflows.commands,
         workflows=workflows.workflows,
@@ -277,12 +302,17 @@ def _operators_routes(
             ports.log,
             ports.replays,
             providers_of(sources),
-            key=key,
+            keys=keys,
             limited=limited.for_kind(ANY_JSON),
             more=further,
         ),
-        audit_router(reader, key),
-        *ownership_routers(settings, hits, key),
+        audit_router(reader, keys),
+        key_router(
+            ApiKeyService(ports.api_keys, keys.ring, draw=ports.draw, clock=ports.clock),
+            keys,
+            limited,
+        ),
+        *ownership_routers(settings, hits, keys),
     ]
 
 
@@ -378,87 +408,23 @@ async def _running(
 
 
 def _workflow_service(
-    settings: Settings, workflows: WorkflowPorts, bodies: LimitedBodies, streams: EventStreams
+    settings: Settings,
+    workflows: WorkflowPorts,
+    keys: KeyGuard,
+    bodies: LimitedBodies,
+    streams: EventStreams,
 ) -> WorkflowService:
-    """Return the workflow service, with the keys of the settings."""
+    # Without a key that could request ticks, there are none.
+    ticks = settings.tick_urls if settings.tick_key.get_secret_value() else ()
     return WorkflowService(
         workflows,
-        keys=ServiceKeys(
-            workflow=settings.workflow_key.get_secret_value(),
-            world=settings.world_key.get_secret_value(),
-            tick=settings.tick_key.get_secret_value(),
-            hooks=revealed(settings.hook_keys),
-        ),
-        tick_urls=settings.tick_urls,
+        keys=keys,
+        hook_keys=revealed(settings.hook_keys),
+        tick_urls=ticks,
         bodies=bodies,
         limits=settings.limits,
         streams=streams,
         redacted=settings.redacted,
-    )
-
-
-def _deployments(
-    settings: Settings, workflows: WorkflowPorts, service: WorkflowService, bodies: LimitedBodies
-) -> list[Router]:
-    """Return the routes of deployments, with the keys of the settings."""
-    key = settings.admin_key.get_secret_value()
-    artifact_check = ArtifactCheck(
-        passed=settings.app_environment,
-        limits=settings.limits,
-        environments=Environments(settings.state_dir / ENVIRONMENTS, settings.environment_policy),
-        memory_mib=settings.check_memory_mib,
-    )
-    folders = CodeFolders(
-        workflows.run_ports.deployments, settings.state_dir, settings.environment_policy
-    )
-    service.add_shutdown_callback(artifact_check.close)
-    service.add_shutdown_callback(folders.close)
-    deployment_service = DeploymentService(
-        workflows.run_ports.deployments,
-        artifact_check,
-        ReplayGate(
-            workflows.workflows,
-            workflows.runs,
-            folders,
-            LoadCheck(
-                workflows.run_ports.deployments,
-                workflows.workers,
-                within_s=settings.load_check_s,
-                clock=workflows.clock,
-                new_id=workflows.new_id,
-            ),
-            limits=_gate_limits(settings),
-            passed=settings.app_environment,
-        ),
-        workflows.workflows,
-        by=key_id("admin", key),
-        clock=workflows.clock,
-    )
-    removals = Removals(
-        workflows.run_ports.deployments,
-        workflows.workflows,
-        service.fence,
-        by=key_id("admin", key),
-        clock=workflows.clock,
-        new_id=workflows.new_id,
-    )
-    return deployment_routers(
-        deployment_service,
-        removals,
-        service.request_guard,
-        bodies,
-        key,
-        settings.world_key.get_secret_value(),
-    )
-
-
-def _gate_limits(settings: Settings) -> GateLimits:
-    return GateLimits(
-        open_runs=settings.replay_runs,
-        ended_runs=settings.replay_ended_runs,
-        history_bytes=settings.replay_bytes,
-        seconds=settings.replay_s,
-        memory_max=settings.check_memory_mib * 1024 * 1024,
     )
 
 

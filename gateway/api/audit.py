@@ -26,7 +26,7 @@ from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import Unpack, override
 
-from headwater.gateway.api.authentication import admitted_key
+from headwater.gateway.api.authentication import admitted_key, caller_in
 from headwater.gateway.api.monitoring import Metrics
 from headwater.gateway.api.problems import Problem, on_problem
 from headwater.gateway.api.request_scope import (
@@ -100,6 +100,9 @@ class Details(TypedDict, total=False):
         positions: Positions of dead letters, or of deliveries.
         count: Number of instances, records or days that the operation is about.
         wipe: Wipe of a user.
+        key: API key that is created, rotated or revoked.
+        key_role: Its role.
+        key_scopes: Its scopes besides those of the role.
         dry_run: Whether this is a dry run.
         forced: Why an operator overrides a check.
         diverged: Runs that do not fit the code of a deployment.
@@ -127,6 +130,9 @@ class Details(TypedDict, total=False):
     positions: Sequence[str] | None
     count: int | None
     wipe: str | None
+    key: str | None
+    key_role: str | None
+    key_scopes: Sequence[str] | None
     dry_run: bool
     forced: str | None
     diverged: Sequence[str] | None
@@ -347,7 +353,9 @@ def _metadata(scope: Scope, outcome: Mapping[str, Any] | None = None) -> Mapping
     """Return the metadata of an entry: facts known to the gateway, and `claimed…` of the caller."""
     notes: Mapping[str, Any] = cast("dict[str, Any]", scope).get(_NOTES, {})
     headers = Headers.from_scope(scope)
+    caller = caller_in(scope)
     known = {
+        "keyName": (caller and caller.name) or None,
         "lane": "world_proxy" if scope["path"].startswith(_WORLD) else "public",
         "deduped": False,
         "correlationId": request_id_of(scope),

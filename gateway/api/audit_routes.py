@@ -14,9 +14,10 @@ from litestar.routes import BaseRoute, HTTPRoute
 from typing_extensions import override
 
 from headwater.gateway.api.audit import ACTION, ATTEMPTED, FAILURE, READ, SUCCESS
-from headwater.gateway.api.authentication import operators_only
-from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses, responses_of
+from headwater.gateway.api.key_guards import OPERATORS, SCOPE, KeyGuard
+from headwater.gateway.api.openapi import ADMIN_KEY, API_KEY, problem_responses, responses_of
 from headwater.gateway.api.request_parameters import moment_of, with_checked_parameters
+from headwater.processors.api_keys import Scope
 from headwater.projections.audit import AuditFilter, Chained, newest
 from headwater.projections.postgres.connections import PooledReader
 
@@ -79,11 +80,12 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     has_more: bool
 
 
-def audit_router(reader: PooledReader, key: str) -> Router:
+def audit_router(reader: PooledReader, keys: KeyGuard) -> Router:
     """Return the router for /v1/audit."""
 
     @get(
         "/",
+        scope=Scope.AUDIT_READ,
         audit_read="audit.read",
         operation_id="listAuditEntries",
         summary="List audit entries, newest first",
@@ -99,7 +101,7 @@ def audit_router(reader: PooledReader, key: str) -> Router:
         "/v1/audit",
         route_handlers=[entries],
         dependencies={"filters": Provide(_filters, sync_to_thread=False)},
-        guards=[with_checked_parameters(operators_only(key))],
+        guards=[with_checked_parameters(keys.requires(OPERATORS))],
         security=[{ADMIN_KEY: []}],
         tags=["operate"],
     )
@@ -131,20 +133,24 @@ def _entry(chained: Chained) -> AuditEntry:
     return AuditEntry(**fields, metadata=metadata, hash=chained.hash.hex())
 
 
-class AuditProblems(ReceiveRoutePlugin):
-    """Adds the problems of the audit log to the description of every audited route."""
+class RouteProblems(ReceiveRoutePlugin):
+    """Describes the scope of every route, and the problems of scopes and of the audit log."""
 
     @override
     def receive_route(self, route: BaseRoute) -> None:
         if not isinstance(route, HTTPRoute):
             return
         for handler in route.route_handlers:
+            codes: list[str] = []
+            if handler.opt.get(ACTION) or handler.opt.get(READ):
+                codes.append("audit_unavailable")
             if handler.opt.get(ACTION):
-                codes: tuple[str, ...] = ("audit_unavailable", "result_not_recorded")
-            elif handler.opt.get(READ):
-                codes = ("audit_unavailable",)
-            else:
-                continue
+                codes.append("result_not_recorded")
+            if (needed := handler.opt.get(SCOPE)) is not None:
+                codes += ["insufficient_scope", "keys_unavailable"]
+                text = f"{handler.description or ''} An API key needs the scope `{needed}`."
+                handler.description = text.strip()
+                handler.security = [*(handler.security or ()), {API_KEY: []}]
             described = dict(handler.responses or {})
             for status, spec in responses_of(*codes).items():
                 described[status] = _joined(described.get(status), spec)

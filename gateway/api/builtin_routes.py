@@ -24,6 +24,7 @@ from headwater.gateway.builtin.instances import (
     ReplayOrder,
     ReplayParams,
 )
+from headwater.processors.api_keys import Scope
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX
 from headwater.processors.wipes import digest
 from headwater.projections.deliveries.replaying import TEXT_MAX, matched
@@ -95,6 +96,8 @@ def prune_routes(reader: PooledReader, operations: Operations) -> list[HTTPRoute
         "prune",
         prune,
         look,
+        looks_need=Scope.SYSTEM_READ,
+        scope=Scope.INSTANCES_PRUNE,
         audit="instances.prune",
         audits_attempt=True,
         summary="Delete instances past their retention",
@@ -154,6 +157,8 @@ def replay_routes(reader: PooledReader, operations: Operations) -> list[HTTPRout
         "replay",
         replay,
         look,
+        looks_need=Scope.DELIVERIES_READ,
+        scope=Scope.DELIVERIES_WRITE,
         audit="instances.replay",
         audits_attempt=True,
         body=BodySize.IDS,

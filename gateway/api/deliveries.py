@@ -17,6 +17,7 @@ from headwater.gateway.api.openapi import OptionalBody, problem_responses
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import LIMIT_DEFAULT, Cursor, Limit, moment_of
 from headwater.gateway.api.request_scope import AnyRequest
+from headwater.processors.api_keys import Scope
 from headwater.processors.wipes import digest
 from headwater.projections.deliveries.lineage import (
     Deliveries,
@@ -73,6 +74,7 @@ def delivery_routes(reader: PooledReader, log: WebhookLog) -> list[HTTPRouteHand
 
     @get(
         "/deliveries",
+        scope=Scope.DELIVERIES_READ,
         summary="Deliveries with their outcomes, newest first",
         description="Includes requests that were refused, with the status `refused`.",
         dependencies={"filters": Provide(DeliveriesQuery, sync_to_thread=False)},
@@ -89,6 +91,7 @@ def delivery_routes(reader: PooledReader, log: WebhookLog) -> list[HTTPRouteHand
 
     @get(
         "/deliveries/{named:str}",
+        scope=Scope.PERSONAL_DATA_READ,
         audit_read="deliveries.read",
         summary="Get a delivery with its traces, rows and effects",
         description="Accepts an event id, the id of a request that delivered it, or a position in "
@@ -189,6 +192,7 @@ def raw_event_routes(
 
     @get(
         "/raw-events/{named:str}",
+        scope=Scope.PERSONAL_DATA_READ,
         audit_read="deliveries.read",
         summary="Get a delivery with its bytes, headers, outcome and traces",
         description="Accepts an event id (the `raw_event_id` of the gateway's response), the id of "
@@ -204,6 +208,7 @@ def raw_event_routes(
 
     @post(
         "/raw-events/{named:str}/replay",
+        scope=Scope.DELIVERIES_WRITE,
         audit="raw_events.replay",
         audits_attempt=True,
         status_code=202,
@@ -230,6 +235,7 @@ def raw_event_routes(
 def _drain_route(reader: PooledReader, replays: DeadLetters) -> HTTPRouteHandler:
     @post(
         "/drain",
+        scope=Scope.DELIVERIES_WRITE,
         audit="deliveries.drain",
         audits_attempt=True,
         status_code=200,

@@ -15,6 +15,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from headwater.gateway.api.problems import MEDIA_TYPE, document
+from headwater.gateway.api.rate_limits import rate_fields
 from headwater.gateway.api.request_scope import STATE_NAME, request_id_of, split_as_sent
 from headwater.gateway.settings.exposure import is_loopback
 
@@ -236,7 +237,7 @@ async def _refuse_host(scope: Scope, send: Send, new_request_id: Callable[[], st
 
 
 async def add_headers(message: Message, scope: Scope) -> None:
-    """Add the request id and the security headers to a response."""
+    """Add the request id, the limit of the key and the security headers to a response."""
     if message["type"] != "http.response.start" or scope["type"] != ScopeType.HTTP:
         return
     headers = list(message.get("headers", []))
@@ -244,6 +245,7 @@ async def add_headers(message: Message, scope: Scope) -> None:
         headers = [allow_head(header) for header in headers]
     if all(name.lower() != b"x-request-id" for name, _ in headers):
         headers.append((b"x-request-id", request_id_of(scope).encode()))
+    headers += [(name.encode(), value.encode()) for name, value in rate_fields(scope).items()]
     # A page may set its own policy. Browsers would enforce both.
     present = {name.lower() for name, _ in headers}
     message["headers"] = [*headers, *(header for header in _SECURITY if header[0] not in present)]

@@ -14,6 +14,7 @@ from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import sent_segments
 from headwater.gateway.builtin.instances import InstanceNamed
+from headwater.processors.api_keys import Scope
 from headwater.processors.columns import Update
 from headwater.processors.lineage import (
     ColumnValue,
@@ -102,6 +103,7 @@ def lineage_routes(reader: Reader, log: WebhookLog, providers: Providers) -> lis
 
     @get(
         "/why/{table:str}/{key:path}",
+        scope=Scope.PERSONAL_DATA_READ,
         audit_read="rows.read",
         summary="Get the origin of a row's values",
         description="The path has one segment for each key column of the table, in order. "
@@ -125,6 +127,7 @@ def lineage_routes(reader: Reader, log: WebhookLog, providers: Providers) -> lis
 
     @get(
         "/impact/{raw_event_id:str}",
+        scope=Scope.PERSONAL_DATA_READ,
         audit_read="deliveries.read",
         summary="Get the rows and workflow instances of a delivery",
         description="The columns that it sets according to the current normalizers, and those that "

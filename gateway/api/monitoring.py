@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from headwater.gateway.api.group_metrics import Counts, MetricsFolder, WithOthers
+from headwater.gateway.api.key_ring import KeyRing
 from headwater.projections.deliveries.quality import ConnectionStates
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.queries import Workflows
@@ -256,6 +257,7 @@ def health_routes(
     metrics: Metrics,
     folder: MetricsFolder | None,
     connections: Callable[[], Awaitable[ConnectionStates]],
+    keys: KeyRing,
 ) -> Router:
     """Return the monitoring routes; they need no key.
 
@@ -266,6 +268,7 @@ def health_routes(
         metrics: Rendered by `/metrics`.
         folder: Has the metrics of the other processes of this gateway, if there are any.
         connections: Returns the latest states of connections within seconds.
+        keys: Reports whether the API keys were read.
     """
     postgres = CachedQuery(lambda: _answers(reader))
     slots = CachedQuery(lambda: _slots(Workflows(reader)))
@@ -279,13 +282,15 @@ def health_routes(
         "/health/ready",
         summary="Check that deliveries are accepted",
         description="503 while Kafka is not connected. Postgres is reported as of a few seconds "
-        "ago, and does not affect readiness: without it deliveries are accepted, only reads fail.",
+        "ago, and does not affect readiness: without it deliveries are accepted, only reads fail. "
+        "Nor do the API keys, which are read from Kafka: deliveries need none.",
         responses={503: ResponseSpec(Readiness, False, "Kafka is not connected.")},
     )
     async def ready() -> Response[Readiness]:
         parts = {
             "kafka": "ok" if log.ready else "not connected",
             "postgres": "ok" if await postgres.get() else "not connected",
+            "keys": keys.state,
         }
         return Response(Readiness(log.ready, parts), status_code=200 if log.ready else 503)
 

@@ -10,6 +10,7 @@ from headwater.gateway.api.problems import CODES, MEDIA_TYPE, ProblemDocument
 
 READ_KEY: Final = "readKey"
 ADMIN_KEY: Final = "adminKey"
+API_KEY: Final = "apiKey"
 USER_TOKEN: Final = "userToken"  # noqa: S105 (the name of a scheme)
 
 SECURITY: Final = {
@@ -19,6 +20,11 @@ SECURITY: Final = {
         scheme="bearer",
         bearer_format="JWT",
         description="A token signed with a key of HEADWATER_JWKS; `sub` is the user.",
+    ),
+    API_KEY: SecurityScheme(
+        type="http",
+        scheme="bearer",
+        description="An API key with the scope of the route; also in the header x-api-key.",
     ),
     ADMIN_KEY: SecurityScheme(
         type="apiKey",

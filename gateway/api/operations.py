@@ -21,6 +21,7 @@ from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.command_outcomes import send_all
 from headwater.gateway.builtin.instances import ERASE, PAGE, PageProgress
+from headwater.processors.api_keys import Scope
 from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.answers import InstanceStatus, Step
 from headwater.schemas.history import StartRun
@@ -42,6 +43,8 @@ def operation_routes(
     name: str,
     begin: Callable[..., Awaitable[object]],
     look: Callable[..., Awaitable[object]],
+    *,
+    looks_need: Scope,
     look_problems: Sequence[str] = (),
     **described: Any,  # noqa: ANN401 (arguments of Litestar's decorator)
 ) -> list[HTTPRouteHandler]:
@@ -52,11 +55,13 @@ def operation_routes(
         name: Name of an operation.
         begin: Counts, and starts the operation unless the order is a dry run.
         look: Returns the state of the operation with the id `{name}_id`.
+        looks_need: Scope that `look` needs; that of `begin` is among `described`.
         look_problems: Error codes of `look`, besides those of all operations.
         described: Description of the route that orders an operation.
     """
     looking = get(
         f"{path}/{{{name}_id:str}}",
+        scope=looks_need,
         summary=f"Get the state of a {name}",
         responses=problem_responses("not_found", "store_unavailable", *look_problems),
     )

@@ -15,11 +15,12 @@ import msgspec
 from litestar import Router, get, post
 from litestar.exceptions import NotFoundException
 
-from headwater.gateway.api.authentication import operators_only
+from headwater.gateway.api.key_guards import OPERATORS, KeyGuard
 from headwater.gateway.api.openapi import ADMIN_KEY, problem_responses, responses_of
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import with_checked_parameters
 from headwater.gateway.settings.workflows import EXPECTED_WORLD, OwnershipSettings
+from headwater.processors.api_keys import Scope
 from headwater.projections.gateway_state import Hits, hits_of, record_hits
 from headwater.projections.postgres.connections import PooledReader
 from headwater.schemas.errors import StoreUnavailable
@@ -120,12 +121,13 @@ class UnexpectedHits:
 
 
 def ownership_routers(
-    settings: OwnershipSettings, hits: UnexpectedHits, admin_key: str
+    settings: OwnershipSettings, hits: UnexpectedHits, keys: KeyGuard
 ) -> list[Router]:
     """Return the diagnostics route of operators, and the routes that count callbacks."""
 
     @get(
         "/ownership",
+        scope=Scope.SYSTEM_READ,
         operation_id="getOwnership",
         summary="Check that only workers execute runs",
         responses=problem_responses("store_unavailable"),
@@ -152,7 +154,7 @@ def ownership_routers(
     diagnostics = Router(
         "/v1/diagnostics",
         route_handlers=[diagnose],
-        guards=[with_checked_parameters(operators_only(admin_key))],
+        guards=[with_checked_parameters(keys.requires(OPERATORS))],
         security=[{ADMIN_KEY: []}],
         tags=["watch"],
     )

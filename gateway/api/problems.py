@@ -81,6 +81,10 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "not_yet_readable": (503, "Members of an older release could not read it yet"),
     # Codes of the workflow service. Those in capitals are rejections of commands by owners.
     **{code: (refusal.status, refusal.title) for code, refusal in REFUSALS.items()},
+    "insufficient_scope": (403, "The key does not have the scope"),
+    "key_ended": (409, "The key is no longer accepted"),
+    "too_many_keys": (409, "There are too many keys"),
+    "keys_unavailable": (503, "The API keys are not available"),
     "invalid_body": (400, "The body is not valid for this route"),
     "forbidden": (403, "The caller may not do this"),
     "hook_not_found": (404, "No hook has this URL"),

@@ -13,15 +13,16 @@ from litestar.params import HeaderParameter, QueryParameter
 from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 
-from headwater.gateway.api.authentication import Callers, user_or_reader
 from headwater.gateway.api.body_limits import Streamed
 from headwater.gateway.api.event_streams import MEDIA_TYPE, EventStreams
 from headwater.gateway.api.json_bodies import check_texts
+from headwater.gateway.api.key_guards import Callers, user_or_reader
 from headwater.gateway.api.openapi import READ_KEY, USER_TOKEN, problem_responses
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import moment_of, with_checked_parameters
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.row_streams import RowChanges, RowStreams, change_of
+from headwater.processors.api_keys import Scope
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.sync import (
     SYNCED,
@@ -113,6 +114,7 @@ def read_routes(
 
     @get(
         "/sync",
+        scope=Scope.ROWS_READ,
         summary="Rows that changed",
         description=_DESCRIPTION,
         responses=_RESPONSES,

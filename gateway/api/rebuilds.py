@@ -15,6 +15,7 @@ from headwater.gateway.api.operations import operation_routes, poll_until
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import LIMIT_DEFAULT, Limit
 from headwater.gateway.api.request_scope import AnyRequest
+from headwater.processors.api_keys import Scope
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.rebuilds.rebuilds import (
     Example,
@@ -92,6 +93,10 @@ _COMPARED: Final = (
     "lost or invented there. A verification only compares, with the topic of the table or of the "
     "workflows, which is cheap: it finds what went wrong on the way to Postgres, or in it."
 )
+_LISTED: Final = problem_responses()
+_SWITCH_PROBLEMS: Final = problem_responses(
+    "not_found", "not_compared", "nothing_to_switch", "store_unavailable"
+)
 
 
 def rebuild_routes(
@@ -99,14 +104,11 @@ def rebuild_routes(
 ) -> list[HTTPRouteHandler]:
     """Return the routes under /admin/rebuilds."""
     known = tuple(projections)
-    problems = problem_responses(
-        "not_found", "not_compared", "nothing_to_switch", "store_unavailable"
-    )
 
     async def rebuild(request: AnyRequest, data: JSONBody[RebuildOrder]) -> RebuildState:
         return await _begin(request, reader, new_id(), data, known)
 
-    @get("/rebuilds", summary="Rebuilds, newest first", responses=problem_responses())
+    @get("/rebuilds", scope=Scope.SYSTEM_READ, summary="Rebuilds, newest first", responses=_LISTED)
     async def listing(limit: Limit = LIMIT_DEFAULT) -> Rebuilds:
         rows = await latest(reader, limit=limit)
         return Rebuilds([_state(row) for row in rows], known)
@@ -116,11 +118,12 @@ def rebuild_routes(
 
     @post(
         "/rebuilds/{rebuild_id:str}/switch",
+        scope=Scope.PROJECTIONS_WRITE,
         audit="rebuilds.switch",
         audits_attempt=True,
         status_code=200,
         summary="Replace the rows that differ, atomically",
-        responses=problems,
+        responses=_SWITCH_PROBLEMS,
     )
     async def switch(request: AnyRequest, rebuild_id: FromPath[str]) -> RebuildState:
         after = ("compared", "switched_back")
@@ -128,12 +131,13 @@ def rebuild_routes(
 
     @post(
         "/rebuilds/{rebuild_id:str}/back",
+        scope=Scope.PROJECTIONS_WRITE,
         audit="rebuilds.switch_back",
         audits_attempt=True,
         status_code=200,
         summary="Restore the old rows, atomically",
         description="Changes by later deliveries are kept.",
-        responses=problems,
+        responses=_SWITCH_PROBLEMS,
     )
     async def back(request: AnyRequest, rebuild_id: FromPath[str]) -> RebuildState:
         return await _move(request, reader, rebuild_id, "switching_back", ("switched",))
@@ -143,6 +147,8 @@ def rebuild_routes(
         "rebuild",
         rebuild,
         look,
+        looks_need=Scope.SYSTEM_READ,
+        scope=Scope.PROJECTIONS_WRITE,
         audit="rebuilds.begin",
         audits_attempt=True,
         summary="Rebuild a projection from the first offset",

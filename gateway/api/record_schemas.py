@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 from litestar import Response, Router, get
+from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath
 
 from headwater.gateway.api.openapi import responses_of
@@ -18,16 +19,16 @@ from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of
 from headwater.schemas.topics import DEAD_LETTERS, TOPICS, Topic
 from headwater.streams.kafka import dead_letters
 
-_SUBJECTS: Final = {f"{topic.name}-value": topic.value for topic in TOPICS if topic.value}
+_SCHEMAS: Final = {f"{topic.name}-value": topic.value for topic in TOPICS if topic.value}
 _VERSION_OF: Final = {number: version for version, number in SCHEMA_IDS.items()}
 _ROW_SCHEMAS: Final = {table.schema for table in ALL_TABLES}
 _PROBLEMS: Final = responses_of("invalid_parameter", "unknown_schema")
 
 
 @get("/subjects", summary="List the subjects", sync_to_thread=False)
-def list_subjects() -> list[str]:
+def list_subjects(prefix: NamedDependency[str]) -> list[str]:
     """Return all subjects: one per topic with Avro values."""
-    return sorted(_SUBJECTS)
+    return sorted(prefix + name for name in _SCHEMAS)
 
 
 @get(
@@ -36,9 +37,9 @@ def list_subjects() -> list[str]:
     responses=_PROBLEMS,
     sync_to_thread=False,
 )
-def list_versions(subject: FromPath[str]) -> list[int]:
+def list_versions(subject: FromPath[str], prefix: NamedDependency[str]) -> list[int]:
     """Return the version numbers of a subject."""
-    return _versions(subject)
+    return versions_of(_schema_of(subject, prefix))
 
 
 @get(
@@ -47,15 +48,16 @@ def list_versions(subject: FromPath[str]) -> list[int]:
     responses=_PROBLEMS,
     sync_to_thread=False,
 )
-def get_version(subject: FromPath[str], number: FromPath[str]) -> dict[str, str | int]:
+def get_version(
+    subject: FromPath[str], number: FromPath[str], prefix: NamedDependency[str]
+) -> dict[str, str | int]:
     """Return a version of a subject, by number or as `latest`."""
-    name = _schema_of(subject)
+    name = _schema_of(subject, prefix)
+    versions = versions_of(name)
     latest = number in ("latest", "-1")
-    version = f"{name}.{max(_versions(subject)) if latest else number}"
+    version = f"{name}.{max(versions) if latest else number}"
     if version not in SCHEMA_IDS:
-        raise Problem(
-            "unknown_schema", f"expected a version of {_versions(subject)}, found {number[:64]!r}"
-        )
+        raise Problem("unknown_schema", f"expected a version of {versions}, found {number[:64]!r}")
     return {
         "subject": subject,
         "id": SCHEMA_IDS[version],
@@ -90,23 +92,20 @@ def get_config() -> dict[str, str]:
     responses=_PROBLEMS,
     sync_to_thread=False,
 )
-def get_subject_config(subject: FromPath[str]) -> dict[str, str]:
+def get_subject_config(subject: FromPath[str], prefix: NamedDependency[str]) -> dict[str, str]:
     """Return the compatibility of a subject, which the evolution check enforces."""
-    rows = _schema_of(subject) in _ROW_SCHEMAS
+    rows = _schema_of(subject, prefix) in _ROW_SCHEMAS
     return {"compatibilityLevel": "FULL_TRANSITIVE" if rows else "BACKWARD_TRANSITIVE"}
 
 
-def _schema_of(subject: str) -> str:
-    name = _SUBJECTS.get(subject)
+def _schema_of(subject: str, prefix: str) -> str:
+    is_ours = subject.startswith(prefix)
+    name = _SCHEMAS.get(subject.removeprefix(prefix)) if is_ours else None
     if name is None:
         raise Problem(
             "unknown_schema", f"expected one of /registry/subjects, found {subject[:64]!r}"
         )
     return name
-
-
-def _versions(subject: str) -> list[int]:
-    return versions_of(_schema_of(subject))
 
 
 def versions_of(name: str) -> list[int]:
@@ -115,18 +114,21 @@ def versions_of(name: str) -> list[int]:
     return sorted(int(number) for stem, number in parts if stem == name)
 
 
-registry: Final = Router(
-    path="/registry",
-    route_handlers=[
-        list_subjects,
-        list_versions,
-        get_version,
-        get_schema,
-        get_config,
-        get_subject_config,
-    ],
-    tags=["schema registry"],
-)
+def registry_routes(prefix: str) -> Router:
+    """Return the routes of the registry; subjects begin with the prefix of the topics."""
+    return Router(
+        path="/registry",
+        route_handlers=[
+            list_subjects,
+            list_versions,
+            get_version,
+            get_schema,
+            get_config,
+            get_subject_config,
+        ],
+        dependencies={"prefix": Provide(lambda: prefix, sync_to_thread=False)},
+        tags=["schema registry"],
+    )
 
 
 # -- AsyncAPI 3.0
@@ -140,8 +142,8 @@ _CLUSTER_SETTINGS: Final = frozenset({"min.insync.replicas"})
 _REPLICATION: Final = 1
 
 
-def asyncapi(version: str) -> dict[str, Any]:
-    """Return the AsyncAPI document.
+def asyncapi(version: str, prefix: str) -> dict[str, Any]:
+    """Return the AsyncAPI document, for topics with a prefix.
 
     The document lists no servers, because the address of Kafka and the access to it are up to the
     operator.
@@ -156,7 +158,7 @@ def asyncapi(version: str) -> dict[str, Any]:
             "wire format; their ids and older versions are at /registry.",
         },
         "defaultContentType": "application/vnd.apache.avro",
-        "channels": {topic.name: _channel(topic) for topic in TOPICS},
+        "channels": {topic.name: _channel(topic, prefix) for topic in TOPICS},
         "components": {
             "schemas": {
                 **schemas,
@@ -167,9 +169,9 @@ def asyncapi(version: str) -> dict[str, Any]:
     }
 
 
-def asyncapi_route(version: str) -> Router:
+def asyncapi_route(version: str, prefix: str) -> Router:
     """Return the route of the document. Like the OpenAPI document, it needs no key."""
-    content = msgspec.json.encode(asyncapi(version))
+    content = msgspec.json.encode(asyncapi(version, prefix))
 
     @get("/asyncapi.json", include_in_schema=False, sync_to_thread=False)
     def document() -> Response[bytes]:
@@ -183,14 +185,14 @@ def _values(topic: Topic) -> tuple[str, ...]:
     return () if topic.value is None else (topic.value, *topic.others)
 
 
-def _channel(topic: Topic) -> dict[str, Any]:
+def _channel(topic: Topic, prefix: str) -> dict[str, Any]:
     return {
-        "address": topic.name,
+        "address": prefix + topic.name,
         "description": topic.purpose,
         "messages": {name: _message(topic, name) for name in _values(topic) or (_BYTES,)},
         "bindings": {
             "kafka": {
-                "topic": topic.name,
+                "topic": prefix + topic.name,
                 "topicConfiguration": _configuration(topic),
                 "bindingVersion": _BINDING,
             }

@@ -22,6 +22,7 @@ from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.users.connections import end_connections
 from headwater.gateway.builtin.blobs.store import Blobs, InvalidBlobKey, reports_of
 from headwater.gateway.builtin.terra.client import Terra
+from headwater.processors.api_keys import Scope
 from headwater.projections.deliveries.users import connections_of, progress, subjects_of
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import forgotten
@@ -82,6 +83,10 @@ _DESCRIPTION: Final = (
     "complete yet: get the wipe by its id. Requesting it again is safe, and starts over. "
     "Topics lose the bytes when they are compacted."
 )
+_RESPONSES: Final = {
+    202: ResponseSpec(Wiped, generate_examples=False, description="It is in progress."),
+    **problem_responses("invalid_parameter", "broker_unavailable", "store_unavailable"),
+}
 
 
 def wipe_routes(reader: PooledReader, wiping: Wiping, terra: Terra) -> list[HTTPRouteHandler]:
@@ -135,15 +140,14 @@ def wipe_routes(reader: PooledReader, wiping: Wiping, terra: Terra) -> list[HTTP
         wipe,
         look,
         look_problems=("invalid_parameter", "broker_unavailable"),
+        looks_need=Scope.PERSONAL_DATA_READ,
+        scope=Scope.PERSONAL_DATA_DELETE,
         audit="users.wipe",
         audits_attempt=True,
         status_code=200,
         summary="Delete everything about a user",
         description=_DESCRIPTION,
-        responses={
-            202: ResponseSpec(Wiped, generate_examples=False, description="It is in progress."),
-            **problem_responses("invalid_parameter", "broker_unavailable", "store_unavailable"),
-        },
+        responses=_RESPONSES,
     )
 
 

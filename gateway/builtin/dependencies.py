@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from headwater.gateway.builtin.blobs.folder import blobs_at
 from headwater.gateway.builtin.blobs.store import Blobs
 from headwater.gateway.builtin.terra.client import Terra
-from headwater.gateway.settings.addresses import dsn_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.settings import Settings
 from headwater.streams.clock import now_ms
 

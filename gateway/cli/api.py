@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import wraps
 from http import HTTPStatus
@@ -106,10 +106,10 @@ class Api:
         self.url = url.rstrip("/").removesuffix(WORKFLOWS_PATH)
         self.client = open_client(self.url + WORKFLOWS_PATH, headers=headers, retries=0)
 
-    def get(self, path: str, **parameters: str | int | None) -> Any:  # noqa: ANN401 (JSON)
-        """Return the answer of a GET request, as JSON."""
+    def get(self, path: str, waits_s: float = 0.0, /, **parameters: str | int | None) -> Any:  # noqa: ANN401 (JSON)
+        """Return the answer of a GET request, as JSON; see `Request` for `waits_s`."""
         with readable_errors():
-            return self._json(_get(path, parameters))
+            return self._json(replace(_get(path, parameters), waits_s=waits_s))
 
     def find(self, path: str) -> Any:  # noqa: ANN401 (JSON)
         """Return the answer of a GET request; None if it is 404, or Postgres is unavailable."""

@@ -21,7 +21,7 @@ from headwater.gateway.cli.options import (
 )
 from headwater.gateway.cli.output import counted, say
 from headwater.gateway.cli.results import Columns, Result, listing, prints
-from headwater.gateway.settings.addresses import dsn_of
+from headwater.gateway.settings.database import dsn_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -26,6 +26,7 @@ from headwater.gateway.local.demo_day import (
 )
 from headwater.gateway.settings.addresses import url_of
 from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS
 from headwater.gateway.settings.settings import Settings
 from headwater.projections.deliveries.queries import Reader
@@ -306,7 +307,7 @@ class WorkflowShow:
             await client.stop()
 
     async def _finish(self) -> None:
-        async with Reader(self._settings.postgres) as reader:
+        async with Reader(dsn_of(self._settings)) as reader:
             workflows = Workflows(reader)
             await self._until(
                 workflows, lambda instance: _waits(instance) or instance.details.ended

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
+from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -36,7 +37,8 @@ from headwater.gateway.cli.options import (
 )
 from headwater.gateway.cli.results import Columns, Result, json_option, print_result, prints
 from headwater.gateway.cli.user_findings import user_findings
-from headwater.gateway.settings.addresses import dsn_of
+from headwater.gateway.settings.database import dsn_of
+from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS, is_loopback
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.clock import now_ms
 
@@ -174,6 +176,7 @@ def _system_checks(settings: "Settings", api: Api) -> Iterator[Finding]:
         yield findings.clock(gateway.clock)
         rows = partial(_verification, settings, gateway, api)
         yield _checked("rows", rows, "headwater rebuild --verify")
+        yield _checked("keys", partial(_keys, settings, gateway, api))
         yield _checked("disk", lambda: _disk(settings.data_dir))
         yield certificates.result()
 
@@ -260,7 +263,8 @@ def _kafka_checks(
     if isinstance(kafka, Finding):
         yield kafka
         return
-    from headwater.streams.kafka.topics import compare  # noqa: PLC0415 (loads slowly)
+    from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (loads slowly)
+    from headwater.streams.kafka.topics import compare, named_in_kafka  # noqa: PLC0415 (loads slowly)
 
     ours, state = version("headwater"), kafka.state
     yield findings.parts([member.name for member in state.members])
@@ -269,7 +273,7 @@ def _kafka_checks(
     differences = compare(
         kafka.topics, partitions=settings.partitions, replication=settings.replication
     )
-    yield findings.topics(differences)
+    yield findings.topics(named_in_kafka(cluster_of(settings), differences))
     pipeline = settings.app_id
     behind = {
         "pipeline" if group == pipeline else group: number for group, number in state.behind.items()
@@ -327,6 +331,25 @@ def _verification(settings: "Settings", gateway: _Gateway, api: Api) -> Finding:
     # The schedule leaves out workflows.
     scheduled = [name for name in names if name != _WORKFLOWS] if settings.verify_cron else []
     return findings.verification(rebuilds, now, scheduled)
+
+
+def _keys(settings: "Settings", gateway: _Gateway, api: Api) -> Finding:
+    """Check the API keys, and the keys of the settings that this command uses."""
+    from headwater.gateway.settings.settings import revealed  # noqa: PLC0415 (loads slowly)
+
+    if gateway.errors is None:
+        return Finding("keys", "unknown", "the gateway did not answer")
+    is_remote = not is_loopback(urlsplit(api.url).hostname or "")
+    published = [
+        name
+        for name, public in DEVELOPMENT_SECRETS.items()
+        if is_remote and public in revealed(getattr(settings, name))
+    ]
+    answer = api.exchange("/v1/keys")
+    if answer.status == HTTPStatus.FORBIDDEN:
+        return Finding("keys", "unknown", "the key does not have the scope keys:read")
+    listed = api.get("/v1/keys")["keys"]
+    return findings.keys(listed, published, datetime.fromtimestamp(now_ms() / 1000, UTC))
 
 
 def _disk(folder: Path) -> Finding:

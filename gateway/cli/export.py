@@ -16,7 +16,7 @@ import msgspec
 
 from headwater.gateway.cli.options import examples, postgres_option, settings_from
 from headwater.gateway.cli.output import at_terminal, counted, print_json, say, say_progress
-from headwater.gateway.settings.addresses import dsn_of
+from headwater.gateway.settings.database import dsn_of
 
 if TYPE_CHECKING:
     from headwater.projections.postgres.exporting import ExportColumn

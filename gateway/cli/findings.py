@@ -13,6 +13,10 @@ State = Literal["ok", "warning", "problem", "unknown"]
 #: Signatures are valid for five minutes; a smaller clock error refuses no delivery.
 CLOCK_OFFSET_MAX_S: Final = 60
 CERTIFICATE_EXPIRES_SOON: Final = timedelta(days=21)
+#: A program that runs once a quarter still uses its key.
+KEY_UNUSED_MAX: Final = timedelta(days=90)
+#: Names in a finding.
+_SHOWN: Final = 5
 DISK_FREE_MIN: Final = 2 * 1024**3
 DISK_FREE_SHARE: Final = 0.10
 #: Scheduled projections are compared with Kafka every night.
@@ -190,6 +194,40 @@ def _differing(row: Mapping[str, Any]) -> str:
         f"{row['projection']} differed from Kafka at {row['created_at'][:16]}: {missing} missing, "
         f"{superfluous} that should not be there, {changed} with other values"
     )
+
+
+def keys(listed: Sequence[Mapping[str, Any]], published: Sequence[str], now: datetime) -> Finding:
+    """Check the API keys.
+
+    Args:
+        listed: The keys that are accepted.
+        published: Settings with a public development key, if it is used over a network.
+        now: The time.
+    """
+    if published:
+        found = f"public keys of development are used over a network: {', '.join(published)}"
+        return Finding("keys", "problem", found, "set keys of your own, restart the gateway")
+    unused = [key["name"] for key in listed if _is_unused(key, now)]
+    lasting = [key["name"] for key in listed if key["expiresAt"] is None]
+    summaries = [counted(len(listed), "API key")]
+    if unused:
+        summaries.append(f"not used for {KEY_UNUSED_MAX.days} days: {_some(unused)}")
+    if lasting:
+        summaries.append(f"without expiry: {_some(lasting)}")
+    if unused or lasting:
+        command = "headwater keys revoke" if unused else "headwater keys rotate --expires 90d"
+        return Finding("keys", "warning", "; ".join(summaries), command)
+    return Finding("keys", "ok", summaries[0])
+
+
+def _is_unused(key: Mapping[str, Any], now: datetime) -> bool:
+    used = key["lastUsedAt"] or key["createdAt"]
+    return now - datetime.fromisoformat(used) > KEY_UNUSED_MAX
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def disk(folder: str, free: int, total: int) -> Finding:

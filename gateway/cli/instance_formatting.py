@@ -109,7 +109,7 @@ def _token_result(  # noqa: PLR0911 (a return per status)
         case "waiting_for_time":
             return f"waiting{until}"
         case "waiting_for_event":
-            return f"waiting for an event{until}"
+            return f"waiting for an event of type {token.event_type}{until}"
         case "executing" if token.worker and token.lease_until:
             expires = absolute_and_relative(token.lease_until, now)
             return f"a job that {token.worker} holds until {expires}"

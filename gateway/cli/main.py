@@ -28,7 +28,7 @@ from headwater.gateway.cli.options import (
 )
 from headwater.gateway.cli.output import counted, say
 from headwater.gateway.cli.results import Result, prints
-from headwater.gateway.settings.addresses import dsn_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.schemas.errors import HeadwaterError, ProcessUnavailable, StoreUnavailable
 from headwater.streams.clock import now_ms
 
@@ -301,7 +301,7 @@ def migrate(reader: str | None, roles: bool, postgres: str | None) -> Result:
 cli.add_on_demand(
     "audit:audit", "histories:check_replay", "deliveries:deliveries", "deployments:deployments",
     "operate:dlq", "doctor:doctor", "export:export", "workflows:graph", "histories:histories",
-    "deliveries:impact", "instances:instances", "jobs:jobs", "operations:rebuild",
+    "deliveries:impact", "instances:instances", "jobs:jobs", "keys:keys", "operations:rebuild",
     "operations:replay", "runs:runs", "queues:queue", "quality:quality", "options:settings",
     "webhook:sources", "sync:sync", "terra_stand_in:terra_stand_in", "user_tokens:token",
     "topics:topics", "operate:trace", "users:user", "doctor:validate_ownership", "webhook:webhook",

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import uvloop
 
 from headwater.gateway.builtin.rebuilding.watching import carry_out_rebuilds
-from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.process import begin_service, process_name
 from headwater.gateway.settings.settings import Settings
 from headwater.projections.catalogue import run_projector
@@ -43,6 +43,7 @@ async def _project(settings: Settings, clock: Callable[[], int]) -> None:
             await run_projector(
                 cluster=cluster,
                 dsn=dsn_of(settings),
+                topic_prefix=settings.topic_prefix,
                 clock=clock,
                 detector=truncation,
                 stop=stop,

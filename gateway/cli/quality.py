@@ -9,6 +9,8 @@ from headwater.gateway.cli.options import examples
 from headwater.gateway.cli.results import Columns, Result, prints
 
 _WEEKS_MAX: Final = 53
+#: The gateway reads deliveries by three statements, for a minute each at most.
+_WAITS_S: Final = 180.0
 _WEEK: Final = Columns(
     (
         *("week", "source", "provider", "deliveries", "processed", "skipped", "parked", "dead"),
@@ -56,7 +58,7 @@ def quality(weeks: int, source: str | None, api: Api) -> Result:
     some days, `failing` if Terra has reported an error since. Ranges and days are settings of a
     provider: after a change of ranges, `headwater replay` repairs what was dropped.
     """
-    answer = api.get("/admin/quality", weeks=weeks, source=source)
+    answer = api.get("/admin/quality", _WAITS_S, weeks=weeks, source=source)
     rows = answer["weeks"]
     tables = [_WEEK.table(rows)]
     for columns, name, title in (

@@ -13,6 +13,7 @@ from typing import Any
 import uvloop
 
 from headwater.gateway.api.app import Ports, create_app, end_streams
+from headwater.gateway.api.console.oidc import OidcSignIn
 from headwater.gateway.api.front import front_of
 from headwater.gateway.api.group_metrics import MetricsFolder
 from headwater.gateway.api.listening import listen
@@ -25,8 +26,8 @@ from headwater.gateway.builtin.blobs.folder import blobs_at
 from headwater.gateway.cli.starting import rules_of
 from headwater.gateway.cli.user_tokens import for_users
 from headwater.gateway.client.requests import buffered_random, ulid_source
-from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.process import (
     GroupProcess,
     begin_service,
@@ -43,7 +44,9 @@ from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from headwater.projections.workflows.world import WorldEntries
+from headwater.streams.clock import monotonic
 from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
+from headwater.streams.kafka.api_key_log import ApiKeyLog
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.membership import running_workers, system_membership
 from headwater.streams.kafka.schema_registry import SchemaRegistry
@@ -92,9 +95,12 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
             blobs=blobs_at(settings.blobs_at),
             new_id=new_id,
         ),
+        api_keys=ApiKeyLog(cluster=cluster, client_id="headwater-gateway-keys"),
+        draw=os.urandom,
         clock=clock,
         new_request_id=ulid_source(clock, buffered_random(os.urandom)),
         metrics_folder=_metrics_folder(group),
+        oidc=_oidc(settings, clock),
     )
     app = create_app(settings, sources, ports)
     # Deliveries are accepted at once, also without Kafka, in schemas that all releases read.
@@ -140,6 +146,12 @@ async def consuming(
             await registry.stop()
         if evaluator is not None:
             evaluator.close()
+
+
+def _oidc(settings: Settings, clock: Callable[[], int]) -> OidcSignIn | None:
+    if settings.oidc is None:
+        return None
+    return OidcSignIn(settings.oidc, draw=os.urandom, clock=clock, steady_s=monotonic)
 
 
 def _metrics_folder(group: GroupProcess) -> MetricsFolder | None:

@@ -20,8 +20,8 @@ from headwater.gateway.cli.options import (
 )
 from headwater.gateway.cli.output import counted, say
 from headwater.gateway.cli.results import Columns, Result, prints
-from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.settings import Settings
 from headwater.projections.catalogue import PROJECTIONS
 from headwater.projections.errors import store_edge
@@ -47,6 +47,8 @@ from headwater.streams.kafka.topics import (
     alter_topics,
     compare,
     describe_catalog,
+    named_in_kafka,
+    refuse_foreign,
 )
 
 _DIFFERENCES = Columns(
@@ -79,12 +81,13 @@ def check(mend: bool, kafka: str | None, partitions: int | None, replication: in
             f"{error.message} `headwater up` starts Kafka there by default; --kafka HOST:PORT "
             "names another one, and HEADWATER_KAFKA_PORT another port of `headwater up`"
         ) from error
+    refuse_foreign(cluster, existing)
     differences = compare(
         existing, partitions=settings.partitions, replication=settings.replication
     )
     if mend and differences:
         differences = _altered_topics(settings, existing, differences)
-    rows = [difference._asdict() for difference in differences]
+    rows = [difference._asdict() for difference in named_in_kafka(cluster, differences)]
     if not rows:
         return Result(answer=rows, hints=["All topics are as the catalogue defines them."])
     table = _DIFFERENCES.table(rows, counted(len(rows), "difference"))
@@ -100,8 +103,9 @@ def _altered_topics(
     # The topic of the log itself may have to be altered before it takes entries.
     audits = nullcontext() if AUDIT in topics else audited(settings, command)
     with audits:
-        altered = asyncio.run(alter_topics(cluster_of(settings), existing, differences))
-        for difference in altered:
+        cluster = cluster_of(settings)
+        altered = asyncio.run(alter_topics(cluster, existing, differences))
+        for difference in named_in_kafka(cluster, altered):
             say(f"Altered: {difference.line()}")
     if AUDIT in topics and altered:
         append_done(settings, command)

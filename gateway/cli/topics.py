@@ -9,7 +9,7 @@ from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import examples, kafka_option, settings_from, topic_options
 from headwater.gateway.cli.output import counted
 from headwater.gateway.cli.results import Columns, Result, prints
-from headwater.schemas.topics import TOPICS, author_topic_problem
+from headwater.schemas.topics import TOPICS, author_topic_problem, is_own_topic
 
 
 def _checked_names(
@@ -37,9 +37,10 @@ def topics() -> None:
 @prints
 def list_topics() -> Result:
     """List the topics of the catalogue: key, cleanup, retention, purpose."""
+    settings = settings_from()
     rows = [
         {
-            "topic": topic.name,
+            "topic": settings.topic_prefix + topic.name,
             "key": topic.key,
             "cleanup": topic.cleanup.value,
             "kept_days": None if topic.retention_ms is None else topic.retention_ms // 86_400_000,
@@ -75,6 +76,9 @@ def make_topics(
     from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415
     from headwater.streams.kafka.topics import create_authors_topics, create_topics  # noqa: PLC0415
 
+    for name in authors:
+        if is_own_topic(settings.topic_prefix, name):
+            raise click.BadParameter(f"expected a topic of your own, found Headwater's {name}")
     create = partial(create_authors_topics, names=authors) if authors else create_topics
     made = asyncio.run(
         create(

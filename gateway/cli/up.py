@@ -34,6 +34,7 @@ from headwater.gateway.local.processes import ProcessSpec, is_above_info
 from headwater.gateway.local.supervisor import Supervisor
 from headwater.gateway.settings.addresses import url_of
 from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.environment import environment
 from headwater.gateway.settings.privacy import close_environment
 from headwater.gateway.settings.process import GroupProcess
@@ -50,6 +51,7 @@ from headwater.streams.kafka.topics import (
     create_authors_topics,
     create_topics,
     describe_catalog,
+    named_in_kafka,
 )
 from headwater.streams.process_tuning import usable_cores
 
@@ -159,7 +161,7 @@ def _report_app(settings: Settings) -> Declarations:
 
 def _migrate(settings: Settings, *, embedded: bool) -> None:
     try:
-        migrate(settings.postgres, say)
+        migrate(dsn_of(settings), say)
     except MigrationChanged as error:
         if not embedded:
             raise
@@ -181,7 +183,8 @@ async def _make_topics(settings: Settings, declared: Declarations, *, embedded: 
         say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}")
     if embedded:
         existing = await describe_catalog(cluster)
-        for difference in await alter_topics(cluster, existing, compare(existing)):
+        altered = await alter_topics(cluster, existing, compare(existing))
+        for difference in named_in_kafka(cluster, altered):
             say(f"Altered: {difference.line()}")
 
 

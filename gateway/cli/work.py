@@ -28,8 +28,9 @@ from headwater.gateway.cli.starting import (
     stores_of,
 )
 from headwater.gateway.client.requests import ulid_source
-from headwater.gateway.settings.addresses import dsn_of, public_url_of
+from headwater.gateway.settings.addresses import public_url_of
 from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.environment import environment
 from headwater.gateway.settings.privacy import close_environment
 from headwater.gateway.settings.process import log_to_stderr, process_name

@@ -1,7 +1,6 @@
-"""Addresses of Postgres and of the gateway, as the settings state them."""
+"""The address of the gateway, as the settings state it."""
 
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 import click
 
@@ -16,20 +15,6 @@ class SettingsUnusable(click.ClickException):
     """Settings cannot be used; the message has a line per problem."""
 
     exit_code = 2
-
-
-def dsn_of(settings: "Settings") -> str:
-    """Return the address of Postgres: the configured one, else the embedded one's."""
-    if not settings.postgres and not settings.postgres_port:
-        raise SettingsUnusable("HEADWATER_POSTGRES: expected a DSN, found nothing and a free port")
-    if settings.postgres:
-        return settings.postgres
-    # As `projections.postgres.embedded` has it, which is slow to import.
-    password = settings.data_dir.absolute() / "postgres" / "pgpass"
-    return (
-        f"postgresql://headwater@{LOOPBACK}:{settings.postgres_port}/headwater"
-        f"?passfile={quote(str(password))}"
-    )
 
 
 def url_of(settings: "Settings") -> str:

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from headwater.gateway.settings.addresses import LOOPBACK, SettingsUnusable
 from headwater.gateway.settings.exposure import is_loopback
 from headwater.gateway.settings.settings import PREFIX, Settings
+from headwater.schemas.topics import TOPIC_NAME_MAX, TOPICS, is_own_topic
 from headwater.streams.kafka.cluster import Cluster, Login, PasswordLogin, TokenLogin
 
 if TYPE_CHECKING:
@@ -39,7 +40,27 @@ def cluster_of(settings: Settings) -> Cluster:
     tls = _tls(settings) if settings.kafka_tls else None
     if settings.kafka_sasl and tls is None:
         _require_tls(servers)
-    return Cluster(servers, tls, _login(settings))
+    return Cluster(servers, tls, _login(settings), _prefix(settings))
+
+
+def _prefix(settings: Settings) -> str:
+    prefix = settings.topic_prefix
+    longest = max((topic.name for topic in TOPICS), key=len)
+    if len(prefix + longest) > TOPIC_NAME_MAX:
+        raise _wrong(
+            "topic_prefix",
+            f"at most {TOPIC_NAME_MAX - len(longest)} characters, because Kafka allows "
+            f"{TOPIC_NAME_MAX} in {prefix}{longest}",
+            f"{len(prefix)}",
+        )
+    taken = [topic.name for topic in TOPICS if is_own_topic("", prefix + topic.name)]
+    if prefix and taken:
+        raise _wrong(
+            "topic_prefix",
+            "a prefix with which no topic is named like one without",
+            f"{prefix + taken[0]!r}",
+        )
+    return prefix
 
 
 def _wrong(name: str, expected: str, found: str) -> SettingsUnusable:

@@ -53,6 +53,8 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "not_here": "http:// and a loopback address",
     "not_variables": "names of environment variables such as AWS_*,STRIPE_KEY, none of them "
     "beginning with HEADWATER_",
+    "not_own_schema": "a schema of Headwater's own: not public, authors or one of "
+    "Postgres, and not ending in _authors, _rebuilt or _steps",
     "not_apps": "apps separated by commas, each once; headwater, which is always served, alone",
 }
 #: Description of the signing secrets of an installed provider.

@@ -21,7 +21,9 @@ from headwater.gateway.settings.exposure import (
     weakness_of,
 )
 from headwater.gateway.settings.patterns import HOOKS, JWKS, LABEL, LABEL_OR_NONE, URL_OR_NONE
+from headwater.gateway.settings.projects import ProjectSettings
 from headwater.gateway.settings.replays import ReplaySettings
+from headwater.gateway.settings.sign_in import SignInSettings
 from headwater.gateway.settings.terra import TerraSettings
 from headwater.gateway.settings.workflows import OwnershipSettings, WorkflowSettings
 
@@ -169,7 +171,9 @@ class Settings(
     WorkflowSettings,
     DeploymentSettings,
     OwnershipSettings,
+    ProjectSettings,
     ReplaySettings,
+    SignInSettings,
 ):
     """All settings; every field describes its meaning and unit."""
 
@@ -239,6 +243,12 @@ class Settings(
         "Key of remote programs whose runs are here, for /v1/world, as "
         "Authorization: Bearer or x-api-key.",
     )
+    key_rate_limit: int = Field(
+        default=0,
+        ge=0,
+        description="Requests per minute of a key, in each process of the gateway; 0 for no limit. "
+        "An API key may have a limit of its own.",
+    )
     workflow_hooks: str = Field(
         default="",
         pattern=HOOKS,
@@ -280,11 +290,6 @@ class Settings(
         default=(),
         description="Networks of proxies in front, as 10.0.0.0/8, separated by commas; the "
         "address that they name in X-Forwarded-For counts as the sender.",
-    )
-    project: str = Field(
-        default="default",
-        pattern=LABEL,
-        description="Project name. Scopes audit entries and idempotency keys.",
     )
     audit_keys: Secrets = Field(
         default=(),
@@ -411,6 +416,13 @@ class Settings(
             raise ValueError("\n".join(problems))
         return self
 
+    @model_validator(mode="after")
+    def _refuse_incomplete_sign_in(self) -> "Settings":
+        problems = self.oidc_problems()
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
     @property
     def apps(self) -> tuple[str, ...]:
         """The apps with workflows to run, without the built-in one."""
@@ -419,12 +431,13 @@ class Settings(
     @property
     def blobs_at(self) -> str:
         """Location of blobs, for the function `blobs_at`."""
-        return self.blobs or str(self.data_dir / "blobs")
+        blobs = self.blobs or str(self.data_dir / "blobs")
+        return f"{blobs.rstrip('/')}/{self.topic_prefix}" if self.topic_prefix else blobs
 
     @property
     def state_dir(self) -> Path:
         """Folder of the state of workers' partitions."""
-        return self.data_dir / "state"
+        return self.data_dir / "state" / self.topic_prefix
 
     def secrets_of(self, provider: str) -> tuple[str, ...]:
         """Return a provider's signing secrets in the clear, the current one first; maybe none."""

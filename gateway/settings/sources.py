@@ -32,6 +32,7 @@ from headwater.processors.sources import (
     webhook_sources,
 )
 from headwater.schemas.errors import HeadwaterError
+from headwater.schemas.topics import is_own_topic
 
 #: The sources file of `headwater up`: one source per scheme, for this machine only.
 DEVELOPMENT_SOURCES: Final = str(files("headwater.gateway.local") / "sources.toml")
@@ -83,6 +84,12 @@ def sources_with_secrets(settings: Settings, environment: Mapping[str, str]) -> 
         f"source {source.name}: expected {PREFIX}SCHEMA_REGISTRY for a topic in Avro, found none"
         for source in kafka_sources(configured)
         if source.format == "avro" and not settings.schema_registry
+    ]
+    problems += [
+        f"source {source.name}: expected a topic of another program, found Headwater's own "
+        f"{source.topic}"
+        for source in kafka_sources(configured)
+        if is_own_topic(settings.topic_prefix, source.topic)
     ]
     sources = []
     for source in webhook_sources(configured):

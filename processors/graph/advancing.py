@@ -119,7 +119,7 @@ def complete(draft: Draft, token: LiveToken, result: Json, consumed: str | None 
         fail_node(draft, token, error.failure, result=result, consumed=consumed)
         return
     # Conditions see what the mapping has changed.
-    _route_completed(draft, token, draft.scope(token) if mapped else scope)
+    _route_completed(draft, token, at_node, draft.scope(token) if mapped else scope)
     fail_joins(draft)
 
 
@@ -252,7 +252,7 @@ def _decide_failure(
 # -- where tokens continue
 
 
-def _route_completed(draft: Draft, token: LiveToken, scope: Scope) -> None:
+def _route_completed(draft: Draft, token: LiveToken, at_node: Token, scope: Scope) -> None:
     """Create the tokens that follow a completed token.
 
     Raises:
@@ -260,7 +260,7 @@ def _route_completed(draft: Draft, token: LiveToken, scope: Scope) -> None:
     """
     before = draft.mark()
     try:
-        route(draft, token, scope)
+        route(draft, token, at_node, scope)
     except JoinFailed as error:
         fail(draft, error.failure)
     except CannotContinue as error:
@@ -281,11 +281,12 @@ def continue_failed(draft: Draft) -> None:
     run = draft.run
     restart_waits(draft)
     if run.latest is not None and run.undecided == run.run_number - 1:
-        _route_completed(draft, run.latest, draft.scope(run.latest))
+        token = run.latest
+        _route_completed(draft, token, draft.planned(token), draft.scope(token))
     evaluate_all(draft)
 
 
-def route(draft: Draft, token: LiveToken, scope: Scope) -> None:
+def route(draft: Draft, token: LiveToken, at_node: Token, scope: Scope) -> None:
     """Create the tokens that follow a completed token; see `_route_completed`.
 
     If its transitions do not match although one of them must, its branch may fail.
@@ -294,7 +295,7 @@ def route(draft: Draft, token: LiveToken, scope: Scope) -> None:
         CannotContinue: An expression failed, no transition matched, or there are too many tokens.
         JoinFailed: Branches can no longer join, or a join cannot continue.
     """
-    routing = decide_routing(draft.graph, draft.planned(token), scope, draft.fork_of)
+    routing = decide_routing(draft.graph, at_node, scope, draft.fork_of)
     dead_end = _dead_end(routing)
     if dead_end is None or not may_fail(draft, token):
         follow(draft, token, routing)
@@ -372,6 +373,8 @@ def fail_joins(draft: Draft) -> None:
 
     If the run cannot continue, such a join is taken back, so a retry of the run evaluates it again.
     """
+    if not draft.failed_joins:
+        return
     done = 0
     while done < len(draft.failed_joins):
         join = draft.failed_joins[done]

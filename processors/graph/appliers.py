@@ -67,6 +67,7 @@ from headwater.schemas.history import (
     TransitionsJoined,
     WaitRestarted,
 )
+from headwater.schemas.statuses import ENDED
 
 _changed: Final = msgspec.structs.replace
 _IDLE: Final = LiveBranch()
@@ -126,11 +127,11 @@ def _limit_time(run: GraphRun, timeout_ms: int | None) -> None:
 
 def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
     """Apply an event other than RunStarted."""
-    if isinstance(event, PostsSent):
+    if type(event) is PostsSent:
         runs.posts_sent(run, event)
         return run
     kind = type(event)
-    if run.ended and kind not in _AFTER_FAILURE:
+    if run.status in ENDED and kind not in _AFTER_FAILURE:
         runs.expect_open(run, event)
     _APPLIERS[kind](run, event)
     runs.applied(run, event, at_ms)

@@ -162,7 +162,8 @@ def source_value(source: str, output: Any) -> Any:  # noqa: ANN401
     """Return the value of a merge source in a branch's output, or a marker if it has none."""
     value = output
     for field in source.removeprefix("_branch.output").split(".")[1:]:
-        if not isinstance(value, Mapping) or field not in value:
+        # The check of a type's name is what most values need, and takes no call.
+        if (type(value) is not dict and not isinstance(value, Mapping)) or field not in value:
             return _MISSING
         value = value[field]
     return value

@@ -19,7 +19,6 @@ from headwater.processors.graph.state import (
     GraphRun,
     LiveBranch,
     LiveToken,
-    branch_key,
     taken_of,
 )
 from headwater.processors.graph.wait_index import due_ms, index_of
@@ -53,21 +52,23 @@ class Overlay(MutableMapping[K, V]):
 
     @override
     def __getitem__(self, key: K) -> V:
-        value = self._changed.get(key, self)
-        if value is self:
+        changed = self._changed
+        if key not in changed:
             return self._base[key]
+        value = changed[key]
         if value is _DELETED:
             raise KeyError(key)
-        return value  # type: ignore[return-value]
+        return value
 
     # The inherited methods raise and catch KeyError, which takes longer; appliers call them often.
 
     @override
     def get(self, key: K, default: Any = None) -> Any:
-        value = self._changed.get(key, self)
-        if value is self:
-            return self._base.get(key, default)
-        return default if value is _DELETED else value
+        changed, base = self._changed, self._base
+        if key in changed:
+            value = changed[key]
+            return default if value is _DELETED else value
+        return base.get(key, default)
 
     @override
     def pop(self, key: K, default: Any = _DELETED) -> Any:
@@ -282,7 +283,11 @@ class Draft:
 
     def scope(self, token: LiveToken, error: Failure | None = None) -> Scope:
         """Return the scope for a token's expressions: with this error, or that which led to it."""
-        branch, items = self._branch(token), self._items(token)
+        branch, items = None, {}
+        if token.fork is not None:
+            own = self.branch_of(token)
+            branch = Branch(token.branch, token.total, own.output)
+            items = self._items(token.fork, own)
         scope = Scope(self.context(), branch, items, self.evaluations, error or token.failure)
         if token.failed is not None:
             scope.local[BRANCH] = {**scope.local[BRANCH], "failed": token.failed}
@@ -296,26 +301,20 @@ class Draft:
             self._context = context.with_changes(state=run.shared, output=run.results)
         return self._context
 
-    def _branch(self, token: LiveToken) -> Branch | None:
-        if token.fork is None:
-            return None
-        return Branch(token.branch, token.total, self.branch_of(token).output)
-
     def branch_of(self, token: LiveToken) -> LiveBranch:
         """Return the branch of a token that is in a fork."""
         return self.run.branches[token.branch_key]
 
-    def _items(self, token: LiveToken) -> dict[str, Any]:
-        """Return the items of the forks around a token; the innermost wins."""
+    def _items(self, fork: str, branch: LiveBranch) -> dict[str, Any]:
+        """Return the items of a branch and of the forks around it; the innermost wins."""
         items: dict[str, Any] = {}
-        fork, number = token.fork, token.branch
-        while fork is not None:
-            branch = self.run.branches[branch_key(fork, number)]
-            if branch.item_name is not None:
-                items.setdefault(branch.item_name, branch.item)
+        while True:
+            if branch.item_name is not None and branch.item_name not in items:
+                items[branch.item_name] = branch.item
             origin = self.run.forks[fork].origin
-            fork, number = origin.fork, origin.branch
-        return items
+            if origin.fork is None:
+                return items
+            fork, branch = origin.fork, self.branch_of(origin)
 
     # -- views for planners
 

@@ -146,7 +146,7 @@ def simulate_routing(
     def complete_token(draft: Draft) -> None:
         if output is None:
             draft.emit(TokenCompleted(live_token.number, live_token.attempts + 1, "null"))
-            route(draft, live_token, draft.scope(live_token))
+            route(draft, live_token, draft.planned(live_token), draft.scope(live_token))
         else:
             complete(draft, live_token, output)
 

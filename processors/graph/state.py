@@ -298,9 +298,9 @@ class GraphRun(Run, kw_only=True, dict=True):
 
 def taken_of(run: GraphRun, token: LiveToken) -> Taken:
     """Return how often a token, or its ancestors, took each transition."""
-    taken, fork = Taken(token.taken), token.fork
+    fork = token.fork
     if fork is None:
-        return taken
+        return Taken(token.taken)
     levels = [token.taken]
     while fork is not None:
         origin = run.forks[fork].origin
@@ -329,7 +329,9 @@ def gathering_key(token: LiveToken, times: int) -> str:
 
 def meeting_key(fork: str, node: str) -> str:
     """Return the key of a join: a slash in the name of its node is escaped as `~1`."""
-    return f"{fork}/{node.replace('~', '~0').replace('/', '~1')}"
+    if "/" in node or "~" in node:
+        node = node.replace("~", "~0").replace("/", "~1")
+    return f"{fork}/{node}"
 
 
 def parse_meeting_key(key: str) -> tuple[str, str]:

@@ -67,10 +67,10 @@ def derive(event: LogEvent, *, in_graph: bool) -> Iterable[Derived]:
         in_graph: Whether the run is that of a graph. Only the end of a run needs it; events of
             graphs are recognized.
     """
-    deriver = _DERIVERS.get(type(event))
-    if deriver is None or (type(event) in _ENDS and not in_graph):
+    kind = type(event)
+    if kind not in _DERIVERS or (kind in _ENDS and not in_graph):
         return ()
-    return deriver(event)
+    return _DERIVERS[kind](event)
 
 
 # -- the run
@@ -144,18 +144,26 @@ def _ended(name: str, token: int, payload: Values) -> Derived:
 # -- tokens, forks and joins
 
 
-def _created(event: TokensCreated) -> Iterator[Derived]:
-    for index in range(event.count):
-        branch = event.branch + index
-        payload = {
-            "transition_ref": event.transition,
-            "path_id": event.path if event.count == 1 else f"{event.path}{branch}",
-            "sibling_group": event.group,
-            "branch_index": branch,
-            "branch_total": event.total,
-        }
-        number = event.first + index
-        yield Derived(name="token.created", token_id=number, node_ref=event.node, payload=payload)
+def _created(event: TokensCreated) -> Iterable[Derived]:
+    if event.count == 1:
+        return (_created_in(event, event.first, event.path, event.branch),)
+    return [
+        _created_in(event, number, f"{event.path}{branch}", branch)
+        for number, branch in enumerate(
+            range(event.branch, event.branch + event.count), event.first
+        )
+    ]
+
+
+def _created_in(event: TokensCreated, number: int, path: str, branch: int) -> Derived:
+    payload = {
+        "transition_ref": event.transition,
+        "path_id": path,
+        "sibling_group": event.group,
+        "branch_index": branch,
+        "branch_total": event.total,
+    }
+    return Derived(name="token.created", token_id=number, node_ref=event.node, payload=payload)
 
 
 def _waits(event: TokenArrived | WaitStarted) -> Iterable[Derived]:

@@ -233,7 +233,8 @@ class Patches:
     def change_tokens(self, context: EventContext, numbers: Iterable[int], values: Values) -> None:
         """Change tokens in the same way."""
         values["updated_at"], values["offset"] = context.at_ms, context.offset
-        tokens = self.stage(context).tokens.setdefault(context.run, {})
+        stage = self.stage(context) if self._stage_of else self.stages[0]
+        tokens = stage.tokens.setdefault(context.run, {})
         for number in numbers:
             row = tokens.get(number)
             if row is None:

@@ -133,7 +133,7 @@ def plan_record(
         else:
             # All events of a record are of one run, and have its time.
             instance = instance or patches.instance(context)
-            if kind in TRANSITIONS and not _will_retry(event):
+            if kind in TRANSITIONS and (kind is not StepFailed or not _will_retry(event)):
                 _move(instance, kind)
         if kind not in INSTANCE_ONLY:
             PLANNERS[kind](patches, context, event)
@@ -155,9 +155,9 @@ def _move(instance: Values, event: type) -> None:
     If the previous status matters and is not known here, the run becomes active unless it is
     paused, which only the statement finds out.
     """
-    if instance.get("forced"):
-        before = instance["status"]
-        instance["status"] = TRANSITIONS[event].get(before, before)
+    if "forced" in instance:
+        before, moves = instance["status"], TRANSITIONS[event]
+        instance["status"] = moves[before] if before in moves else before  # noqa: SIM401, no call
     else:
         status = _LEADS_TO[event]
         instance["status"] = RunStatus.ACTIVE if status is None else status

@@ -51,9 +51,9 @@ def _set(
 
 
 def _created(patches: Patches, context: EventContext, event: TokensCreated) -> None:
-    counts = {transition.ref: transition.times for transition in event.taken}
-    if not counts and event.transition is not None:
-        counts = {event.transition: 1}
+    counts = {} if event.transition is None else {event.transition: 1}
+    if event.taken:
+        counts = {transition.ref: transition.times for transition in event.taken}
     # Only what was taken since the parent: a reader adds its ancestors'.
     iteration_counts = msgspec.json.encode(counts).decode()
     row = context.values(
@@ -130,7 +130,8 @@ def _failed(patches: Patches, context: EventContext, event: TokenFailed) -> None
 def _waits(patches: Patches, context: EventContext, event: WaitStarted) -> None:
     for_time = event.event_type is None
     status = TokenStatus.WAITING_FOR_TIME if for_time else TokenStatus.WAITING_FOR_EVENT
-    _set(patches, context, (event.token,), status, wake_at=event.until_ms)
+    values = {"wake_at": event.until_ms, "event_type": event.event_type}
+    _set(patches, context, (event.token,), status, **values)
 
 
 def _arrived(patches: Patches, context: EventContext, event: TokenArrived) -> None:

@@ -76,7 +76,7 @@ from headwater.schemas.statuses import RunStatus
 
 #: Fields that are no names: values, texts for people, and fields with limits of their own.
 _NO_NAMES: Final = frozenset(
-    {"params", "payload", "start", "output", "message", "failure", "labels", "reason"}
+    {"params", "payload", "start", "output", "message", "failure", "labels", "reason", "document"}
 )
 _PARTS: Final = (Parent, Sender, Once, Artifact)
 

@@ -183,24 +183,27 @@ def fold(engines: Engines, run: Any, record: HistoryAppended) -> Any:  # noqa: A
         InvariantViolation: There is a gap in the runs or in the sequence, or an event does not fit
             the state.
     """
-    expected = record.sequence
+    expected, engine = record.sequence, None
     for event in record.events:
+        kind = type(event)
         if isinstance(event, RunStarted):
             number = 0 if run is None else run.run_number + 1
             _expect(record, "run", number, record.run_number)
             _expect(record, "sequence", 0, record.sequence)
-            run = engine_of(engines, event.kind).begin(run, record)
+            engine = engine_of(engines, event.kind)
+            run = engine.begin(run, record)
             expected = 1
-        elif type(event) in _RUN_EVENTS:
+        elif kind in _RUN_EVENTS:
             if run is None:
                 raise InvariantViolation(
                     f"expected RunStarted first, found {type(event).__name__} in the history of "
                     f"{record.workflow}/{record.instance_id}"
                 )
-            if not isinstance(event, PostsSent):
+            if kind is not PostsSent:
                 _expect(record, "sequence", run.sequence, expected)
                 expected += 1
-            engine_of(engines, run.kind).apply(run, event, record.at_ms)
+            engine = engine or engine_of(engines, run.kind)
+            engine.apply(run, event, record.at_ms)
     return run
 
 

@@ -49,6 +49,7 @@ comment on column projection_errors.at is 'When the projector read it.';
 create table projection_identity (
     id uuid not null default gen_random_uuid(),
     deletions_pruned xid8 not null default '0',
+    topic_prefix text,
     one boolean primary key default true check (one)
 );
 
@@ -59,6 +60,8 @@ comment on table projection_identity is
 comment on column projection_identity.id is 'Generated when the database was first migrated.';
 comment on column projection_identity.deletions_pruned is
     'Last transaction whose deletions were pruned from the table deletions; 0 if none were.';
+comment on column projection_identity.topic_prefix is
+    'Prefix of the topics that the rows come from; null before the projector has run.';
 comment on column projection_identity.one is 'Limits the table to one row.';
 
 -- A server that crashed, or a promoted replica, may have lost the last transactions, and reuses

@@ -222,6 +222,7 @@ create table workflow_token (
     error_detail json,
     next_retry_at timestamptz,
     wake_at timestamptz,
+    event_type text,
     reason text,
     retry_status text,
     child_workflow_name text,
@@ -275,6 +276,7 @@ comment on column workflow_token.error_message is 'Message of the error; NUL is 
 comment on column workflow_token.error_detail is 'Additional data of the error.';
 comment on column workflow_token.next_retry_at is 'When the next attempt begins, while it is scheduled.';
 comment on column workflow_token.wake_at is 'When its wait ends or times out; kept after its end.';
+comment on column workflow_token.event_type is 'Type of the event that it waits for; kept after its wait.';
 comment on column workflow_token.reason is 'Why it was cancelled.';
 comment on column workflow_token.retry_status is 'Its status after a retry of its run; null if it had ended before.';
 comment on column workflow_token.child_workflow_name is 'Workflow of the child that it started.';

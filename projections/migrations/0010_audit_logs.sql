@@ -37,7 +37,7 @@ create index audit_logs_of_run on audit_logs using gin (audit_runs(metadata_json
 comment on table audit_logs is 'Operations of holders of API keys, in order. Topic audit.';
 comment on column audit_logs.id is 'The entry.';
 comment on column audit_logs.key_id is
-    'The API key: its kind, and the beginning of its SHA-256. cli and a user for commands.';
+    'Id of the API key; of a key of the settings its kind, and the beginning of its SHA-256. cli and a user for commands.';
 comment on column audit_logs.project_id is 'The project.';
 comment on column audit_logs.action is 'The requested operation.';
 comment on column audit_logs.resource is 'The path without parts that name a user.';

@@ -1,5 +1,8 @@
 -- Days of a person, from all of their wearables.
 
+-- For all persons of some days.
+create index daily_summary_days on daily_summary (datetime);
+
 create function daily_summary_by_person_with(day_sources text[], night_sources text[])
     returns table (
         user_id text,
@@ -34,6 +37,49 @@ create function daily_summary_by_person_with(day_sources text[], night_sources t
     )
     language sql stable
 begin atomic
+    select
+        d.user_id,
+        d.datetime,
+        steps,
+        resting_heart_rate,
+        heart_rate_variability,
+        active_zone_minutes,
+        case when active_zone_minutes is not null then fatburn_active_zone_minutes end,
+        case when active_zone_minutes is not null then cardio_active_zone_minutes end,
+        case when active_zone_minutes is not null then peak_active_zone_minutes end,
+        stress_management_score,
+        strain,
+        recovery_score,
+        sleep_score,
+        case when bed_time is not null then sleep_minutes end,
+        bed_time,
+        case when bed_time is not null then wake_up_time end,
+        case when bed_time is not null then deep_sleep_minutes end,
+        case when bed_time is not null then rem_sleep_minutes end,
+        case when bed_time is not null then light_sleep_minutes end,
+        case when bed_time is not null then awake_minutes end,
+        case when bed_time is not null then deep_sleep_percent end,
+        case when bed_time is not null then rem_sleep_percent end,
+        case when bed_time is not null then light_sleep_percent end,
+        case when bed_time is not null then awake_percent end,
+        case when bed_time is not null then spo2 end,
+        case when bed_time is not null then respiratory_rate end,
+        case when bed_time is not null then skin_temperature end,
+        utc_offset_minutes,
+        jsonb_strip_nulls(jsonb_build_object(
+            'steps', case when steps is not null then source end,
+            'resting_heart_rate', case when resting_heart_rate is not null then source end,
+            'heart_rate_variability', case when heart_rate_variability is not null then source end,
+            'active_zone_minutes', case when active_zone_minutes is not null then source end,
+            'stress_management_score', case when stress_management_score is not null then source end,
+            'strain', case when strain is not null then source end,
+            'recovery_score', case when recovery_score is not null then source end,
+            'sleep_score', case when sleep_score is not null then source end,
+            'night', case when bed_time is not null then source end
+        ))
+    from daily_summary d
+    where not exists (select from daily_summary o where o.user_id = d.user_id and o.datetime = d.datetime and o.source <> d.source)
+    union all
     select
         d.user_id,
         d.datetime,
@@ -76,9 +122,10 @@ begin atomic
         ))
     from (
         select *,
-            coalesce(array_position(day_sources, s.source), 1000) as day_rank,
-            coalesce(array_position(night_sources, s.source), 1000) as night_rank
-        from daily_summary s
+            coalesce(array_position(day_sources, d.source), 1000) as day_rank,
+            coalesce(array_position(night_sources, d.source), 1000) as night_rank
+        from daily_summary d
+        where exists (select from daily_summary o where o.user_id = d.user_id and o.datetime = d.datetime and o.source <> d.source)
     ) as d
     group by d.user_id, d.datetime;
 end;

@@ -1,16 +1,18 @@
 """Connections to Postgres: the schemas they search, pools, and reads with a time limit.
 
-Headwater's tables are in `headwater`, where only the migrating login can create objects. Authors'
-tables are in `authors`, where the SQL of steps can create objects, too. A function there could
-shadow one that Headwater calls without a schema, so no connection of Headwater has `authors` or
-`public` in its search path.
+Headwater's tables are in a schema of their own, `headwater` unless a DSN states another one. Only
+the migrating login can create objects there. Authors' tables are in `authors`, where the SQL of
+steps can create objects, too. A function there could shadow one that Headwater calls without a
+schema, so no connection of Headwater has `authors` or `public` in its search path.
 """
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
@@ -25,19 +27,68 @@ from headwater.projections.postgres.statements import statement
 
 HEADWATER: Final = "headwater"
 AUTHORS: Final = "authors"
+#: The setting of a session by which a DSN states the schema.
+_SETTING: Final = "headwater.schema"
+_STATED: Final = re.compile(rf"-c {re.escape(_SETTING)}=(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """Schemas and roles of an installation, which shares the database with others.
+
+    Attributes:
+        tables: Schema of Headwater's tables; all other names derive from it.
+    """
+
+    tables: str = HEADWATER
+
+    @property
+    def authors(self) -> str:
+        """Schema of authors' tables."""
+        return AUTHORS if self.tables == HEADWATER else f"{self.tables}_{AUTHORS}"
+
+    @property
+    def steps(self) -> str:
+        """Role of the SQL of steps, and schema of the functions that it may call."""
+        return f"{self.tables}_steps"
+
+    @property
+    def rebuilt(self) -> str:
+        """Schema of rebuilt tables."""
+        return f"{self.tables}_rebuilt"
+
+    def named_in(self, query: bytes) -> bytes:
+        """Return SQL with the names for `{schema}` and `{authors}`."""
+        return query.replace(b"{schema}", self.tables.encode()).replace(
+            b"{authors}", self.authors.encode()
+        )
+
+
+def in_schema(dsn: str, schema: str) -> str:
+    """Return a DSN that states the schema of Headwater's tables; `schemas_of` returns it."""
+    return with_settings(dsn, **{_SETTING: schema})
+
+
+def schemas_of(dsn: str) -> Schemas:
+    """Return the schemas that a DSN states, or the default ones."""
+    try:
+        options = conninfo_to_dict(dsn).get("options") or ""
+    except psycopg.ProgrammingError:
+        return Schemas()  # Connecting reports it.
+    return Schemas(*_STATED.findall(str(options))[-1:])
 
 
 def own_dsn(dsn: str, *first: str) -> str:
     """Return a DSN whose sessions find only Headwater's objects.
 
-    Postgres searches `pg_catalog` first implicitly; it must not be named, because if `headwater` is
-    missing, a session would create objects there.
+    Postgres searches `pg_catalog` first implicitly; it must not be named, because if Headwater's
+    schema is missing, a session would create objects there.
 
     Args:
         dsn: As operators write it; a search path in its options has no effect.
-        first: Schemas of Headwater to search before `headwater`.
+        first: Schemas of Headwater to search before that of its tables.
     """
-    return with_search_path(dsn, *first, HEADWATER)
+    return with_search_path(dsn, *first, schemas_of(dsn).tables)
 
 
 def with_search_path(dsn: str, *schemas: str) -> str:

@@ -17,10 +17,10 @@ import psycopg
 from psycopg import sql
 
 from headwater.projections.errors import DatabaseTooNew, MigrationChanged, store_edge
-from headwater.projections.postgres.connections import HEADWATER, own_dsn
-from headwater.projections.postgres.roles import grant_roles, open_to_steps
+from headwater.projections.postgres.connections import own_dsn, schemas_of
+from headwater.projections.postgres.roles import open_to_steps
 from headwater.projections.postgres.statements import statement
-from headwater.projections.postgres.table_ddl import make_tables
+from headwater.projections.postgres.table_ddl import make_tables, refuse_foreign
 from headwater.schemas.installed_tables import INSTALLED
 
 _CONNECT_TIMEOUT_S: Final = 5
@@ -67,23 +67,26 @@ def migrate(
     Raises:
         MigrationChanged: An applied migration was changed.
         DatabaseTooNew: A newer release has migrated the database.
+        SchemaTaken: Another program has tables in the schema.
         TableUnfit: A table does not fit its declaration.
         StoreUnavailable: Postgres does not answer.
     """
     tables = INSTALLED if migrations is None else ()
     migrations = catalogue() if migrations is None else migrations
+    schemas = schemas_of(dsn)
     with (
         store_edge("apply the migrations"),
         psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("lock_migrations"))
-        connection.execute(statement("create_schemas"))
+        refuse_foreign(connection, schemas.tables)
+        connection.execute(schemas.named_in(statement("create_schemas")))
         connection.execute(statement("create_schema_migrations"))
         applied = connection.execute(statement("applied_migrations")).fetchall()
         missing = _missing(dict(applied), migrations)
         for migration in missing:
             report(f"Postgres: applying migration {migration.name}")
-            connection.execute(migration.sql)
+            connection.execute(schemas.named_in(migration.sql))
             parameters = {"version": migration.version, "checksum": migration.checksum}
             connection.execute(statement("record_migration"), parameters)
     make_tables(dsn, report, tables)
@@ -92,34 +95,33 @@ def migrate(
         psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("lock_migrations"))
-        open_to_steps(connection, report)
-        grant_roles(connection)
+        open_to_steps(connection, schemas, report)
+        connection.execute(schemas.named_in(statement("grant_roles")))
     _show_tables(dsn)
     return [migration.name for migration in missing]
 
 
 def _show_tables(dsn: str) -> None:
-    """Add `headwater` to the end of this login's search path in this database.
+    """Add Headwater's schema to the end of this login's search path in this database.
 
     So its sessions can name Headwater's tables without a schema, and nothing else changes for them.
     Headwater's own sessions have their own search path.
     """
+    schema = schemas_of(dsn).tables
     with (
         store_edge("set the search path of a login"),
         psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         setting = connection.execute("select current_setting('search_path')").fetchone()
         schemas = [name.strip() for name in setting[0].split(",")] if setting else []
-        if connection.info.user == HEADWATER:
+        if connection.info.user == schema:
             # Otherwise it would create objects among Headwater's tables.
             schemas = [name for name in schemas if name != '"$user"']
-        if HEADWATER not in schemas:
+        if schema not in schemas:
             connection.execute(
                 sql.SQL("alter role current_user in database {} set search_path = {}").format(
                     sql.Identifier(connection.info.dbname),
-                    sql.SQL(", ").join(
-                        sql.Literal(name.strip('"')) for name in (*schemas, HEADWATER)
-                    ),
+                    sql.SQL(", ").join(sql.Literal(name.strip('"')) for name in (*schemas, schema)),
                 )
             )
 

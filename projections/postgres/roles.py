@@ -12,11 +12,11 @@ import psycopg
 from psycopg import errors, sql
 
 from headwater.projections.errors import store_edge
-from headwater.projections.postgres.connections import HEADWATER, own_dsn
+from headwater.projections.postgres.connections import HEADWATER, Schemas, own_dsn, schemas_of
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.installed_tables import ALL_TABLES
 
-#: Process that logs in as a role, by role.
+#: Process that logs in as a role, by role. Those of another schema begin with its name.
 ROLES: Final = {
     "headwater_gateway": "the gateway (headwater serve)",
     "headwater_projector": "the projector (headwater project)",
@@ -32,15 +32,15 @@ def make_roles(dsn: str) -> list[str]:
         StoreUnavailable: Postgres does not answer.
         psycopg.errors.InsufficientPrivilege: The login may not create roles.
     """
+    schema = schemas_of(dsn).tables
+    names = [name.replace(HEADWATER, schema, 1) for name in ROLES]
     with (
         store_edge("make the roles of Headwater's processes"),
         psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("lock_migrations"))
-        known = connection.execute(
-            "select rolname from pg_roles where rolname = any(%s)", [[*ROLES]]
-        )
-        missing = sorted(ROLES.keys() - {name for (name,) in known.fetchall()})
+        known = connection.execute("select rolname from pg_roles where rolname = any(%s)", [names])
+        missing = sorted({*names} - {name for (name,) in known.fetchall()})
         for name in missing:
             connection.execute(
                 sql.SQL("create role {} login nosuperuser nocreatedb nocreaterole").format(
@@ -50,69 +50,67 @@ def make_roles(dsn: str) -> list[str]:
     return missing
 
 
-def grant_roles(connection: psycopg.Connection) -> None:
-    """Grant existing roles the privileges that their processes need in this database."""
-    connection.execute(statement("grant_roles"))
-
-
 # -- steps
 
-STEP_ROLE: Final = "headwater_steps"
 _PASSWORD_BYTES: Final = 32
 #: Bytes of a name in Postgres, which truncates longer ones.
 _NAME_MAX: Final = 63
 
 
-def open_to_steps(connection: psycopg.Connection, report: Callable[[str], None]) -> None:
+def open_to_steps(
+    connection: psycopg.Connection, schemas: Schemas, report: Callable[[str], None]
+) -> None:
     """Create or update the role and the login, in the current transaction.
 
-    The role `headwater_steps` reads, writes and creates tables in the authors' schema. Of
+    The role, `headwater_steps`, reads, writes and creates tables in the authors' schema. Of
     Headwater's own objects it can use only the function that writes the commit row of a step. Each
-    database has its own login in that role, with a random password that is stored in
-    `headwater.step_login` for workers.
+    database has its own login in that role, with a random password that is stored in the table
+    `step_login` for workers.
 
     Args:
         connection: As the migrating login.
+        schemas: Schemas and roles of this installation.
         report: Called with instructions for a database administrator if roles cannot be created.
     """
+    role = schemas.steps
     try:
         with connection.transaction():
-            connection.execute(statement("make_step_role"))
-            connection.execute(statement("open_to_steps"))
+            connection.execute(schemas.named_in(statement("make_step_role")))
+            connection.execute(schemas.named_in(statement("open_to_steps")))
     except errors.InsufficientPrivilege as error:
         report(
-            f"Postgres: {connection.info.user} may not make the role {STEP_ROLE}, which the SQL of "
+            f"Postgres: {connection.info.user} may not make the role {role}, which the SQL of "
             f"steps runs as ({error.diag.message_primary}). Until a superuser has run `create role "
-            f"{STEP_ROLE} nologin` and `headwater migrate` has run again, no worker with "
+            f"{role} nologin` and `headwater migrate` has run again, no worker with "
             "HEADWATER_POSTGRES runs workflows"
         )
         return
     try:
         with connection.transaction():
-            _keep_login(connection)
+            _keep_login(connection, role)
             connection.execute(statement("make_step_login"))
     except errors.InsufficientPrivilege as error:
         connection.execute("delete from step_login")
         report(
             f"Postgres: {connection.info.user} may not make a login for the SQL of steps "
             f"({error.diag.message_primary}). Have a superuser run `create role "
-            f"{login_of(connection)} login in role {STEP_ROLE}`, give it a password, and give "
+            f"{login_of(connection, role)} login in role {role}`, give it a password, and give "
             "workers its DSN as HEADWATER_STEPS_POSTGRES"
         )
 
 
-def login_of(connection: psycopg.Connection) -> str:
-    """Return the name of the login of steps in the database of a connection."""
-    name = f"{STEP_ROLE}_{connection.info.dbname}"
+def login_of(connection: psycopg.Connection, role: str) -> str:
+    """Return the name of the login in the role of steps for the database of a connection."""
+    name = f"{role}_{connection.info.dbname}"
     if len(name.encode()) <= _NAME_MAX:
         return name
     cursor = connection.execute("select oid from pg_database where datname = current_database()")
-    return f"{STEP_ROLE}_{(cursor.fetchone() or ('',))[0]}"
+    return f"{role}_{(cursor.fetchone() or ('',))[0]}"
 
 
-def _keep_login(connection: psycopg.Connection) -> None:
+def _keep_login(connection: psycopg.Connection, role: str) -> None:
     """Store a random password, unless there is one."""
-    name, password = login_of(connection), secrets.token_urlsafe(_PASSWORD_BYTES)
+    name, password = login_of(connection, role), secrets.token_urlsafe(_PASSWORD_BYTES)
     # Only the verifier appears in statements that the server may log.
     verifier = connection.pgconn.encrypt_password(
         password.encode(), name.encode(), b"scram-sha-256"
@@ -145,8 +143,6 @@ _SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "60s",
     "default_transaction_read_only": "on",
     "timezone": "UTC",
-    # So that queries name tables without their schema.
-    "search_path": HEADWATER,
 }
 _ANALYST_CONNECT_TIMEOUT_S: Final = 5
 
@@ -170,7 +166,7 @@ def make_reader(dsn: str, name: str) -> tuple[str, ...]:
         StoreUnavailable: Postgres does not answer.
         psycopg.errors.InsufficientPrivilege: The DSN's login may not create roles.
     """
-    role = sql.Identifier(name)
+    role, schema = sql.Identifier(name), schemas_of(dsn).tables
     with (
         store_edge(f"make the role {name}"),
         psycopg.connect(own_dsn(dsn), connect_timeout=_ANALYST_CONNECT_TIMEOUT_S) as connection,
@@ -180,7 +176,8 @@ def make_reader(dsn: str, name: str) -> tuple[str, ...]:
         known = connection.execute("select from pg_roles where rolname = %s", (name,))
         if known.fetchone() is None:
             connection.execute(sql.SQL("create role {} login nosuperuser").format(role))
-        for setting, value in _SETTINGS.items():
+        # Queries name tables without their schema.
+        for setting, value in (*_SETTINGS.items(), ("search_path", schema)):
             connection.execute(
                 sql.SQL("alter role {} in database {} set {} = {}").format(
                     role, database, sql.Identifier(setting), sql.Literal(value)
@@ -197,7 +194,7 @@ def make_reader(dsn: str, name: str) -> tuple[str, ...]:
                 sql.SQL(text).format(
                     role=role,
                     database=database,
-                    schema=sql.Identifier(HEADWATER),
+                    schema=sql.Identifier(schema),
                     tables=sql.SQL(", ").join(map(sql.Identifier, tables)),
                 )
             )

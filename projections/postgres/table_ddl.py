@@ -14,8 +14,8 @@ from typing import Final
 import psycopg
 from psycopg import errors, sql
 
-from headwater.projections.errors import TableUnfit, store_edge
-from headwater.projections.postgres.connections import own_dsn
+from headwater.projections.errors import SchemaTaken, TableUnfit, store_edge
+from headwater.projections.postgres.connections import own_dsn, schemas_of
 from headwater.projections.postgres.statements import key_columns, statement, value_columns
 from headwater.schemas.avro_schemas import doc_of, row_schema_of
 from headwater.schemas.installed_tables import ALL_TABLES, INSTALLED
@@ -38,6 +38,7 @@ def make_tables(
     starts. Columns are only ever added, as everywhere.
 
     Raises:
+        SchemaTaken: Another program has tables in the schema.
         TableUnfit: An existing table does not fit its declaration.
         StoreUnavailable: Postgres does not answer.
     """
@@ -47,11 +48,28 @@ def make_tables(
         store_edge("make the tables of installed packages"),
         psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
+        schemas = schemas_of(dsn)
         connection.execute(statement("lock_migrations"))
-        connection.execute(statement("create_schemas"))
+        refuse_foreign(connection, schemas.tables)
+        connection.execute(schemas.named_in(statement("create_schemas")))
         for table in tables:
             with _permitted(table):
                 _make(connection, table, report)
+
+
+def refuse_foreign(connection: psycopg.Connection, schema: str) -> None:
+    """Check that the schema is Headwater's, or empty, or missing.
+
+    Raises:
+        SchemaTaken: Another program has tables in it. Nothing was changed.
+    """
+    foreign = [name for (name,) in connection.execute(statement("foreign_relations")).fetchall()]
+    if foreign:
+        raise SchemaTaken(
+            f"expected the schema {schema} to be Headwater's own, found tables of another program "
+            f"in it: {', '.join(foreign)}; nothing was changed. Set HEADWATER_POSTGRES_SCHEMA to "
+            "another schema"
+        )
 
 
 @contextlib.contextmanager

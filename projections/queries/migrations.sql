@@ -3,6 +3,19 @@
 -- name: applied_migrations
 select version, checksum from schema_migrations
 
+-- name: foreign_relations
+-- What is in the schema although Headwater has not created it.
+select relname
+from pg_class
+where relnamespace = to_regnamespace(coalesce(current_setting('headwater.schema', true), 'headwater'))
+  and relkind in ('r', 'p', 'v', 'm', 'f', 'S')
+  and not exists (
+      select from pg_attribute
+      where attrelid = to_regclass('schema_migrations') and attname = 'checksum'
+  )
+order by relname
+limit 20
+
 -- name: create_schema_migrations
 create table if not exists schema_migrations (
     version integer primary key,
@@ -18,24 +31,24 @@ comment on column schema_migrations.applied_at is 'When it was applied.';
 -- Only missing schemas are created, so a login without that privilege can use existing ones.
 do $$
 begin
-    if to_regnamespace('headwater') is null then
-        create schema headwater;
-        comment on schema headwater is 'Tables of Headwater. Only the login that migrates creates here.';
+    if to_regnamespace('{schema}') is null then
+        create schema {schema};
+        comment on schema {schema} is 'Tables of Headwater. Only the login that migrates creates here.';
     end if;
-    if to_regnamespace('headwater_steps') is null then
-        create schema headwater_steps;
-        comment on schema headwater_steps is 'What the SQL of steps may call of Headwater.';
+    if to_regnamespace('{schema}_steps') is null then
+        create schema {schema}_steps;
+        comment on schema {schema}_steps is 'What the SQL of steps may call of Headwater.';
     end if;
-    if to_regnamespace('authors') is null then
-        create schema authors;
-        comment on schema authors is 'Tables that the SQL of steps (tx.execute) reads and writes.';
+    if to_regnamespace('{authors}') is null then
+        create schema {authors};
+        comment on schema {authors} is 'Tables that the SQL of steps (tx.execute) reads and writes.';
     end if;
 end
 $$
 
 -- name: lock_migrations
--- An arbitrary number that no other lock uses.
-select pg_advisory_xact_lock(4820317795)
+-- A lock of this schema; the number distinguishes it from other locks.
+select pg_advisory_xact_lock(hashtextextended(current_setting('search_path'), 4820317795))
 
 -- name: record_migration
 insert into schema_migrations (version, checksum) values (%(version)s, %(checksum)s)
@@ -46,29 +59,29 @@ do $$
 declare
     part text;
 begin
-    foreach part in array array['headwater_gateway', 'headwater_projector', 'headwater_worker'] loop
+    foreach part in array array['{schema}_gateway', '{schema}_projector', '{schema}_worker'] loop
         continue when to_regrole(part) is null;
         execute format('grant connect on database %I to %I', current_database(), part);
-        execute format('grant usage on schema headwater to %I', part);
-        execute format('grant select on all tables in schema headwater to %I', part);
+        execute format('grant usage on schema {schema} to %I', part);
+        execute format('grant select on all tables in schema {schema} to %I', part);
         execute format('revoke all on step_login from %I', part);
     end loop;
-    if to_regrole('headwater_gateway') is not null then
-        grant insert, update, delete on idempotency, rebuilds, unexpected_hits to headwater_gateway;
+    if to_regrole('{schema}_gateway') is not null then
+        grant insert, update, delete on idempotency, rebuilds, unexpected_hits to {schema}_gateway;
     end if;
-    if to_regrole('headwater_worker') is not null then
-        grant insert, update, delete on step_epochs, step_commits to headwater_worker;
-        grant insert, delete on rebuilds to headwater_worker;
-        grant select on step_login to headwater_worker;
-        grant execute on function renew_step_login to headwater_worker;
+    if to_regrole('{schema}_worker') is not null then
+        grant insert, update, delete on step_epochs, step_commits to {schema}_worker;
+        grant insert, delete on rebuilds to {schema}_worker;
+        grant select on step_login to {schema}_worker;
+        grant execute on function renew_step_login to {schema}_worker;
     end if;
-    if to_regrole('headwater_projector') is not null then
-        grant insert, update, delete on all tables in schema headwater to headwater_projector;
+    if to_regrole('{schema}_projector') is not null then
+        grant insert, update, delete on all tables in schema {schema} to {schema}_projector;
         revoke all on step_epochs, step_commits, step_login, schema_migrations
-            from headwater_projector;
-        grant select on schema_migrations to headwater_projector;
+            from {schema}_projector;
+        grant select on schema_migrations to {schema}_projector;
         -- Row types of a session, and tables of a rebuild.
-        execute format('grant create, temporary on database %I to headwater_projector', current_database());
+        execute format('grant create, temporary on database %I to {schema}_projector', current_database());
     end if;
 end
 $$
@@ -80,20 +93,20 @@ do $$
 declare
     relation record;
 begin
-    grant usage on schema headwater_steps to headwater_steps;
-    grant execute on all functions in schema headwater_steps to headwater_steps;
-    grant usage, create on schema authors to headwater_steps;
-    alter default privileges in schema authors grant all on tables to headwater_steps;
-    alter default privileges in schema authors grant all on sequences to headwater_steps;
+    grant usage on schema {schema}_steps to {schema}_steps;
+    grant execute on all functions in schema {schema}_steps to {schema}_steps;
+    grant usage, create on schema {authors} to {schema}_steps;
+    alter default privileges in schema {authors} grant all on tables to {schema}_steps;
+    alter default privileges in schema {authors} grant all on sequences to {schema}_steps;
     for relation in
         select c.oid::regclass as name, c.relkind = 'S' as is_sequence
         from pg_class c
-        where c.relnamespace = 'authors'::regnamespace
+        where c.relnamespace = '{authors}'::regnamespace
           and c.relkind in ('r', 'p', 'v', 'm', 'S')
           and c.relowner = (select oid from pg_roles where rolname = current_user)
     loop
         execute format(
-            'grant all on %s %s to headwater_steps',
+            'grant all on %s %s to {schema}_steps',
             case when relation.is_sequence then 'sequence' else 'table' end, relation.name
         );
     end loop;
@@ -107,9 +120,9 @@ select renew_step_login()
 do $$
 begin
     -- Roles belong to the server: another of its databases may have created it concurrently.
-    if not exists (select from pg_roles where rolname = 'headwater_steps') then
+    if not exists (select from pg_roles where rolname = '{schema}_steps') then
         begin
-            create role headwater_steps nologin;
+            create role {schema}_steps nologin;
         exception when duplicate_object or unique_violation then null;
         end;
     end if;
@@ -132,7 +145,8 @@ select attname, format_type(atttypid, atttypmod), col_description(attrelid, attn
 from pg_attribute
 where attrelid = (
     select oid from pg_class
-    where relname = %(name)s and relnamespace = to_regnamespace('headwater')
+    where relname = %(name)s
+      and relnamespace = to_regnamespace(coalesce(current_setting('headwater.schema', true), 'headwater'))
 )
   and attnum > 0
   and not attisdropped
@@ -141,7 +155,8 @@ order by attnum
 -- name: describe_table
 select case relkind when 'v' then 'view' else 'table' end, obj_description(oid)
 from pg_class
-where relname = %(name)s and relnamespace = to_regnamespace('headwater')
+where relname = %(name)s
+  and relnamespace = to_regnamespace(coalesce(current_setting('headwater.schema', true), 'headwater'))
 
 -- name: columns_of_table
 select attname, format_type(atttypid, atttypmod)

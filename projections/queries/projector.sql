@@ -117,6 +117,12 @@ select topic, partition, %(end)s, %(error)s, null, to_timestamp(%(now_ms)s / 100
 from moved
 on conflict (topic, partition, "offset") do update set error = excluded.error, at = excluded.at
 
+-- name: bind_topic_prefix
+-- The rows of a schema come from the topics of one prefix.
+update projection_identity
+set topic_prefix = coalesce(topic_prefix, %(prefix)s)
+returning topic_prefix
+
 -- name: begin_epoch
 -- The first statement of a session, so that all its writes are later.
 insert into sync_epochs (began_at) values (to_timestamp(%(now_ms)s / 1000.0))

@@ -86,20 +86,20 @@ from pg_locks
 where locktype = 'advisory'
   and database = (select oid from pg_database where datname = current_database())
   and objsubid = 1
-  and (classid::bigint << 32 | objid::bigint) = hashtextextended('headwater rebuilds', 6)
+  and (classid::bigint << 32 | objid::bigint) = hashtextextended('headwater rebuilds ' || current_schema(), 6)
 
 -- name: lock_rebuilds
--- One at a time in the whole system: the schema of rebuilt tables is one.
-select pg_try_advisory_lock(hashtextextended('headwater rebuilds', 6))
+-- One at a time in the whole system: there is one schema of rebuilt tables.
+select pg_try_advisory_lock(hashtextextended('headwater rebuilds ' || current_schema(), 6))
 
 -- name: next_rebuild_row
 select coalesce(max(number) + 1, 0) from rebuild_rows where rebuild = %(id)s
 
 -- name: put_rebuilt_rows
-insert into headwater.{table}
+insert into {served}
 select (rebuilt_row.n).*
 from (
-    select convert_from(r.{new}, 'UTF8')::headwater.{table} as n
+    select convert_from(r.{new}, 'UTF8')::{served} as n
     from rebuild_rows r
     where r.rebuild = %(id)s
       and convert_from(r.key, 'UTF8')::json ->> 0 = %(table)s
@@ -196,12 +196,12 @@ order by created_at
 (
     select t.*
     from (
-        select convert_from(r.{old}, 'UTF8')::headwater.{table} as o, convert_from(r.{old}, 'UTF8') as text
+        select convert_from(r.{old}, 'UTF8')::{served} as o, convert_from(r.{old}, 'UTF8') as text
         from rebuild_rows r
         where r.rebuild = %(id)s and r.partition is null and r.{new} is null
         offset 0
     ) removed
-    join headwater.{table} t on {match}
+    join {served} t on {match}
     where {current} = removed.text
 )
 
@@ -211,17 +211,17 @@ order by created_at
 (
     select (written.n).*
     from (
-        select convert_from(r.{new}, 'UTF8')::headwater.{table} as n, convert_from(r.{old}, 'UTF8') as text
+        select convert_from(r.{new}, 'UTF8')::{served} as n, convert_from(r.{old}, 'UTF8') as text
         from rebuild_rows r
         where r.rebuild = %(id)s and r.partition is null and r.{new} is not null
         offset 0
     ) written
-    left join headwater.{table} t on {match}
+    left join {served} t on {match}
     where {current} is not distinct from written.text
       and (
           written.text is not null
           or not exists (
-              select from headwater.deletions d
+              select from {deletions} d
               where d.table_name = %(table)s
                 and d.key = jsonb_build_object({pairs})
                 and not pg_visible_in_snapshot(d.deleted_in, %(compared_at)s::pg_snapshot)
@@ -233,7 +233,7 @@ order by created_at
 -- A row that has changed since the comparison stays as it is.
 create temporary table taken as
 with kept as (
-    select r.number as rebuilt_number, r.{old} as rebuilt, convert_from(r.{old}, 'UTF8')::headwater.{table} as o
+    select r.number as rebuilt_number, r.{old} as rebuilt, convert_from(r.{old}, 'UTF8')::{served} as o
     from rebuild_rows r
     where r.rebuild = %(id)s
       and convert_from(r.key, 'UTF8')::json ->> 0 = %(table)s
@@ -241,7 +241,7 @@ with kept as (
     offset 0
 ),
 deleted as (
-    delete from headwater.{table} t
+    delete from {served} t
     using kept
     where {match}
       and convert_to(t::text, 'UTF8') = kept.rebuilt

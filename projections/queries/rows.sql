@@ -75,7 +75,7 @@ on conflict (table_name, key) do update set
     deleted_at = excluded.deleted_at
 
 -- name: row_from_text
-select (%(row)s::headwater.{table}).*
+select (%(row)s::{served}).*
 
 -- name: row_of_key
 select {columns}, json_build_object({pairs}) as key, column_sources
@@ -175,7 +175,7 @@ from pg_attribute
 where attrelid = (
     select oid from pg_class
     where relname = %(name)s
-      and relnamespace = to_regnamespace('headwater')
+      and relnamespace = to_regnamespace(coalesce(current_setting('headwater.schema', true), 'headwater'))
       and relkind in ('r', 'p', 'v', 'm')
       and has_table_privilege(oid, 'select')
 )
@@ -191,7 +191,8 @@ join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
 where i.indisprimary
   and i.indrelid = (
       select oid from pg_class
-      where relname = %(name)s and relnamespace = to_regnamespace('headwater')
+      where relname = %(name)s
+      and relnamespace = to_regnamespace(coalesce(current_setting('headwater.schema', true), 'headwater'))
   )
 order by k.ordinal
 
@@ -204,7 +205,7 @@ select set_config('default_transaction_read_only', 'on', false),
 -- name: export_tables
 select relname
 from pg_class
-where relnamespace = to_regnamespace('headwater')
+where relnamespace = to_regnamespace(coalesce(current_setting('headwater.schema', true), 'headwater'))
   and relkind in ('r', 'p', 'v', 'm')
   and has_table_privilege(oid, 'select')
 order by relname

@@ -12,10 +12,14 @@ returning ticket
 
 -- name: commit_step
 select latest, is_held, is_written, stored
-from headwater_steps.commit_step(
+from {schema}_steps.commit_step(
     %(partition)s, %(epoch)s, %(ticket)s, %(instance_key)s, %(run_number)s, %(step_key)s,
     %(attempt)s, %(returned)s
 )
+
+-- name: reset_step_session
+-- Resets what a step has changed in its session.
+select {schema}_steps.reset_session()
 
 -- name: committed_steps
 select instance_key, run_number, returned

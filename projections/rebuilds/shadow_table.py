@@ -21,7 +21,7 @@ from headwater.projections.postgres.statements import (
     value_columns,
 )
 from headwater.projections.postgres.writes import delete_synced, upsert_of
-from headwater.projections.rebuilds.shadow_tables import SCHEMA, Offsets, ShadowTables, match
+from headwater.projections.rebuilds.shadow_tables import Offsets, ShadowTables, match
 from headwater.schemas.codec import decode_row
 from headwater.schemas.tables import Table
 from headwater.schemas.topics import WIPES
@@ -114,7 +114,8 @@ class ShadowTable(ShadowTables):
     ) -> sql.Composed:
         """Return a query of the rows to put that are still as the comparison left them."""
         return template(query).format(
-            table=sql.Identifier(self._table.name),
+            served=self._served_table(self._table.name),
+            deletions=self._served_table("deletions"),
             match=match(self._table.key_names, "t.{}", stored),
             pairs=listed(
                 [
@@ -145,7 +146,7 @@ class ShadowTable(ShadowTables):
             key=listed([column.parameter for column in key])
         )
         errors = "select value from {}.projection_errors where value is not null"
-        cursor = await self._writer.execute(sql.SQL(errors).format(sql.Identifier(SCHEMA)))
+        cursor = await self._writer.execute(sql.SQL(errors).format(sql.Identifier(self._rebuilt)))
         for (value,) in await cursor.fetchall():
             texts = zip(self._table.key_names, decode_row(self._table, value).key, strict=True)
             parameters = {"id": self._id, "table": self._table.name, **dict(texts)}

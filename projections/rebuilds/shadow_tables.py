@@ -19,7 +19,7 @@ from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
 from headwater.projections.errors import store_edge
-from headwater.projections.postgres.connections import HEADWATER
+from headwater.projections.postgres.connections import schemas_of
 from headwater.projections.postgres.statements import filled, listed, statement
 from headwater.projections.postgres.writes import OF_WORKFLOWS
 from headwater.projections.rebuilds.rebuilds import Example
@@ -28,8 +28,6 @@ from headwater.projections.workflows.history import PROJECTION
 #: Offsets by topic and partition.
 Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
 
-#: Schema of the rebuilt tables.
-SCHEMA: Final = "headwater_rebuilt"
 _EXAMPLES: Final = 10
 #: Tables that the projector writes in addition to rows.
 _BOOKKEEPING: Final = ("projection_offsets", "projection_errors", "deletions")
@@ -81,6 +79,8 @@ class ShadowTables:
         neutral: Mapping[str, LiteralString] = MappingProxyType({}),
     ) -> None:
         self._connection = connection
+        schemas = schemas_of(connection.info.dsn)
+        self._served, self._rebuilt = schemas.tables, schemas.rebuilt
         #: Stores the rows that differ.
         self._writer = connection
         self._id = rebuild_id
@@ -93,33 +93,29 @@ class ShadowTables:
         """Create empty tables, unless this rebuild has created them already."""
         with store_edge("make the tables of a rebuild"):
             async with self._connection.transaction():
-                cursor = await self._do(statement("rebuild_in_schema"), schema=SCHEMA)
+                cursor = await self._do(statement("rebuild_in_schema"), schema=self._rebuilt)
                 if await cursor.fetchone() == (self._id,):
                     return
                 await self.drop()
-                await self._do(_with_schema("create schema {schema}"))
+                await self._do(self._with_schema("create schema {schema}"))
                 comment = "comment on schema {schema} is {id}"
-                await self._do(_with_schema(comment, id=sql.Literal(self._id)))
+                await self._do(self._with_schema(comment, id=sql.Literal(self._id)))
                 for table in (*self._tables, *_BOOKKEEPING):
-                    create = (
-                        "create unlogged table {schema}.{table} "
-                        "(like {served}.{table} including all)"
-                    )
-                    parts = {"table": sql.Identifier(table), "served": sql.Identifier(HEADWATER)}
-                    await self._do(_with_schema(create, **parts))
+                    create = "create unlogged table {schema}.{table} (like {served} including all)"
+                    parts = {"table": sql.Identifier(table), "served": self._served_table(table)}
+                    await self._do(self._with_schema(create, **parts))
 
     async def drop(self) -> None:
         """Drop the rebuilt tables."""
         with store_edge("drop the tables of a rebuild"):
-            await self._do(_with_schema("drop schema if exists {schema} cascade"))
+            await self._do(self._with_schema("drop schema if exists {schema} cascade"))
 
     async def analyze(self) -> None:
         """Collect statistics of the filled tables, by which Postgres plans the comparison."""
         with store_edge("analyze the tables of a rebuild"):
             for table in self._tables:
-                await self._do(
-                    _with_schema("analyze {schema}.{table}", table=sql.Identifier(table))
-                )
+                analyze = "analyze {schema}.{table}"
+                await self._do(self._with_schema(analyze, table=sql.Identifier(table)))
 
     async def ends(self) -> Offsets:
         """Return the next offsets in the serving tables."""
@@ -195,7 +191,7 @@ class ShadowTables:
         old, new = ("after", "before") if back else ("before", "after")
         for table in self._tables:
             parts = {
-                "table": sql.Identifier(table),
+                "served": self._served_table(table),
                 "match": match(await self.key_of(table), "t.{}", "(kept.o).{}"),
                 "old": sql.Identifier(old),
                 "new": sql.Identifier(new),
@@ -235,7 +231,7 @@ class ShadowTables:
         ).format(
             key=sql.Identifier(key),
             columns=listed(columns),
-            table=sql.Identifier(HEADWATER, table),
+            table=self._served_table(table),
         )
 
     def is_shown(self, table: str, column: str) -> bool:
@@ -244,6 +240,13 @@ class ShadowTables:
         return True
 
     # -- statements
+
+    def _served_table(self, table: str) -> sql.Identifier:
+        return sql.Identifier(self._served, table)
+
+    def _with_schema(self, query: LiteralString, **parts: sql.Composable) -> bytes:
+        schema = sql.Identifier(self._rebuilt)
+        return sql.SQL(query).format(schema=schema, **parts).as_bytes(None)
 
     async def _do(self, query: bytes | LiteralString, **parameters: object) -> Any:  # noqa: ANN401
         return await self._connection.execute(query, parameters or None)
@@ -259,7 +262,7 @@ class ShadowTables:
 
     async def key_of(self, table: str) -> list[str]:
         """Return the columns of a table's primary key."""
-        cursor = await self._do(statement("key_of_table"), table=f"{HEADWATER}.{table}")
+        cursor = await self._do(statement("key_of_table"), table=f"{self._served}.{table}")
         return [name for (name,) in await cursor.fetchall()]
 
     async def _difference(self, table: str) -> bytes:
@@ -269,8 +272,8 @@ class ShadowTables:
             differs=await self.differs(table),
             before=await self.text_of(table, "b"),
             after=await self.text_of(table, "a"),
-            rebuilt=sql.Identifier(SCHEMA, table),
-            served=sql.Identifier(HEADWATER, table),
+            rebuilt=sql.Identifier(self._rebuilt, table),
+            served=self._served_table(table),
             match=match(key, "b.{}", "a.{}"),
             key=listed([sql.SQL("coalesce(b.{0}, a.{0})").format(sql.Identifier(k)) for k in key]),
         )
@@ -305,13 +308,10 @@ class ShadowTables:
             return {}
         async with self._connection.cursor(row_factory=dict_row) as cursor:
             cursor.adapters.register_loader("json", TextLoader)
-            await cursor.execute(filled("row_from_text", table=sql.Identifier(table)), {"row": row})
+            query = filled("row_from_text", served=self._served_table(table))
+            await cursor.execute(query, {"row": row})
             (columns,) = await cursor.fetchall()
             return columns
-
-
-def _with_schema(query: LiteralString, **parts: sql.Composable) -> bytes:
-    return sql.SQL(query).format(schema=sql.Identifier(SCHEMA), **parts).as_bytes(None)
 
 
 def match(key: Sequence[str], left: LiteralString, right: LiteralString) -> sql.Composed:

@@ -22,7 +22,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import psycopg
@@ -41,7 +41,7 @@ from headwater.processors.runs.step_commits import (
     settled,
 )
 from headwater.projections.errors import RecordRefused, store_edge
-from headwater.projections.postgres.connections import AUTHORS, Pooled, own_dsn, with_settings
+from headwater.projections.postgres.connections import Pooled, own_dsn, schemas_of, with_settings
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.errors import StoreUnavailable, Superseded, UndecodableRecord
 from headwater.schemas.failures import DATA, STATEMENT_REFUSED, UNIQUE_CONSTRAINT
@@ -70,8 +70,6 @@ _SQL_ERRORS: Final = (psycopg.Error, TypeError, ValueError)
 
 #: Explicit, because authors' SQL can change the role's defaults.
 _BEGIN: Final = "begin isolation level read committed read write"
-#: Resets what a step has changed in its session.
-_RESET: Final = "select headwater_steps.reset_session()"
 #: Settings of step sessions; a reset returns to them. A worker that freezes in a transaction, or
 #: whose machine is lost, must not block its successor.
 _SESSION: Final = {
@@ -105,6 +103,11 @@ class StepCommits(Pooled[_Connection]):
         """
         super().__init__(_pool(own_dsn(dsn), _CLAIMING_MAX))
         self._dsn, self._steps_dsn = dsn, steps_dsn
+        self._schemas = schemas_of(dsn)
+        self._calls = _Calls(
+            self._schemas.named_in(statement("commit_step")),
+            self._schemas.named_in(statement("reset_step_session")),
+        )
         self._steps: AsyncConnectionPool[_Connection] | None = None
         #: DSN of that pool.
         self._login = ""
@@ -161,7 +164,8 @@ class StepCommits(Pooled[_Connection]):
         if failure is not None:
             return failure
         self._under_way[commit.id] += 1
-        transaction = _Transaction(partition, epoch, self._tickets.get(partition), commit)
+        ticket = self._tickets.get(partition)
+        transaction = _Transaction(self._calls, partition, epoch, ticket, commit)
         try:
             with _edge("run the SQL of a step"):
                 return await self._committed(transaction)
@@ -207,7 +211,8 @@ class StepCommits(Pooled[_Connection]):
             await self._close_steps()
             self._login = steps_dsn
             self._steps = _pool(
-                with_settings(steps_dsn, search_path=AUTHORS, **_SESSION), _CONNECTIONS_MAX
+                with_settings(steps_dsn, search_path=self._schemas.authors, **_SESSION),
+                _CONNECTIONS_MAX,
             )
             await self._steps.open(wait=False)
         return self._steps
@@ -220,7 +225,8 @@ class StepCommits(Pooled[_Connection]):
             row = None
         if row is None:
             raise StoreUnavailable(
-                "expected a login for the SQL of steps, found none in headwater.step_login; "
+                "expected a login for the SQL of steps, found none in "
+                f"{self._schemas.tables}.step_login; "
                 "`headwater migrate` creates it, or reports why it cannot"
             )
         return make_conninfo(self._dsn, user=row[0], password=row[1])
@@ -274,13 +280,23 @@ class StepCommits(Pooled[_Connection]):
                         return _failure("its transaction", error)
 
 
+class _Calls(NamedTuple):
+    """The statements by which steps call functions of Headwater."""
+
+    commit_step: bytes
+    reset_session: bytes
+
+
 class _Transaction:
     """A step's transaction in pipeline mode: statements sent together take one round trip."""
 
     _connection: _Connection
     _pipeline: psycopg.AsyncPipeline
 
-    def __init__(self, partition: int, epoch: int, ticket: object, commit: StepCommit) -> None:
+    def __init__(
+        self, calls: _Calls, partition: int, epoch: int, ticket: object, commit: StepCommit
+    ) -> None:
+        self._calls = calls
         self._partition = partition
         self._epoch = epoch
         self._ticket = ticket
@@ -330,7 +346,7 @@ class _Transaction:
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             await self._connection.execute(_BEGIN, prepare=False)
             cursor = await self._connection.execute(
-                statement("commit_step"), parameters, prepare=False
+                self._calls.commit_step, parameters, prepare=False
             )
             await self._pipeline.sync()
             row = await cursor.fetchone()
@@ -370,7 +386,7 @@ class _Transaction:
             commit = self._connection.cursor()
             try:
                 await commit.execute("commit", prepare=False)
-                await self._connection.execute(_RESET, prepare=False)
+                await self._connection.execute(self._calls.reset_session, prepare=False)
                 await self._pipeline.sync()
             except _SQL_ERRORS as error:
                 if commit.statusmessage == "COMMIT":

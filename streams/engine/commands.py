@@ -24,6 +24,7 @@ from headwater.processors.runs.slots import SLOTS, with_slot_request
 from headwater.processors.runs.state import Run
 from headwater.schemas.failures import INTERNAL, INVALID_PARAMS, MAILBOX_FULL, RUN_TOO_LARGE
 from headwater.schemas.history import (
+    Artifact,
     AskSlot,
     Command,
     CommandRejected,
@@ -38,6 +39,7 @@ from headwater.schemas.history import (
     Json,
     LogWritten,
     MoveRun,
+    PostsQueued,
     RestartRun,
     RetryRun,
     RunCommand,
@@ -300,7 +302,8 @@ def _with_source(
         concurrency = None  # The name was a graph's when it started; graphs have no limits.
     elif started.deployment != source.deployment:
         started = msgspec.structs.replace(started, deployment=source.deployment)
-        decision = [started, *decision[1:]]
+        others = [_with_deployment(event, source.deployment) for event in decision[1:]]
+        decision = [started, *others]
     if concurrency is None and (run is None or run.slot is None):
         return decision
     slot = None
@@ -309,6 +312,21 @@ def _with_source(
     if isinstance(slot, Rejection):
         return slot
     return with_slot_request(run, (sent.workflow, sent.instance_id), decision, slot)
+
+
+def _with_deployment(event: RunEvent, deployment: Artifact | None) -> RunEvent:
+    """Start the children of a run on its deployment, if they start with it."""
+    if not isinstance(event, PostsQueued):
+        return event
+    posts = tuple(
+        msgspec.structs.replace(
+            post, command=msgspec.structs.replace(post.command, deployment=deployment)
+        )
+        if isinstance(post.command, StartRun) and post.command.parent is not None
+        else post
+        for post in event.posts
+    )
+    return PostsQueued(posts)
 
 
 def _params_refusal(

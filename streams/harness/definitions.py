@@ -22,13 +22,22 @@ class Definitions(NamedTuple):
     tasks: dict[str, Task]
 
     @classmethod
-    def collect(cls, workflows: object, tasks: Iterable[object], rules: str) -> "Definitions":
-        """Validate and collect the arguments of a test; messages of queues are delivered, too.
+    def of_test(cls, workflows: object, tasks: Iterable[object], rules: str) -> "Definitions":
+        """Collect as `collect` does, and add the built-in workflow that delivers messages.
 
         Args:
             workflows: Workflows and graphs.
             tasks: Tasks.
             rules: Rules of queues, as TOML.
+        """
+        definitions = cls.collect(workflows, tasks)
+        delivery = QueueDelivery(partial(read_rules, rules))
+        definitions.workflows.setdefault(delivery.name, delivery)
+        return definitions
+
+    @classmethod
+    def collect(cls, workflows: object, tasks: Iterable[object]) -> "Definitions":
+        """Validate and collect the arguments of a test.
 
         Raises:
             TypeError: An object is not a workflow, graph or task.
@@ -49,8 +58,6 @@ class Definitions(NamedTuple):
                 definitions.graphs[name] = definition
             else:
                 definitions.workflows[name] = definition
-        delivery = QueueDelivery(partial(read_rules, rules))
-        definitions.workflows.setdefault(delivery.name, delivery)
         for task in map(_task, tasks):
             if definitions.tasks.setdefault(task.name, task) is not task:
                 raise ValueError(f"expected each name once, found two tasks {task.name!r}")

@@ -98,7 +98,7 @@ class WorkflowTest:
         rules: str = "",
     ) -> None:
         self.limits = limits
-        definitions = Definitions.collect(workflows, tasks, rules)
+        definitions = Definitions.of_test(workflows, tasks, rules)
         replay = ReplayEngine(max_steps, milliseconds(cleanup), limits, SIGNER)
         self._evaluator = EvaluatorProcess()
         #: Warnings about graphs, by the name of the graph; only graphs that have any.

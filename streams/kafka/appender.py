@@ -152,8 +152,9 @@ class Appender:
         try:
             partitions = await (await self._connected()).partitions_for(topic)
         except (KafkaError, OSError) as error:
+            name = self._cluster.topic_in_kafka(topic)
             raise BrokerUnavailable(
-                f"expected the topic {topic} at {self._cluster}, found: {error!r}; "
+                f"expected the topic {name} at {self._cluster}, found: {error!r}; "
                 "`headwater topics create` creates the topics"
             ) from error
         return len(partitions)

@@ -179,7 +179,11 @@ class BatchSender:
         give_up_s: float = GIVE_UP_S,
     ) -> None:
         self._cluster, self._client_id = cluster, client_id
-        self._names = client_id.encode(), topic.encode()
+        # These requests are packed here, without aiokafka.
+        self._names = (
+            cluster.client_in_kafka(client_id).encode(),
+            cluster.topic_in_kafka(topic).encode(),
+        )
         self._clock = clock
         self._answered = answered
         self._slow_s, self._give_up_s = slow_s, give_up_s

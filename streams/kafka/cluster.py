@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
+from headwater.streams.kafka.names import name_in_kafka, topic_in_kafka, use_prefix
 
 PasswordMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
@@ -63,11 +64,13 @@ class Cluster:
             from them.
         tls: TLS settings; None for connections in the clear.
         login: How clients authenticate; None for anonymous clients.
+        prefix: Prefix of Headwater's names there: see `names`.
     """
 
     servers: str
     tls: SSLContext | None = None
     login: Login | None = None
+    prefix: str = ""
 
     @property
     def protocol(self) -> str:
@@ -81,12 +84,25 @@ class Cluster:
 
     def connection_options(self) -> dict[str, Any]:
         """Return the options for a connection of aiokafka; patches aiokafka first."""
-        patch_aiokafka()
+        self.patch_clients()
         return {
             "security_protocol": self.protocol,
             "ssl_context": self.tls,
             **(self.login.options() if self.login else {}),
         }
+
+    def patch_clients(self) -> None:
+        """Patch aiokafka for this process, and have it use the names of this project."""
+        patch_aiokafka()
+        use_prefix(self.prefix)
+
+    def topic_in_kafka(self, name: str) -> str:
+        """Return Kafka's name of a topic."""
+        return topic_in_kafka(self.prefix, name)
+
+    def client_in_kafka(self, name: str) -> str:
+        """Return Kafka's name of a client."""
+        return name_in_kafka(self.prefix, name)
 
     @override
     def __str__(self) -> str:

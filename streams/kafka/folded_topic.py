@@ -149,13 +149,21 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
             if not self._appending:
                 self._outcomes.clear()
 
-    async def append_to(self, topic: str, name: str, value: bytes) -> int:
+    async def append_to(
+        self, topic: str, name: str, value: bytes, *, replaces: bool = False
+    ) -> int:
         """Append a record to this topic or a related one; return its offset.
+
+        Args:
+            topic: The topic.
+            name: What the record is about.
+            value: The record.
+            replaces: Whether it replaces earlier records of the name that do so; else it is kept.
 
         Raises:
             BrokerUnavailable: No broker answered.
         """
-        key = f"{name}#{os.urandom(_KEY_BYTES).hex()}".encode()
+        key = (name if replaces else f"{name}#{os.urandom(_KEY_BYTES).hex()}").encode()
         record = Outgoing(topic, PARTITION, key, value)
         ((_, offset),) = await self._appender.append_or_stop([record])
         return offset

@@ -9,7 +9,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
-from headwater.schemas.topics import MAX_RECORD_BYTES, TOPICS, Topic
+from headwater.schemas.topics import COMPRESSION, MAX_RECORD_BYTES, TOPICS, Topic, is_own_topic
 from headwater.streams.kafka.cluster import Cluster, admin_client, wait_for_controller
 from headwater.streams.kafka.retrying import Retrying
 
@@ -32,6 +32,13 @@ class TopicsLoseData(HeadwaterError):
 
     disposition = Disposition.HALT
     code = "topics_lose_data"
+
+
+class TopicsTaken(HeadwaterError):
+    """Topics of another program have names of the catalog."""
+
+    disposition = Disposition.HALT
+    code = "topics_taken"
 
 
 class TopicState(NamedTuple):
@@ -60,11 +67,13 @@ class Difference(NamedTuple):
 
 
 async def create_topics(cluster: Cluster, *, partitions: int, replication: int) -> list[str]:
-    """Create the topics of the catalog that are missing; return their names.
+    """Create the topics of the catalog that are missing; return their names in Kafka.
 
     Raises:
         BrokerUnavailable: No broker answered, or it refused; with the broker's reason.
+        TopicsTaken: Topics of another program have these names; nothing was created.
     """
+    refuse_foreign(cluster, await describe_catalog(cluster))
     configs = {topic.name: topic.config(replication) for topic in TOPICS}
     return await _create(cluster, configs, partitions, replication)
 
@@ -100,10 +109,11 @@ async def _create(
     for name, code, *reason in response.topic_errors:  # type: ignore[attr-defined]
         kind = for_code(code)
         if code == 0:
-            created.append(name)
+            created.append(cluster.topic_in_kafka(name))
         elif kind is not TopicAlreadyExistsError:
             raise BrokerUnavailable(
-                f"expected to create the topic {name}, found: {kind.__name__} {reason}"
+                f"expected to create the topic {cluster.topic_in_kafka(name)}, found: "
+                f"{kind.__name__} {reason}"
             )
     return created
 
@@ -147,6 +157,29 @@ def _topic_state(
     )
 
 
+def refuse_foreign(cluster: Cluster, topics: Mapping[str, TopicState]) -> None:
+    """Check that existing topics are Headwater's: some were created with its configuration.
+
+    Before Headwater is installed, no topic has it, so those that exist belong to another program.
+    Afterwards, topics without it were altered; `compare` reports them.
+
+    Raises:
+        TopicsTaken: Topics of another program have names of the catalog.
+    """
+    if topics and not any(map(_is_configured, topics.values())):
+        names = ", ".join(sorted(map(cluster.topic_in_kafka, topics)))
+        raise TopicsTaken(
+            f"expected topics of Headwater, found topics of another program: {names}; nothing was "
+            "changed. Set HEADWATER_TOPIC_PREFIX, or HEADWATER_PROJECT, which chooses a prefix"
+        )
+
+
+def _is_configured(state: TopicState) -> bool:
+    largest = state.config.get("max.message.bytes", "")
+    is_large = largest.isdigit() and int(largest) >= MAX_RECORD_BYTES
+    return is_large and state.config.get("compression.type") == COMPRESSION
+
+
 def compare(
     topics: Mapping[str, TopicState],
     *,
@@ -168,6 +201,14 @@ def compare(
             if topic.name in topics
             else [_missing(topic)]
         )
+    ]
+
+
+def named_in_kafka(cluster: Cluster, differences: Sequence[Difference]) -> list[Difference]:
+    """Return differences with the names of topics in Kafka."""
+    return [
+        difference._replace(topic=cluster.topic_in_kafka(difference.topic))
+        for difference in differences
     ]
 
 
@@ -280,7 +321,13 @@ async def warn_about_missing_topics(
     if not workflows:
         return
     present = await _retrying().until_done(lambda: _present(cluster))
-    for topic in sorted(workflows.keys() - present):
+    own = sorted(name for name in workflows if is_own_topic(cluster.prefix, name))
+    for topic in own:
+        log.error(
+            "topic %s is Headwater's own, and steps of %s publish to it; what they publish waits",
+            *(topic, ", ".join(workflows[topic])),
+        )
+    for topic in sorted(workflows.keys() - present - {*own}):
         log.warning(
             "topic %s is missing, and steps of %s publish to it; what they publish waits until it "
             "exists: %s",
@@ -298,8 +345,11 @@ async def check_topics(cluster: Cluster) -> None:
 
     Raises:
         TopicsLoseData: Acknowledged records may be lost, so that the process must not start.
+        TopicsTaken: Topics of another program have names of the catalog.
     """
-    differences = compare(await _retrying().until_done(lambda: describe_catalog(cluster)))
+    topics = await _retrying().until_done(lambda: describe_catalog(cluster))
+    refuse_foreign(cluster, topics)
+    differences = named_in_kafka(cluster, compare(topics))
     for difference in differences:
         log.warning("%s", difference.line())
     unsafe = [difference.line() for difference in differences if difference.loses_data]

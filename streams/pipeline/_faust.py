@@ -39,7 +39,6 @@ from faust.types.tuples import ConsumerMessage
 from typing_extensions import override
 
 from headwater.schemas.errors import Disposition, HeadwaterError
-from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 from headwater.streams.kafka.cluster import Cluster, PasswordLogin, TokenLogin
 from headwater.streams.kafka.consumer_groups import seek_to_committed
 from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
@@ -354,7 +353,7 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
         member: A name that this worker keeps over restarts (static membership), so that a restart
             does not wait for the session of the old process to expire.
     """
-    patch_aiokafka()
+    cluster.patch_clients()
     return _App(
         app_id,
         broker=[f"batched://{server}" for server in cluster.servers.split(",")],

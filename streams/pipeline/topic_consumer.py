@@ -39,6 +39,7 @@ from headwater.schemas.errors import (
 from headwater.schemas.records import RequestAnswered, WebhookReceived
 from headwater.streams.clock import monotonic
 from headwater.streams.kafka.cluster import Cluster, start_consumer
+from headwater.streams.kafka.names import foreign_topic
 from headwater.streams.kafka.records import text_of
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.schema_registry import (
@@ -130,7 +131,7 @@ class TopicConsumer:
                 await self._retrying.failed(error)
 
     async def _consume(self) -> NoReturn:
-        consumer = AIOKafkaConsumer(self._source.topic, **self._options)
+        consumer = AIOKafkaConsumer(foreign_topic(self._source.topic), **self._options)
         await start_consumer(consumer)
         try:
             while True:
@@ -245,7 +246,7 @@ class TopicConsumer:
         except PARSE_ERRORS as error:
             problem = Malformed(MALFORMED, f"expected JSON, found {excerpt(value)}: {error}")
         return TopicRecord(
-            topic=record.topic,
+            topic=self._source.topic,
             partition=record.partition,
             offset=record.offset,
             timestamp_ms=max(0, record.timestamp),

@@ -71,7 +71,7 @@ class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
         return await self.append_to(ARTIFACTS, deployment_id, artifact)
 
     async def write(self, record: DeploymentRecord) -> DeploymentOutcome:
-        """Append a record. Return the outcome when it is durable.
+        """Append a record about a deployment. Return the outcome when it is durable.
 
         Raises:
             BrokerUnavailable: It may have been appended. It is safe to append it again.

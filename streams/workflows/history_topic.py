@@ -80,7 +80,8 @@ class RunReader:
                 if records is None:
                     return
                 known, newer = readable(records)
-                matching = list(filter_.matching(known))
+                # Decoding the records of many runs would hold up the event loop.
+                matching = await asyncio.to_thread(list, filter_.matching(known))
                 if matching:
                     yield matching
                 if newer is not None:

@@ -23,7 +23,7 @@ from aiokafka.errors import KafkaError
 
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import Post
-from headwater.schemas.topics import MAX_RECORD_BYTES, WORKFLOW_HISTORY
+from headwater.schemas.topics import MAX_RECORD_BYTES, WORKFLOW_HISTORY, is_own_topic
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.kafka.retrying import Retrying
@@ -163,8 +163,14 @@ class Publisher:
         """Check that the topic exists. aiokafka would wait for it without saying so.
 
         Raises:
-            BrokerUnavailable: It does not exist.
+            BrokerUnavailable: It does not exist, or is Headwater's.
         """
+        prefix = self._cluster.prefix
+        # Authors' code does not know it; names without a prefix were rejected there.
+        if prefix and is_own_topic(prefix, self._topic):
+            raise BrokerUnavailable(
+                f"expected a topic of your own, found Headwater's {self._topic}"
+            )
         client = producer.client
         await client.add_topic(self._topic)
         updated = await client.force_metadata_update()

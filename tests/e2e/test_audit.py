@@ -274,6 +274,46 @@ def test_what_was_done_for_who_left_has_its_entry(system: System):
     wait_until(lambda: done()[0] > 1 and len(set(done())) == 1, "an entry for each version")
 
 
+def keyed(system: System, gateway: str, method: str, path: str, key: str = "", **body: Any) -> Any:  # noqa: ANN401 (an answer)
+    headers = {"authorization": f"Bearer {key}"} if key else ADMIN
+    sent = {"json": body} if body else {}
+    url = f"{system.url(gateway)}{path}"
+    return httpx.request(method, url, headers=headers, timeout=ANSWERED_WITHIN_S, **sent)
+
+
+def test_keys_are_accepted_and_revoked_by_all_gateways_also_by_those_that_start_later(
+    system: System,
+):
+    made = keyed(system, "gateway", "POST", "/v1/keys", name="ci", role="operator").json()
+    text, path = made["key"], f"/v1/keys/{made['id']}"
+    assert keyed(system, "gateway2", "GET", "/v1/audit", text).is_success
+    rotated = keyed(system, "gateway2", "POST", f"{path}/rotate", overlapSeconds=600).json()
+    for key in (text, rotated["key"]):
+        assert keyed(system, "gateway", "GET", "/v1/audit", key).is_success
+    system.kill("gateway")
+    system.start("gateway")
+    wait_until(lambda: keyed(system, "gateway", "GET", "/v1/audit", text).is_success, "its keys")
+
+    def used() -> bool:
+        return bool(rows(system, "select from api_keys where last_used_at is not null"))
+
+    wait_until(used, "the last use")
+    assert rows(system, "select name, role, revoked_at from api_keys") == [("ci", "operator", None)]
+    keyed(system, "gateway2", "POST", f"{path}/revoke")
+    for gateway in GATEWAYS:
+        for key in (text, rotated["key"]):
+            wait_until(
+                lambda g=gateway, k=key: keyed(system, g, "GET", "/v1/audit", k).status_code == 401,  # type: ignore[misc]
+                "its revocation",
+            )
+    wait_until(
+        lambda: rows(system, "select revoked_at is not null from api_keys") == [(True,)],
+        "the row of the revocation",
+    )
+    verified_ids = rows(system, "select distinct key_id from audit_logs where key_id like 'key%%'")
+    assert verified_ids == [(made["id"],)]
+
+
 def test_a_callback_that_went_astray_is_seen(system: System):
     def validated() -> subprocess.CompletedProcess[str]:
         return called("validate-ownership", "--strict", HEADWATER_URL=system.url())

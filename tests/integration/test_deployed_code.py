@@ -19,9 +19,11 @@ from headwater.schemas.deployments import (
     DeployedWorkflow,
     DeploymentCreated,
     EnvironmentReported,
+    LoadRequested,
 )
 from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from headwater.schemas.history import RestartRun, RunStarted, SendEvent, StartRun
+from headwater.streams.clock import now_ms
 from headwater.streams.code_host.artifacts import ArtifactInvalid
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.code_folders import ArtifactFolders, CodeFolders
@@ -30,7 +32,7 @@ from headwater.streams.workflows.deployment_log import DeploymentLog
 from headwater.streams.workflows.environments import EnvironmentPolicy
 from headwater.streams.workflows.worker import WorkflowWorker
 from headwater.streams.workflows.worker_options import Pace
-from tests.deployed_apps import APP, code_of, deploying
+from tests.deployed_apps import APP, Deployer, code_of, deploying
 from tests.e2e.workflow_system import Sender, Story, WorkflowSystem, opened, play
 from tests.waiting import until
 from tests.wheels import build_wheel
@@ -228,6 +230,21 @@ async def packing(event, step):
     play(system, act)
 
 
+async def activate_by_force(deployer: Deployer, deployment: str, reason: str) -> None:
+    """Activate what a worker cannot load, as it answers for this reason."""
+    request = LoadRequested(id=deployment, request=f"load {deployment}", at_ms=now_ms())
+    await deployer.log.write(request)
+    loads = (await deployer.log.catch_up()).loads[request.request]
+    async with asyncio.timeout(120):
+        while not loads:
+            await asyncio.sleep(0.1)
+            await deployer.log.catch_up()
+    ((worker, error),) = loads.items()
+    assert worker.startswith("workflows ")
+    assert reason in error
+    await deployer.activate(deployment)
+
+
 def test_a_deployment_that_cannot_be_loaded_holds_up_its_own_runs_alone(
     system: WorkflowSystem, tmp_path: Path
 ):
@@ -241,8 +258,9 @@ if not Path({str(needed)!r}).exists():
 
     async def act(story: Story, client: Sender) -> None:
         async with deploying(system.bootstrap) as deployer:
-            broken = await deployer.release(refuses + code_of("late"))
+            broken = await deployer.deploy(refuses + code_of("late"))
             system.start("one")
+            await activate_by_force(deployer, broken, "it needs what is not here")
             await create(client, *late)
             cannot = f"the code host of {APP} of {broken} cannot be started"
             for words in ("it needs what", cannot):

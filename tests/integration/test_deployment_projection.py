@@ -1,4 +1,4 @@
-"""The rows of deployments are what the fold of their topic says."""
+"""The rows of deployments and of API keys are what the folds of their topics say."""
 
 import asyncio
 
@@ -7,12 +7,21 @@ import psycopg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater.processors.api_keys import ApiKeys
 from headwater.processors.deployments import Deployments
 from headwater.processors.runs.claims import claim_of
 from headwater.processors.runs.slots import Concurrency
+from headwater.projections.api_keys import API_KEYS
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deployments import DEPLOYMENTS
 from headwater.projections.workflows.queries import Workflows
+from headwater.schemas.api_keys import (
+    ApiKeyCreated,
+    ApiKeyRecord,
+    ApiKeyRevoked,
+    ApiKeyRotated,
+    ApiKeyUsed,
+)
 from headwater.schemas.codec import encode
 from headwater.schemas.deployments import (
     DeployedWorkflow,
@@ -153,3 +162,91 @@ def test_what_is_deployed_is_listed_and_the_active_one_says_how_it_is(migrated: 
     log.partitions[0].append(claim_of("me", {"order": "replay"}, START_MS, {}, limits))
     project_histories(migrated, log)
     assert listed("dep_a", "dep_b") == [("gone", None, None), ("order", text, 3)]
+
+
+KEY_IDS = st.sampled_from(["key_a", "key_b"])
+
+
+def key_created(key_id: str, expires_at_ms: int) -> ApiKeyCreated:
+    return ApiKeyCreated(
+        id=key_id,
+        project="shop",
+        name="ci",
+        role="viewer",
+        scopes=("jobs:work",),
+        digest="digest",
+        expires_at_ms=expires_at_ms,
+        rate_limit=0,
+        by="admin:1",
+        at_ms=START_MS,
+    )
+
+
+def key_rotated(key_id: str, until_ms: int) -> ApiKeyRotated:
+    return ApiKeyRotated(
+        id=key_id,
+        digest="new digest",
+        previous_until_ms=START_MS + until_ms,
+        expires_at_ms=0,
+        by="admin:1",
+        at_ms=START_MS + 1,
+    )
+
+
+def key_revoked(key_id: str, by: str) -> ApiKeyRevoked:
+    return ApiKeyRevoked(id=key_id, by=by, at_ms=START_MS + 2)
+
+
+def key_used(key_id: str, at_ms: int) -> ApiKeyUsed:
+    return ApiKeyUsed(id=key_id, at_ms=START_MS + at_ms)
+
+
+MILLISECONDS = st.integers(1, 10).map(lambda number: number * 1000)
+KEY_RECORDS = st.one_of(
+    st.builds(key_created, KEY_IDS, st.sampled_from([0, START_MS + 5000])),
+    st.builds(key_rotated, KEY_IDS, MILLISECONDS),
+    st.builds(key_revoked, KEY_IDS, KEYS),
+    st.builds(key_used, KEY_IDS, MILLISECONDS),
+)
+
+
+KEY_ROWS = """
+    select id, project_id, role, scopes, revoked_by,
+           coalesce(extract(epoch from expires_at) * 1000, 0),
+           coalesce(extract(epoch from rotated_at) * 1000, 0),
+           coalesce(extract(epoch from previous_until) * 1000, 0),
+           coalesce(extract(epoch from revoked_at) * 1000, 0),
+           coalesce(extract(epoch from last_used_at) * 1000, 0)
+    from api_keys order by id
+"""
+
+
+def test_rows_of_keys_are_those_of_the_fold_and_have_no_digests(module_migrated: str):
+
+    @settings(max_examples=40)
+    @given(st.lists(KEY_RECORDS, max_size=12), st.lists(st.integers(0, 12), max_size=3))
+    def held(records: list[ApiKeyRecord], cuts: list[int]) -> None:
+        with psycopg.connect(module_migrated) as connection:
+            connection.execute("truncate api_keys, projection_offsets")
+        result = ApiKeys()
+        for record in records:
+            result.apply(record)
+        project(API_KEYS, module_migrated, [encode(record) for record in records], cuts)
+        assert rows(module_migrated, KEY_ROWS) == [
+            (
+                key.created.id,
+                "shop",
+                "viewer",
+                ["jobs:work"],
+                key.revoked_by or None,
+                key.expires_at_ms,
+                key.rotated_at_ms,
+                key.secrets[1].until_ms if len(key.secrets) > 1 else 0,
+                key.revoked_at_ms,
+                key.last_used_at_ms,
+            )
+            for _, key in sorted(result.by_id.items())
+        ]
+        assert "digest" not in str(rows(module_migrated, "select * from api_keys"))
+
+    held()

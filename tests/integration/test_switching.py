@@ -16,7 +16,7 @@ from headwater.projections.postgres.writes import UPSERTS
 from headwater.projections.projector.store import Store
 from headwater.projections.rebuilds.rebuilds import RebuildWork, RowRecord, are_locked
 from headwater.projections.rebuilds.shadow_table import ShadowTable
-from headwater.projections.rebuilds.shadow_tables import SCHEMA, Offsets
+from headwater.projections.rebuilds.shadow_tables import Offsets
 from headwater.schemas.codec import encode_row
 from headwater.schemas.records import Stamp
 from headwater.schemas.tables import (
@@ -164,7 +164,7 @@ def play(dsn: str, table: Table, scene: Callable[[Scene], Awaitable[None]]) -> N
             made = Scene(dsn, table, work)
             await made.write(RECORDS[table.name]())
             await made.shadow.make()
-            await made.write(RECORDS[table.name](), SCHEMA)
+            await made.write(RECORDS[table.name](), "headwater_rebuilt")
             await made.shadow.analyze()
             await scene(made)
             await made.shadow.drop()
@@ -307,7 +307,7 @@ def test_a_row_whose_newest_version_postgres_refuses_is_no_difference(
     async def scene(it: Scene) -> None:
         for record in (record_of(DAILY_SUMMARY, key, steps=1), refused, no_date):
             await it.write([record])
-        await it.write([refused, no_date._replace(offset=1)], SCHEMA)
+        await it.write([refused, no_date._replace(offset=1)], "headwater_rebuilt")
         assert len(it.rows()) == DAYS + 1
         assert await it.compare() == ({"added": 0, "removed": 0, "changed": 0}, {})
         database.execute("truncate projection_errors")

@@ -223,12 +223,12 @@ class Model:
         if failed is not None:
             self._fail(token, Failure(failed.name, failed.error))
             return
-        before = self.context
+        before, context = self._copied(), self.context
         self.apply(mapped, token)
         schema = self.graph.written_schema
         problem = schema and schema.problem(self.context.state, "state", Evaluations(None))
-        if problem and before.state is not self.context.state:
-            self.context = before
+        if problem and context.state is not self.context.state:
+            self._take_back(before, context)
             self._fail(token, Failure("ContextInvalidError", problem))
             return
         self.status[token.id] = DONE

@@ -22,6 +22,7 @@ from headwater.schemas.deployments import (
     DeploymentRecord,
 )
 from headwater.schemas.history import instance_key
+from tests.simulation.engine_gate import check_gate
 from tests.simulation.shapes import Violation
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Releases:
         """Sometimes another becomes active."""
         if self.draw.random() < _EVER:
             self.world.seen["released"] += 1
+            check_gate(self.world)
             self.world.trace.append(("activates", self.activate()))
 
 

@@ -146,7 +146,16 @@ def _drawn(variant: int) -> dict[str, Any]:
     draw = Random(f"graph {variant}")
     if variant % 2:
         errors = draw.random() < 0.5
-        blocks = Blocks(draw, STRATEGIES, _unsettled, timeouts=True, tolerant=True, errors=errors)
+        limited = Random(f"limited {variant}").random() < 0.25
+        blocks = Blocks(
+            draw,
+            STRATEGIES,
+            _unsettled,
+            timeouts=True,
+            tolerant=True,
+            errors=errors,
+            limited=limited,
+        )
         document = blocks.document("grown")
         _follow_errors(blocks, Random(f"errors {variant}"))
         if draw.random() < 0.7:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headwater import Task, WorkflowTest, task
+from headwater import CommandRefusedError, Task, WorkflowTest, task
 from headwater.streams.harness.handles import TestInstance as Instance
 from tests.workflows.graphing import Definition, edge, graph, node, outcome, play, statuses
 
@@ -207,6 +207,27 @@ def test_a_retry_decides_again_and_repeats_no_node_that_has_completed(
     play(before, scenario, tasks=[charge(calls)])
 
 
+def test_a_node_whose_transitions_are_decided_again_may_have_another_name():
+    calls: list[str] = []
+    after = with_way(DEAD_END)
+    after["nodes"][0]["ref"] = after["initialNodeRef"] = "bill"
+    after["transitions"][0]["fromNodeRef"] = "bill"
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        with pytest.raises(CommandRefusedError, match="at 'pay': there is no node 'pay'"):
+            await instance.migrate(after)
+        await instance.migrate(after, map={"pay": "bill"})
+        await test.crash()
+        await instance.retry()
+        await test.run_until_idle()
+        assert await outcome(instance) == ("complete", {"paid": True}, None)
+        assert await statuses(instance, "d") == ["completed"]
+        assert calls == ["charge"]
+
+    play(DEAD_END, scenario, tasks=[charge(calls)])
+
+
 def test_a_voter_who_has_completed_does_not_vote_again_in_a_retry():
     calls: list[Any] = []
     votes = node("v", "work", inputMapping={"item": "_branch.index"})
@@ -292,3 +313,23 @@ def test_an_error_that_begins_an_empty_fork_is_known_where_it_joins():
         assert await is_decided_again(instance)
 
     play(definition, scenario, {"none": []})
+
+
+def test_an_error_that_leads_to_joined_transitions_is_known_there():
+    broken = node("b", "work", inputMapping={"item": '{"n": 1, "final": true}'})
+    definition = graph(
+        [
+            node("s"),
+            node("a"),
+            broken,
+            node("d", join="all", outputMapping={"state.why": "error.message"}),
+        ],
+        [edge("s", "a"), edge("s", "b"), edge("a", "d"), edge("b", "d", on="error")],
+        outputMapping={"why": "state.why"},
+    )
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        assert await outcome(instance) == ("complete", {"why": "item 1 for good"}, None)
+
+    play(definition, scenario)

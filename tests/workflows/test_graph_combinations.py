@@ -167,6 +167,21 @@ def test_a_retry_continues_at_a_join_that_timed_out_at_the_limit_of_tokens():
     play_limited(definition, scenario, 4)
 
 
+def test_a_retry_with_a_lower_limit_of_tokens_ends_those_that_it_has():
+    work = node("work", "work", inputMapping={"item": "input"})
+    definition = graph([node("start"), work], [edge("start", "work")])
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        assert (await outcome(instance))[0] == "errored"
+        allow(test, max_tokens=1)
+        await instance.retry()
+        await test.run_until_idle()
+        assert await outcome(instance) == ("complete", {}, None)
+
+    play(definition, scenario, {"n": 1, "fails": 1})
+
+
 def test_a_default_of_the_state_with_an_integer_beyond_64_bits_is_refused():
     schema = {"properties": {"n": {"properties": {"deep": {"default": [2**64]}}}}}
     with pytest.raises(ValueError, match=r"state\.n\.deep\[0\]: expected an integer of at most 64"):

@@ -96,6 +96,7 @@ def test_a_node_consumes_the_next_event_of_its_type():
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
         assert await statuses(instance) == ["waiting_for_event"]
+        assert (await instance.history()).tokens[0].event_type == "approval"
         (token,) = (await instance.introspect_tokens()).tokens
         assert (token.waits_for.what, token.waits_for.event_type) == ("event", "approval")
         assert "an event of type 'approval'" in " ".join((await instance.explain()).says)

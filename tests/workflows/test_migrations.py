@@ -10,7 +10,16 @@ from headwater import DefinitionInvalid, Step, WorkflowEvent, WorkflowTest, work
 from headwater.schemas.failures import CommandRefusedError
 from headwater.schemas.graph_answers import MigrationPlan
 from headwater.streams.harness.handles import TestInstance as Instance
-from tests.workflows.graphing import Definition, edge, fan, graph, node, outcome, play
+from tests.workflows.graphing import (
+    Definition,
+    edge,
+    fan,
+    graph,
+    node,
+    outcome,
+    play,
+    statuses,
+)
 
 SLOW = {"n": 5, "takes": "10 seconds"}
 
@@ -88,6 +97,21 @@ def test_a_run_that_moved_is_restored_and_retried_on_its_new_definition():
         assert await outcome(instance) == ("complete", {"moved": True}, None)
 
     play(fan(), scenario, {"items": [{"n": 1, "takes": "10 seconds", "fails": 5}]})
+
+
+def test_a_definition_may_be_as_large_as_one_that_is_deployed():
+    more = [node(f"n{number}", outputMapping={f"state.n{number}": "1"}) for number in range(50)]
+    after = fan()
+    after["nodes"] += more
+    after["transitions"] += [edge("end", item["ref"]) for item in more]
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        await instance.migrate(after)
+        await test.advance("20 seconds")
+        assert len(await statuses(instance)) == 6 + 50
+
+    play(fan(), scenario, {"items": [1, SLOW]})
 
 
 def test_deadlines_of_joins_stay_and_fire_under_the_new_name():

@@ -16,6 +16,7 @@ import httpx
 import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from headwater.gateway.api.authentication import Caller, call_in_process
 from headwater.gateway.api.request_scope import AnyRequest, request_id_of, split_as_sent
 from headwater.gateway.client.requests import HttpAnswer, Repeat, Request
 from headwater.gateway.client.transport import send_once
@@ -28,42 +29,28 @@ _FORWARDED_HEADERS: Final = frozenset({b"user-agent", b"x-forwarded-for"})
 _NO_AGENT: Final = (b"user-agent", b"")
 
 
-class ApiKey(NamedTuple):
-    """A key of the API.
-
-    Attributes:
-        header: Header that carries the key.
-        prefix: Text before the key in the header.
-        setting: Setting of the key.
-        value: The key.
-    """
-
-    header: str
-    prefix: str
-    setting: str
-    value: str
-
-    @property
-    def shell_header(self) -> str:
-        """The header for a shell, with the name of a variable unless it is the development key."""
-        is_public = self.value == DEVELOPMENT_SECRETS[self.setting]
-        shown = self.value if is_public else f"$HEADWATER_{self.setting.upper()}"
-        return f'"{self.header}: {self.prefix}{shown}"'
-
-
 class ConsoleKeys(NamedTuple):
-    """Keys of the console's requests to the API."""
+    """Keys of the settings, for the shell commands that pages show."""
 
     admin: str
     workflow: str
 
-    def key_for(self, path: str) -> ApiKey | None:
-        """Return the key that a path requires."""
+    def shell_header(self, path: str, caller: Caller) -> str | None:
+        """Return the header with the key of a path; None for a path without a key.
+
+        A key is shown as the name of a variable, unless it is a public one of development.
+        """
         if path.startswith("/health/"):
             return None
+        if caller.keys_scope:  # Not a key of the settings.
+            return '"authorization: Bearer $HEADWATER_KEY"'
         if path.startswith("/api/"):
-            return ApiKey("authorization", "Bearer ", "workflow_key", self.workflow)
-        return ApiKey("x-admin-key", "", "admin_key", self.admin)
+            return f'"authorization: Bearer {_shown("workflow_key", self.workflow)}"'
+        return f'"x-admin-key: {_shown("admin_key", self.admin)}"'
+
+
+def _shown(setting: str, key: str) -> str:
+    return key if key == DEVELOPMENT_SECRETS[setting] else f"$HEADWATER_{setting.upper()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +76,14 @@ class ApiResponse:
 
 
 class ApiClient:
-    """Calls the API on behalf of one request of a browser, and records the calls."""
+    """Calls the API on behalf of one request of a browser, and records the calls.
 
-    def __init__(self, request: AnyRequest, keys: ConsoleKeys) -> None:
+    The calls have the rights of the session, and no key.
+    """
+
+    def __init__(self, request: AnyRequest, caller: Caller, keys: ConsoleKeys) -> None:
         self._request = request
+        self._caller = caller
         self._keys = keys
         #: The calls as shell commands, in their order.
         self.curl_commands: list[str] = []
@@ -116,10 +107,10 @@ class ApiClient:
     async def _send(
         self, method: str, url: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> ApiResponse:
-        key = self._keys.key_for(url)
-        self.curl_commands.append(self._curl_command(method, url, key, body))
-        sent = {**(headers or {}), **({key.header: key.prefix + key.value} if key else {})}
-        request = Request(method=method, path=url, repeat=Repeat.UNSAFE, body=body, headers=sent)
+        self.curl_commands.append(self._curl_command(method, url, body))
+        request = Request(
+            method=method, path=url, repeat=Repeat.UNSAFE, body=body, headers=headers or {}
+        )
         async with self._http() as http:
             answer = await send_once(http, request)
         return ApiResponse(answer, _parse(answer))
@@ -129,7 +120,7 @@ class ApiClient:
         scope = self._request.scope
         # Pairs: a proxy may send a header in several lines.
         forwarded = [pair for pair in scope["headers"] if pair[0] in _FORWARDED_HEADERS]
-        app = cast("Any", _with_split_paths(self._request.app))
+        app = cast("Any", _called_by(self._caller, self._request.app))
         return httpx.AsyncClient(
             base_url="http://localhost",
             headers=[
@@ -140,10 +131,11 @@ class ApiClient:
             transport=httpx.ASGITransport(app, client=scope["client"] or ("", 0)),
         )
 
-    def _curl_command(self, method: str, url: str, key: ApiKey | None, body: bytes) -> str:
+    def _curl_command(self, method: str, url: str, body: bytes) -> str:
         """Return the request as a shell command."""
         address = f"{self._request.url.scheme}://{self._request.url.netloc}{url}"
-        words = ["curl", *([] if key is None else ["-H", key.shell_header])]
+        header = self._keys.shell_header(url, self._caller)
+        words = ["curl", *([] if header is None else ["-H", header])]
         if method == "DELETE":
             words += ["-X", method]
         if body:
@@ -151,11 +143,13 @@ class ApiClient:
         return " ".join([*words, shlex.quote(address)])
 
 
-def _with_split_paths(app: ASGIApp) -> ASGIApp:
-    """Wrap the app like the server does, so that ids in paths may contain slashes."""
+def _called_by(caller: Caller, app: ASGIApp) -> ASGIApp:
+    """Wrap the app for requests of a caller; like the server does, ids may contain slashes."""
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        await app(split_as_sent(scope), receive, send)
+        scope = split_as_sent(scope)
+        call_in_process(scope, caller)
+        await app(scope, receive, send)
 
     return served
 

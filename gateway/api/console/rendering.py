@@ -165,6 +165,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     f"{BASE}/users": "Users",
     f"{BASE}/quality": "Quality",
     f"{BASE}/audit": "Audit",
+    f"{BASE}/keys": "Keys",
 }
 #: Confirmations by the value of the parameter `done` in the address of a page. The text itself is
 #: never taken from the address: otherwise a link could make the console display any text.
@@ -178,6 +179,7 @@ CONFIRMATIONS: Final[Mapping[str, str]] = {
     "remove": "The deployment is removed.",
     "drain": "Parked deliveries are being checked again.",
     "events": "The event was sent.",
+    "revoke": "The key is revoked: all gateways refuse it within seconds.",
     "replay": "The delivery is being reprocessed.",
     "rollback": "The previous deployment is active again.",
 }

@@ -2,10 +2,8 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from hashlib import sha256
-from hmac import compare_digest
-from hmac import new as keyed
-from typing import Any, Final, TypeAlias
+from datetime import timedelta
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
@@ -14,72 +12,31 @@ from litestar.datastructures import Cookie
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ExceptionHandlersMap, Middleware, Scope
 
-from headwater.gateway.api.authentication import admit, check_key, key_id
+from headwater.gateway.api.authentication import Caller, accept, admit, key_id, refuse
 from headwater.gateway.api.console import views
 from headwater.gateway.api.console.api_client import ApiClient, ApiResponse, ConsoleKeys
+from headwater.gateway.api.console.oidc import (
+    PENDING_S,
+    OidcSignIn,
+    Pending,
+    SignInRefused,
+)
 from headwater.gateway.api.console.rendering import BASE, STYLE, PageContext, page, redirect
+from headwater.gateway.api.console.sessions import SESSION_S, Sessions
 from headwater.gateway.api.console.views import instance_path
 from headwater.gateway.api.problems import CODES, Problem, retry_headers
 from headwater.gateway.api.request_scope import AnyRequest, request_id_of
 from headwater.gateway.client.requests import EmptyName, path
 from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS
+from headwater.processors.api_keys import Scope as KeyScope
 from headwater.processors.runs.lifecycle import ACTIONS
 from headwater.schemas.errors import PARSE_ERRORS
 
 COOKIE: Final = "headwater_console"
-#: Seconds of a session: a working day, but not until the next morning.
-SESSION_S: Final = 12 * 60 * 60
-#: Unix milliseconds have 13 digits until the year 2286; a longer number is not parsed.
-_DIGITS_MAX: Final = 16
-
-
-class Sessions:
-    """Creates and verifies sessions.
-
-    The signing key is derived from the admin key, and no state is stored. So gateways with the same
-    admin key accept each other's sessions, and a changed key ends all sessions. Signing out deletes
-    the cookie.
-
-    Args:
-        operators_key: The admin key.
-        clock: Returns Unix milliseconds.
-    """
-
-    def __init__(self, operators_key: str, clock: Callable[[], int]) -> None:
-        self._operators_key = operators_key.encode()
-        self._key = keyed(self._operators_key, b"headwater console session", sha256).digest()
-        self._clock = clock
-
-    def is_operators_key(self, key: str) -> bool:
-        """Whether this is the admin key."""
-        return compare_digest(key.encode(errors="replace"), self._operators_key)
-
-    def new_cookie(self) -> str:
-        """Return the cookie of a new session."""
-        until = str(self._clock() + SESSION_S * 1000)
-        return f"{until}.{self._signature('until', until)}"
-
-    def is_valid(self, cookie: str) -> bool:
-        """Whether a cookie has a valid signature and its session has not expired."""
-        until, _, signature = cookie.partition(".")
-        if not self._equal(signature, self._signature("until", until)):
-            return False
-        return until.isdecimal() and len(until) <= _DIGITS_MAX and int(until) > self._clock()
-
-    def form_token(self, cookie: str) -> str:
-        """Return the CSRF token of a session's forms."""
-        return self._signature("form", cookie)
-
-    def is_form_token(self, token: str, cookie: str) -> bool:
-        """Whether a token is that of a session's forms."""
-        return self._equal(token, self.form_token(cookie))
-
-    def _signature(self, kind: str, text: str) -> str:
-        return keyed(self._key, f"{kind}:{text}".encode(errors="replace"), sha256).hexdigest()
-
-    @staticmethod
-    def _equal(received: str, expected: str) -> bool:
-        return compare_digest(received.encode(errors="replace"), expected.encode())
+#: Cookie of a sign-in with a provider that was begun.
+PENDING_COOKIE: Final = "headwater_oidc"
+#: Digits of a number of days.
+_DAYS_DIGITS_MAX: Final = 4
 
 
 # -- actions: one request that changes something, then a redirect to its page
@@ -210,6 +167,34 @@ async def roll_back(context: PageContext, form: Mapping[str, str]) -> Response[b
     )
 
 
+async def create_key(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
+    """Create an API key, and show its text once."""
+    days = form.get("days", "")
+    if days and not (days.isdecimal() and len(days) <= _DAYS_DIGITS_MAX):
+        raise Problem("invalid_parameter", f"days: expected a number, found {days[:20]!r}")
+    body = {
+        "name": form.get("name", ""),
+        "role": form.get("role"),
+        "scopes": form.get("scopes", "").split(),
+        "expiresAt": (context.now + timedelta(days=int(days))).isoformat() if days else None,
+    }
+    given = {name: value for name, value in body.items() if value}
+    response = await context.api.post("/v1/keys", given)
+    return context.render("key_shown.html", "keys", response=response)
+
+
+async def rotate_key(context: PageContext, _form: Mapping[str, str]) -> Response[bytes]:
+    """Rotate an API key, and show its new text once."""
+    response = await context.api.post(path("v1", "keys", context.path_value("key")) + "/rotate")
+    return context.render("key_shown.html", "keys", response=response)
+
+
+async def revoke_key(context: PageContext, _form: Mapping[str, str]) -> Response[bytes]:
+    """Revoke an API key."""
+    url = path("v1", "keys", context.path_value("key")) + "/revoke"
+    return await _change(context, "revoke", url, {}, "/keys")
+
+
 def _expected_active(form: Mapping[str, str]) -> str:
     """Return the deployment that the page showed as active, as an ETag."""
     return f'"{form.get("replaces") or "none"}"'
@@ -240,6 +225,7 @@ _PAGES: Final[Mapping[str, View]] = {
     "/users": views.users,
     "/why": views.why,
     "/audit": views.audit,
+    "/keys": views.keys,
 }
 _FORMS: Final[Mapping[str, Action]] = {
     "/deliveries/{reference:str}/replay": reprocess_delivery,
@@ -250,10 +236,25 @@ _FORMS: Final[Mapping[str, Action]] = {
     "/deployments/{deployment:str}/remove": remove,
     "/deployments/rollback": roll_back,
     "/drain": drain,
+    "/keys": create_key,
+    "/keys/{key:str}/rotate": rotate_key,
+    "/keys/{key:str}/revoke": revoke_key,
     "/users/{operation:str}": operate_for_user,
 }
 #: Seconds that browsers cache the style sheet; its address changes with its content.
 _CACHE_S: Final = 86_400
+
+
+class SignIn(NamedTuple):
+    """Finds out who signs in.
+
+    Attributes:
+        find: Returns the caller with a key.
+        caller_with_id: Returns the caller with the id of a key, if the key is valid now.
+    """
+
+    find: Callable[[str], Awaitable[Caller | None]]
+    caller_with_id: Callable[[str], Caller | None]
 
 
 class Console:
@@ -262,16 +263,20 @@ class Console:
     def __init__(
         self,
         keys: ConsoleKeys,
+        sign_in: SignIn,
         *,
         clock: Callable[[], int],
         record_refusal: RecordRefusal,
         bodies: Middleware,
+        oidc: OidcSignIn | None = None,
     ) -> None:
         self._keys = keys
         self._clock = clock
-        self._sessions = Sessions(keys.admin, clock)
+        self._sign_in = sign_in
+        self._sessions = Sessions(keys.admin, clock, sign_in.caller_with_id)
         self._record_refusal = record_refusal
         self._bodies = bodies
+        self._oidc = oidc
 
     def router(self) -> Router:
         """Return the router."""
@@ -281,6 +286,7 @@ class Console:
                 *(self._page(path, view) for path, view in _PAGES.items()),
                 *(self._form(path, action) for path, action in _FORMS.items()),
                 *self._session_routes(),
+                *([] if self._oidc is None else self._oidc_routes(self._oidc)),
                 _style(),
             ],
             middleware=[self._bodies],
@@ -292,26 +298,26 @@ class Console:
     def _page(self, path: str, view: View) -> HTTPRouteHandler:
         @get(path)
         async def show(request: AnyRequest) -> Response[bytes]:
-            session = self._session(request)
-            if session is None:
+            signed_in = self._signed_in(request)
+            if signed_in is None:
                 query = request.scope["query_string"].decode("latin-1")
                 here = request.scope["raw_path"].partition(b"?")[0].decode("latin-1")
                 target = quote(f"{here}?{query}" if query else here)
                 return redirect(f"{BASE}/login?next={target}")
-            return await view(self._context(request, session))
+            return await view(self._context(request, *signed_in))
 
         return show
 
     def _form(self, path: str, action: Action) -> HTTPRouteHandler:
         @post(path)
         async def act(request: AnyRequest) -> Response[bytes]:
-            session = self._session(request)
-            if session is None:
+            signed_in = self._signed_in(request)
+            if signed_in is None:
                 return self._login_page(BASE, notice="ended")
             form = await _form_of(request)
-            if not self._sessions.is_form_token(form.get("token", ""), session):
+            if not self._sessions.is_form_token(form.get("token", ""), signed_in[0]):
                 raise Problem("forbidden", "expected a form of this session; open its page again")
-            return await action(self._context(request, session), form)
+            return await action(self._context(request, *signed_in), form)
 
         return act
 
@@ -325,44 +331,95 @@ class Console:
             form = await _form_of(request)
             target = form.get("next", "")
             key = form.get("key", "")
-            is_right = self._sessions.is_operators_key(key)
-            check_key(request, "admin", key, right=is_right)
-            if not is_right:
+            caller = await self._sign_in.find(key)
+            if caller is None or KeyScope.SYSTEM_READ not in caller.scopes:
+                if key:
+                    refuse(request, key_id("admin", key))
                 self._record_refusal(request.scope, "unauthorized")
                 return self._login_page(target, notice="wrong")
-            admit(request.scope, key_id("admin", key))
+            accept(request, caller.key_id)
+            admit(request.scope, caller)
             _LOG.info("signed in to the console: request_id=%s", request_id_of(request.scope))
             answer = redirect(_within_console(target))
-            answer.set_cookie(_cookie(request, self._sessions.new_cookie(), SESSION_S))
+            answer.set_cookie(_cookie(request, self._sessions.new_cookie(caller), SESSION_S))
             return answer
 
         @post("/logout", audit="console.sign_out", audits_attempt=True)
         async def sign_out(request: AnyRequest) -> Response[bytes]:
             answer = redirect(f"{BASE}/login")
             form = await _form_of(request)
-            if self._sessions.is_form_token(form.get("token", ""), self._session(request) or ""):
-                admit(request.scope, key_id("admin", self._keys.admin))
+            cookie, caller = self._signed_in(request) or ("", None)
+            if caller and self._sessions.is_form_token(form.get("token", ""), cookie):
+                admit(request.scope, caller)
                 answer.set_cookie(_cookie(request, "", 0))
             return answer
 
         return [login, sign_in, sign_out]
 
-    def _session(self, request: AnyRequest) -> str | None:
+    def _oidc_routes(self, oidc: OidcSignIn) -> list[HTTPRouteHandler]:
+        """Return the routes of the sign-in with an OpenID provider."""
+
+        @get("/oidc/login")
+        async def begin(request: AnyRequest) -> Response[bytes]:
+            target = _within_console(request.query_params.get("next", ""))
+            try:
+                pending, url = await oidc.begin(target)
+            except SignInRefused as error:
+                return self._login_page(target, notice="provider", reason=str(error), status=503)
+            answer = redirect(url)
+            # The provider leads back here from its own site, so the cookie cannot be strict.
+            cookie = self._sessions.signed(pending)
+            answer.set_cookie(_cookie(request, cookie, PENDING_S, PENDING_COOKIE, "lax"))
+            return answer
+
+        @get("/oidc/callback", audit="console.sign_in", audits_attempt=True)
+        async def finish(request: AnyRequest) -> Response[bytes]:
+            pending = self._sessions.read(request.cookies.get(PENDING_COOKIE, ""), Pending)
+            try:
+                person = await oidc.finish(pending, dict(request.query_params))
+            except SignInRefused as error:
+                _LOG.warning("sign-in refused: %s (%s)", error, error.subject or "unknown")
+                refuse(request, f"oidc:{error.subject or 'unknown'}")
+                self._record_refusal(request.scope, "unauthorized")
+                return self._login_page("", notice="provider", reason=str(error))
+            caller = Caller(f"oidc:{person.subject}", frozenset(), name=person.name)
+            admit(request.scope, caller)
+            # Not a redirect: it would belong to the navigation that began at the provider, for
+            # which browsers send no strict cookies.
+            target = "" if pending is None else pending.target
+            answer = page("signed_in.html", target=target)
+            answer.headers["refresh"] = f"0; url={target}"
+            cookie = self._sessions.new_cookie(caller, person.role)
+            answer.set_cookie(_cookie(request, cookie, SESSION_S))
+            answer.set_cookie(_cookie(request, "", 0, PENDING_COOKIE, "lax"))
+            return answer
+
+        return [begin, finish]
+
+    def _signed_in(self, request: AnyRequest) -> tuple[str, Caller] | None:
+        """Return the cookie of a session that has not ended, and whose it is."""
         cookie = request.cookies.get(COOKIE, "")
-        return cookie if self._sessions.is_valid(cookie) else None
+        caller = self._sessions.caller(cookie)
+        return None if caller is None else (cookie, caller)
 
-    def _context(self, request: AnyRequest, session: str) -> PageContext:
-        token = self._sessions.form_token(session)
-        return PageContext(
-            request, ApiClient(request, self._keys), token=token, now_ms=self._clock()
-        )
+    def _context(self, request: AnyRequest, cookie: str, caller: Caller) -> PageContext:
+        token = self._sessions.form_token(cookie)
+        api = ApiClient(request, caller, self._keys)
+        return PageContext(request, api, token=token, now_ms=self._clock())
 
-    def _login_page(self, target: str, *, notice: str = "") -> Response[bytes]:
+    def _login_page(
+        self, target: str, *, notice: str = "", reason: str = "", status: int = 401
+    ) -> Response[bytes]:
         development_key = DEVELOPMENT_SECRETS["admin_key"]
         hint = development_key if self._keys.admin == development_key else ""
-        status = 401 if notice else 200
         rendered = page(
-            "login.html", status, notice=notice, next=_within_console(target), hint=hint
+            "login.html",
+            status if notice else 200,
+            notice=notice,
+            reason=reason,
+            next=_within_console(target),
+            hint=hint,
+            oidc=self._oidc is not None,
         )
         if notice:
             rendered.headers["www-authenticate"] = "Bearer"
@@ -376,11 +433,17 @@ def _within_console(target: str) -> str:
     return quote(target, safe="/?&=%+@:,") if is_in_console else BASE
 
 
-def _cookie(request: AnyRequest, value: str, seconds: int) -> Cookie:
+def _cookie(
+    request: AnyRequest,
+    value: str,
+    seconds: int,
+    name: str = COOKIE,
+    samesite: Literal["strict", "lax"] = "strict",
+) -> Cookie:
     # A client that forges this header affects only its own cookie.
     https = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))
     return Cookie(
-        COOKIE, BASE, value, max_age=seconds, secure=https, httponly=True, samesite="strict"
+        name, BASE, value, max_age=seconds, secure=https, httponly=True, samesite=samesite
     )
 
 

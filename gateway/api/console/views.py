@@ -17,6 +17,7 @@ from headwater.gateway.api.console.rendering import (
     redirect,
 )
 from headwater.gateway.client.requests import path
+from headwater.processors.api_keys import Role, Scope
 from headwater.processors.runs.inspection import EXPLAIN, SVG, TOKENS
 from headwater.processors.runs.lifecycle import ACTIONS
 
@@ -298,3 +299,11 @@ async def audit(context: PageContext) -> Response[bytes]:
     """List of audit entries."""
     response = await context.api.get("/v1/audit", context.filters())
     return context.render("audit.html", "audit", response=response)
+
+
+async def keys(context: PageContext) -> Response[bytes]:
+    """List of API keys."""
+    response = await context.api.get("/v1/keys", context.filters())
+    return context.render(
+        "keys.html", "keys", response=response, roles=list(Role), scopes=list(Scope)
+    )

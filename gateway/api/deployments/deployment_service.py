@@ -12,6 +12,7 @@ import msgspec
 from litestar import Response
 
 from headwater.gateway.api.audit import attempt, note
+from headwater.gateway.api.authentication import admitted_key
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
 from headwater.gateway.api.deployments.replay_gate import ReplayGate
 from headwater.gateway.api.problems import Problem
@@ -72,7 +73,6 @@ class DeploymentService:
         artifact_check: Imports apps before they are deployed.
         gate: Replays runs before a deployment is activated.
         workflows: Rows of the runs on deployments.
-        by: Id of the operators' key, written into records.
         clock: Returns Unix milliseconds.
 
     Methods that change something take the request for its audit entries.
@@ -88,14 +88,12 @@ class DeploymentService:
         gate: ReplayGate,
         workflows: Workflows,
         *,
-        by: str,
         clock: Callable[[], int],
     ) -> None:
         self._log = log
         self._artifact_check = artifact_check
         self._gate = gate
         self._workflows = workflows
-        self._by = by
         self._clock = clock
 
     async def deploy(self, request: AnyRequest, app: str, artifact: bytes) -> Response[bytes]:
@@ -115,7 +113,7 @@ class DeploymentService:
             digest=digest,
             size=len(artifact),
             offset=0,
-            by=self._by,
+            by=admitted_key(request.scope) or "",
             at_ms=self._clock(),
             **checked._asdict(),
         )
@@ -141,7 +139,11 @@ class DeploymentService:
             return True
         await attempt(request)
         record = DeploymentRetired(
-            id=name, stage=REOPENED, closing=retired.closing, by=self._by, at_ms=self._clock()
+            id=name,
+            stage=REOPENED,
+            closing=retired.closing,
+            by=admitted_key(request.scope) or "",
+            at_ms=self._clock(),
         )
         return not _require_outcome(await self._log.write(record), Retired).removed
 
@@ -164,7 +166,7 @@ class DeploymentService:
             id=name,
             after=after,
             rollback=False,
-            by=self._by,
+            by=admitted_key(request.scope) or "",
             at_ms=self._clock(),
             percent=percent,
         )
@@ -200,7 +202,11 @@ class DeploymentService:
             name = target.id
         # The state as the condition: two concurrent rollbacks must not go back two deployments.
         record = DeploymentActivated(
-            id=name, after=after or state, rollback=True, by=self._by, at_ms=self._clock()
+            id=name,
+            after=after or state,
+            rollback=True,
+            by=admitted_key(request.scope) or "",
+            at_ms=self._clock(),
         )
         return await self._activate(request, deployments, record, forced)
 
@@ -236,7 +242,9 @@ class DeploymentService:
         note(request, deployment=name, app=created.app, digest=created.digest)
         if created.environment:
             await attempt(request)
-            record = EnvironmentReported(id=name, state=REQUESTED, by=self._by, at_ms=self._clock())
+            record = EnvironmentReported(
+                id=name, state=REQUESTED, by=admitted_key(request.scope) or "", at_ms=self._clock()
+            )
             _require_outcome(await self._log.write(record), Reported)
         return _response(_deployment(deployments, created))
 
@@ -258,7 +266,9 @@ class DeploymentService:
         note(request, forced=forced or None)
         # Pinned runs are not affected, and a rollback may be urgent.
         is_pinned = not any(workflow.latest for workflow in created.workflows)
-        report = await self._gate.check(created, without_runs=bool(forced) or is_pinned)
+        report = await self._gate.check(
+            created, without_runs=bool(forced) or is_pinned or not moves
+        )
         if report.not_loaded and not forced:
             failed = report.not_loaded[0]
             raise Problem(

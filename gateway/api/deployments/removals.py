@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from headwater.gateway.api.audit import attempt, note
+from headwater.gateway.api.authentication import admitted_key
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.runs.run_service import deployment_of
@@ -44,7 +45,6 @@ class Removals:
         log: The topic of deployments.
         workflows: Rows of the runs on deployments.
         fence: Returns when Postgres has everything that workers had decided before the call.
-        by: Id of the operators' key, written into records.
         clock: Returns Unix milliseconds.
         new_id: Returns globally unique ids.
     """
@@ -55,14 +55,12 @@ class Removals:
         workflows: Workflows,
         fence: Callable[[], Awaitable[None]],
         *,
-        by: str,
         clock: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
         self._log = log
         self._workflows = workflows
         self._fence = fence
-        self._by = by
         self._clock = clock
         self._new_id = new_id
 
@@ -80,6 +78,7 @@ class Removals:
             HeadwaterError: Kafka, Postgres or the workers are not available. The deployment may be
                 closed; the request is safe to repeat.
         """
+        by = admitted_key(request.scope) or ""
         deployments = await self._log.catch_up()
         removal = deployments.retired.get(name)
         if removal is not None and deployments.is_removed(name):
@@ -93,29 +92,29 @@ class Removals:
         if not wait_s:
             self._require_none(name, await self._open_runs(deployment))
         await attempt(request)
-        own, closing = await self._close(name)
+        own, closing = await self._close(name, by)
         until_s = asyncio.get_running_loop().time() + wait_s
         while True:
             open_runs = await self._open_runs_after_closing(deployment)
             if not open_runs:
-                if await self._finish(deployment, closing):
+                if await self._finish(deployment, closing, by):
                     return
-                own, closing = await self._close(name)
+                own, closing = await self._close(name, by)
             elif asyncio.get_running_loop().time() < until_s:
                 await asyncio.sleep(_POLL_S)
             else:
                 if not wait_s and closing == own:
-                    await self._write(name, REOPENED, closing)
+                    await self._write(name, REOPENED, closing, by)
                 self._require_none(name, open_runs)
 
-    async def _close(self, name: str) -> tuple[str, str]:
+    async def _close(self, name: str, by: str) -> tuple[str, str]:
         """Let no new run begin on a deployment; return the id of this closing and of the valid one.
 
         They differ if another request has closed it before. The id is a new one at each closing:
         the other request may have counted runs before the deployment was reopened.
         """
         own = self._new_id()
-        outcome = await self._write(name, CLOSED, own)
+        outcome = await self._write(name, CLOSED, own, by)
         if outcome.closing is None:  # Another request has removed it meanwhile.
             raise Problem(DEPLOYMENT_REMOVED, removal_message(name), field="deploymentId")
         return own, outcome.closing
@@ -128,7 +127,7 @@ class Removals:
         await self._fence()
         return await self._open_runs(deployment)
 
-    async def _finish(self, deployment: DeploymentCreated, closing: str) -> bool:
+    async def _finish(self, deployment: DeploymentCreated, closing: str, by: str) -> bool:
         """Remove a closed deployment; False if it was reopened meanwhile."""
         name = deployment.id
         deployments = await self._log.catch_up()
@@ -137,6 +136,7 @@ class Removals:
             name,
             REMOVED,
             closing,
+            by,
             tuple(schedule.name for schedule in deployment.schedules) if was_active else (),
             tuple(graphs_of(deployment)) if was_active else (),
         )
@@ -150,6 +150,7 @@ class Removals:
         name: str,
         stage: str,
         closing: str,
+        by: str,
         schedules: tuple[str, ...] = (),
         graphs: tuple[str, ...] = (),
     ) -> Retired:
@@ -157,7 +158,7 @@ class Removals:
             id=name,
             stage=stage,
             closing=closing,
-            by=self._by,
+            by=by,
             at_ms=self._clock(),
             schedules=schedules,
             graphs=graphs,

@@ -10,12 +10,6 @@ from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import Example, OpenAPIType, Schema
 from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 
-from headwater.gateway.api.authentication import (
-    is_operator,
-    operator_key_required,
-    operators_only,
-    programs_only,
-)
 from headwater.gateway.api.deployments.deployment_examples import (
     ACTIVE,
     ACTIVE_WITH_SHARE,
@@ -26,6 +20,7 @@ from headwater.gateway.api.deployments.deployment_examples import (
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
 from headwater.gateway.api.deployments.removals import Removals
 from headwater.gateway.api.json_bodies import BodyKind, BodySize, LimitedBodies
+from headwater.gateway.api.key_guards import OPERATORS, OPERATORS_OR_WORKFLOWS, PROGRAMS, KeyGuard
 from headwater.gateway.api.openapi import ADMIN_KEY, OptionalBody, problem_responses, raw_body
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import (
@@ -39,6 +34,7 @@ from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS, WORLD_KEYS
 from headwater.gateway.api.workflows.openapi import KEYS as WORKFLOW_KEYS
 from headwater.gateway.api.workflows.parameters import PAGE_DEFAULT, PAGE_MAX, Cursor
 from headwater.gateway.api.workflows.request_guard import BodyRequest, RequestGuard
+from headwater.processors.api_keys import Scope
 from headwater.processors.deployments import ALL, NONE
 from headwater.processors.runs.limits import REASON_MAX
 from headwater.schemas.failures import (
@@ -168,12 +164,11 @@ def deployment_routers(
     removals: Removals,
     request_guard: RequestGuard,
     limited: LimitedBodies,
-    admin_key: str,
-    world_key: str,
+    keys: KeyGuard,
 ) -> list[Router]:
     """Return the routers of deployments and of `/v1/world`."""
     operators: dict[str, Any] = {
-        "guards": [with_checked_parameters(operators_only(admin_key))],
+        "guards": [with_checked_parameters(keys.requires(OPERATORS))],
         "security": [{ADMIN_KEY: []}],
         "request_max_body_size": None,
     }
@@ -199,14 +194,14 @@ def deployment_routers(
     reads = Router(
         "/",
         route_handlers=_read_routes(deployment_service),
-        guards=[with_checked_parameters(_operators_or_users(admin_key, request_guard))],
+        guards=[with_checked_parameters(_operators_or_users(keys, request_guard))],
         security=[{ADMIN_KEY: []}, *WORKFLOW_KEYS],
         opt={"policy": Policy.READ},
     )
     world = Router(
         WORLD,
         route_handlers=[_active_id_route(deployment_service)],
-        guards=[with_checked_parameters(programs_only(world_key))],
+        guards=[with_checked_parameters(keys.requires(PROGRAMS))],
         security=WORLD_KEYS,
         tags=["deployments"],
     )
@@ -214,19 +209,18 @@ def deployment_routers(
     return [routes, world]
 
 
-def _operators_or_users(admin_key: str, request_guard: RequestGuard) -> AsyncGuard:
-    """Return a guard that allows operators, and callers who may read workflows."""
+def _operators_or_users(keys: KeyGuard, request_guard: RequestGuard) -> AsyncGuard:
+    """Return a guard that allows operators, and callers who may read workflows.
+
+    Hooks decide about callers who may only read.
+    """
 
     async def guard(connection: AnyConnection, handler: BaseRouteHandler) -> None:
-        if is_operator(connection, admin_key):
-            return
-        try:
+        is_operator = keys.admits(connection, Scope.DEPLOYMENTS_ACTIVATE)
+        if is_operator or connection.headers.get("x-admin-key"):
+            await keys.authenticate(connection, handler, OPERATORS_OR_WORKFLOWS)
+        else:
             await request_guard.guard(connection, handler)
-        except Problem as problem:
-            # A caller that sent an operators' key gets the error about that key.
-            if problem.code == "unauthorized" and connection.headers.get("x-admin-key"):
-                raise operator_key_required() from problem
-            raise
 
     return guard
 
@@ -234,6 +228,7 @@ def _operators_or_users(admin_key: str, request_guard: RequestGuard) -> AsyncGua
 def _deploy_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/",
+        scope=Scope.DEPLOYMENTS_WRITE,
         audit="deployments.deploy",
         audits_attempt=True,
         body=BodySize.ARTIFACT,
@@ -258,6 +253,7 @@ def _deploy_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
 def _install_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/{deploymentId:str}/install",
+        scope=Scope.DEPLOYMENTS_WRITE,
         audit="deployments.install",
         audits_attempt=True,
         operation_id="installDeployment",
@@ -282,6 +278,7 @@ def _install_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
 def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/{deploymentId:str}/activate",
+        scope=Scope.DEPLOYMENTS_ACTIVATE,
         audit="deployments.activate",
         audits_attempt=True,
         operation_id="activateDeployment",
@@ -298,10 +295,10 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
                 DEPLOYMENT_NOT_FOUND,
                 DEPLOYMENT_REMOVED,
                 DEPLOYMENT_CHANGED,
+                DEPLOYMENT_NOT_LOADED,
                 DEPLOYMENT_ACTIVE,
                 NO_ACTIVE_DEPLOYMENT,
                 SHARE_TAKEN,
-                DEPLOYMENT_NOT_LOADED,
                 REPLAY_DIVERGED,
                 "store_unavailable",
             ),
@@ -325,6 +322,7 @@ def _check_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/{deploymentId:str}/check",
         audit="deployments.check",
+        scope=Scope.DEPLOYMENTS_ACTIVATE,
         operation_id="checkDeployment",
         summary="Check how runs fit a deployment",
         description="Replays open runs of its workflows, and some ended ones, against its code. No "
@@ -347,6 +345,7 @@ def _check_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
 def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/rollback",
+        scope=Scope.DEPLOYMENTS_ACTIVATE,
         audit="deployments.rollback",
         audits_attempt=True,
         operation_id="rollBackDeployment",
@@ -416,6 +415,7 @@ def _remove_route(removals: Removals) -> HTTPRouteHandler:
 def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler]:
     @get(
         "/",
+        scope=Scope.DEPLOYMENTS_READ,
         operation_id="listDeployments",
         summary="List deployments, the newest first",
         responses={
@@ -432,6 +432,7 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
 
     @get(
         "/active",
+        scope=Scope.DEPLOYMENTS_READ,
         operation_id="getActiveDeployment",
         summary="Get the active deployment",
         description="New runs begin on it, except for the share of another deployment, which "
@@ -446,6 +447,7 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
 
     @get(
         "/{deploymentId:str}",
+        scope=Scope.DEPLOYMENTS_READ,
         operation_id="getDeployment",
         summary="Get a deployment",
         responses={
@@ -466,6 +468,7 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
 def _active_id_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @get(
         "/deployment-id",
+        scope=Scope.WORLD_WRITE,
         operation_id="getActiveDeploymentId",
         summary="Get the id of the active deployment",
         responses={

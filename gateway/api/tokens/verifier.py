@@ -26,8 +26,8 @@ _OPTIONS: Final[Any] = {
 #: Reasons by error of the library; they name a claim and reveal nothing of the token.
 _REASONS: Final[dict[type[Exception], str]] = {
     jwt.InvalidSignatureError: "the signature is not that of the issuer's key",
-    jwt.InvalidIssuerError: "iss: expected the issuer of HEADWATER_JWT_ISSUER, found another",
-    jwt.InvalidAudienceError: "aud: expected the audience of HEADWATER_JWT_AUDIENCE, found another",
+    jwt.InvalidIssuerError: "iss: expected the issuer of the settings, found another",
+    jwt.InvalidAudienceError: "aud: expected the audience of the settings, found another",
     jwt.exceptions.InvalidSubjectError: "sub: expected a string",
 }
 
@@ -70,6 +70,19 @@ class Verifier:
             TokenRefused: The token is invalid.
             KeysUnavailable: The keys of the issuer could not be read.
         """
+        user_id: str = (await self.claims_of(token))["sub"]
+        problem = user_id_problem("sub", user_id, self._user_prefix)
+        if problem is not None:
+            raise TokenRefused(problem)
+        return user_id
+
+    async def claims_of(self, token: str) -> dict[str, Any]:
+        """Return the claims of a token; its issuer, audience and times are verified.
+
+        Raises:
+            TokenRefused: The token is invalid.
+            KeysUnavailable: The keys of the issuer could not be read.
+        """
         algorithm, kid = _header(token)
         key = await self._keys.find(algorithm, kid)
         if key is None:
@@ -77,11 +90,7 @@ class Verifier:
             raise TokenRefused(f"kid: expected {expected}, found none for {algorithm}")
         claims = self._claims(token, key)
         _check_times(claims, self._clock() / 1000)
-        user_id: str = claims["sub"]
-        problem = user_id_problem("sub", user_id, self._user_prefix)
-        if problem is not None:
-            raise TokenRefused(problem)
-        return user_id
+        return claims
 
     def _claims(self, token: str, key: TokenKey) -> dict[str, Any]:
         try:

@@ -16,8 +16,8 @@ from litestar.openapi.spec import OpenAPIFormat, OpenAPIType, Schema
 from litestar.params import HeaderParameter
 from litestar.types import Scope
 
-from headwater.gateway.api.authentication import user_of
 from headwater.gateway.api.body_limits import BodyReader, Budget
+from headwater.gateway.api.key_guards import user_of
 from headwater.gateway.api.openapi import problem_responses, raw_body
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest, own_request_id

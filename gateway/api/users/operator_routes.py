@@ -30,6 +30,7 @@ from headwater.gateway.api.users.user_operations import (
     start_reconcile,
 )
 from headwater.gateway.builtin.instances import DISCONNECT, IMPORT, RECONCILE_USER, InstanceNamed
+from headwater.processors.api_keys import Scope
 
 _PROBLEMS: Final = ("overloaded", *PROBLEMS)
 
@@ -45,6 +46,7 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
 
     @post(
         "/user/{user_id:str}/import",
+        scope=Scope.PERSONAL_DATA_WRITE,
         audit="users.import",
         audits_attempt=True,
         status_code=202,
@@ -68,6 +70,7 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
 
     @post(
         "/user/{user_id:str}/reconcile",
+        scope=Scope.PERSONAL_DATA_WRITE,
         audit="users.reconcile",
         audits_attempt=True,
         status_code=202,
@@ -89,6 +92,7 @@ def user_operation_routes(ports: UserPorts) -> list[HTTPRouteHandler]:
 def _disconnect(ports: UserPorts) -> HTTPRouteHandler:
     @post(
         "/user/{user_id:str}/disconnect",
+        scope=Scope.PERSONAL_DATA_WRITE,
         audit="users.disconnect",
         audits_attempt=True,
         status_code=202,
@@ -112,6 +116,7 @@ def _disconnect(ports: UserPorts) -> HTTPRouteHandler:
 def _imports(ports: UserPorts) -> HTTPRouteHandler:
     @get(
         "/user/{user_id:str}/imports",
+        scope=Scope.PERSONAL_DATA_READ,
         audit_read="users.read",
         summary="List the imports of a user",
         description=IMPORTS,

@@ -10,8 +10,8 @@ from litestar.params import JSONBody, PathParameter
 from litestar.types import Scope
 
 from headwater.gateway.api.audit import attempt, note
-from headwater.gateway.api.authentication import Callers, user_of
 from headwater.gateway.api.json_bodies import LimitedBodies, check_texts
+from headwater.gateway.api.key_guards import Callers, user_of
 from headwater.gateway.api.openapi import USER_TOKEN, OptionalBody, problem_responses
 from headwater.gateway.api.request_parameters import with_checked_parameters
 from headwater.gateway.api.request_scope import AnyRequest, own_request_id

@@ -1,4 +1,4 @@
-"""Authorization of workflow requests: by hooks, or by default with the keys of the settings.
+"""Authorization of workflow requests by hooks; without them, keys authorize requests.
 
 Two hooks check every request: `authorize_request`, and the hook of the route's policy. A hook
 allows a request by returning None, and denies it by raising or returning `Denied`.
@@ -18,11 +18,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from headwater.gateway.api.authentication import bearer_of, has_key, key_id
+from headwater.gateway.api.authentication import Caller, key_id
+from headwater.gateway.api.key_guards import bearer_of
 from headwater.gateway.api.problems import Problem
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.authoring.programs import Runtime
@@ -163,58 +164,25 @@ class HooksNotLoaded(HeadwaterError):
     code = "hooks_not_loaded"
 
 
-class AuthenticatedCaller(NamedTuple):
-    """Caller of an authenticated request.
-
-    Attributes:
-        key_id: Id of the key in the audit log.
-        scope: Scope of the caller's idempotency keys; empty for the holder of the workflow key.
-        principal: Name of the principal that the hook returned.
-    """
-
-    key_id: str
-    scope: str = ""
-    principal: str | None = None
-
-
 class Authorizer:
-    """Authenticates callers and authorizes their requests, with hooks or keys."""
+    """Authenticates callers and authorizes their requests with hooks."""
 
-    def __init__(self, hooks: WorkflowHooks, *, workflow_key: str, tick_key: str) -> None:
+    def __init__(self, hooks: WorkflowHooks) -> None:
         self._hooks = hooks
-        self._workflow_key = workflow_key
-        self._tick_key = tick_key
-        self._workflow_key_id = key_id("workflow", workflow_key)
 
-    async def authenticate(self, context: RequestContext) -> AuthenticatedCaller:
-        """Call `authorize_request` or check the key, before the body is read.
+    async def authenticate(self, context: RequestContext) -> Principal | None:
+        """Call `authorize_request`, before the body is read.
 
         Raises:
             Problem: The request is denied.
         """
-        principal = None
-        if self._hooks.authorize_request is not None:
-            principal = await _call_hook(self._hooks.authorize_request, context)
-        elif context.policy is not Policy.TICK and not has_key(context.headers, self._workflow_key):
-            raise Problem(
-                "unauthorized",
-                "expected the key of the workflow service, as Authorization: Bearer or in the "
-                "header x-api-key",
-            )
-        if context.policy is Policy.TICK and not (
-            self._tick_key and has_key(context.headers, self._tick_key)
-        ):
-            raise Problem(
-                "unauthorized",
-                "expected the tick key, as Authorization: Bearer or in the header x-api-key",
-            )
-        if self._hooks.authorize_request is None:
-            return AuthenticatedCaller(self._workflow_key_id)
-        return _caller_from_hook(context.headers, principal)
+        hook = self._hooks.authorize_request
+        return None if hook is None else await _call_hook(hook, context)
 
-    def authenticates_by_hook(self, policy: Policy) -> bool:
-        """Whether only a hook authenticates callers, and no key of the settings."""
-        return self._hooks.authorize_request is not None and policy is not Policy.TICK
+    @property
+    def authenticates(self) -> bool:
+        """Whether there is the hook `authorize_request`, which replaces keys."""
+        return self._hooks.authorize_request is not None
 
     async def authorize(self, context: RequestContext) -> None:
         """Call the hook of the request's policy, if there is one.
@@ -238,19 +206,17 @@ class Authorizer:
         return hook
 
 
-def _caller_from_hook(
-    headers: Mapping[str, str], principal: Principal | None
-) -> AuthenticatedCaller:
+def caller_of_hook(headers: Mapping[str, str], principal: Principal | None) -> Caller:
     """Return the caller that a hook allowed, identified by its principal or its credentials.
 
     All credentials count, since only the hook knows which of them it checks.
     """
     if principal is not None:
         name = principal.name
-        return AuthenticatedCaller(key_id("hook", name), _scope("principal", name), name)
+        return Caller(key_id("hook", name), frozenset(), _scope("principal", name))
     credentials = [headers.get(header, "") for header in _CREDENTIALS]
     credential = bearer_of(headers) or headers.get("x-api-key", "")
-    return AuthenticatedCaller(key_id("hook", credential), _scope("credentials", *credentials))
+    return Caller(key_id("hook", credential), frozenset(), _scope("credentials", *credentials))
 
 
 def _scope(*parts: str) -> str:

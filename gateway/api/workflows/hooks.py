@@ -14,12 +14,13 @@ from litestar.openapi import ResponseSpec
 from litestar.params import PathParameter
 
 from headwater.gateway.api.audit import note
-from headwater.gateway.api.authentication import admit, check_key, key_id
+from headwater.gateway.api.authentication import Caller, accept, admit, key_id, refuse
 from headwater.gateway.api.json_bodies import BodySize, check_json, run_parser
 from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyConnection, AnyRequest
 from headwater.gateway.api.workflows.bodies import check_value
+from headwater.gateway.api.workflows.command_outcomes import CommandsPending
 from headwater.gateway.api.workflows.command_service import CommandService
 from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS
 from headwater.gateway.api.workflows.query_service import response_of
@@ -111,10 +112,12 @@ class Hooks:
         """
         token = str(connection.path_params.get("hook_token", ""))
         target = verify(self._keys, token)
-        check_key(connection, "hook", token, right=target is not None)
         if target is None:
+            refuse(connection, key_id("hook", token))
             raise Problem("hook_not_found", "expected the URL of a hook, found another one")
-        admit(connection.scope, key_id("hook", target.event_type))
+        hook = Caller(key_id("hook", target.event_type), frozenset())
+        accept(connection, hook.key_id)
+        admit(connection.scope, hook)
         connection.scope["state"][_TARGET] = target
 
     async def receive(self, target: HookTarget, payload: bytes) -> None:
@@ -133,6 +136,8 @@ class Hooks:
             await self._command_service.send_command(
                 target.workflow, target.instance_id, command, "respond-async"
             )
+        except CommandsPending:
+            pass  # It is stored, and received when a worker starts.
         except Problem as problem:
             if problem.code not in _ENDED:
                 raise

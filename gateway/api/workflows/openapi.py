@@ -8,6 +8,7 @@ from litestar.openapi.spec import Example, SecurityScheme
 
 from headwater.gateway.api.openapi import problem_responses
 from headwater.gateway.api.workflows.authorization import Policy
+from headwater.processors.api_keys import Scope
 from headwater.schemas.answers import CommandsAccepted
 
 SECURITY: Final = {
@@ -48,6 +49,7 @@ class WorldRouteSpec(TypedDict):
     """Arguments of a route's decorator that describe the route."""
 
     responses: dict[int, ResponseSpec]
+    scope: Scope
     security: list[dict[str, list[str]]]
     status_code: int
 
@@ -56,6 +58,17 @@ class RouteSpec(WorldRouteSpec):
     """The same for a route with a `RequestGuard`, which reads the policy."""
 
     policy: Policy
+
+
+#: Scope that a key needs for routes of a policy.
+SCOPE_OF_POLICY: Final = {
+    Policy.CREATE: Scope.INSTANCES_WRITE,
+    Policy.READ: Scope.INSTANCES_READ,
+    Policy.MANAGE: Scope.INSTANCES_WRITE,
+    Policy.SEND_EVENT: Scope.INSTANCES_WRITE,
+    Policy.WORK: Scope.JOBS_WORK,
+    Policy.TICK: Scope.TICKS_WRITE,
+}
 
 
 def read_spec(
@@ -104,6 +117,7 @@ def world_spec(answer: type, example: Any, *problems: str) -> WorldRouteSpec:  #
     return WorldRouteSpec(
         responses={200: _response(answer, example, _SUCCESS)}
         | problem_responses(*BODY_PROBLEMS, *_WRITE_PROBLEMS, *problems),
+        scope=Scope.WORLD_WRITE,
         security=WORLD_KEYS,
         status_code=200,
     )
@@ -114,6 +128,7 @@ def world_read_spec(answer: type, example: Any, *problems: str) -> WorldRouteSpe
     return WorldRouteSpec(
         responses={200: _response(answer, example, _SUCCESS)}
         | problem_responses("store_unavailable", *problems),
+        scope=Scope.WORLD_WRITE,
         security=WORLD_KEYS,
         status_code=200,
     )
@@ -129,6 +144,7 @@ def deploy_spec(answer: type, example: Any, *problems: str) -> RouteSpec:  # noq
         Policy.MANAGE,
         responses,
         (*BODY_PROBLEMS, "broker_unavailable", "not_yet_readable", *problems),
+        Scope.GRAPHS_WRITE,
     )
 
 
@@ -145,10 +161,14 @@ def tick_spec(answer: type, example: Any, *problems: str) -> RouteSpec:  # noqa:
 
 
 def _route_spec(
-    policy: Policy, responses: dict[int, ResponseSpec], problems: Sequence[str]
+    policy: Policy,
+    responses: dict[int, ResponseSpec],
+    problems: Sequence[str],
+    scope: Scope | None = None,
 ) -> RouteSpec:
     return RouteSpec(
         responses=responses | problem_responses("forbidden", *problems),
+        scope=scope or SCOPE_OF_POLICY[policy],
         security=_TICK_KEY if policy is Policy.TICK else KEYS,
         status_code=200,
         policy=policy,

@@ -4,21 +4,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from litestar import Request
 from litestar.handlers import BaseRouteHandler
 from typing_extensions import override
 
 from headwater.gateway.api.audit import note
-from headwater.gateway.api.authentication import admit, check_key, presented_key
+from headwater.gateway.api.authentication import admit, in_process_caller
 from headwater.gateway.api.json_bodies import JsonRequest
+from headwater.gateway.api.key_guards import TICKS, WORKFLOWS, KeyGuard, lists_methods
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyConnection
 from headwater.gateway.api.workflows import bodies
 from headwater.gateway.api.workflows.authorization import (
-    AuthenticatedCaller,
     Authorizer,
     Policy,
     RequestContext,
+    caller_of_hook,
 )
 from headwater.gateway.api.workflows.parameters import INSTANCE, WORKFLOW
 from headwater.processors.runs.limits import DEFAULT_LIMITS
@@ -53,8 +53,9 @@ def requests_within(limits: Limits) -> type[BodyRequest]:
 class RequestGuard:
     """Authenticates and authorizes requests before they are handled."""
 
-    def __init__(self, authorizer: Authorizer, runtime: Runtime) -> None:
+    def __init__(self, authorizer: Authorizer, keys: KeyGuard, runtime: Runtime) -> None:
         self._authorizer = authorizer
+        self._keys = keys
         self._runtime = runtime
 
     async def guard(self, connection: AnyConnection, handler: BaseRouteHandler) -> None:
@@ -63,32 +64,32 @@ class RequestGuard:
         Raises:
             Problem: The request is denied.
         """
-        if isinstance(connection, Request) and connection.method == "OPTIONS":
-            return  # Lists the methods of a path, which the public description has, too.
+        if lists_methods(connection):
+            return
         context = self.context_of(connection, handler)
         note(connection, run_id=context.instance_id, workflow=context.workflow_name)
-        caller = await self._authenticate(connection, context)
-        admit(connection.scope, caller.key_id, caller.scope)
-        connection.scope["state"][_PRINCIPAL] = caller.principal
+        principal = await self._authenticate(connection, handler, context)
+        connection.scope["state"][_PRINCIPAL] = principal
         later = context.policy in _WITH_BODY or handler.opt.get(AUTHORIZES_LATER)
         if self.has_hook(context.policy) and not later:
-            await self.authorize(replace(context, principal=caller.principal))
+            await self.authorize(replace(context, principal=principal))
 
     async def _authenticate(
-        self, connection: AnyConnection, context: RequestContext
-    ) -> AuthenticatedCaller:
-        """Authenticate the caller, and record whether its key was right."""
-        if self._authorizer.authenticates_by_hook(context.policy):
-            return await self._authorizer.authenticate(context)
-        kind = "tick" if context.policy is Policy.TICK else "workflow"
-        key = presented_key(connection.headers)
-        try:
-            caller = await self._authorizer.authenticate(context)
-        except Problem:
-            check_key(connection, kind, key, right=False)
-            raise
-        check_key(connection, kind, key, right=True)
-        return caller
+        self, connection: AnyConnection, handler: BaseRouteHandler, context: RequestContext
+    ) -> str | None:
+        """Admit the caller, by the hook or by a key; return the principal of the hook, if any.
+
+        A tick always requires a key.
+        """
+        ticks = context.policy is Policy.TICK
+        by_hook = self._authorizer.authenticates and in_process_caller(connection.scope) is None
+        principal = None
+        if by_hook:
+            principal = await self._authorizer.authenticate(context)
+            admit(connection.scope, caller_of_hook(context.headers, principal))
+        if ticks or not by_hook:
+            await self._keys.authenticate(connection, handler, TICKS if ticks else WORKFLOWS)
+        return None if principal is None else principal.name
 
     async def authorize(
         self, context: RequestContext, body: Callable[[], Any] | None = None

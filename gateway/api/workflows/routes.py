@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from litestar import Response, Router, route
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler
 
-from headwater.gateway.api.authentication import programs_only
 from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.json_bodies import ANY_JSON, LimitedBodies
+from headwater.gateway.api.key_guards import PROGRAMS, KeyGuard
 from headwater.gateway.api.request_parameters import with_checked_parameters
 from headwater.gateway.api.workflows.authorization import Authorizer, WorkflowHooks
 from headwater.gateway.api.workflows.command_outcomes import Statuses
@@ -115,15 +115,6 @@ class WorkflowPorts:
     rules: Sequence[Rule] = ()
 
 
-class ServiceKeys(NamedTuple):
-    """Keys of the routes: of workflows, of `/v1/world`, of ticks, and those that sign hooks."""
-
-    workflow: str
-    world: str
-    tick: str
-    hooks: Sequence[str] = ()
-
-
 class WorkflowService:
     """Builds the routes, and starts and stops the services that they call."""
 
@@ -131,7 +122,8 @@ class WorkflowService:
         self,
         ports: WorkflowPorts,
         *,
-        keys: ServiceKeys,
+        keys: KeyGuard,
+        hook_keys: Sequence[str],
         tick_urls: Sequence[str],
         bodies: LimitedBodies,
         limits: Limits,
@@ -141,13 +133,10 @@ class WorkflowService:
         self._ports = ports
         self._requests = requests_within(limits)
         self._freshness = Freshness(ports.workflows.next_offsets)
-        self._ticks = Ticks(tick_urls if keys.tick else ())
+        self._ticks = Ticks(tick_urls)
         self._tails = Tails(ports.workflows, self._freshness, streams)
         #: Also guards routes outside this package.
-        self.request_guard = RequestGuard(
-            Authorizer(ports.hooks, workflow_key=keys.workflow, tick_key=keys.tick),
-            Runtime(ports.clock),
-        )
+        self.request_guard = RequestGuard(Authorizer(ports.hooks), keys, Runtime(ports.clock))
         self._bodies = bodies
         folds = RunFolds(ports.runs)
         self._query_service = QueryService(
@@ -164,7 +153,7 @@ class WorkflowService:
         )
         self._migrations = Migrations(ports.definitions, self._inspection, self._command_service)
         self._moves = Moves(ports.run_ports.deployments, self._query_service, self._command_service)
-        self._world_key = keys.world
+        self._keys = keys
         self._run_service = RunService(ports.run_ports, self._command_service, new_id=ports.new_id)
         self._queues = Queues(self._run_service, self._command_service, ports.rules)
         self._world = WorldApi(
@@ -175,7 +164,7 @@ class WorkflowService:
             new_id=ports.new_id,
         )
         self._hooks = Hooks(
-            self._command_service, keys.hooks, clock=ports.clock, new_id=ports.new_id
+            self._command_service, hook_keys, clock=ports.clock, new_id=ports.new_id
         )
         self._jobs = JobService(
             ports.commands, ports.workflows, self._freshness, new_id=ports.new_id
@@ -227,7 +216,7 @@ class WorkflowService:
             "guards": [with_checked_parameters(self.request_guard.guard)],
             "dependencies": _POSITION,
         }
-        world_guards = [with_checked_parameters(programs_only(self._world_key))]
+        world_guards = [with_checked_parameters(self._keys.requires(PROGRAMS))]
         return [
             self._router(),
             graph_router(graphs, self.request_guard, self._bodies),

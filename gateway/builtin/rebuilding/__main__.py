@@ -18,8 +18,8 @@ from headwater.gateway.builtin.rebuilding.comparing import Rebuilding, RightRows
 from headwater.gateway.builtin.rebuilding.progress import TableProgress
 from headwater.gateway.builtin.rebuilding.projected import ProjectedRows
 from headwater.gateway.builtin.rebuilding.refolded import RefoldedRows
-from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.environment import load_settings
 from headwater.gateway.settings.process import begin_service
 from headwater.gateway.settings.settings import Settings

@@ -10,10 +10,11 @@ from contextlib import aclosing
 from typing import Final
 
 from headwater.gateway.builtin.rebuilding.progress import TableProgress
+from headwater.projections.postgres.connections import schemas_of
 from headwater.projections.projector.projection import Batch, Projection, Span
 from headwater.projections.projector.store import AppliedPosition, Store
 from headwater.projections.rebuilds.rebuilds import RebuildWork
-from headwater.projections.rebuilds.shadow_tables import SCHEMA, Offsets, ShadowTables
+from headwater.projections.rebuilds.shadow_tables import Offsets, ShadowTables
 from headwater.schemas.errors import NewerSchema
 from headwater.schemas.newer import newer_schema_message, readable
 from headwater.streams.clock import now_ms
@@ -54,7 +55,8 @@ class ProjectedRows:
         self._tables = tables
         self._work = work
         self._progress = progress
-        self._store = Store(dsn, projection=projection, clock=now_ms, schemas=[SCHEMA])
+        rebuilt = [schemas_of(dsn).rebuilt]
+        self._store = Store(dsn, projection=projection, clock=now_ms, schemas=rebuilt)
 
     async def close(self) -> None:
         """Disconnect."""

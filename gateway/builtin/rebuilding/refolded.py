@@ -11,13 +11,14 @@ from headwater.gateway.builtin.rebuilding.progress import TableProgress
 from headwater.gateway.builtin.rebuilding.projected import LEFT_FOR_THE_LOCK, PASSES
 from headwater.gateway.builtin.rebuilding.reading import placement_of, readers_of
 from headwater.gateway.builtin.rebuilding.watching import folder_of, note_wipes
-from headwater.gateway.settings.addresses import dsn_of
 from headwater.gateway.settings.cluster import cluster_of
+from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.settings import Settings
+from headwater.projections.postgres.connections import schemas_of
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.store import Store
 from headwater.projections.rebuilds.rebuilds import ChangedRow, Rebuild, RebuildWork, RowRecord
-from headwater.projections.rebuilds.shadow_tables import SCHEMA, Offsets, ShadowTables
+from headwater.projections.rebuilds.shadow_tables import Offsets, ShadowTables
 from headwater.schemas.epochs import HIDDEN
 from headwater.schemas.tables import Table
 from headwater.schemas.topics import WEBHOOKS
@@ -61,7 +62,9 @@ class RefoldedRows:
         self._work = work
         self._progress = progress
         self._cluster = cluster_of(settings)
-        self._store = Store(dsn_of(settings), projection=projection, clock=now_ms, schemas=[SCHEMA])
+        dsn = dsn_of(settings)
+        rebuilt = [schemas_of(dsn).rebuilt]
+        self._store = Store(dsn, projection=projection, clock=now_ms, schemas=rebuilt)
         self._exits = AsyncExitStack()
         self._rebuild: rebuilding.Rebuild
         #: Number of the next row for its owner.

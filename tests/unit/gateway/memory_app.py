@@ -21,6 +21,7 @@ from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from headwater.projections.workflows.world import WorldEntries
+from tests.fakes.api_keys import MemoryApiKeys
 from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays, MemoryWipes
@@ -35,7 +36,7 @@ def without_postgres() -> Reader:
 
 def memory_app(settings: Settings | None = None, **ports: Any) -> Litestar:  # noqa: ANN401 (theirs)
     settings = settings or Settings()
-    numbers = count(1)
+    numbers, drawn = count(1), count(1)
     blobs = FolderBlobs(Path("/nobody has written here"))
     usual: dict[str, Any] = {
         "log": MemoryLog(),
@@ -46,6 +47,8 @@ def memory_app(settings: Settings | None = None, **ports: Any) -> Litestar:  # n
         "workflows": memory_workflows(),
         "users": UserServices(tokens=None, terra=terra_of_nobody(settings), blobs=blobs),
         "wiping": Wiping(log=MemoryWipes(), blobs=blobs, new_id=lambda: "wipe", polls=1),
+        "api_keys": MemoryApiKeys(),
+        "draw": lambda size: next(drawn).to_bytes(size),
         "clock": lambda: 0,
         "new_request_id": lambda: f"request-{next(numbers)}",
     }

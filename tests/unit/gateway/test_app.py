@@ -36,7 +36,8 @@ def test_operators_routes_ask_for_the_operators_key(
     client: TestClient[Any], path: str, headers: dict[str, str]
 ) -> None:
     encoded = {name: value.encode() for name, value in headers.items()}
-    assert_problem(client.get(path, headers=encoded), 401, "unauthorized")
+    problem = (403, "insufficient_scope") if headers == READ else (401, "unauthorized")
+    assert_problem(client.get(path, headers=encoded), *problem)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_a_cursor_that_is_none_of_ours_is_named_as_its_parameter_is(
     assert assert_problem(answer, 400, "invalid_cursor")["field"] == field
 
 
-@pytest.mark.parametrize("headers", [{}, ADMIN, {"authorization": "Basic dev-read-key"}])
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Basic dev-read-key"}])
 def test_reading_asks_for_the_readers_key(client: TestClient[Any], headers: dict[str, str]) -> None:
     assert_problem(client.get("/v1/sync", headers=headers), 401, "unauthorized")
 
@@ -178,7 +179,10 @@ def test_readiness_is_kafkas_and_names_what_is_away(
 ) -> None:
     ready = client.get("/health/ready")
     assert ready.status_code == 200
-    assert ready.json() == {"ready": True, "parts": {"kafka": "ok", "postgres": "not connected"}}
+    assert ready.json() == {
+        "ready": True,
+        "parts": {"kafka": "ok", "postgres": "not connected", "keys": "ok"},
+    }
     log.ready = False
     unready = client.get("/health/ready")
     assert unready.status_code == 503
@@ -296,9 +300,9 @@ def test_the_description_says_which_key_a_route_asks_for_and_how_it_refuses(
         for operation in methods.values():
             requested = {name for item in operation.get("security", ()) for name in item}
             if path.startswith(("/admin", "/v1/audit", "/v1/diagnostics")):
-                assert requested == {"adminKey"}, path
+                assert requested == {"adminKey", "apiKey"}, path
             elif path == "/v1/sync":
-                assert requested == {"readKey", "userToken"}
+                assert requested == {"readKey", "userToken", "apiKey"}
             for status, response in operation["responses"].items():
                 if status.startswith("4") and path.startswith(("/v1", "/admin")):
                     assert set(response["content"]) == {"application/problem+json"}, path

@@ -18,7 +18,7 @@ from litestar.testing import TestClient
 from litestar.types import HTTPReceiveMessage
 
 from headwater.gateway.api.audit import Auditing, attempt_operation, note
-from headwater.gateway.api.authentication import admit, key_id
+from headwater.gateway.api.authentication import Caller, admit, key_id
 from headwater.gateway.api.front import front_of
 from headwater.gateway.api.monitoring import Metrics
 from headwater.gateway.api.problems import HANDLERS
@@ -318,7 +318,7 @@ def toy(audit: MemoryAudit) -> Litestar:
     """Routes of a few lines, all of whose callers have a key."""
 
     async def guard(connection: AnyConnection, _handler: BaseRouteHandler) -> None:
-        admit(connection.scope, key_id("toy", "k"))
+        admit(connection.scope, Caller(key_id("toy", "k"), frozenset()))
 
     @post("/bug", audit="toy.bug")
     async def bug() -> None:

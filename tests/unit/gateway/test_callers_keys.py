@@ -11,14 +11,19 @@ from litestar.testing import TestClient
 
 from headwater.gateway.api.workflows import Principal, RequestContext, WorkflowHooks
 from headwater.gateway.api.workflows.runs.run_service import RunPorts
+from headwater.processors.api_keys import digest_of, id_of, renewed_text
 from headwater.processors.idempotency_keys import IdempotencyKey, RequestState, StoredRequest
 from headwater.projections.workflows.runs import Runs
+from headwater.schemas.api_keys import ApiKeyRotated
+from headwater.schemas.codec import encode
 from headwater.schemas.history import SendEvent, StartRun
 from headwater.streams.workflows.client import Addressed
+from tests.fakes.api_keys import MemoryApiKeys
 from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.deployments import with_active_deployment
 from tests.unit.gateway.memory_app import memory_app, memory_workflows, without_postgres
 from tests.unit.gateway.problem_contract import assert_problem
+from tests.unit.gateway.test_key_matrix import created, key
 from tests.unit.gateway.workflow_fakes import MemoryCommands, reply
 
 Client = TestClient[Any]
@@ -217,3 +222,62 @@ def test_a_refused_request_frees_its_key_for_a_corrected_one(
     assert (again.status_code, again.json()) == (202, made.json())
     assert again.headers["idempotent-replayed"] == "true"
     assert_problem(create(RUN | {"input": "x"}), 409, "idempotency_conflict")
+
+
+# --- API keys
+
+
+RENEWED = renewed_text(id_of(key(1)) or "", bytes(32))
+
+
+@pytest.fixture(scope="module")
+def keyed() -> Iterator[Client]:
+    """Without hooks: two API keys, of which the first was rotated, and the keys of the settings."""
+    scopes = ("instances:write", "world:write")
+    rotated = ApiKeyRotated(
+        id=id_of(key(1)) or "",
+        digest=digest_of(RENEWED),
+        previous_until_ms=10**15,
+        expires_at_ms=0,
+        by="admin:00000000",
+        at_ms=2,
+    )
+    keys = MemoryApiKeys([created(1, scopes), created(2, scopes), encode(rotated)])
+    commands = MemoryCommands()
+    commands.answer = lambda _: reply()
+    runs = RunPorts(
+        rows=Runs(without_postgres()),
+        keys=MemoryKeys(),
+        deployments=with_active_deployment("order"),
+        project_id="default",
+    )
+    workflows = memory_workflows(commands=commands, run_ports=runs)
+    with TestClient(memory_app(workflows=workflows, api_keys=keys)) as client:
+        yield client
+
+
+MESSAGE = {"queueName": "order", "message": 1, "opts": {"idempotencyKey": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "of_settings"),
+    [
+        ("/v1/runs", RUN, "runId", "dev-workflow-key"),
+        ("/v1/world/queue/publish", MESSAGE, "messageId", "dev-world-key"),
+    ],
+)
+def test_each_api_key_has_idempotency_keys_of_its_own_also_after_a_rotation(
+    keyed: Client, path: str, body: object, field: str, of_settings: str
+):
+    def create(text: str) -> str:
+        headers = {"authorization": f"Bearer {text}", **ONE}
+        answer = keyed.post(path, json=body, headers=headers)
+        assert answer.is_success, answer.text
+        run_id: str = answer.json()[field]
+        return run_id
+
+    first, second, settings = (create(text) for text in (key(1), key(2), of_settings))
+    assert len({first, second, settings}) == 3
+    assert [create(text) for text in (key(1), RENEWED, key(2), of_settings)] == [
+        first, first, second, settings,
+    ]  # fmt: skip

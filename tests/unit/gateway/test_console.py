@@ -12,8 +12,10 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
+from headwater.gateway.api.authentication import Caller
 from headwater.gateway.api.console.rendering import age, duration, pretty, readable
-from headwater.gateway.api.console.routes import COOKIE, SESSION_S, Sessions
+from headwater.gateway.api.console.routes import COOKIE
+from headwater.gateway.api.console.sessions import SESSION_S, Sessions
 from headwater.gateway.api.console.views import Bar, bars
 from headwater.gateway.api.front import front_of
 from headwater.gateway.api.workflows.authorization import Denied, RequestContext, WorkflowHooks
@@ -40,6 +42,7 @@ PAGES = (
     "/console/users?user_id=user_1",
     "/console/why?table=daily_summary&key=user_1&key=garmin&key=2026-07-01",
     "/console/audit",
+    "/console/keys",
 )
 FORMS = (
     "/console/deliveries/abc/replay",
@@ -53,6 +56,9 @@ FORMS = (
     "/console/users/import",
     "/console/users/reconcile",
     "/console/users/disconnect",
+    "/console/keys",
+    "/console/keys/key_1/rotate",
+    "/console/keys/key_1/revoke",
 )
 
 
@@ -216,25 +222,49 @@ def test_signing_out_forgets_the_session(signed_in: TestClient[Any]):
     assert signed_in.get("/console/users").status_code == 303
 
 
+OPERATOR = Caller("admin:00000000", frozenset({"system:read"}))
+
+
+def sessions_of(key: str = KEY, *callers: Caller) -> Sessions:
+    by_id = {caller.key_id: caller for caller in callers or (OPERATOR,)}
+    return Sessions(key, lambda: NOW_MS, by_id.get)
+
+
 def test_a_cookie_that_was_made_up_or_signed_with_another_key_is_no_session():
-    sessions = Sessions(KEY, lambda: NOW_MS)
-    cookie = sessions.new_cookie()
-    until, signature = cookie.split(".")
-    assert sessions.is_valid(cookie)
-    assert Sessions(KEY, lambda: NOW_MS).is_valid(cookie)  # another gateway
+    sessions = sessions_of()
+    cookie = sessions.new_cookie(OPERATOR)
+    content, signature = cookie.split(".")
+    assert sessions.caller(cookie) == OPERATOR
+    assert sessions_of().caller(cookie) == OPERATOR  # another gateway
     for made_up in (
         "",
         ".",
-        until,
-        f"{until}.",
-        f"{int(until) + 1}.{signature}",
-        f"{until}0.{signature}",
-        f"{until}.{signature[:-1]}",
-        f"{until}.{sessions.form_token(until)}",
-        Sessions("another key", lambda: NOW_MS).new_cookie(),
+        content,
+        f"{content}.",
+        f"{content[:-1]}A.{signature}",
+        f"{content}A.{signature}",
+        f"{content}.{signature[:-1]}",
+        f"{content}.{sessions.form_token(content)}",
+        sessions_of("another key").new_cookie(OPERATOR),
         "\ud800.é",
     ):
-        assert not sessions.is_valid(made_up), made_up
+        assert sessions.caller(made_up) is None, made_up
+
+
+def test_a_session_ends_with_its_key():
+    cookie = sessions_of().new_cookie(OPERATOR)
+    other = Caller("key_1", frozenset({"system:read"}))
+    assert sessions_of(KEY, other).caller(cookie) is None
+
+
+def test_a_person_has_the_scopes_of_a_role_and_no_key():
+    person = Caller("oidc:7", frozenset(), name="amara@example.org")
+    cookie = sessions_of().new_cookie(person, role="viewer")
+    caller = sessions_of().caller(cookie)
+    assert caller is not None
+    assert (caller.key_id, caller.name) == (person.key_id, person.name)
+    assert "deliveries:read" in caller.scopes
+    assert "deliveries:write" not in caller.scopes
 
 
 # --- forms ----------------------------------------------------------------------------------------
@@ -247,8 +277,8 @@ def test_a_form_without_the_token_of_its_session_does_nothing(
 ):
     if given == "of another session":
         opened.clock.now_ms += 1000
-        sessions = Sessions(KEY, opened.clock)
-        given = sessions.form_token(sessions.new_cookie())
+        sessions = Sessions(KEY, opened.clock, lambda _: None)
+        given = sessions.form_token(sessions.new_cookie(OPERATOR))
     before = (list(opened.replays.replayed), list(opened.commands.sent))
     answer = signed_in.post(path, data={} if given is None else {"token": given})
     assert answer.status_code == 403
@@ -322,8 +352,8 @@ def test_what_the_api_refuses_is_shown_with_the_way_back(signed_in: TestClient[A
 @pytest.mark.parametrize("path", PAGES)
 def test_each_page_shows_what_it_could_not_get(signed_in: TestClient[Any], path: str):
     answer = signed_in.get(path)
-    # Deployments are in Kafka alone.
-    is_there = path == "/console/deployments"
+    # They are in Kafka alone.
+    is_there = path in {"/console/deployments", "/console/keys"}
     assert answer.status_code == (200 if is_there or path == "/console" else 503), answer.text
     assert ("store_unavailable" in answer.text) is not is_there
     assert "<h1>" in answer.text
@@ -495,3 +525,58 @@ def test_bars_lie_on_one_line_from_the_first_beginning_to_the_last_end(
     entries: list[dict[str, Any]], expected: list[Bar]
 ):
     assert bars(entries, datetime(2026, 7, 1, 8, 0, 20, tzinfo=UTC)) == expected
+
+
+# --- API keys -------------------------------------------------------------------------------------
+
+
+def test_a_key_is_created_rotated_and_revoked_and_its_text_shown_once(
+    signed_in: TestClient[Any],
+):
+    form = {"token": token(signed_in), "name": "amara", "role": "viewer", "scopes": "jobs:work"}
+    text = re.compile(r"hw_[0-9a-f_]+")
+    shown = signed_in.post("/console/keys", data={**form, "days": "90"})
+    (key,) = text.findall(shown.text)
+    listed = signed_in.get("/console/keys").text
+    assert "amara" in listed
+    assert text.search(listed) is None
+    key_id = f"key_{key.split('_')[1]}"
+    (rotated,) = text.findall(signed_in.post(f"/console/keys/{key_id}/rotate", data=form).text)
+    assert rotated != key
+    assert signed_in.get("/v1/audit", headers={"x-api-key": rotated}).status_code == 403
+    answer = signed_in.post(f"/console/keys/{key_id}/revoke", data=form)
+    assert answer.headers["location"] == "/console/keys?done=revoke"
+    assert "all gateways refuse it" in signed_in.get(answer.headers["location"]).text
+    assert signed_in.get("/v1/audit", headers={"x-api-key": rotated}).status_code == 401
+
+
+def test_a_session_of_a_key_has_the_rights_of_the_key(signed_in: TestClient[Any]):
+    form = {"token": token(signed_in), "name": "amara", "role": "viewer"}
+    page = signed_in.post("/console/keys", data=form).text
+    key = re.findall(r"hw_[0-9a-f_]+", page)[0]
+    signed_in.cookies.clear()
+    assert sign_in(signed_in, key).status_code == 303
+    assert signed_in.get("/console/keys").status_code == 403
+    assert signed_in.get("/console/audit").status_code == 403
+    shown = signed_in.get("/console/deployments")
+    assert shown.status_code == 200
+    assert "authorization: Bearer $HEADWATER_KEY" in html.unescape(shown.text)
+    assert_refused = signed_in.post("/console/drain", data={"token": token(signed_in)})
+    assert assert_refused.status_code == 403
+    assert "insufficient_scope" in assert_refused.text
+
+
+def test_a_key_for_programs_does_not_sign_in(signed_in: TestClient[Any]):
+    form = {"token": token(signed_in), "name": "jobs", "scopes": "jobs:work"}
+    key = re.findall(r"hw_[0-9a-f_]+", signed_in.post("/console/keys", data=form).text)[0]
+    signed_in.cookies.clear()
+    assert sign_in(signed_in, key).status_code == 401
+
+
+def test_whoever_a_hook_lets_in_over_http_a_session_has_its_own_rights():
+    hooks = WorkflowHooks(authorize_request=lambda _context: Denied(401, "WHO_ARE_YOU"))
+    app = memory_app(Settings(admin_key=KEY), workflows=memory_workflows(hooks=hooks))
+    with TestClient(app) as client:
+        sign_in(client)
+        assert "WHO_ARE_YOU" not in client.get("/console/instances").text
+        assert client.get("/api/workflows/workflows").status_code == 401

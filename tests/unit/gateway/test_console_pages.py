@@ -12,8 +12,9 @@ from litestar.datastructures import State
 from litestar.testing import TestClient
 
 from headwater.gateway.api.admin import DeadLetterPosition, ReplayAnswer
+from headwater.gateway.api.authentication import Caller
 from headwater.gateway.api.console.api_client import ConsoleKeys
-from headwater.gateway.api.console.routes import Console
+from headwater.gateway.api.console.routes import Console, SignIn
 from headwater.gateway.api.console.views import projections_of
 from headwater.gateway.api.request_scope import STATE_NAME
 from headwater.projections.deliveries.quality import ConnectionActivity, ConnectionCount, Quality
@@ -210,12 +211,20 @@ async def put_back(request: Request[Any, Any, Any]) -> ReplayAnswer:
     return ReplayAnswer(dry_run=False, replayed=number, failed=0, next=rest, results=[])
 
 
+OPERATOR = Caller("admin:00000000", frozenset({"system:read"}))
+
+
+async def find(_key: str) -> Caller:
+    return OPERATOR
+
+
 @pytest.fixture(
     params=[(False, "code"), (True, "code"), (True, "graph")], ids=["bare", "code", "graph"]
 )
 def client(request: pytest.FixtureRequest) -> Iterator[TestClient[Any]]:
     console = Console(
         ConsoleKeys("the-key", "another"),
+        SignIn(find, lambda _: OPERATOR),
         clock=lambda: int(AT.timestamp() * 1000),
         record_refusal=lambda _scope, _code: None,
         bodies=lambda app: app,

@@ -59,6 +59,19 @@ EARLY = {**DEAD, "event_id": "e2", "reason": "no_connection_for_terra_user"}
 GARMIN = {**ACTIVE, "terra_user_id": "t-2", "provider": "GARMIN"}
 
 
+DAYS_AGO_91 = (NOW - timedelta(days=91)).isoformat()
+
+
+def api_key(**changes: object) -> dict[str, Any]:
+    usual = {
+        "name": "ci",
+        "createdAt": DAYS_AGO_91,
+        "lastUsedAt": (NOW - timedelta(days=1)).isoformat(),
+        "expiresAt": (NOW + timedelta(days=1)).isoformat(),
+    }
+    return usual | changes
+
+
 def rows_of(*sources: str) -> list[dict[str, Any]]:
     return [
         {"source": source, "rows": {"daily_summary": 3}, "updated_at": "2026-07-01T00:00:00Z"}
@@ -270,6 +283,15 @@ def test_another_server_in_the_place_of_the_gateway_is_a_finding(answer: object)
     assert {"kafka", "migrations", "disk"} <= reported.keys()
 
 
+def test_keys_that_need_attention_are_warned_of():
+    never = [api_key(name=f"key {number}", lastUsedAt=None) for number in range(7)]
+    finding = findings.keys([*never, api_key(expiresAt=None)], [], NOW)
+    assert (
+        "8 API keys; not used for 90 days: key 0, key 1, key 2, key 3, key 4 and 2" in finding.found
+    )
+    assert "without expiry: ci" in finding.found
+
+
 def test_what_failed_and_what_was_never_compared_is_named():
     rebuilds = failed(), verified(projection="days", added=1), verified(projection="weeks")
     finding = verification(*rebuilds, scheduled=("users", "days", "weeks", "months"))
@@ -294,6 +316,12 @@ def test_what_failed_and_what_was_never_compared_is_named():
         (findings.deployment(DEPLOYED, "it is lost"), "problem", "deployments rollback"),
         (findings.refused_records(1), "problem", "projection_errors"),
         (findings.refused_records(None), "unknown", ""),
+        (findings.keys([], [], NOW), "ok", ""),
+        (findings.keys([api_key()], [], NOW), "ok", ""),
+        (findings.keys([api_key(expiresAt=None)], [], NOW), "warning", "rotate --expires 90d"),
+        (findings.keys([api_key(lastUsedAt=None)], [], NOW), "warning", "keys revoke"),
+        (findings.keys([api_key(lastUsedAt=DAYS_AGO_91)], [], NOW), "warning", "keys revoke"),
+        (findings.keys([], ["admin_key"], NOW), "problem", "keys of your own"),
         (findings.clock({}), "unknown", ""),
         (findings.disk("/data", 3 * 1024**3, 20 * 1024**3), "ok", ""),
         (findings.disk("/data", 3 * 1024**3, 40 * 1024**3), "problem", "du -sh /data"),

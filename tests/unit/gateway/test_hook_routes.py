@@ -9,7 +9,8 @@ from litestar.testing import TestClient
 from headwater.gateway.api import authentication
 from headwater.gateway.settings.settings import Settings
 from headwater.processors.hooks import HookSigner, HookTarget, sign
-from headwater.schemas.history import SendEvent
+from headwater.schemas.history import ReplySent, SendEvent
+from headwater.streams.workflows.client import OutcomeUnknown
 from tests.fakes.audit_log import MemoryAudit
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
 from tests.unit.gateway.problem_contract import assert_problem
@@ -63,6 +64,14 @@ def test_a_repeated_call_gets_the_same_response(served: Served):
     served.commands.answer = lambda _: reply(code="EVENT_ALREADY_RECEIVED", status="complete")
     answer = served.client.post(path(), json={"ok": False})
     assert (answer.status_code, answer.json()) == (200, {"accepted": True})
+
+
+def test_while_no_worker_runs_a_call_is_stored(served: Served):
+    def nobody(_: object) -> ReplySent:
+        raise OutcomeUnknown("expected a worker", ["c-1"], has_worker=False)
+
+    served.commands.answer = nobody
+    assert served.client.post(path()).json() == {"accepted": True}
 
 
 def test_what_is_no_hook_is_refused_and_its_address_is_blocked(

@@ -6,8 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
+from litestar import Litestar
 from litestar.testing import TestClient
 
+from headwater.gateway.api.record_schemas import asyncapi, registry_routes
 from headwater.schemas.codec import encode
 from headwater.schemas.installed_tables import SCHEMA_IDS
 from headwater.schemas.records import WebhooksClaimed
@@ -52,3 +54,15 @@ def test_what_is_not_there_is_a_problem(get: Get):
     ):
         answer = get(path)
         assert (answer.status_code, answer.json()["code"]) == (404, "unknown_schema")
+
+
+def test_topics_and_subjects_have_the_prefix_of_their_project():
+    channel = asyncapi("1", "acme.")["channels"]["daily-summary"]
+    assert channel["address"] == channel["bindings"]["kafka"]["topic"] == "acme.daily-summary"
+    with TestClient(Litestar([registry_routes("acme.")], openapi_config=None)) as client:
+        subjects = client.get("/registry/subjects").json()
+        assert "acme.daily-summary-value" in subjects
+        assert "daily-summary-value" not in subjects
+        for subject in subjects:
+            assert client.get(f"/registry/subjects/{subject}/versions").is_success
+        assert client.get("/registry/subjects/daily-summary-value/versions").is_error

@@ -44,6 +44,11 @@ def token(status: str, **more: object) -> Token:
             "waiting for its siblings, until 2026-11-21 14:00:08 UTC (in 8 s)",
         ),
         (
+            token("waiting_for_event", event_type="approval", wake_at=SOON),
+            "… waiting",
+            "waiting for an event of type approval, until 2026-11-21 14:00:08 UTC (in 8 s)",
+        ),
+        (
             token(
                 "waiting_for_subworkflow",
                 child_workflow_name="bill",

@@ -1,12 +1,19 @@
 """Hooks and keys: who is let in, who is not, and that nothing that is broken lets anybody in."""
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
+from litestar.datastructures import Headers
 
 from headwater import Runtime
+from headwater.gateway.api.key_guards import SCOPE, KeyGuard
+from headwater.gateway.api.key_ring import KeyRing, configured_keys
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.rate_limits import RateLimits
 from headwater.gateway.api.workflows import (
     Denied,
     Hook,
@@ -16,6 +23,10 @@ from headwater.gateway.api.workflows import (
     authorization,
 )
 from headwater.gateway.api.workflows.authorization import Authorizer, HooksNotLoaded, load_hooks
+from headwater.gateway.api.workflows.openapi import SCOPE_OF_POLICY
+from headwater.gateway.api.workflows.request_guard import AUTHORIZES_LATER, RequestGuard
+from headwater.gateway.settings.settings import Settings
+from tests.fakes.api_keys import MemoryApiKeys
 
 HOOKS = "tests.unit.gateway.workflow_hooks"
 KEY = {"authorization": "Bearer workflow-key"}
@@ -32,17 +43,23 @@ def ask(
     """The problem that a request ends in, if it does."""
 
     async def asks() -> None:
-        keeper = Authorizer(hooks, workflow_key="workflow-key", tick_key=tick_key)
-        context = RequestContext(
-            policy=policy,
-            workflow_name="order",
-            instance_id="a",
-            headers=headers,
-            runtime=Runtime.seeded(7),
-            body=body,
+        settings = Settings(workflow_key="workflow-key", tick_key=tick_key)
+        keys = configured_keys(settings)
+        ring = KeyRing(MemoryApiKeys(), keys, project="default", clock=lambda: 0)  # type: ignore[arg-type] (a fake)
+        authorizer = Authorizer(hooks)
+        guard = RequestGuard(
+            authorizer, KeyGuard(ring, RateLimits(0, lambda: 0)), Runtime.seeded(7)
         )
-        await keeper.authenticate(context)
-        await keeper.authorize(context)
+        connection: Any = SimpleNamespace(
+            headers=Headers(headers),
+            path_params={"workflow": "order", "instance_id": "a"},
+            scope={"state": {}},
+            app=SimpleNamespace(state={}),
+        )
+        opt = {"policy": policy, SCOPE: SCOPE_OF_POLICY[policy], AUTHORIZES_LATER: True}
+        handler: Any = SimpleNamespace(opt=opt)
+        await guard.guard(connection, handler)
+        await authorizer.authorize(replace(guard.context_of(connection, handler), body=body))
 
     try:
         asyncio.run(asks())
@@ -52,6 +69,7 @@ def ask(
 
 
 NO_KEY = (0, "unauthorized")
+OTHER_KEY = (0, "insufficient_scope")
 BROKEN = (0, "internal_error")
 
 
@@ -70,7 +88,7 @@ BROKEN = (0, "internal_error")
         ({"x-api-key": ""}, NO_KEY),
         ({"x-api-key": "workflow-key2"}, NO_KEY),
         ({"x-api-key": "é"}, NO_KEY),
-        (TICK, NO_KEY),
+        (TICK, OTHER_KEY),
     ],
 )
 def test_without_hooks_the_key_is_asked_for(
@@ -83,7 +101,7 @@ def test_a_tick_needs_its_own_key_whatever_hooks_there_are() -> None:
     everybody = WorkflowHooks(authorize_request=lambda _: None)
     for hooks in (WorkflowHooks(), everybody):
         assert ask(hooks, TICK, Policy.TICK) is None
-        assert ask(hooks, KEY, Policy.TICK) == NO_KEY
+        assert ask(hooks, KEY, Policy.TICK) == OTHER_KEY
         assert ask(hooks, {}, Policy.TICK) == NO_KEY
         assert ask(hooks, {"x-api-key": ""}, Policy.TICK, tick_key="") == NO_KEY
     nobody = WorkflowHooks(authorize_runner_tick=lambda _: Denied())

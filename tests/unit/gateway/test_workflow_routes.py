@@ -124,7 +124,7 @@ def named(route: object) -> str:
 
 
 @pytest.mark.parametrize("route", ROUTES[:-1], ids=named)
-@pytest.mark.parametrize("headers", [{}, {"x-api-key": "wrong"}, {"x-admin-key": "dev-admin-key"}])
+@pytest.mark.parametrize("headers", [{}, {"x-api-key": "wrong"}, {"x-admin-key": "wrong"}])
 def test_every_route_asks_for_the_key_before_it_looks_at_anything_else(
     client: Client,
     commands: MemoryCommands,
@@ -701,7 +701,8 @@ def test_a_tick_asks_for_its_own_key_and_for_a_worker(commands: MemoryCommands) 
     settings = {"tick_url": "http://127.0.0.1:1", "tick_key": "the-tick-key"}
     with service(commands, WorkflowHooks(), **settings) as client:
         path = f"{BASE}/_runner/tick"
-        assert_problem(client.post(path, headers=KEY), 401, "unauthorized")
+        assert_problem(client.post(path), 401, "unauthorized")
+        assert_problem(client.post(path, headers=KEY), 403, "insufficient_scope")
         bad = client.post(path, json={"maxSteps": 0}, headers=TICK_KEY)
         assert assert_problem(bad, 400, "invalid_body")["field"] == "maxSteps"
         assert_problem(client.post(path, headers=TICK_KEY), 503, "worker_unavailable")

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from headwater.processors.runs.claims import Claims
@@ -12,7 +13,7 @@ from headwater.projections.deliveries.row_readers import ROW_TYPES
 from headwater.projections.projector.projection import Batch, Plan, Span, admit, payload
 from headwater.schemas.codec import encode, encode_row
 from headwater.schemas.epochs import CLAIM, CLAIM_KEY, EPOCH
-from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
+from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp, UserForgotten
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS, Row, Table, Value
 from tests.fakes.binary_rows import read_row
 
@@ -355,3 +356,13 @@ def test_a_batch_that_would_leave_a_gap_is_not_applied(stored: dict[tuple[str, i
     assert admitted.records == []
     assert admitted.offsets == {}
     assert admitted.behind == {("daily-summary", 0)}
+
+
+def test_a_wipe_whose_order_was_not_read_yet_is_no_wipe():
+    accepted = UserForgotten(
+        wipe_id="", digests=["d"], names=[], fence=[], found=[], counts=[], ordered_at_ms=0
+    )
+    ordered = msgspec.structs.replace(accepted, wipe_id="w", ordered_at_ms=5)
+    records = [Written("wipes", b"d", encode(record)) for record in (accepted, ordered)]
+    assert rows(plan(records[:1]), "wipes") == []
+    assert [row["wipe_id"] for row in rows(plan(records), "wipes")] == ["w"]

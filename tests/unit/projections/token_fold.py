@@ -32,6 +32,7 @@ ENDED = ("completed", "failed", "timed_out", "cancelled")
 NOT_KEPT = (
     *("completed_at", "error_name", "error_message", "error_detail", "next_retry_at"),
     *("result", "reason", "retry_status", "child_workflow_name", "child_instance_id"),
+    "event_type",
     *("idempotency_token", "worker", "lease_until"),
 )
 
@@ -117,7 +118,8 @@ def _changes(event: object, table: Table, run: tuple[object, ...]) -> Iterable[t
         case WaitStarted():
             for_time = event.event_type is None
             status = "waiting_for_time" if for_time else "waiting_for_event"
-            return [(event.token, {"status": status, "wake_at": event.until_ms})]
+            waits = {"wake_at": event.until_ms, "event_type": event.event_type}
+            return [(event.token, {"status": status, **waits})]
         case TokenArrived():
             waits = {"status": "waiting_for_siblings"}
             return [(event.token, waits | _until(event.until_ms))]

@@ -6,7 +6,14 @@ import pytest
 
 from headwater.schemas.topics import TOPICS, WEBHOOKS
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.topics import TopicState, alter_topics, compare
+from headwater.streams.kafka.topics import (
+    TopicsTaken,
+    TopicState,
+    alter_topics,
+    compare,
+    named_in_kafka,
+    refuse_foreign,
+)
 
 COPIES = 3
 
@@ -65,3 +72,24 @@ def test_a_topic_that_is_missing_is_told_and_cannot_be_altered() -> None:
     assert difference.mend == "headwater topics create"
     nobody = Cluster("127.0.0.1:1")
     assert asyncio.run(alter_topics(nobody, result, [difference])) == []
+
+
+def test_topics_without_headwaters_configuration_belong_to_another_program() -> None:
+    cluster = Cluster("127.0.0.1:1", prefix="acme.")
+    defaults = {"max.message.bytes": "1048588", "compression.type": "producer"}
+    theirs = {
+        name: TopicState(partitions=1, replication=1, config=defaults, own={})
+        for name in ("events", "webhooks")
+    }
+    with pytest.raises(TopicsTaken, match=r"program: acme\.events, acme\.webhooks; nothing was"):
+        refuse_foreign(cluster, theirs)
+    # Once Headwater is installed, a topic that was altered is still its own.
+    refuse_foreign(cluster, as_ours() | {"events": theirs["events"]})
+    refuse_foreign(cluster, {})
+
+
+def test_an_operator_reads_the_names_of_kafka() -> None:
+    result = as_ours()
+    del result[WEBHOOKS]
+    (difference,) = named_in_kafka(Cluster("127.0.0.1:1", prefix="acme."), compare(result))
+    assert difference.line() == "topic acme.webhooks: expected topic there, found missing"

@@ -10,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
 from headwater.gateway.api.audit import attempt_run, note
+from headwater.gateway.api.authentication import scoped_key
 from headwater.gateway.api.json_bodies import BodySize, invalid
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
@@ -105,8 +106,14 @@ class WorldApi:
         self._limits = limits
         self._new_id = new_id
 
-    async def publish(self, message: Message, on_run_id: OnRunId) -> MessagePublished:
-        """Publish a message, once per key if it has a key."""
+    async def publish(self, message: Message, own_key: str, on_run_id: OnRunId) -> MessagePublished:
+        """Publish a message, once per key if it has a key.
+
+        Args:
+            message: The message.
+            own_key: Its key, scoped to its caller by `scoped_key`; "" for none.
+            on_run_id: Called with the id and the workflow of the run before its command is sent.
+        """
         opts = message.opts or PublishOptions()
         if opts.deployment_id is None:
             await self._run_service.artifact_for(message.queue_name, None)  # One must be active.
@@ -116,9 +123,7 @@ class WorldApi:
             delay_seconds=opts.delay_seconds,
             headers=opts.headers,
         )
-        return await self._queues.publish(
-            PUBLISH, message.queue_name, new, opts.idempotency_key or "", on_run_id
-        )
+        return await self._queues.publish(PUBLISH, message.queue_name, new, own_key, on_run_id)
 
     async def create_event(
         self, event: NewEvent, event_type: str, on_run_id: OnRunId
@@ -246,7 +251,8 @@ def _publish_route(world: WorldApi) -> HTTPRouteHandler:
     async def publish_message(request: AnyRequest, data: JSONBody[Message]) -> Response[bytes]:
         key = data.opts.idempotency_key if data.opts else None
         note(request, workflow=data.queue_name, idempotency_key=key)
-        published = await world.publish(data, partial(attempt_run, request))
+        own_key = scoped_key(request.scope, key or "")
+        published = await world.publish(data, own_key, partial(attempt_run, request))
         note(request, deduped=published.deduped, run_id=published.message_id)
         return response_of(published, {})
 

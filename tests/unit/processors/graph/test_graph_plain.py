@@ -358,3 +358,45 @@ def test_planners_refuse_what_deploying_refuses(
     run = {} if without_run else {"run_id": "r"}
     with pytest.raises(ValueError, match=re.escape(message)):
         planner(**arguments, **run)
+
+
+TIMED = joined(timeoutMs=5_000, onTimeout="proceed_with_available")
+
+
+@pytest.mark.parametrize(
+    ("planner", "arguments"),
+    [
+        (
+            headwater.decide_routing,
+            {"completed_token": TOKEN, "node_ref": "start", "transitions": [], "context": CONTEXT},
+        ),
+        (
+            headwater.decide_dispatch,
+            {"token": AT_NODE, "node": {**NODE, "inputMapping": {}}, "context": CONTEXT},
+        ),
+        (
+            headwater.decide_synchronization,
+            {"token": TOKEN, "transition": joined(), "sibling_counts": COUNTS},
+        ),
+        (headwater.decide_timeout, {"waiting_tokens": [TOKEN], "transition": TIMED}),
+        (headwater.decide_subworkflow_result, {"token": AT_NODE}),
+        (
+            headwater.decide_subworkflow_timeout,
+            {"token": AT_NODE, "node": CHILD, "elapsed_ms": 1},
+        ),
+        (headwater.decide_cancel, {"tokens": [TOKEN]}),
+        (headwater.merge_branches, {"branches": BRANCHES, "merge": MERGE}),
+        (headwater.extract_output, {"mapping": {}, "context": CONTEXT}),
+    ],
+)
+def test_all_planners_take_items_and_a_branch(
+    planner: Callable[..., object], arguments: dict[str, Any]
+):
+    without_run = planner in {headwater.merge_branches, headwater.extract_output}
+    run = {} if without_run else {"run_id": "r"}
+    branch = {"index": 0, "total": 2, "output": {}}
+    planner(**arguments, **run, items={"judge": 1}, branch=branch)
+    with pytest.raises(ValueError, match=r"INVALID_EXPRESSION at items\.state"):
+        planner(**arguments, **run, items={"state": 1})
+    with pytest.raises(ValueError, match="INVALID_EXPRESSION at branch"):
+        planner(**arguments, **run, branch={"number": 1})
