@@ -382,6 +382,7 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
 def _remove_route(removals: Removals) -> HTTPRouteHandler:
     @delete(
         "/{deploymentId:str}",
+        scope=Scope.DEPLOYMENTS_WRITE,
         audit="deployments.remove",
         audits_attempt=True,
         operation_id="removeDeployment",
