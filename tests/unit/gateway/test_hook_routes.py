@@ -105,6 +105,11 @@ def test_calls_are_audited_without_the_token_and_limited(served: Served):
     assert {entry.action for entry in entries} == {"hooks.receive"}
     assert not any(token in entry.resource or token in entry.metadata for entry in entries)
     assert '"runId":"o-1"' in entries[0].metadata
+    # Entries are kept indefinitely: calls above the limit, and after the end, have none.
+    assert len(entries) == 10
+    served.now[0] = EXPIRES_MS
+    assert_problem(served.client.post(url), 410, "hook_expired")
+    assert len(served.audit.entries) == 10
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"a":1,"a":2}', b"NaN"])
