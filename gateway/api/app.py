@@ -264,7 +264,7 @@ def _console(
     )
     return Console(
         keys,
-        SignIn(guard.find, guard.ring.caller_with_id),
+        SignIn(guard.find, guard.ring.caller_with_id, settings.project),
         clock=ports.clock,
         record_refusal=report_refusal,
         bodies=bodies.for_kind(_FORMS),

@@ -250,11 +250,14 @@ class SignIn(NamedTuple):
 
     Attributes:
         find: Returns the caller with a key.
-        caller_with_id: Returns the caller with the id of a key, if the key is valid now.
+        caller_with_id: Returns the caller with the id of a key, if its text with the beginning of
+            a SHA-256 is valid now.
+        project: The project of this gateway.
     """
 
     find: Callable[[str], Awaitable[Caller | None]]
-    caller_with_id: Callable[[str], Caller | None]
+    caller_with_id: Callable[[str, str], Caller | None]
+    project: str
 
 
 class Console:
@@ -273,7 +276,7 @@ class Console:
         self._keys = keys
         self._clock = clock
         self._sign_in = sign_in
-        self._sessions = Sessions(keys.admin, clock, sign_in.caller_with_id)
+        self._sessions = Sessions(keys.admin, sign_in.project, clock, sign_in.caller_with_id)
         self._record_refusal = record_refusal
         self._bodies = bodies
         self._oidc = oidc
@@ -341,7 +344,8 @@ class Console:
             admit(request.scope, caller)
             _LOG.info("signed in to the console: request_id=%s", request_id_of(request.scope))
             answer = redirect(_within_console(target))
-            answer.set_cookie(_cookie(request, self._sessions.new_cookie(caller), SESSION_S))
+            cookie = self._sessions.new_cookie(caller, text=key)
+            answer.set_cookie(_cookie(request, cookie, SESSION_S))
             return answer
 
         @post("/logout", audit="console.sign_out", audits_attempt=True)

@@ -11,11 +11,13 @@ from typing import Final, TypeVar
 import msgspec
 
 from headwater.gateway.api.authentication import Caller
-from headwater.processors.api_keys import scopes_of
+from headwater.processors.api_keys import digest_of, scopes_of
 from headwater.schemas.errors import PARSE_ERRORS
 
 #: Seconds of a session: a working day, but not until the next morning.
 SESSION_S: Final = 12 * 60 * 60
+#: Hexadecimal digits of a digest in a cookie: 128 bits.
+DIGEST_CHARS: Final = 32
 
 ContentT = TypeVar("ContentT", bound=msgspec.Struct)
 
@@ -26,12 +28,15 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         key_id: Id of the key, or of the person, in the audit log.
         until_ms: When it ends, in Unix milliseconds.
+        text: Beginning of the SHA-256 of the text of the key that signed in: once that text is no
+            longer accepted, after a rotation, the session ends.
         name: Name of a person.
         role: Role of a person; a key has its own scopes, and may be revoked.
     """
 
     key_id: str
     until_ms: int
+    text: str = ""
     name: str = ""
     role: str = ""
 
@@ -39,31 +44,36 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
 class Sessions:
     """Creates and verifies sessions.
 
-    The signing key is derived from the admin key, and no state is stored. So gateways with the same
-    admin key accept each other's sessions, and a changed key ends all sessions. Signing out deletes
-    the cookie.
+    The signing key is derived from the admin key and the project, and no state is stored. So
+    gateways of a project accept each other's sessions, and a changed key ends all sessions.
+    Signing out deletes the cookie.
 
     Args:
         operators_key: The admin key.
+        project: The project of this gateway.
         clock: Returns Unix milliseconds.
-        caller_with_id: Returns the caller with the id of a key, if the key is valid now.
+        caller_with_id: Returns the caller with the id of a key, if its text with the beginning of
+            a SHA-256 is valid now.
     """
 
     def __init__(
         self,
         operators_key: str,
+        project: str,
         clock: Callable[[], int],
-        caller_with_id: Callable[[str], Caller | None],
+        caller_with_id: Callable[[str, str], Caller | None],
     ) -> None:
-        self._key = keyed(operators_key.encode(), b"headwater console session", sha256).digest()
+        purpose = f"headwater console session {project}"
+        self._key = keyed(operators_key.encode(), purpose.encode(), sha256).digest()
         self._clock = clock
         self._caller_with_id = caller_with_id
 
-    def new_cookie(self, caller: Caller, role: str = "") -> str:
-        """Return the cookie of a new session; a person has a role, a key does not need one."""
+    def new_cookie(self, caller: Caller, role: str = "", text: str = "") -> str:
+        """Return the cookie of a new session: of a person and a role, or of a key and its text."""
         until_ms = self._clock() + SESSION_S * 1000
         name = caller.name if role else ""
-        return self.signed(Session(caller.key_id, until_ms, name, role))
+        digest = digest_of(text)[:DIGEST_CHARS] if text else ""
+        return self.signed(Session(caller.key_id, until_ms, digest, name, role))
 
     def caller(self, cookie: str) -> Caller | None:
         """Return whom a cookie belongs to, if its session has not ended."""
@@ -73,7 +83,7 @@ class Sessions:
         if session.role:
             scopes = scopes_of(session.role, ())
             return Caller(session.key_id, scopes, session.key_id, session.name)
-        return self._caller_with_id(session.key_id)
+        return self._caller_with_id(session.key_id, session.text)
 
     def signed(self, content: msgspec.Struct) -> str:
         """Return a text with a content, signed for its kind."""

@@ -217,6 +217,15 @@ def test_what_the_provider_refuses_is_shown_and_recorded(client: Client, signing
     assert "access_denied" in answer.text
 
 
+def test_what_a_stranger_puts_into_an_answer_stays_on_its_line_of_the_log(
+    client: Client, caplog: pytest.LogCaptureFixture
+):
+    state = authorized(begin(client))["state"]
+    finish(client, {"state": state, "error": "x\nERROR made up"})
+    (line,) = [record.getMessage() for record in caplog.records if "refused" in record.message]
+    assert "\n" not in line
+
+
 def test_a_refused_sign_in_is_in_the_audit_log():
     with provider() as running:
         signing = Signing(running)
