@@ -180,6 +180,9 @@ class KeyRing:
             await self._append_uses()
         except HeadwaterError as error:
             failure = error.message
+        except Exception as error:  # noqa: BLE001 (or no later revocation would take effect)
+            _LOG.exception("the API keys could not be read")
+            failure = f"unexpected {type(error).__name__}"
         if failure and failure != self._failure:
             _LOG.warning("the API keys in memory are not current: %s", failure)
         self._failure = failure

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
@@ -22,7 +22,7 @@ from headwater.gateway.api.console.oidc import (
     SignInRefused,
 )
 from headwater.gateway.api.console.rendering import BASE, STYLE, PageContext, page, redirect
-from headwater.gateway.api.console.sessions import SESSION_S, Sessions
+from headwater.gateway.api.console.sessions import SESSION_S, Sessions, SignIn
 from headwater.gateway.api.console.views import instance_path
 from headwater.gateway.api.problems import CODES, Problem, retry_headers
 from headwater.gateway.api.request_scope import AnyRequest, request_id_of
@@ -245,21 +245,6 @@ _FORMS: Final[Mapping[str, Action]] = {
 _CACHE_S: Final = 86_400
 
 
-class SignIn(NamedTuple):
-    """Finds out who signs in.
-
-    Attributes:
-        find: Returns the caller with a key.
-        caller_with_id: Returns the caller with the id of a key, if its text with the beginning of
-            a SHA-256 is valid now.
-        project: The project of this gateway.
-    """
-
-    find: Callable[[str], Awaitable[Caller | None]]
-    caller_with_id: Callable[[str, str], Caller | None]
-    project: str
-
-
 class Console:
     """Serves pages and forms to operators who are signed in."""
 
@@ -276,7 +261,7 @@ class Console:
         self._keys = keys
         self._clock = clock
         self._sign_in = sign_in
-        self._sessions = Sessions(keys.admin, sign_in.project, clock, sign_in.caller_with_id)
+        self._sessions = Sessions(keys.admin, sign_in, clock, has_people=oidc is not None)
         self._record_refusal = record_refusal
         self._bodies = bodies
         self._oidc = oidc
@@ -331,6 +316,9 @@ class Console:
 
         @post("/login", audit="console.sign_in", audits_attempt=True)
         async def sign_in(request: AnyRequest) -> Response[bytes]:
+            if request.headers.get("sec-fetch-site") == "cross-site":
+                # Another site could sign a browser in with its own key, and watch what is done.
+                raise Problem("forbidden", "expected the form of this console; open /console/login")
             form = await _form_of(request)
             target = form.get("next", "")
             key = form.get("key", "")

@@ -2,11 +2,11 @@
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from hmac import compare_digest
 from hmac import new as keyed
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -41,6 +41,21 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str = ""
 
 
+class SignIn(NamedTuple):
+    """Finds out who signs in.
+
+    Attributes:
+        find: Returns the caller with a key.
+        caller_with_id: Returns the caller with the id of a key, if its text with the beginning of
+            a SHA-256 is valid now.
+        project: The project of this gateway.
+    """
+
+    find: Callable[[str], Awaitable[Caller | None]]
+    caller_with_id: Callable[[str, str], Caller | None]
+    project: str
+
+
 class Sessions:
     """Creates and verifies sessions.
 
@@ -50,23 +65,24 @@ class Sessions:
 
     Args:
         operators_key: The admin key.
-        project: The project of this gateway.
+        sign_in: Finds callers.
         clock: Returns Unix milliseconds.
-        caller_with_id: Returns the caller with the id of a key, if its text with the beginning of
-            a SHA-256 is valid now.
+        has_people: Whether people can sign in; without that, their sessions have ended.
     """
 
     def __init__(
         self,
         operators_key: str,
-        project: str,
+        sign_in: SignIn,
         clock: Callable[[], int],
-        caller_with_id: Callable[[str, str], Caller | None],
+        *,
+        has_people: bool,
     ) -> None:
-        purpose = f"headwater console session {project}"
+        purpose = f"headwater console session {sign_in.project}"
         self._key = keyed(operators_key.encode(), purpose.encode(), sha256).digest()
         self._clock = clock
-        self._caller_with_id = caller_with_id
+        self._caller_with_id = sign_in.caller_with_id
+        self._has_people = has_people
 
     def new_cookie(self, caller: Caller, role: str = "", text: str = "") -> str:
         """Return the cookie of a new session: of a person and a role, or of a key and its text."""
@@ -81,6 +97,8 @@ class Sessions:
         if session is None or session.until_ms <= self._clock():
             return None
         if session.role:
+            if not self._has_people:
+                return None
             scopes = scopes_of(session.role, ())
             return Caller(session.key_id, scopes, session.key_id, session.name)
         return self._caller_with_id(session.key_id, session.text)

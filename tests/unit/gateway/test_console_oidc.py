@@ -312,3 +312,12 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, str], said: 
     assert load_settings(**usual).oidc is not None
     with pytest.raises(SettingsInvalid, match=said):
         load_settings(**(usual | changes))
+
+
+def test_without_its_provider_the_session_of_a_person_has_ended(client: Client, signing: Signing):
+    sign_in(client)
+    cookie = client.cookies["headwater_console"]
+    with TestClient(memory_app(clock=signing.clock), base_url=URL) as without:
+        without.follow_redirects = False
+        header = {"cookie": f"headwater_console={cookie}"}
+        assert without.get("/console/deployments", headers=header).status_code == 303

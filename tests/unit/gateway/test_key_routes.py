@@ -397,3 +397,27 @@ def test_all_requests_of_a_program_that_begins_wait_for_one_read_of_its_key():
         assert log.reads == before + 1
 
     asyncio.run(scenario())
+
+
+def test_another_site_cannot_sign_a_browser_in(gateways: Gateways):
+    answer = gateways.first.post(
+        "/console/login",
+        data={"key": ADMIN["x-admin-key"]},
+        headers={"sec-fetch-site": "cross-site"},
+        follow_redirects=False,
+    )
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+
+
+def test_whatever_error_a_read_has_the_topic_is_read_again():
+    class BrokenKeys(MemoryApiKeys):
+        async def catch_up(self) -> ApiKeys:
+            raise ValueError("made up")
+
+    async def scenario() -> None:
+        ring = KeyRing(BrokenKeys(), [], project="default", clock=lambda: NOW_MS)
+        await ring.refresh()
+        assert ring.state == "not read"
+
+    asyncio.run(scenario())
