@@ -54,6 +54,7 @@ _EVENT: Final = "go-on"
 _PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.02
 _PREPARED_AT_ONCE: Final = 64
+_MESSAGE: Final = b'{"message": 1}'
 
 #: Sends the request about an instance.
 _Request: TypeAlias = Callable[[str], Awaitable[None]]
@@ -149,7 +150,9 @@ class Load:
                     await self._send(_STEPS, name, StartRun("1"))
                 elif how == "keyed":
                     path = f"/v1/queues/{_STEPS}/messages"
-                    status = await connection.request("POST", path, b'{"message": 1}', key=name)
+                    status = 503
+                    while status == 503:  # Safe to repeat, as its clients do.
+                        status = await connection.request("POST", path, _MESSAGE, key=name)
                     if status != 200:
                         raise RuntimeError(f"POST {path} was answered {status}")
                 else:

@@ -17,6 +17,7 @@ from headwater.schemas.deployments import (
     CLOSED,
     REMOVED,
     REOPENED,
+    REQUESTED,
     DeployedSchedule,
     DeployedWorkflow,
     DeploymentActivated,
@@ -24,6 +25,7 @@ from headwater.schemas.deployments import (
     DeploymentLoaded,
     DeploymentRecord,
     DeploymentRetired,
+    EnvironmentReported,
     LoadRequested,
 )
 from headwater.schemas.failures import (
@@ -78,13 +80,21 @@ class ActivationRejected(NamedTuple):
     message: str
 
 
+class Reported(NamedTuple):
+    """Outcome of a record about an environment."""
+
+    id: str
+
+
 class LoadNoted(NamedTuple):
     """Outcome of a request to load a deployment, and of a worker's answer."""
 
     request: str
 
 
-DeploymentOutcome: TypeAlias = Created | Activated | Retired | ActivationRejected | LoadNoted
+DeploymentOutcome: TypeAlias = (
+    Created | Activated | Retired | Reported | ActivationRejected | LoadNoted
+)
 
 #: Requests to load deployments of which the answers are kept: more than are made at a time.
 _REQUESTS_KEPT: Final = 16
@@ -137,6 +147,10 @@ class Deployments:
         self.rolled_back_from: str | None = None
         #: Latest activation of every deployment that was ever active, in Unix milliseconds.
         self.activated_at_ms: dict[str, int] = {}
+        #: The latest state of the environment of each deployment, by machine.
+        self.environments: dict[str, dict[str, EnvironmentReported]] = {}
+        #: How often operators requested to install an environment again.
+        self.installs: dict[str, int] = {}
         #: Number of activations, including rollbacks, without changes of shares.
         self.moves = 0
         #: Number of records that changed something.
@@ -266,8 +280,19 @@ class Deployments:
                 return self._activate(record)
             case DeploymentRetired():
                 return self._retire(record)
+            case EnvironmentReported():
+                return self._report(record)
             case LoadRequested() | DeploymentLoaded():
                 return self._note_load(record)
+
+    def _report(self, record: EnvironmentReported) -> Reported:
+        if record.id in self.by_id:
+            if record.state == REQUESTED:
+                self.installs[record.id] = self.installs.get(record.id, 0) + 1
+                self.changes += 1
+            else:
+                self.environments.setdefault(record.id, {})[record.machine] = record
+        return Reported(record.id)
 
     def _create(self, record: DeploymentCreated) -> Created:
         if self.is_removed(record.id):
@@ -381,6 +406,8 @@ class Deployments:
     def _remove(self, record: DeploymentRetired) -> None:
         self.retired[record.id] = record
         self.by_id.pop(record.id, None)
+        self.environments.pop(record.id, None)
+        self.installs.pop(record.id, None)
         self.activated_at_ms.pop(record.id, None)
         kept = (id_ for id_ in self.activations if id_ != record.id)
         self.activations = [id_ for id_, _ in groupby(kept)]

@@ -23,6 +23,7 @@ from headwater.schemas.deployments import (
     DeploymentCreated,
     DeploymentLoaded,
     DeploymentRetired,
+    EnvironmentReported,
     GraphDeployed,
     LoadRequested,
 )
@@ -61,7 +62,7 @@ GRAPHS: Final = Projection(
 
 def _deployment_statement(log_record: LogRecord) -> RowStatement | None:
     record = read_deployment_record(log_record.value)
-    if isinstance(record, LoadRequested | DeploymentLoaded):
+    if isinstance(record, LoadRequested | DeploymentLoaded | EnvironmentReported):
         return None
     common = {
         "id": record.id,

@@ -34,6 +34,7 @@ from headwater.schemas.deployments import (
     DeploymentLoaded,
     DeploymentRecord,
     DeploymentRetired,
+    EnvironmentReported,
     LoadRequested,
 )
 from headwater.schemas.errors import PARSE_ERRORS, NotYetReadable, UndecodableRecord, UnknownSchema
@@ -424,6 +425,7 @@ def read_deployment_record(value: bytes | None) -> DeploymentRecord:
         "deployment_activated": DeploymentActivated,
         "deployment_loaded": DeploymentLoaded,
         "deployment_retired": DeploymentRetired,
+        "environment_reported": EnvironmentReported,
         "load_requested": LoadRequested,
     }
     return decode(value, kinds.get(record_name(value), DeploymentCreated))

@@ -143,6 +143,30 @@ class DeploymentRetired(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     graphs: tuple[str, ...] = ()
 
 
+#: States of an environment: it is installed; it cannot be installed; an operator requests to try
+#: again, on all machines.
+INSTALLED: Final = "installed"
+FAILED: Final = "failed"
+REQUESTED: Final = "requested"
+
+
+class EnvironmentReported(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker installed an environment, or could not, or an operator requests to try again."""
+
+    #: The deployment.
+    id: str
+    #: "installed", "failed" or "requested".
+    state: str
+    #: Name of the machine of the worker; empty for a request.
+    machine: str = ""
+    #: Why it cannot be installed, with the last lines of the installer.
+    reason: str = ""
+    #: The id of the key that requested it; empty for a worker.
+    by: str = ""
+    #: When, Unix milliseconds, by the clock of the process that did it.
+    at_ms: int
+
+
 class LoadRequested(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Every worker is to load a deployment and to state whether it can; nothing else changes."""
 
@@ -171,5 +195,10 @@ class DeploymentLoaded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 #: Records of the topic of deployments.
 DeploymentRecord: TypeAlias = (
-    DeploymentCreated | DeploymentActivated | DeploymentRetired | LoadRequested | DeploymentLoaded
+    DeploymentCreated
+    | DeploymentActivated
+    | DeploymentRetired
+    | LoadRequested
+    | DeploymentLoaded
+    | EnvironmentReported
 )

@@ -17,6 +17,7 @@ from headwater.schemas.deployments import (
     DeploymentCreated,
     DeploymentLoaded,
     DeploymentRetired,
+    EnvironmentReported,
     GraphDeployed,
     LoadRequested,
 )
@@ -414,6 +415,7 @@ Record: TypeAlias = (
     | GraphDeployed
     | DeploymentCreated
     | DeploymentActivated
+    | EnvironmentReported
     | DeploymentLoaded
     | LoadRequested
     | ApiKeyCreated
@@ -442,6 +444,7 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "graph_deployed": GraphDeployed,
     "deployment_created": DeploymentCreated,
     "deployment_activated": DeploymentActivated,
+    "environment_reported": EnvironmentReported,
     "deployment_loaded": DeploymentLoaded,
     "load_requested": LoadRequested,
     "api_key_created": ApiKeyCreated,

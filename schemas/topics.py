@@ -273,6 +273,7 @@ TOPICS: Final = (
             "deployment_activated",
             "deployment_loaded",
             "deployment_retired",
+            "environment_reported",
             "load_requested",
         ),
         # Runs stay on the deployment that they started on, and a rollback may return to any: only

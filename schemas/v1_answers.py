@@ -34,11 +34,15 @@ class ScheduleDeployed(Answer, frozen=True, kw_only=True):
     timezone: str
 
 
-class DeploymentShare(Answer, frozen=True, kw_only=True):
-    """The percentage of new runs that begin on a deployment."""
+class EnvironmentOnMachine(Answer, frozen=True, kw_only=True):
+    """The state of an environment on a machine with workers."""
 
-    deployment_id: str
-    percent: int
+    machine: Annotated[str, means("Host name of the machine.")]
+    state: Literal["installed", "failed"]
+    reason: Annotated[
+        str | None, means("Why it cannot be installed, with the last lines of the installer.")
+    ] = None
+    reported_at: datetime
 
 
 class EnvironmentDeployed(Answer, frozen=True, kw_only=True):
@@ -51,6 +55,17 @@ class EnvironmentDeployed(Answer, frozen=True, kw_only=True):
         list[str] | None,
         means("Its packages, as name==version; absent in listings and in answers to changes."),
     ] = None
+    machines: Annotated[
+        list[EnvironmentOnMachine] | None,
+        means("Its state on machines whose workers reported it; absent where packages are."),
+    ] = None
+
+
+class DeploymentShare(Answer, frozen=True, kw_only=True):
+    """The percentage of new runs that begin on a deployment."""
+
+    deployment_id: str
+    percent: int
 
 
 class Deployment(Answer, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from headwater.schemas.deployments import (
 )
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.artifacts import ArtifactInvalid, unpack
+from headwater.streams.code_host.requirements import parse_requirements
 from headwater.streams.code_host.schedules import Schedule
 from headwater.streams.code_host.sealed_folders import content_digest
 from headwater.streams.kafka.cluster import Cluster
@@ -139,6 +140,7 @@ class Deployer:
             at_ms=now_ms(),
             schedules=tuple(map(deployed_schedule, schedules)),
             content=content_of(artifact),
+            environment=parse_requirements(requirements).digest if requirements else "",
         )
         await self.log.write(record)
         return name

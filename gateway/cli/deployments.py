@@ -16,7 +16,7 @@ from headwater.schemas.failures import DEPLOYMENT_IN_USE, CommandRefusedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headwater.schemas.v1_answers import Deployment, DeploymentActive
+    from headwater.schemas.v1_answers import Deployment, DeploymentActive, EnvironmentOnMachine
 
 _LISTED: Final = Columns(
     ("id", "active", "open runs", "state", "app", "workflows", "deployed", "by", "activated"),
@@ -25,6 +25,7 @@ _LISTED: Final = Columns(
 _WORKFLOWS: Final = Columns(("name", "versioning", "kind"))
 _SCHEDULES: Final = Columns(("name", "workflow", "cron", "timezone"))
 _REQUIREMENTS: Final = Columns(("package", "version"))
+_MACHINES: Final = Columns(("machine", "state", "reported", "reason"))
 _DIFFERENCES: Final = Columns(("kind", "name", "change", "fields"))
 _PAGE: Final = 100
 _ALL: Final = 100
@@ -142,7 +143,8 @@ def list_deployments(limit: int, api: Api) -> Result:
 def show(deployment_id: str, api: Api) -> Result:
     """Show a deployment, by default the active one.
 
-    With its workflows, schedules, open runs, and the packages of its environment.
+    With its workflows, schedules, open runs, and the packages of its environment, and on which
+    machines of workers that is installed.
     """
     deployment = api.client.run(api.client.deployments.get(deployment_id))
     tables = [
@@ -156,6 +158,8 @@ def show(deployment_id: str, api: Api) -> Result:
         pins = (text.partition("==") for text in environment.requirements or ())
         rows = [{"package": name, "version": version} for name, _, version in pins]
         tables.append(_REQUIREMENTS.table(rows, "requirements"))
+        if environment.machines:
+            tables.append(_MACHINES.table(map(_machine_row, environment.machines), "environment"))
         hints.append(
             f"Environment of {environment.packages} packages, {environment.size} bytes, SHA-256 "
             f"{environment.digest}"
@@ -349,6 +353,30 @@ def _content_of(artifact: Path, requirements: Path | None) -> bytes:
         return artifact_of(artifact, requirements)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _machine_row(machine: "EnvironmentOnMachine") -> dict[str, Any]:
+    reported = moment(machine.reported_at)
+    return structs.asdict(machine) | {"reported": reported, "reason": machine.reason or ""}
+
+
+@deployments.command(
+    epilog=examples("headwater deployments install dep_5d41402abc4b2a76b971"),
+)
+@click.argument("deployment_id", metavar="[ID]", default="active")
+@admin_options
+@prints
+def install(deployment_id: str, api: Api) -> Result:
+    """Let workers that could not install the requirements of a deployment try again.
+
+    Other workers do nothing. By default, of the active deployment.
+    """
+    deployments = api.client.deployments
+    if deployment_id == "active":
+        deployment_id = api.client.run(deployments.active()).id
+    deployment = api.client.run(deployments.install(deployment_id))
+    hints = [f"`headwater deployments show {deployment.id}` states what came of it."]
+    return Result(answer=deployment, tables=[_LISTED.table([_row(deployment)])], hints=hints)
 
 
 def _activated(deployment: "DeploymentActive") -> Result:

@@ -247,7 +247,7 @@ def _kafka(settings: "Settings") -> _Kafka | Finding:
 
     async def queried() -> _Kafka:
         cluster = cluster_of(settings)
-        deployment = asyncio.create_task(_deployment(cluster))
+        deployment = asyncio.create_task(_deployment(cluster, settings))
         status, topics = await asyncio.gather(inspect_cluster(cluster), describe_catalog(cluster))
         return _Kafka(status, topics, await deployment)
 
@@ -286,18 +286,22 @@ def _kafka_checks(
     yield kafka.deployment
 
 
-async def _deployment(cluster: "Cluster") -> Finding:
-    """Find the active deployment, and read its artifact as a worker does."""
-    from headwater.streams.workflows.deployment_log import ArtifactLost, DeploymentLog  # noqa: PLC0415 (loads slowly)
+async def _deployment(cluster: "Cluster", settings: "Settings") -> Finding:
+    """Find the active deployment, and try it as a worker does."""
+    from headwater.streams.workflows.code_folders import trial_problem  # noqa: PLC0415 (loads slowly)
+    from headwater.streams.workflows.deployment_log import DeploymentLog  # noqa: PLC0415 (loads slowly)
 
     log, problem = DeploymentLog(cluster=cluster, client_id="headwater-doctor"), ""
     try:
         active = (await log.catch_up()).active
-        try:
-            if active is not None:
-                await log.artifact(active)
-        except ArtifactLost as lost:
-            problem = lost.message
+        if active is not None:
+            problem = await trial_problem(
+                log,
+                active,
+                state=settings.state_dir,
+                policy=settings.environment_policy,
+                passed=settings.app_environment,
+            )
     except HeadwaterError as error:
         return _problem("deployment", error, "start Kafka")
     finally:

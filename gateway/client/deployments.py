@@ -230,6 +230,16 @@ class Deployments:
         with contextlib.suppress(DeploymentRemovedError):
             await self._session.transport.send(request)
 
+    async def install(self, deployment_id: str) -> Deployment:
+        """Let workers that could not install the requirements of a deployment try again."""
+        request = Request(
+            method="POST",
+            path=self._session.gateway_path("v1", "deployments", deployment_id, "install"),
+            repeat=Repeat.SAFE,
+            headers=self._key,
+        )
+        return await self._session.send(request, Deployment)
+
     async def check(self, deployment_id: str) -> ReplayReport:
         """Replay runs against a deployment, and return how they fit it. Nothing changes."""
         request = Request(

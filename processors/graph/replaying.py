@@ -10,7 +10,7 @@ from typing import NamedTuple
 from headwater.processors.graph.graph import Graph
 from headwater.processors.graph.past import Past
 from headwater.processors.graph.state import GraphRun, LiveToken
-from headwater.processors.graph.tracing import is_decided, recompute
+from headwater.processors.graph.tracing import is_decided, is_same_event, recompute
 from headwater.processors.runs.history_files import Rewriter
 from headwater.schemas.history import (
     GraphMigrated,
@@ -142,14 +142,9 @@ def _is_migration(record: HistoryAppended, event: LogEvent, number: int) -> bool
 def difference_points(decision: GraphDecision) -> tuple[ReplayPoint | None, ReplayPoint]:
     """Return the first recorded event of a decision that differs, and the one computed instead."""
     recorded, requested = decision.recorded, decision.requested
-    index = next(
-        (
-            at
-            for at, pair in enumerate(zip(recorded, requested, strict=False))
-            if pair[0] != pair[1]
-        ),
-        min(len(recorded), len(requested)),
-    )
+    pairs = enumerate(zip(recorded, requested, strict=False))
+    differing = (index for index, pair in pairs if not is_same_event(*pair))
+    index = next(differing, min(len(recorded), len(requested)))
     nothing = ReplayPoint(kind="nothing")
     sequence = decision.sequence + index
     there = _point(recorded, index, decision.nodes)

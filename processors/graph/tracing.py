@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, cast
 
+import msgspec
+
 from headwater.processors.graph.advancing import (
     act_and_advance,
     begin,
@@ -38,12 +40,15 @@ from headwater.schemas.history import (
     LeaseExpired,
     LogEvent,
     PartitionClaimed,
+    Post,
+    PostsQueued,
     PostsSent,
     RunEvent,
     RunMoved,
     RunStarted,
     RunSuspended,
     RunTerminated,
+    StartRun,
     TasksDispatched,
     TokenCompleted,
     TokenFailed,
@@ -234,7 +239,27 @@ def _count_until(events: Sequence[LogEvent], kinds: tuple[type, ...]) -> int:
 
 def _begins_with(events: Sequence[LogEvent], prefix: Sequence[LogEvent]) -> bool:
     count = len(prefix)
-    return 0 < count <= len(events) and list(events[:count]) == list(prefix)
+    return 0 < count <= len(events) and all(map(is_same_event, events[:count], prefix))
+
+
+def is_same_event(recorded: LogEvent, decided: LogEvent) -> bool:
+    """Return whether an event is decided as it is recorded.
+
+    The owner chooses the deployment of a child when it appends the event that starts it.
+    """
+    return recorded == decided or (
+        isinstance(recorded, PostsQueued)
+        and isinstance(decided, PostsQueued)
+        and [_without_deployment(post) for post in recorded.posts]
+        == [_without_deployment(post) for post in decided.posts]
+    )
+
+
+def _without_deployment(post: Post) -> Post:
+    if not isinstance(post.command, StartRun):
+        return post
+    command = msgspec.structs.replace(post.command, deployment=None)
+    return msgspec.structs.replace(post, command=command)
 
 
 def _trigger(  # noqa: PLR0911, one for each kind of event

@@ -231,8 +231,7 @@ def one_by_one(
         if record.value is None:
             continue  # It deletes an earlier record, of which nothing was needed any more.
         try:
-            statement = statement_of(record)
-            if statement is not None:
+            if (statement := statement_of(record)) is not None:
                 statements.append(statement)
         except UNREADABLE as error:
             refused += 1

@@ -1,6 +1,7 @@
 """Folders that are complete, read-only and shared by processes: code and environments."""
 
 import asyncio
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -63,7 +64,8 @@ def remove_sealed(folder: Path) -> None:
         return
     for path in (folder, *_entries(folder)):
         if path.is_dir() and not path.is_symlink():
-            path.chmod(_WRITABLE)
+            with contextlib.suppress(PermissionError):  # Of another user.
+                path.chmod(_WRITABLE)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -76,7 +76,7 @@ def _code_of(workflows: object, tasks: Iterable[object]) -> CheckedCode:
     refuse_in_workflows()
     if isinstance(workflows, str):
         return CheckedCode.of_app(load_app(workflows))
-    return CheckedCode(*Definitions.collect(workflows, tasks, rules=""))
+    return CheckedCode(*Definitions.collect(workflows, tasks))
 
 
 def check_replay(folder: _Path, workflows: object) -> ReplayReport:

@@ -17,17 +17,23 @@ from typing import Final
 
 from headwater.schemas.deployments import DeploymentCreated
 from headwater.streams.clock import now_ms
+from headwater.streams.code_host.apps import AppNotLoaded
 from headwater.streams.code_host.artifact_metadata import check_metadata
-from headwater.streams.code_host.artifacts import check_app, unpack
+from headwater.streams.code_host.artifacts import ArtifactInvalid, check_app, unpack
 from headwater.streams.code_host.sealed_folders import (
     content_digest,
     locked,
     remove_sealed,
     seal,
 )
-from headwater.streams.workflows.deployment_log import DeploymentLog
-from headwater.streams.workflows.environments import ENVIRONMENTS, EnvironmentPolicy, Environments
-from headwater.streams.workflows.host_process import HostCode
+from headwater.streams.workflows.deployment_log import ArtifactLost, DeploymentLog
+from headwater.streams.workflows.environments import (
+    ENVIRONMENTS,
+    EnvironmentFailed,
+    EnvironmentPolicy,
+    Environments,
+)
+from headwater.streams.workflows.host_process import HostCode, HostKilled, declarations_of
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +64,7 @@ class ArtifactFolders:
             OSError: The disk failed.
         """
         path = self._folder / deployment.id
-        async with locked(self._folder / f".{deployment.id}.lock"):
+        async with locked(self._lock_of(deployment.id)):
             if path.is_dir():
                 if await asyncio.to_thread(_is_unchanged, path, deployment):
                     return path
@@ -72,8 +78,11 @@ class ArtifactFolders:
         path = self._folder / name
         if path.is_dir():
             log.info("removing %s, the folder of a removed deployment", path)
-            async with locked(self._folder / f".{name}.lock"):
+            async with locked(self._lock_of(name)):
                 await asyncio.to_thread(remove_sealed, path)
+
+    def _lock_of(self, name: str) -> Path:
+        return self._folder / f".{name}.lock"
 
     def _unpack(self, artifact: bytes, deployment: DeploymentCreated, path: Path) -> None:
         self._remove_unfinished()
@@ -84,12 +93,20 @@ class ArtifactFolders:
             seal(temporary)
             for entry in (*temporary.rglob("*"), temporary):
                 _sync(entry)
-            # Only a changed folder is in the way.
-            remove_sealed(path)
+            changed = self._set_aside(path) if path.is_dir() else None
             temporary.rename(path)
             _sync(self._folder)
+            if changed is not None:
+                remove_sealed(changed)
         finally:
             remove_sealed(temporary)
+
+    def _set_aside(self, path: Path) -> Path:
+        """Move a changed folder into another one: hosts of it miss it only for a moment."""
+        aside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._folder))
+        path.chmod(0o755)
+        path.rename(aside / path.name)
+        return aside
 
     def _remove_unfinished(self) -> None:
         """Remove folders of processes that were killed while unpacking."""
@@ -136,6 +153,11 @@ class ScratchFolders:
         remove_sealed(path)
         path.mkdir(mode=0o700)
         return path
+
+    def remove(self, name: str) -> None:
+        """Remove the folder of a host that has ended, if there is one."""
+        if self._own is not None:
+            remove_sealed(self._own / name)
 
     def close(self) -> None:
         """Remove the folders of this process."""
@@ -219,8 +241,9 @@ class CodeFolders:
         return HostCode(folder, scratch, python)
 
     async def remove(self, name: str) -> None:
-        """Remove the artifact of a removed deployment."""
+        """Remove the artifact and the scratch folder of a removed deployment."""
         await self._artifacts.remove(name)
+        await asyncio.to_thread(self._scratch.remove, name)
 
     async def remove_unused(self, deployments: Iterable[DeploymentCreated]) -> None:
         """Remove environments that none of these deployments has."""
@@ -229,3 +252,43 @@ class CodeFolders:
     def close(self) -> None:
         """Remove the scratch folders."""
         self._scratch.close()
+
+
+async def trial_problem(
+    deployments: DeploymentLog,
+    deployment: DeploymentCreated,
+    *,
+    state: Path,
+    policy: EnvironmentPolicy,
+    passed: Iterable[str],
+) -> str:
+    """Read the artifact of a deployment; with requirements, install these and import the app.
+
+    Args:
+        deployments: Log of deployments and artifacts.
+        deployment: The deployment.
+        state: Folder of the state of workers; if there is none, a temporary one is used.
+        policy: How the environment is installed.
+        passed: Environment variables that the app sees besides those that apps always see.
+
+    Returns:
+        The problem, or an empty text.
+
+    Raises:
+        BrokerUnavailable: Kafka is not available.
+    """
+    temporary = Path(tempfile.mkdtemp(prefix="headwater-"))
+    exists = await asyncio.to_thread(state.is_dir)
+    folders = CodeFolders(deployments, state if exists else temporary, policy)
+    try:
+        code = await folders.code_of(deployment)
+        if code.python is not None:
+            await declarations_of(deployment.app, code=code, passed=passed)
+    except (ArtifactInvalid, ArtifactLost, EnvironmentFailed, AppNotLoaded, HostKilled) as error:
+        return error.message
+    except OSError as error:
+        return str(error)
+    finally:
+        folders.close()
+        await asyncio.to_thread(remove_sealed, temporary)
+    return ""

@@ -11,6 +11,7 @@ needed one that holds no runs, and waits if there is none.
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Final
@@ -18,8 +19,16 @@ from typing import Final
 from headwater.processors.deployments import Deployments
 from headwater.processors.runs.limits import DEPLOYED_HOSTS_MAX
 from headwater.processors.runs.slots import Concurrency
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
+from headwater.schemas.deployments import (
+    FAILED,
+    INSTALLED,
+    DeployedWorkflow,
+    DeploymentCreated,
+    EnvironmentReported,
+)
+from headwater.schemas.errors import BrokerUnavailable, NotYetReadable
 from headwater.schemas.history import AskSlot, CommandSent, MoveRun, RestartRun, RetryRun, creates
+from headwater.streams.clock import now_ms
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.code_folders import CodeFolders
 from headwater.streams.workflows.deployment_log import DeploymentLog
@@ -34,6 +43,10 @@ log = logging.getLogger(__name__)
 _FOLLOW_S: Final = 3.0
 #: Interval between removals of environments that no deployment has.
 _CLEAN_S: Final = 600.0
+#: Machines of which the state of an environment is recorded: records are kept, and machines may be
+#: containers with new names.
+_MACHINES_MAX: Final = 50
+_MACHINE: Final = socket.gethostname()
 #: How long a host may be idle before it is stopped, unless its deployment is active.
 _IDLE_S: Final = 60.0
 
@@ -80,8 +93,8 @@ class DeployedCode:
         #: Deployments that may have a host, and those that wait for permission, in order.
         self._admitted: set[str] = set()
         self._waiting: dict[str, asyncio.Event] = {}
-        #: Deployments that have no environment because its installation failed.
-        self._not_installed: dict[str, asyncio.Event] = {}
+        #: Number of requests to install the environment, by deployment, when that failed last.
+        self._not_installed: dict[str, int] = {}
         self._in_use: Callable[[], Collection[int]] = tuple
         #: Set when something was activated, and then replaced by another event.
         self._activated = asyncio.Event()
@@ -117,10 +130,10 @@ class DeployedCode:
             await self._catch_up()
             self._stop_idle(in_use())
             self._admit_waiting()
-            await self._clean_up(in_use())
             if loop.time() >= clean_s:
                 clean_s = loop.time() + _CLEAN_S
                 await self._remove_unused()
+            await self._clean_up(in_use())
 
     async def _remove_unused(self) -> None:
         """Remove what no deployment has. Runs do not depend on it, so errors are only logged."""
@@ -234,23 +247,45 @@ class DeployedCode:
         """Return the code of a deployment when it may have a host, and has its environment."""
         name = deployment.id
         while True:
-            while name in self._not_installed:
-                # A package that is missing stays so: the host would repeat the installation all the
-                # time.
-                await self._not_installed[name].wait()
+            # A package that is missing stays so: a host would repeat the installation all the time.
+            while self._not_installed.get(name) == self.deployments.installs.get(name, 0):
+                await self._activated.wait()
+            self._not_installed.pop(name, None)
             await self._admission(name)
+            requests = self.deployments.installs.get(name, 0)
             try:
-                return await self._folders.code_of(deployment)
+                code = await self._folders.code_of(deployment)
             except EnvironmentFailed as error:
-                self._not_installed[name] = asyncio.Event()
+                self._not_installed[name] = requests
                 # Another deployment may use the capacity meanwhile.
                 self._admitted.discard(name)
                 self._admit_waiting()
                 log.error(  # noqa: TRY400, the messages of the installer are the reason
-                    "runs of %s wait: its requirements cannot be installed here; after a restart, "
-                    "the worker tries again: %s",
-                    *(name, error),
+                    "runs of %s wait: its requirements cannot be installed here; `headwater "
+                    "deployments install %s`, or a restart of the worker, tries again: %s",
+                    *(name, name, error),
                 )
+                await self._report(deployment, FAILED, error.message)
+            else:
+                await self._report(deployment, INSTALLED)
+                return code
+
+    async def _report(self, deployment: DeploymentCreated, state: str, reason: str = "") -> None:
+        """Report the state of an environment on this machine to operators, if it has changed."""
+        machines = self.deployments.environments.get(deployment.id, {})
+        last = machines.get(_MACHINE)
+        changed = last is None or (last.state, last.reason) != (state, reason)
+        if not deployment.environment or not changed:
+            return
+        if last is None and len(machines) >= _MACHINES_MAX:
+            return
+        record = EnvironmentReported(
+            id=deployment.id, state=state, machine=_MACHINE, reason=reason, at_ms=now_ms()
+        )
+        try:
+            await self._log.write(record)
+        except (BrokerUnavailable, NotYetReadable) as error:
+            log.warning("the state of an environment cannot be reported: %s", error)
 
     async def _admission(self, name: str) -> None:
         """Wait until a deployment may have a host."""

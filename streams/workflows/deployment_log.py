@@ -11,6 +11,7 @@ from headwater.schemas.deployments import (
     DeploymentCreated,
     DeploymentRecord,
     DeploymentRetired,
+    EnvironmentReported,
     GraphDeployed,
 )
 from headwater.schemas.errors import Disposition, HeadwaterError, UndecodableRecord, UnknownSchema
@@ -104,8 +105,9 @@ class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
             BrokerUnavailable: Some may have been deleted.
         """
         records: list[Incoming] = []
-        for record, offset in _creations(await self._records(DEPLOYMENTS), removal):
-            records += await self._records(ARTIFACTS, offset, offset + 1)
+        for record, offset in _superseded(await self._records(DEPLOYMENTS), removal):
+            if offset is not None:
+                records += await self._records(ARTIFACTS, offset, offset + 1)
             records.append(record)
         deleted = [
             Outgoing(record.topic, PARTITION, record.key, None)
@@ -122,21 +124,26 @@ class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
         return [record async for records in batches for record in records]
 
 
-def _creations(
+def _superseded(
     records: Iterable[Incoming], removal: DeploymentRetired
-) -> list[tuple[Incoming, int]]:
-    """Return the creations of a deployment before its removal, with the offsets of artifacts."""
-    creations: list[tuple[Incoming, int]] = []
+) -> list[tuple[Incoming, int | None]]:
+    """Return the records of a deployment before its removal, with the offsets of artifacts.
+
+    Without activations and removals, on which those of other deployments depend.
+    """
+    superseded: list[tuple[Incoming, int | None]] = []
     for record in records:
         with contextlib.suppress(UndecodableRecord, UnknownSchema):
             match read_deployment_record(record.value):
                 case DeploymentCreated(id=removal.id, offset=offset):
-                    creations.append((record, offset))
+                    superseded.append((record, offset))
+                case EnvironmentReported(id=removal.id):
+                    superseded.append((record, None))
                 case DeploymentRetired() as retired if retired == removal:
                     break
                 case _:
                     continue
-    return creations
+    return superseded
 
 
 def _apply_deployment(deployments: Deployments, value: bytes) -> DeploymentOutcome:

@@ -245,6 +245,10 @@ class _Installation:
             venv = ("-m", "venv", "--without-pip", "--symlinks", str(self._path))
             await self._execute((sys.executable, "-I", *venv), output)
             await self._execute(self._installer(), output)
+            # Not by the installers: uv starts the interpreter of the environment for it, which
+            # executes code of packages (in .pth files), with the variables of indexes.
+            compiling = ("-m", "compileall", "-q", str(self._path / "lib"))
+            await self._execute((sys.executable, "-I", *compiling), output, may_fail=True)
         (self._path / _LOG).unlink()
         shutil.rmtree(downloads, ignore_errors=True)
 
@@ -259,7 +263,7 @@ class _Installation:
         if uv := shutil.which("uv"):
             quiet = ("--no-progress", "--color", "never", "--no-cache")
             # Files of its own: an environment must not change with a cache or another environment.
-            copied = ("--link-mode", "copy", "--compile-bytecode")
+            copied = ("--link-mode", "copy")
             return (uv, "pip", "install", "--python", python, *quiet, *copied, *options)
         if importlib.util.find_spec("pip") is None:
             raise EnvironmentFailed(
@@ -267,10 +271,12 @@ class _Installation:
                 f"{REQUIREMENTS}, found neither"
             )
         quiet = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
-        pip = (sys.executable, "-P", "-m", "pip", "--python", python, "install", "--no-cache-dir")
-        return (*pip, *quiet, *options)
+        pip = (sys.executable, "-P", "-m", "pip", "--python", python, "install")
+        return (*pip, "--no-cache-dir", "--no-compile", *quiet, *options)
 
-    async def _execute(self, command: Sequence[str], output: IO[bytes]) -> None:
+    async def _execute(
+        self, command: Sequence[str], output: IO[bytes], *, may_fail: bool = False
+    ) -> None:
         """Run a program until it ends or exceeds a limit."""
         environment = environment_of_installer() | {"TMPDIR": str(self._path / "tmp")}
         process = await asyncio.create_subprocess_exec(
@@ -286,25 +292,29 @@ class _Installation:
         ended = asyncio.ensure_future(process.wait())
         try:
             while not (await asyncio.wait({ended}, timeout=_CHECK_S))[0]:
-                await self._check_limits()
+                self._check_time()
+                await self._check_size()
+            self._check_time()
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
             await ended
-        if process.returncode:
+        if process.returncode and not may_fail:
             raise EnvironmentFailed(
                 f"expected {Path(command[0]).name} to install {REQUIREMENTS}, found exit code "
                 f"{process.returncode}:\n{self._last_lines()}"
             )
 
-    async def _check_limits(self) -> None:
+    def _check_time(self) -> None:
         if asyncio.get_running_loop().time() > self._deadline_s:
             raise EnvironmentFailed(
                 f"expected {REQUIREMENTS} to be installed within {self._policy.install_s:g} s "
                 f"(HEADWATER_ENVIRONMENT_INSTALL_S), found the installer still busy:\n"
                 f"{self._last_lines()}"
             )
+
+    async def _check_size(self) -> None:
         if await asyncio.to_thread(folder_bytes, self._path) > self._policy.bytes_max:
             raise _too_large(self._policy.bytes_max)
 

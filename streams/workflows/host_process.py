@@ -131,6 +131,13 @@ def program_of(code: HostCode | None, module: str) -> Sequence[str]:
     return (str(code.python), "-P", environment_host.__file__, folders, module)
 
 
+def variables_of(code: HostCode | None, variables: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment variables for a process that imports code."""
+    if code is None or code.python is None:
+        return variables
+    return in_virtual_environment(variables, code.python)
+
+
 class HostKilled(HeadwaterError):
     """A code host was killed while it loaded its app."""
 
@@ -162,9 +169,7 @@ class HostProcess:
     ) -> None:
         self._app = app
         self._options = options
-        self._environment = options.variables()
-        if code is not None and code.python is not None:
-            self._environment = in_virtual_environment(self._environment, code.python)
+        self._environment = variables_of(code, options.variables())
         self._schedules = schedules
         self._received = received
         self._exited = exited

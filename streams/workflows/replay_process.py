@@ -24,6 +24,7 @@ from headwater.streams.workflows.host_process import (
     HostCode,
     describe_exit,
     program_of,
+    variables_of,
 )
 
 #: Most bytes of a line of the process: a result with its reason, or the declarations of an app.
@@ -149,7 +150,7 @@ class _Check:
             *(str(self._limits.memory_max), "" if code is None else str(code.folder), self._app),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=self._environment,
+            env=variables_of(code, self._environment),
             cwd=None if code is None else code.scratch or code.folder,
             limit=_LINE_MAX,
         )

@@ -38,7 +38,13 @@ KILLED = ("gateway", "project", "gateway2", "project")
 def system(scratch: Path, module_database: str) -> Iterator[System]:
     directory = scratch / "audit"
     directory.mkdir()
-    system = System(directory, module_database, HEADWATER_PROJECT="shop")
+    system = System(
+        directory,
+        module_database,
+        HEADWATER_PROJECT="shop",
+        HEADWATER_TOPIC_PREFIX="",
+        HEADWATER_POSTGRES_SCHEMA="headwater",
+    )
     try:
         system.open()
         for part in (*GATEWAYS, "project"):

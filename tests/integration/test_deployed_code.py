@@ -12,7 +12,15 @@ import pytest
 
 from headwater.processors.code.engine import ReplayEngine
 from headwater.processors.deployments import artifact_of
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated, LoadRequested
+from headwater.schemas.deployments import (
+    FAILED,
+    INSTALLED,
+    REQUESTED,
+    DeployedWorkflow,
+    DeploymentCreated,
+    EnvironmentReported,
+    LoadRequested,
+)
 from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from headwater.schemas.history import RestartRun, RunStarted, SendEvent, StartRun
 from headwater.streams.clock import now_ms
@@ -296,11 +304,14 @@ def test_a_deployment_whose_packages_cannot_be_installed_holds_up_its_own_runs_a
             await system.until(story, lambda: all(map(story.ended, others)), "ends of the others")
             assert done(story, *waiting) == 0
             assert system.log("one").count(cannot) == 1
+            states = (await deployer.log.catch_up()).environments[priced]
+            assert [report.state for report in states.values()] == [FAILED]
             next(elsewhere.iterdir()).rename(wheels / "prices-1.0-py3-none-any.whl")
-            system.kill("one")
-            system.start("one")
+            await deployer.log.write(EnvironmentReported(id=priced, state=REQUESTED, at_ms=0))
             await system.until(story, lambda: all(map(story.ended, waiting)), "their ends")
             assert {repr(story.output(key)) for key in waiting} == {repr(["priced"] * 22)}
+            states = (await deployer.log.catch_up()).environments[priced]
+            assert [report.state for report in states.values()] == [INSTALLED]
 
     play(system, act)
 

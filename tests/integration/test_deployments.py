@@ -562,7 +562,7 @@ def test_who_has_the_key_of_workflows_alone_reads_and_does_not_deploy(system: Sy
     async def scenario() -> None:
         async with Client(f"{system.url()}/api/workflows", key="dev-workflow-key") as client:
             assert (await client.deployments.page(limit=1)).deployments
-            with pytest.raises(Exception, match="the operators' key"):
+            with pytest.raises(CommandRefusedError, match="the scope deployments:write"):
                 await client.deployments.deploy(app, app="orders")
 
     asyncio.run(scenario())

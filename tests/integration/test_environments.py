@@ -20,6 +20,7 @@ from headwater.streams.workflows.environments import (
     Environments,
 )
 from headwater.streams.workflows.host_process import HostCode, declarations_of
+from headwater.streams.workflows.replay_process import ReplayLimits, replay_runs
 from tests.wheels import build_wheel
 
 GREETING = {"greeting.py": "TEXT = 'hello'\n"}
@@ -64,6 +65,7 @@ def test_processes_that_install_at_once_share_one_environment(
     modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in environment.rglob("*")}
     assert not [path for path, mode in modes.items() if mode & 0o222 and not path.is_symlink()]
     assert not (environment / "tmp").exists()
+    assert len(list(environment.rglob("greeting.*.pyc"))) == 1
 
 
 def test_an_installation_that_was_killed_is_done_again(
@@ -186,3 +188,24 @@ def test_packages_of_headwater_that_are_not_listed_are_not_there(
     (code / "shop.py").write_text("import greeting\nimport litestar\n")
     with pytest.raises(AppNotLoaded, match="No module named 'litestar'"):
         asyncio.run(declarations_of("shop", code=HostCode(code, python=environment.python)))
+
+
+def test_runs_are_replayed_in_the_environment_of_their_code(
+    tmp_path: Path, wheels: Path, greeting: Requirements
+):
+    environment = install(installing(tmp_path, wheels), greeting)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "shop.py").write_text(APP.replace("{msgspec.MARK}", "replayed"))
+    # Packages of this process, which hosts of other apps import from there.
+    variables = dict(os.environ) | {"PYTHONPATH": str(Path(msgspec.__file__).parents[1])}
+    replays = asyncio.run(
+        replay_runs(
+            "shop",
+            [],
+            limits=ReplayLimits(),
+            environment=variables,
+            code=HostCode(code, python=environment.python),
+        )
+    )
+    assert (replays.declared.error, "hello-replayed" in replays.declared.workflows) == ("", True)

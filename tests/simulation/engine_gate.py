@@ -4,9 +4,12 @@ All deployments of a world have the same code. So whatever was killed, lost or r
 a run that does not fit is an error of the check, or of what was recorded.
 """
 
+import json
 from typing import TYPE_CHECKING
 
 from headwater.processors.code.state import CodeRun
+from headwater.processors.graph.graph import graph_of
+from headwater.processors.graph.state import GraphRun
 from headwater.processors.runs.history_files import history_of, lines_of, read_history
 from headwater.streams.code_host.compatibility import CheckedCode, check_run
 from tests.simulation.shapes import Place, Violation
@@ -37,21 +40,23 @@ class _NoCallbacks:
 
 
 def check_gate(world: "World") -> None:
-    """Replay every run of code, also from its file."""
+    """Replay every run, also from its file: code as it is, graphs with their own definition."""
     workflows = {
         workflow.name: workflow
         for shape in world.shapes
         for workflow in shape.workflows(_NoCallbacks())
     }
-    code = CheckedCode(workflows, {}, {})
     for partition in world.partitions:
         for key, run in partition.reader.states.items():
-            if not isinstance(run, CodeRun) or run.workflow not in workflows:
+            graphs = {}
+            if isinstance(run, GraphRun):
+                graphs = {run.workflow: graph_of(json.loads(run.document))}
+            elif not isinstance(run, CodeRun) or run.workflow not in workflows:
                 continue
             history = history_of(partition.reader.counted[key], run.run_number)
             if read_history(lines_of(history)) != history:
                 raise Violation(f"{key} is not read from its file as it was written")
-            result = check_run(code, history)
+            result = check_run(CheckedCode(workflows, graphs, {}), history)
             world.seen["checked"] += 1
             if result is None or not result.fits:
                 raise Violation(f"the check refuses code that has not changed: {result}")

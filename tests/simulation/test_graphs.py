@@ -33,6 +33,7 @@ from headwater.schemas.history import (
     TokenFailed,
 )
 from tests.simulation.engine import graph_shapes, run
+from tests.simulation.engine_gate import check_gate
 from tests.simulation.engine_world import World
 from tests.simulation.shapes import Violation
 
@@ -50,6 +51,7 @@ def grown(seed: int) -> World:
 def played(seed: int) -> tuple[list[str], Counter[str]]:
     """What has not ended in the world of a seed, and what went wrong there; it is played once."""
     world = grown(seed)
+    check_gate(world)
     seen = Counter(world.seen)
     for partition in world.partitions:
         for records in partition.reader.counted.values():

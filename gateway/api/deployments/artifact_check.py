@@ -15,7 +15,7 @@ import msgspec
 from headwater.gateway.api.problems import Problem
 from headwater.processors.graph.definition import digest, read_definition
 from headwater.processors.runs.limits import name_problem
-from headwater.schemas.deployments import DeployedSchedule, DeployedWorkflow
+from headwater.schemas.deployments import DeployedSchedule, DeployedWorkflow, DeploymentCreated
 from headwater.schemas.failures import ARTIFACT_INVALID
 from headwater.schemas.history import Limits
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, parse_app_spec
@@ -109,6 +109,10 @@ class ArtifactCheck:
         self._closed = True
         for check in self._checking:
             check.cancel()
+
+    async def remove_unused(self, deployments: Iterable[DeploymentCreated]) -> None:
+        """Remove environments that none of these deployments has: those of refused artifacts."""
+        await self._environments.remove_unused({item.environment for item in deployments})
 
     async def check(self, app: str, artifact: bytes) -> CheckedArtifact:
         """Import an app from an artifact; return what its deployment records.

@@ -25,6 +25,7 @@ from headwater.processors.deployments import (
     Created,
     DeploymentOutcome,
     Deployments,
+    Reported,
     Retired,
     deployment_id,
 )
@@ -32,12 +33,15 @@ from headwater.projections.workflows.queries import DeploymentRuns, Workflows
 from headwater.schemas.answers import Answer
 from headwater.schemas.codec import encode
 from headwater.schemas.deployments import (
+    INSTALLED,
     REOPENED,
+    REQUESTED,
     DeployedSchedule,
     DeployedWorkflow,
     DeploymentActivated,
     DeploymentCreated,
     DeploymentRetired,
+    EnvironmentReported,
 )
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import ARTIFACT_INVALID, DEPLOYMENT_NOT_LOADED, REPLAY_DIVERGED
@@ -49,6 +53,7 @@ from headwater.schemas.v1_answers import (
     DeploymentPage,
     DeploymentShare,
     EnvironmentDeployed,
+    EnvironmentOnMachine,
     ScheduleDeployed,
     WorkflowDeployed,
 )
@@ -100,6 +105,7 @@ class DeploymentService:
         deployments = await self._log.catch_up()
         if name in deployments.by_id and await self._is_open(request, deployments, name):
             return _response(_deployment(await self._log.catch_up(), deployments.by_id[name]))
+        await self._artifact_check.remove_unused(deployments.by_id.values())
         checked = await self._artifact_check.check(app, artifact)
         record = DeploymentCreated(
             id=name,
@@ -228,6 +234,19 @@ class DeploymentService:
         return _response(
             DeploymentActive(**fields, replaces=replaces, replay=report), tag=deployments.state
         )
+
+    async def install(self, request: AnyRequest, name: str) -> Response[bytes]:
+        """Request that workers try again to install the environment of a deployment."""
+        deployments = await self._log.catch_up()
+        created = deployment_of(deployments, name)
+        note(request, deployment=name, app=created.app, digest=created.digest)
+        if created.environment:
+            await attempt(request)
+            record = EnvironmentReported(
+                id=name, state=REQUESTED, by=admitted_key(request.scope) or "", at_ms=self._clock()
+            )
+            _require_outcome(await self._log.write(record), Reported)
+        return _response(_deployment(deployments, created))
 
     async def _checked(
         self, request: AnyRequest, created: DeploymentCreated, forced: str, moves: bool
@@ -372,8 +391,32 @@ def _fields(
         "deployed_at": _utc(created.at_ms),
         "deployed_by": created.by,
         "activated_at": None if at_ms is None else _utc(at_ms),
-        "environment": _environment(created, detailed=detailed),
+        "environment": _environment(deployments, created, detailed=detailed),
     }
+
+
+def _environment(
+    deployments: Deployments, created: DeploymentCreated, *, detailed: bool
+) -> EnvironmentDeployed | None:
+    if not created.environment:
+        return None
+    machines = deployments.environments.get(created.id, {})
+    return EnvironmentDeployed(
+        digest=created.environment,
+        size=created.environment_bytes,
+        packages=len(created.requirements),
+        requirements=list(created.requirements) if detailed else None,
+        machines=[_machine(machines[name]) for name in sorted(machines)] if detailed else None,
+    )
+
+
+def _machine(report: EnvironmentReported) -> EnvironmentOnMachine:
+    return EnvironmentOnMachine(
+        machine=report.machine,
+        state="installed" if report.state == INSTALLED else "failed",
+        reason=report.reason or None,
+        reported_at=_utc(report.at_ms),
+    )
 
 
 def _with_runs(deployment: Deployment, runs: DeploymentRuns) -> Deployment:
@@ -383,17 +426,6 @@ def _with_runs(deployment: Deployment, runs: DeploymentRuns) -> Deployment:
         status = "draining" if runs.open else "inactive" if drained_at is None else "drained"
     return msgspec.structs.replace(
         deployment, open_runs=runs.open, status=status, drained_at=drained_at
-    )
-
-
-def _environment(created: DeploymentCreated, *, detailed: bool) -> EnvironmentDeployed | None:
-    if not created.environment:
-        return None
-    return EnvironmentDeployed(
-        digest=created.environment,
-        size=created.environment_bytes,
-        packages=len(created.requirements),
-        requirements=list(created.requirements) if detailed else None,
     )
 
 

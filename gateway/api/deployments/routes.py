@@ -3,33 +3,37 @@
 import re
 from typing import Annotated, Any, Final, TypeAlias
 
-import msgspec
 from litestar import Request, Response, Router, delete, get, post
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import Example, OpenAPIType, Schema
 from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 
+from headwater.gateway.api.deployments.bodies import Activation, Rollback
+from headwater.gateway.api.deployments.deployment_examples import (
+    ACTIVE,
+    ACTIVE_WITH_SHARE,
+    DEPLOYMENT,
+    READ,
+    REPORT,
+)
 from headwater.gateway.api.deployments.deployment_service import DeploymentService
 from headwater.gateway.api.deployments.removals import Removals
 from headwater.gateway.api.json_bodies import BodyKind, BodySize, LimitedBodies
 from headwater.gateway.api.key_guards import OPERATORS, OPERATORS_OR_WORKFLOWS, PROGRAMS, KeyGuard
 from headwater.gateway.api.openapi import ADMIN_KEY, OptionalBody, problem_responses, raw_body
-from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import (
     tag_of,
     with_checked_parameters,
 )
 from headwater.gateway.api.request_scope import AnyConnection, AnyRequest, AsyncGuard
 from headwater.gateway.api.workflows.authorization import Policy
-from headwater.gateway.api.workflows.bodies import Body
 from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS, WORLD_KEYS
 from headwater.gateway.api.workflows.openapi import KEYS as WORKFLOW_KEYS
 from headwater.gateway.api.workflows.parameters import PAGE_DEFAULT, PAGE_MAX, Cursor
 from headwater.gateway.api.workflows.request_guard import BodyRequest, RequestGuard
 from headwater.processors.api_keys import Scope
-from headwater.processors.deployments import ALL, NONE
-from headwater.processors.runs.limits import REASON_MAX
+from headwater.processors.deployments import NONE
 from headwater.schemas.failures import (
     ARTIFACT_INVALID,
     DEPLOYMENT_ACTIVE,
@@ -93,96 +97,6 @@ _Wait: TypeAlias = Annotated[
     ),
 ]
 
-_DEPLOYMENT: Final[dict[str, Any]] = {
-    "id": "dep_5d41402abc4b2a76b971",
-    "app": "orders",
-    "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-    "size": 1731,
-    "workflows": [{"name": "order"}],
-    "schedules": [{"name": "nightly", "workflow": "order", "cron": "0 2 * * *", "timezone": "UTC"}],
-    "active": False,
-    "deployedAt": "2026-07-01T08:00:00Z",
-    "deployedBy": "admin:5baa61e4",
-}
-_ACTIVE: Final = _DEPLOYMENT | {
-    "active": True,
-    "activatedAt": "2026-07-01T09:00:00Z",
-    "percent": ALL,
-    "status": "active",
-}
-_ACTIVE_WITH_SHARE: Final = _ACTIVE | {
-    "percent": 90,
-    "shares": [
-        {"deploymentId": _DEPLOYMENT["id"], "percent": 90},
-        {"deploymentId": "dep_98f1370821019495b2e5", "percent": 10},
-    ],
-}
-_REPORT: Final[dict[str, Any]] = {
-    "runs": [
-        {
-            "workflowName": "poll",
-            "instanceId": "poll-1",
-            "runNumber": 0,
-            "status": "waiting",
-            "fits": False,
-            "moves": True,
-            "reason": "the code does not reach fetch, which is recorded",
-            "recorded": {"kind": "do", "name": "fetch", "sequence": 1},
-            "requested": {"kind": "do", "name": "load", "location": "orders.py:12"},
-        }
-    ]
-}
-#: An answer to a query also has the number of runs that have not ended.
-_READ: Final = _DEPLOYMENT | {"openRuns": 3, "status": "draining"}
-
-
-class Forced(Body, frozen=True, kw_only=True):
-    """Whether an activation is forced."""
-
-    force: Annotated[
-        bool, msgspec.Meta(description="Activate it even if open runs do not fit it.")
-    ] = False
-    reason: Annotated[
-        Annotated[str, msgspec.Meta(min_length=1, max_length=REASON_MAX)] | None,
-        msgspec.Meta(description="Why, with `force`; the audit log keeps it."),
-    ] = None
-
-    def forced(self) -> str:
-        """Return the reason of a forced activation; "" if it is not forced.
-
-        Raises:
-            Problem: It has `force` or `reason` alone.
-        """
-        if self.force is (self.reason is None):
-            raise Problem(
-                "invalid_body", "reason: expected it with `force`, and not without", field="reason"
-            )
-        return self.reason or ""
-
-
-class Activation(Forced, frozen=True, kw_only=True):
-    """Options of an activation."""
-
-    percent: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=ALL)],
-        msgspec.Meta(
-            description="Percentage of the new runs that begin on it, the others on the active "
-            "deployment, which stays active. An instance in a share is in every greater one. 0 "
-            "ends the share, 100 makes it the active deployment."
-        ),
-    ] = ALL
-
-
-class Rollback(Forced, frozen=True, kw_only=True):
-    """Target of a rollback."""
-
-    deployment_id: Annotated[
-        Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None,
-        msgspec.Meta(
-            description="A deployment that was active before; by default the previous one."
-        ),
-    ] = None
-
 
 _ARTIFACT: Final = raw_body(
     _ZIP.media_type,
@@ -216,6 +130,7 @@ def deployment_routers(
     changes = Router(
         "/",
         route_handlers=[
+            _install_route(deployment_service),
             _activate_route(deployment_service),
             _check_route(deployment_service),
             _rollback_route(deployment_service),
@@ -273,8 +188,8 @@ def _deploy_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         "activated. Deploying the same app and artifact again creates no new deployment.",
         status_code=200,
         responses={
-            200: _response_spec(Deployment, _DEPLOYMENT, "Deployed before."),
-            201: _response_spec(Deployment, _DEPLOYMENT, "Deployed."),
+            200: _response_spec(Deployment, DEPLOYMENT, "Deployed before."),
+            201: _response_spec(Deployment, DEPLOYMENT, "Deployed."),
             **problem_responses(*BODY_PROBLEMS, *_LOG_PROBLEMS, ARTIFACT_INVALID),
         },
     )
@@ -282,6 +197,31 @@ def _deploy_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         return await deployment_service.deploy(request, app, await request.body())
 
     return deploy
+
+
+def _install_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
+    @post(
+        "/{deploymentId:str}/install",
+        scope=Scope.DEPLOYMENTS_WRITE,
+        audit="deployments.install",
+        audits_attempt=True,
+        operation_id="installDeployment",
+        summary="Try again to install the environment of a deployment",
+        description="Workers on which the installation of its requirements failed try again. Does "
+        "nothing on others, and for a deployment without requirements.",
+        status_code=200,
+        responses={
+            200: _response_spec(Deployment, DEPLOYMENT, "Requested."),
+            **problem_responses(*_LOG_PROBLEMS, DEPLOYMENT_NOT_FOUND),
+        },
+    )
+    async def install(
+        request: AnyRequest,
+        deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
+    ) -> Response[bytes]:
+        return await deployment_service.install(request, deploymentId)
+
+    return install
 
 
 def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
@@ -297,7 +237,7 @@ def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         "percentage. Existing runs stay on the deployment that they began on.",
         status_code=200,
         responses={
-            200: _response_spec(DeploymentActive, _ACTIVE, "Active."),
+            200: _response_spec(DeploymentActive, ACTIVE, "Active."),
             **problem_responses(
                 *BODY_PROBLEMS,
                 *_LOG_PROBLEMS,
@@ -339,7 +279,7 @@ def _check_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         "and is refused if a worker cannot, or if a run that would continue on it does not fit.",
         status_code=200,
         responses={
-            200: _response_spec(ReplayReport, _REPORT, "The report."),
+            200: _response_spec(ReplayReport, REPORT, "The report."),
             **problem_responses(*_LOG_PROBLEMS, "store_unavailable", DEPLOYMENT_NOT_FOUND),
         },
     )
@@ -365,7 +305,7 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         "goes back further. With If-Match a request is safe to repeat.",
         status_code=200,
         responses={
-            200: _response_spec(DeploymentActive, _ACTIVE, "Active again."),
+            200: _response_spec(DeploymentActive, ACTIVE, "Active again."),
             **problem_responses(
                 *BODY_PROBLEMS,
                 *_LOG_PROBLEMS,
@@ -391,6 +331,7 @@ def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
 def _remove_route(removals: Removals) -> HTTPRouteHandler:
     @delete(
         "/{deploymentId:str}",
+        scope=Scope.DEPLOYMENTS_WRITE,
         audit="deployments.remove",
         audits_attempt=True,
         operation_id="removeDeployment",
@@ -429,7 +370,7 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
         summary="List deployments, the newest first",
         responses={
             200: _response_spec(
-                DeploymentPage, {"deployments": [_READ], "hasNextPage": False}, "A page."
+                DeploymentPage, {"deployments": [READ], "hasNextPage": False}, "A page."
             ),
             **problem_responses("forbidden", "invalid_cursor", *_LOG_PROBLEMS),
         },
@@ -447,7 +388,7 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
         description="New runs begin on it, except for the share of another deployment, which "
         "`shares` states. Use its ETag in If-Match.",
         responses={
-            200: _response_spec(Deployment, _ACTIVE_WITH_SHARE, "Active."),
+            200: _response_spec(Deployment, ACTIVE_WITH_SHARE, "Active."),
             **problem_responses("forbidden", NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
         },
     )
@@ -460,7 +401,7 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
         operation_id="getDeployment",
         summary="Get a deployment",
         responses={
-            200: _response_spec(Deployment, _READ, "The deployment."),
+            200: _response_spec(Deployment, READ, "The deployment."),
             **problem_responses(
                 "forbidden", DEPLOYMENT_NOT_FOUND, DEPLOYMENT_REMOVED, *_LOG_PROBLEMS
             ),
@@ -481,7 +422,7 @@ def _active_id_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
         operation_id="getActiveDeploymentId",
         summary="Get the id of the active deployment",
         responses={
-            200: _response_spec(DeploymentId, {"deploymentId": _ACTIVE["id"]}, "Active."),
+            200: _response_spec(DeploymentId, {"deploymentId": ACTIVE["id"]}, "Active."),
             **problem_responses(NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
         },
     )

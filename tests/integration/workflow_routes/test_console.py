@@ -145,7 +145,7 @@ def test_what_is_not_there_is_said_with_the_status_of_the_api(visitor: Visitor) 
         assert code in words(answer.text)
 
 
-def test_what_was_done_here_is_audited_with_the_key_of_the_workflow_service(
+def test_what_was_done_here_is_audited_with_the_key_that_signed_in(
     api: httpx.Client, system: System, visitor: Visitor
 ) -> None:
     name = create(api, "waiting", 1)
@@ -153,7 +153,7 @@ def test_what_was_done_here_is_audited_with_the_key_of_the_workflow_service(
     resource = f"/api/workflows{of('waiting', name, 'pause')}"
 
     def told() -> bool:
-        return f"instances.pause {resource} success workflow:" in words(
+        return f"instances.pause {resource} success admin:" in words(
             visitor.page("/console/audit?action=instances.pause")
         )
 

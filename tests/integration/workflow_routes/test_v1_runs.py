@@ -859,6 +859,6 @@ def test_an_event_that_is_not_taken_is_named(
 def test_the_world_has_a_key_of_its_own(system: System) -> None:
     for path in ("/v1/world/queue/publish", "/v1/world/events/create"):
         answer = httpx.post(system.url() + path, json={}, headers=KEY)
-        assert problem(answer) == (401, "unauthorized")
+        assert problem(answer) == (403, "insufficient_scope")
     answer = httpx.post(system.url() + "/v1/runs", json={}, headers=WORLD_KEY)
-    assert problem(answer) == (401, "unauthorized")
+    assert problem(answer) == (403, "insufficient_scope")

@@ -56,7 +56,6 @@ NOT_AUDITED: dict[str, str] = {
     "POST /.well-known/workflow/v1/flow": CALLBACK,
     "POST /.well-known/workflow/v1/step": CALLBACK,
     "POST /api/workflows/_runner/tick": "it states a time, and changes nothing else",
-    "POST /v1/deployments/{deploymentId:str}/check": "it replays histories, and changes nothing",
     "POST /api/jobs/activate": "workers repeat it all the time; the history has who took a job",
     "POST /api/jobs/{key:str}/extend": "workers repeat it all the time while they work",
 }

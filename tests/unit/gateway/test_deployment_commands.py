@@ -47,10 +47,19 @@ def test_deployments_that_declare_the_same_say_whether_their_code_differs():
 def test_a_deployment_is_shown_with_the_packages_of_its_environment():
     environment = {
         "digest": "ee", "size": 1234, "packages": 1, "requirements": ["stripe==5.1"],
+        "machines": [{"machine": "one", "state": "failed", "reason": "it", "reportedAt": AT}],
     }  # fmt: skip
     result = headwater(Network(answer(FIRST | {"environment": environment})), "deployments", "show")
     assert "stripe\t5.1" in result.stdout
+    assert "one\tfailed\t" in result.stdout
     assert "Environment of 1 packages, 1234 bytes, SHA-256 ee" in result.stderr
+
+
+def test_an_installation_is_requested_of_the_active_deployment_by_default():
+    network = Network(answer(SECOND), answer(SECOND))
+    result = headwater(network, "deployments", "install")
+    assert result.exit_code == 0, result.stderr
+    assert [item.url.path for item in network.asked][-1] == "/v1/deployments/dep_2/install"
 
 
 def test_a_listing_says_what_becomes_of_each():

@@ -27,10 +27,13 @@ from headwater.processors.graph.graph import graph_of
 from headwater.projections.workflows.queries import DeploymentRuns, Workflows
 from headwater.schemas.deployments import (
     CLOSED,
+    FAILED,
+    INSTALLED,
     REMOVED,
     DeployedWorkflow,
     DeploymentCreated,
     DeploymentRetired,
+    EnvironmentReported,
 )
 from tests.fakes.deployments import MemoryDeployments
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
@@ -287,7 +290,34 @@ def test_requirements_are_installed_before_the_app_is_imported(
     stated = {"digest": record.environment, "size": record.environment_bytes, "packages": 1}
     assert made.json()["environment"] == stated
     shown = client.get(f"/v1/deployments/{record.id}", headers=USER).json()
-    assert shown["environment"] == stated | {"requirements": ["prices==1.5"]}
+    assert shown["environment"] == stated | {"requirements": ["prices==1.5"], "machines": []}
+
+    def report(machine: str, reported: str, reason: str = "") -> None:
+        log.deployments.apply(
+            EnvironmentReported(
+                id=record.id, state=reported, machine=machine, reason=reason, at_ms=AT_MS
+            )
+        )
+
+    report("worker-2", FAILED, "no index")
+    report("worker-1", INSTALLED)
+    shown = client.get(f"/v1/deployments/{record.id}", headers=USER).json()
+    assert shown["environment"]["machines"] == [
+        {"machine": "worker-1", "state": "installed", "reportedAt": AT},
+        {"machine": "worker-2", "state": "failed", "reason": "no index", "reportedAt": AT},
+    ]
+    requested = steer(client, f"{record.id}/install")
+    assert (requested.status_code, requested.json()["id"]) == (200, record.id)
+    assert log.deployments.installs == {record.id: 1}
+
+
+def test_nothing_is_installed_again_where_nothing_is_required(
+    client: TestClient[Any], log: MemoryDeployments, deployed: Deployed
+):
+    (name,) = deployed(1)
+    assert steer(client, f"{name}/install").status_code == 200
+    assert log.deployments.installs == {}
+    refusal(steer(client, "dep_absent/install"), 404, "deployment_not_found")
 
 
 def test_requirements_that_cannot_be_installed_are_refused_with_the_reason(

@@ -12,7 +12,12 @@ import pytest
 from headwater.schemas.deployments import DeploymentCreated
 from headwater.streams.code_host.artifact_metadata import check_metadata
 from headwater.streams.code_host.artifacts import ArtifactInvalid, unpack
-from headwater.streams.workflows.code_folders import ArtifactFolders, CodeFolders, ScratchFolders
+from headwater.streams.workflows.code_folders import (
+    ArtifactFolders,
+    CodeFolders,
+    ScratchFolders,
+    trial_problem,
+)
 from headwater.streams.workflows.environments import EnvironmentPolicy
 from headwater.streams.workflows.host_process import declarations_of
 from tests.deployed_apps import content_of, zipped
@@ -136,6 +141,27 @@ def test_scratch_folders_of_others_are_removed_when_they_have_ended(tmp_path: Pa
     ScratchFolders(tmp_path).new_folder("dep_1")
     assert not first.exists()
     assert second.exists()
+
+
+def test_a_deployment_is_tried_without_a_worker(tmp_path: Path):
+    def problem(artifact: bytes, state: Path, **policy: Path) -> str:
+        log = Artifacts(artifact)
+        return asyncio.run(
+            trial_problem(
+                log,  # type: ignore[arg-type]
+                log.deployment,
+                state=state,
+                policy=EnvironmentPolicy(**policy),
+                passed=(),
+            )
+        )
+
+    pin = f"absent==1.0 --hash=sha256:{'0' * 64}\n"
+    absent = tmp_path / "absent"
+    assert problem(zipped(code("one")), absent) == ""
+    assert not absent.exists()
+    assert "absent==1.0" in problem(zipped(code("one"), pin), absent, wheels=tmp_path)
+    assert "line 1: expected hashes" in problem(zipped(code("one"), "a==1\n"), tmp_path)
 
 
 # -- metadata
