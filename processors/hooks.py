@@ -51,14 +51,15 @@ class HookSigner(NamedTuple):
         return HookOrigin(_key_of(self.key, workflow, instance_id), f"{self.url}/v1/hooks/")
 
 
-def hook_event_type(seed: str, key: str) -> str:
+def hook_event_type(seed: str, run_number: int, key: str) -> str:
     """Return the type of a hook's event: of one entry of one run.
 
     Args:
         seed: Seed of the run.
+        run_number: Number of the run: a retried run has the seed of the one before.
         key: Key of the entry.
     """
-    digest = blake2b(f"{seed}/{key}".encode(), digest_size=_TYPE_BYTES).hexdigest()
+    digest = blake2b(f"{seed}/{run_number}/{key}".encode(), digest_size=_TYPE_BYTES).hexdigest()
     return f"{EVENT_PREFIX}{digest}"
 
 

@@ -28,7 +28,8 @@ from headwater.gateway.api.body_limits import READ_S, BodyReader, Budget
 from headwater.gateway.api.builtin_routes import prune_routes, replay_routes
 from headwater.gateway.api.console.api_client import ConsoleKeys
 from headwater.gateway.api.console.oidc import OidcSignIn
-from headwater.gateway.api.console.routes import Console, SignIn
+from headwater.gateway.api.console.routes import Console
+from headwater.gateway.api.console.sessions import SignIn
 from headwater.gateway.api.deployments.assembly import deployment_routes
 from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
@@ -264,7 +265,7 @@ def _console(
     )
     return Console(
         keys,
-        SignIn(guard.find, guard.ring.caller_with_id),
+        SignIn(guard.find, guard.ring.caller_with_id, settings.project),
         clock=ports.clock,
         record_refusal=report_refusal,
         bodies=bodies.for_kind(_FORMS),

@@ -91,6 +91,8 @@ class KeyRing:
         #: Error of the last attempt to read the topic; empty if it succeeded.
         self._failure = "the topic was not read yet"
         self._refreshed_at_ms = 0
+        #: The read that runs for keys that are not in the copy.
+        self._refreshing: asyncio.Task[bool] | None = None
         #: Begin of the hour of the last use, by id, of keys of which the topic does not have it.
         self._uses: dict[str, int] = {}
 
@@ -116,24 +118,37 @@ class KeyRing:
         self._note_use(key, now_ms)
         return caller_of(key)
 
-    def caller_with_id(self, key_id: str) -> Caller | None:
-        """Return the caller with the id of a key, if the key is valid now."""
+    def caller_with_id(self, key_id: str, digest: str) -> Caller | None:
+        """Return the caller with the id of a key, if its text with this SHA-256 is valid now.
+
+        Args:
+            key_id: The id; that of a key of the settings has a digest itself.
+            digest: Beginning of the SHA-256.
+        """
         of_settings = (key.caller for key in self._configured if key.caller.key_id == key_id)
         if (caller := next(of_settings, None)) is not None:
             return caller
         key = self._log.fold.by_id.get(key_id)
-        if key is None or key.created.project != self.project or key.ended(self._clock()):
+        if key is None or key.created.project != self.project:
             return None
-        return caller_of(key)
+        now_ms = self._clock()
+        texts = [secret.digest for secret in key.secrets if secret.digest.startswith(digest)]
+        return caller_of(key) if any(key.accepts(text, now_ms) for text in texts) else None
 
     async def refresh_for(self, texts: Iterable[str]) -> bool:
         """Read the topic if it may have one of these keys; return whether it was read."""
         if not any(map(id_of, texts)) or not self.is_loaded:
             return False
-        now_ms = self._clock()
-        if now_ms - self._refreshed_at_ms < _REFRESH_EVERY_MS:
-            return False
-        self._refreshed_at_ms = now_ms
+        if self._refreshing is None or self._refreshing.done():
+            now_ms = self._clock()
+            if now_ms - self._refreshed_at_ms < _REFRESH_EVERY_MS:
+                return False
+            self._refreshed_at_ms = now_ms
+            self._refreshing = asyncio.create_task(self._refresh_soon())
+        # Programs begin with several requests at once: all of them wait for one read.
+        return await asyncio.shield(self._refreshing)
+
+    async def _refresh_soon(self) -> bool:
         try:
             async with asyncio.timeout(_REFRESH_WITHIN_S):
                 await self._log.catch_up()
@@ -165,6 +180,9 @@ class KeyRing:
             await self._append_uses()
         except HeadwaterError as error:
             failure = error.message
+        except Exception as error:  # noqa: BLE001 (or no later revocation would take effect)
+            _LOG.exception("the API keys could not be read")
+            failure = f"unexpected {type(error).__name__}"
         if failure and failure != self._failure:
             _LOG.warning("the API keys in memory are not current: %s", failure)
         self._failure = failure

@@ -24,6 +24,7 @@ from headwater.gateway.api.request_scope import (
     claimed_request_id,
     displayable_path,
     keep_problem_code,
+    logged_path,
     request_id_of,
 )
 from headwater.gateway.settings.patterns import with_descriptions
@@ -252,7 +253,7 @@ def on_litestar_error(request: AnyRequest, error: HTTPException) -> Response[byt
 
 def on_unexpected(request: AnyRequest, error: Exception) -> Response[bytes]:
     """Answer an unexpected error: the traceback is logged, the caller gets the request id."""
-    path = displayable_path(request.scope["path"])
+    path = logged_path(request.scope["path"])
     _LOG.error("%s %s failed", request.method, path, exc_info=error)
     return _response(request, "internal_error", "The failure is logged under this request's id.")
 

@@ -152,7 +152,7 @@ def read_routes(
             return row_streams.response(
                 page, page_after, lambda: callers.still_admits(request), owner
             )
-        return _response(request, page, page_after)
+        return _response(request, page, page_after, callers)
 
     return Router(
         "/v1",
@@ -186,13 +186,20 @@ def _beginning(cursor: str | None, since: str | None) -> tuple[str | None, datet
 
 
 def _response(
-    request: AnyRequest, page: SyncPage, page_after: Callable[[str], Awaitable[SyncPage]]
+    request: AnyRequest,
+    page: SyncPage,
+    page_after: Callable[[str], Awaitable[SyncPage]],
+    callers: Callers,
 ) -> ASGIApp:
     """Return a page as JSON; or as lines, with all further pages unless the request has a limit."""
     if request.accept.best_match(_MEDIA_TYPES) != NDJSON:
         return ASGIResponse(body=msgspec.json.encode(page), media_type=_JSON)
+
+    async def next_page(cursor: str) -> SyncPage | None:
+        return await page_after(cursor) if await callers.still_admits(request) else None
+
     all_pages = "limit" not in request.query_params
-    return Streamed(iterator=_lines(page, page_after if all_pages else None), media_type=NDJSON)
+    return Streamed(iterator=_lines(page, next_page if all_pages else None), media_type=NDJSON)
 
 
 def _owner(caller: str | None, user_id: str | None) -> str | None:
@@ -211,13 +218,19 @@ def _owner(caller: str | None, user_id: str | None) -> str | None:
 
 
 async def _lines(
-    page: SyncPage, page_after: Callable[[str], Awaitable[SyncPage]] | None
+    page: SyncPage, page_after: Callable[[str], Awaitable[SyncPage | None]] | None
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a page as lines, then further pages if `page_after` is set, one in memory at a time."""
+    """Yield a page as lines, then further pages if `page_after` is set, one in memory at a time.
+
+    The last line, with the cursor, is missing if an error ends it, or the end of the caller's key.
+    """
     yield _lines_of_rows(page)
     try:
         while page.has_more and page_after is not None:
-            page = await page_after(page.cursor)
+            following = await page_after(page.cursor)
+            if following is None:
+                return
+            page = following
             yield _lines_of_rows(page)
     except HeadwaterError as error:
         _LOG.warning("a stream of rows ended early: %s", error)

@@ -11,7 +11,7 @@ from litestar.exceptions import MethodNotAllowedException, NotFoundException
 from litestar.types import Scope
 
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.request_scope import claimed_request_id, displayable_path, own_request_id
+from headwater.gateway.api.request_scope import claimed_request_id, logged_path, own_request_id
 from headwater.schemas.records import RequestAnswered
 from headwater.streams.pipeline.request_logs import AnswerLog
 
@@ -162,7 +162,7 @@ def record_unmatched(record: Callable[[Scope, str], None]) -> Hook:
 
 
 def _path(scope: Scope) -> str:
-    return displayable_path(scope["path"])[:_SHOWN_CHARS]
+    return logged_path(scope["path"])[:_SHOWN_CHARS]
 
 
 def _code_of(error: Exception) -> str | None:

@@ -80,6 +80,8 @@ def keep_problem_code(scope: Scope, code: str) -> None:
 #: no decoded path contains.
 _SLASH: Final = "\udc2f"
 _ESCAPED: Final = "%2F"
+#: Paths that end with the token of a hook, which is a permission.
+_HOOK: Final = "/v1/hooks/"
 
 
 def split_as_sent(scope: Scope) -> Scope:
@@ -120,6 +122,12 @@ def whole_parameters(app: ASGIApp) -> ASGIApp:
 def decode_segment(segment: str) -> str:
     """Restore the slashes in a segment of a scope's path."""
     return segment.replace(_SLASH, "/")
+
+
+def logged_path(path: str) -> str:
+    """Return the path of a scope for logs: as displayed, without the token of a hook."""
+    shown = displayable_path(path)
+    return _HOOK + "(token)" if shown.startswith(_HOOK) else shown
 
 
 def displayable_path(path: str) -> str:

@@ -6,7 +6,7 @@ names; no other file is read.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -167,25 +167,22 @@ def environment(settings: Settings) -> dict[str, str]:
 
 def describe(settings: Settings) -> list[DescribedSetting]:
     """Return every setting with its value, default and meaning; secrets are hidden."""
+    secrets = secret_settings(type(settings))
     return [
         DescribedSetting(
             name=name,
             variable=PREFIX + name.upper(),
-            value=_shown(name, getattr(settings, name)),
-            default=_shown(name, field.default),
+            value=_shown(name, getattr(settings, name), secrets),
+            default=_shown(name, field.default, secrets),
             meaning=field.description or "",
         )
         for name, field in type(settings).model_fields.items()
     ]
 
 
-def _is_secret(name: str, value: object) -> bool:
-    return isinstance(value, SecretStr) or name.endswith("_secrets")
-
-
-def _shown(name: str, value: object) -> str:
+def _shown(name: str, value: object, secrets: Collection[str]) -> str:
     """Return a value for display; a secret is hidden, except for the development secrets."""
-    if _is_secret(name, value):
+    if name in secrets and name not in _DSNS:
         known = DEVELOPMENT_SECRETS.get(name)
         return ", ".join(
             f"{text} (development)" if text == known else text and "(secret)"
@@ -205,7 +202,7 @@ def _problem(error: ErrorDetails) -> str:
     context = error.get("ctx", {})
     description = DESCRIPTIONS.get(context.get("pattern", ""))
     expected = template.format(type=error["type"], words=description, **context)
-    secret = name.endswith(("_secrets", "_secret", "_password", "_key"))
+    secret = name.endswith(("_secrets", "_secret", "_password", "_key", "_keys"))
     value = error["input"]
     actual = "(secret)" if secret else repr(redacted(value) if isinstance(value, str) else value)
     return f"{PREFIX}{name.upper()}: expected {expected}, found {actual}"

@@ -43,6 +43,6 @@ def hook_of(run: RunContext, key: str, timeout_ms: int) -> Hook:
             "workers"
         )
     expires_ms = run.host.now_ms() + timeout_ms
-    type_ = hook_event_type(begin.seed, key)
+    type_ = hook_event_type(begin.seed, begin.run_number, key)
     target = HookTarget(begin.workflow, begin.instance_id, type_, expires_ms)
     return Hook(f"{origin.url}{sign(origin.key, target)}", type_, utc_datetime(expires_ms))

@@ -65,6 +65,34 @@ def test_a_hook_that_has_expired_or_is_of_another_run_resumes_nothing():
     asyncio.run(scenario())
 
 
+@workflow("approve-or-fail")
+async def approve_or_fail(event: WorkflowEvent, step: Step) -> object:
+    hook = await step.hook("approval", timeout="1 hour")
+    await step.do("mail", lambda: MAILS.append(hook.url))
+    answer = await step.wait_for_event("answer", type=hook.type, timeout="1 hour")
+    if not answer.payload:
+        raise ValueError("refused")
+    return answer.payload
+
+
+def test_a_retried_run_that_creates_its_hook_again_waits_for_a_new_call():
+    async def scenario() -> None:
+        async with WorkflowTest([approve_or_fail]) as test:
+            MAILS.clear()
+            await test.create("approve-or-fail", id="a")
+            await test.run_until_idle()
+            await test.call_hook(MAILS[0], payload=False)
+            await test.run_until_idle()
+            await test.get("approve-or-fail", "a").retry(from_step="approval")
+            await test.run_until_idle()
+            await test.call_hook(MAILS[0], payload="an old mail")
+            await test.call_hook(MAILS[1], payload=True)
+            await test.run_until_idle()
+            assert (await test.get("approve-or-fail", "a").status()).output is True
+
+    asyncio.run(scenario())
+
+
 def test_any_key_of_the_settings_verifies_and_no_other():
     target = HookTarget("order", "o-1", "hook-00", 7)
     origin = HookSigner("old", "https://flows.example").origin("order", "o-1")

@@ -184,7 +184,7 @@ class OidcSignIn:
         if answer.get("iss", self._options.issuer) != self._options.issuer:
             raise SignInRefused("iss: expected the issuer of HEADWATER_OIDC_ISSUER, found another")
         if "error" in answer:
-            raise SignInRefused(f"the provider refused it: {answer['error'][:64]}")
+            raise SignInRefused(f"the provider refused it: {answer['error'][:64]!r}")
         token = await self._exchange(answer.get("code", ""), pending.verifier)
         try:
             claims = await self._verifier.claims_of(token)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
@@ -22,7 +22,7 @@ from headwater.gateway.api.console.oidc import (
     SignInRefused,
 )
 from headwater.gateway.api.console.rendering import BASE, STYLE, PageContext, page, redirect
-from headwater.gateway.api.console.sessions import SESSION_S, Sessions
+from headwater.gateway.api.console.sessions import SESSION_S, Sessions, SignIn
 from headwater.gateway.api.console.views import instance_path
 from headwater.gateway.api.problems import CODES, Problem, retry_headers
 from headwater.gateway.api.request_scope import AnyRequest, request_id_of
@@ -245,18 +245,6 @@ _FORMS: Final[Mapping[str, Action]] = {
 _CACHE_S: Final = 86_400
 
 
-class SignIn(NamedTuple):
-    """Finds out who signs in.
-
-    Attributes:
-        find: Returns the caller with a key.
-        caller_with_id: Returns the caller with the id of a key, if the key is valid now.
-    """
-
-    find: Callable[[str], Awaitable[Caller | None]]
-    caller_with_id: Callable[[str], Caller | None]
-
-
 class Console:
     """Serves pages and forms to operators who are signed in."""
 
@@ -273,7 +261,7 @@ class Console:
         self._keys = keys
         self._clock = clock
         self._sign_in = sign_in
-        self._sessions = Sessions(keys.admin, clock, sign_in.caller_with_id)
+        self._sessions = Sessions(keys.admin, sign_in, clock, has_people=oidc is not None)
         self._record_refusal = record_refusal
         self._bodies = bodies
         self._oidc = oidc
@@ -328,6 +316,9 @@ class Console:
 
         @post("/login", audit="console.sign_in", audits_attempt=True)
         async def sign_in(request: AnyRequest) -> Response[bytes]:
+            if request.headers.get("sec-fetch-site") == "cross-site":
+                # Another site could sign a browser in with its own key, and watch what is done.
+                raise Problem("forbidden", "expected the form of this console; open /console/login")
             form = await _form_of(request)
             target = form.get("next", "")
             key = form.get("key", "")
@@ -341,7 +332,8 @@ class Console:
             admit(request.scope, caller)
             _LOG.info("signed in to the console: request_id=%s", request_id_of(request.scope))
             answer = redirect(_within_console(target))
-            answer.set_cookie(_cookie(request, self._sessions.new_cookie(caller), SESSION_S))
+            cookie = self._sessions.new_cookie(caller, text=key)
+            answer.set_cookie(_cookie(request, cookie, SESSION_S))
             return answer
 
         @post("/logout", audit="console.sign_out", audits_attempt=True)

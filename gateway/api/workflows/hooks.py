@@ -108,13 +108,17 @@ class Hooks:
         """Admit a request with the token of a hook; a guard in the sense of Litestar.
 
         Raises:
-            Problem: There is no such hook.
+            Problem: There is no such hook, it has expired, or it was called too often.
         """
         token = str(connection.path_params.get("hook_token", ""))
         target = verify(self._keys, token)
         if target is None:
             refuse(connection, key_id("hook", token))
             raise Problem("hook_not_found", "expected the URL of a hook, found another one")
+        # Before the caller is admitted, so that the URL of a hook cannot fill the audit log.
+        self._calls.count(target.event_type)
+        if self._clock() >= target.expires_ms:
+            raise Problem("hook_expired", "expected a call before the hook expired")
         hook = Caller(key_id("hook", target.event_type), frozenset())
         accept(connection, hook.key_id)
         admit(connection.scope, hook)
@@ -124,11 +128,8 @@ class Hooks:
         """Send the event of a hook, once: a repeated call has no effect.
 
         Raises:
-            Problem: The hook has expired, was called too often, or the event was refused.
+            Problem: The run has ended, or the event was refused.
         """
-        self._calls.count(target.event_type)
-        if self._clock() >= target.expires_ms:
-            raise Problem("hook_expired", "expected a call before the hook expired")
         once = Once(f"hook {target.event_type}", _ANY_BODY)
         command = SendEvent(self._new_id(), target.event_type, payload.decode(), once=once)
         try:

@@ -1,6 +1,6 @@
 """Routes that read workflows and instances, and stream live changes of an instance."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Final
 
 from litestar import Response, get
@@ -9,6 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from headwater.gateway.api.body_limits import Streamed
 from headwater.gateway.api.event_streams import MEDIA_TYPE, EventStreams, encode_message
+from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows import examples
 from headwater.gateway.api.workflows.openapi import read_spec
 from headwater.gateway.api.workflows.parameters import (
@@ -25,6 +26,7 @@ from headwater.gateway.api.workflows.parameters import (
 )
 from headwater.gateway.api.workflows.positions import HEADER, Freshness, format_positions
 from headwater.gateway.api.workflows.query_service import QueryService, encode
+from headwater.gateway.api.workflows.request_guard import RequestGuard
 from headwater.projections.workflows.queries import (
     FOLLOWED,
     Changed,
@@ -58,22 +60,34 @@ class Tails:
         self._freshness = freshness
         self.streams = streams
 
-    def response(self, row: LocatedInstance, after: int, names: frozenset[str]) -> Streamed:
+    def response(
+        self,
+        row: LocatedInstance,
+        after: int,
+        names: frozenset[str],
+        still_admits: Callable[[], bool],
+    ) -> Streamed:
         """Return the stream of an instance's changes after an offset.
 
         Args:
             row: The instance.
             after: The offset.
             names: Names of the messages to send, besides `end`.
+            still_admits: Whether the caller's key is valid at this moment; else the stream ends.
         """
         position = format_positions({row.partition: row.offset})
-        return self.streams.response(self._chunks(row, after, names), {HEADER: position})
+        chunks = self._chunks(row, after, names, still_admits)
+        return self.streams.response(chunks, {HEADER: position})
 
     async def _chunks(
-        self, row: LocatedInstance, after: int, names: frozenset[str]
+        self,
+        row: LocatedInstance,
+        after: int,
+        names: frozenset[str],
+        still_admits: Callable[[], bool],
     ) -> AsyncGenerator[bytes, None]:
         partition, status = row.partition, _status(row.instance)
-        while not self.streams.closing.is_set():
+        while still_admits() and not self.streams.closing.is_set():
             seen = self._freshness.applied().get(partition, -1)
             changes = await self._changes(row.instance, after, names)
             if changes is None:
@@ -247,7 +261,9 @@ def instance_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
     return [get_instance, get_history]
 
 
-def tail_route(query_service: QueryService, tails: Tails) -> HTTPRouteHandler:
+def tail_route(
+    request_guard: RequestGuard, query_service: QueryService, tails: Tails
+) -> HTTPRouteHandler:
     """Return the route that streams the changes of one instance."""
 
     @get(
@@ -258,10 +274,11 @@ def tail_route(query_service: QueryService, tails: Tails) -> HTTPRouteHandler:
         "same data as in a history, and `end` when the instance has ended. With `names`, only "
         "these, which may also be workflow events of a graph, such as `fan_in.completed`. The "
         "stream begins with the current run, or after Last-Event-ID. Comments keep the connection "
-        "alive.",
+        "alive. It ends when the key is revoked or expires.",
         **read_spec(str, examples.TAIL, "overloaded", INSTANCE_NOT_FOUND, media_type=MEDIA_TYPE),
     )
-    async def follow_instance(
+    async def follow_instance(  # noqa: PLR0913, PLR0917 (one argument for each parameter)
+        request: AnyRequest,
         workflow: PathName,
         instance_id: PathName,
         position: Position,
@@ -274,6 +291,11 @@ def tail_route(query_service: QueryService, tails: Tails) -> HTTPRouteHandler:
         row = await query_service.find_instance(workflow, instance_id, applied)
         tails.streams.require_capacity()
         after = last_event if last_event_id is None else last_event_id
-        return tails.response(row, -1 if after is None else after, followed)
+        return tails.response(
+            row,
+            -1 if after is None else after,
+            followed,
+            lambda: request_guard.still_admits(request),
+        )
 
     return follow_instance

@@ -10,7 +10,13 @@ from typing_extensions import override
 from headwater.gateway.api.audit import note
 from headwater.gateway.api.authentication import admit, in_process_caller
 from headwater.gateway.api.json_bodies import JsonRequest
-from headwater.gateway.api.key_guards import TICKS, WORKFLOWS, KeyGuard, lists_methods
+from headwater.gateway.api.key_guards import (
+    TICKS,
+    WORKFLOWS,
+    KeyGuard,
+    lists_methods,
+    scope_of,
+)
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyConnection
 from headwater.gateway.api.workflows import bodies
@@ -90,6 +96,12 @@ class RequestGuard:
         if ticks or not by_hook:
             await self._keys.authenticate(connection, handler, TICKS if ticks else WORKFLOWS)
         return None if principal is None else principal.name
+
+    def still_admits(self, connection: AnyConnection) -> bool:
+        """Whether the key of a request that was admitted is still valid; hooks decide only once."""
+        if self._authorizer.authenticates and in_process_caller(connection.scope) is None:
+            return True
+        return self._keys.admits(connection, scope_of(connection.route_handler))
 
     async def authorize(
         self, context: RequestContext, body: Callable[[], Any] | None = None

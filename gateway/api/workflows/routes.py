@@ -292,7 +292,7 @@ class WorkflowService:
             move_route(self._moves),
             branch_output_route(self._command_service),
             event_route(self.request_guard, self._command_service, self._ports.new_id),
-            tail_route(self._query_service, self._tails),
+            tail_route(self.request_guard, self._query_service, self._tails),
         ]
 
 

@@ -3,7 +3,7 @@
 import html
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,7 @@ from litestar.testing import TestClient
 from headwater.gateway.api.authentication import Caller
 from headwater.gateway.api.console.rendering import age, duration, pretty, readable
 from headwater.gateway.api.console.routes import COOKIE
-from headwater.gateway.api.console.sessions import SESSION_S, Sessions
+from headwater.gateway.api.console.sessions import SESSION_S, Sessions, SignIn
 from headwater.gateway.api.console.views import Bar, bars
 from headwater.gateway.api.front import front_of
 from headwater.gateway.api.workflows.authorization import Denied, RequestContext, WorkflowHooks
@@ -227,7 +227,16 @@ OPERATOR = Caller("admin:00000000", frozenset({"system:read"}))
 
 def sessions_of(key: str = KEY, *callers: Caller) -> Sessions:
     by_id = {caller.key_id: caller for caller in callers or (OPERATOR,)}
-    return Sessions(key, lambda: NOW_MS, by_id.get)
+    return sessions(key, lambda: NOW_MS, lambda key_id, _: by_id.get(key_id))
+
+
+def sessions(
+    key: str, clock: Callable[[], int], caller_with_id: Callable[[str, str], Caller | None]
+) -> Sessions:
+    async def nobody(_: str) -> None:
+        return None
+
+    return Sessions(key, SignIn(nobody, caller_with_id, "default"), clock, has_people=True)
 
 
 def test_a_cookie_that_was_made_up_or_signed_with_another_key_is_no_session():
@@ -277,8 +286,8 @@ def test_a_form_without_the_token_of_its_session_does_nothing(
 ):
     if given == "of another session":
         opened.clock.now_ms += 1000
-        sessions = Sessions(KEY, opened.clock, lambda _: None)
-        given = sessions.form_token(sessions.new_cookie(OPERATOR))
+        others = sessions(KEY, opened.clock, lambda *_: None)
+        given = others.form_token(others.new_cookie(OPERATOR))
     before = (list(opened.replays.replayed), list(opened.commands.sent))
     answer = signed_in.post(path, data={} if given is None else {"token": given})
     assert answer.status_code == 403

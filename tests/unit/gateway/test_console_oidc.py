@@ -217,6 +217,15 @@ def test_what_the_provider_refuses_is_shown_and_recorded(client: Client, signing
     assert "access_denied" in answer.text
 
 
+def test_what_a_stranger_puts_into_an_answer_stays_on_its_line_of_the_log(
+    client: Client, caplog: pytest.LogCaptureFixture
+):
+    state = authorized(begin(client))["state"]
+    finish(client, {"state": state, "error": "x\nERROR made up"})
+    (line,) = [record.getMessage() for record in caplog.records if "refused" in record.message]
+    assert "\n" not in line
+
+
 def test_a_refused_sign_in_is_in_the_audit_log():
     with provider() as running:
         signing = Signing(running)
@@ -303,3 +312,12 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, str], said: 
     assert load_settings(**usual).oidc is not None
     with pytest.raises(SettingsInvalid, match=said):
         load_settings(**(usual | changes))
+
+
+def test_without_its_provider_the_session_of_a_person_has_ended(client: Client, signing: Signing):
+    sign_in(client)
+    cookie = client.cookies["headwater_console"]
+    with TestClient(memory_app(clock=signing.clock), base_url=URL) as without:
+        without.follow_redirects = False
+        header = {"cookie": f"headwater_console={cookie}"}
+        assert without.get("/console/deployments", headers=header).status_code == 303

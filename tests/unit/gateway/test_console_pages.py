@@ -14,7 +14,8 @@ from litestar.testing import TestClient
 from headwater.gateway.api.admin import DeadLetterPosition, ReplayAnswer
 from headwater.gateway.api.authentication import Caller
 from headwater.gateway.api.console.api_client import ConsoleKeys
-from headwater.gateway.api.console.routes import Console, SignIn
+from headwater.gateway.api.console.routes import Console
+from headwater.gateway.api.console.sessions import SignIn
 from headwater.gateway.api.console.views import projections_of
 from headwater.gateway.api.request_scope import STATE_NAME
 from headwater.projections.deliveries.quality import ConnectionActivity, ConnectionCount, Quality
@@ -224,7 +225,7 @@ async def find(_key: str) -> Caller:
 def client(request: pytest.FixtureRequest) -> Iterator[TestClient[Any]]:
     console = Console(
         ConsoleKeys("the-key", "another"),
-        SignIn(find, lambda _: OPERATOR),
+        SignIn(find, lambda *_: OPERATOR, "default"),
         clock=lambda: int(AT.timestamp() * 1000),
         record_refusal=lambda _scope, _code: None,
         bodies=lambda app: app,

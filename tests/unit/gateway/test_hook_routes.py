@@ -37,7 +37,7 @@ def served() -> Iterator[Served]:
         audit=audit,
         clock=lambda: now[0],
     )
-    with TestClient(app) as client:
+    with TestClient(app, raise_server_exceptions=False) as client:
         yield Served(client, commands, audit, now)
 
 
@@ -105,6 +105,24 @@ def test_calls_are_audited_without_the_token_and_limited(served: Served):
     assert {entry.action for entry in entries} == {"hooks.receive"}
     assert not any(token in entry.resource or token in entry.metadata for entry in entries)
     assert '"runId":"o-1"' in entries[0].metadata
+    # Entries are kept indefinitely: calls above the limit, and after the end, have none.
+    assert len(entries) == 10
+    served.now[0] = EXPIRES_MS
+    assert_problem(served.client.post(url), 410, "hook_expired")
+    assert len(served.audit.entries) == 10
+
+
+def test_no_log_has_the_token(served: Served, caplog: pytest.LogCaptureFixture):
+    def broken(_: object) -> ReplySent:
+        raise RuntimeError("made up")
+
+    served.commands.answer = broken
+    url = path()
+    assert served.client.put(url).status_code == 405
+    served.client.post(url)
+    said = [record.getMessage() for record in caplog.records]
+    assert any("/v1/hooks/(token) failed" in line for line in said)
+    assert not any(url[:40] in line for line in said)
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"a":1,"a":2}', b"NaN"])

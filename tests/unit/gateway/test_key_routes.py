@@ -13,7 +13,7 @@ from headwater.gateway.api import key_ring
 from headwater.gateway.api.api_keys import KEYS_MAX
 from headwater.gateway.api.key_ring import KeyRing
 from headwater.gateway.settings.settings import Settings
-from headwater.processors.api_keys import Scope, digest_of
+from headwater.processors.api_keys import ApiKeys, Scope, digest_of
 from headwater.schemas.api_keys import ApiKeyUsed
 from headwater.schemas.codec import read_api_key_record
 from tests.fakes.api_keys import MemoryApiKeys
@@ -338,3 +338,86 @@ def test_the_topic_is_followed_in_the_background(monkeypatch: pytest.MonkeyPatch
                 await asyncio.sleep(0.001)
 
     asyncio.run(run())
+
+
+def signed_in(client: Client, text: str) -> dict[str, str]:
+    """Sign in to the console; return the header with the session."""
+    client.cookies.clear()
+    answer = client.post("/console/login", data={"key": text}, follow_redirects=False)
+    assert answer.status_code == 303, answer.text
+    cookie = answer.cookies["headwater_console"]
+    client.cookies.clear()
+    return {"cookie": f"headwater_console={cookie}"}
+
+
+def page(client: Client, session: dict[str, str]) -> int:
+    return client.get("/console/audit", headers=session, follow_redirects=False).status_code
+
+
+def test_a_session_ends_with_the_text_that_signed_in(gateways: Gateways):
+    made = create(gateways.first, role="operator")
+    session = signed_in(gateways.first, made["key"])
+    assert page(gateways.first, session) != 303
+    rotated = gateways.first.post(
+        f"/v1/keys/{made['id']}/rotate", json={"overlapSeconds": 60}, headers=ADMIN
+    ).json()
+    assert page(gateways.first, session) != 303
+    gateways.clock.now_ms += 60_000
+    assert page(gateways.first, session) == 303
+    assert page(gateways.first, signed_in(gateways.first, rotated["key"])) != 303
+
+
+def test_a_session_is_of_one_project(gateways: Gateways):
+    session = signed_in(gateways.first, ADMIN["x-admin-key"])
+    assert page(gateways.second, session) != 303
+    assert page(gateways.elsewhere, session) == 303
+
+
+def test_all_requests_of_a_program_that_begins_wait_for_one_read_of_its_key():
+    class SlowKeys(MemoryApiKeys):
+        reads = 0
+
+        async def catch_up(self) -> ApiKeys:
+            self.reads += 1
+            await asyncio.sleep(0)
+            return await super().catch_up()
+
+    async def scenario() -> None:
+        log = SlowKeys()
+        ring = KeyRing(log, [], project="default", clock=lambda: NOW_MS)
+        await ring.refresh()
+        before = log.reads
+        log.records += [created(1, [Scope.AUDIT_READ])]
+
+        async def arrives() -> bool:
+            await ring.refresh_for([key(1)])
+            return ring.find(key(1)) is not None
+
+        assert await asyncio.gather(*(arrives() for _ in range(5))) == [True] * 5
+        assert log.reads == before + 1
+
+    asyncio.run(scenario())
+
+
+def test_another_site_cannot_sign_a_browser_in(gateways: Gateways):
+    answer = gateways.first.post(
+        "/console/login",
+        data={"key": ADMIN["x-admin-key"]},
+        headers={"sec-fetch-site": "cross-site"},
+        follow_redirects=False,
+    )
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+
+
+def test_whatever_error_a_read_has_the_topic_is_read_again():
+    class BrokenKeys(MemoryApiKeys):
+        async def catch_up(self) -> ApiKeys:
+            raise ValueError("made up")
+
+    async def scenario() -> None:
+        ring = KeyRing(BrokenKeys(), [], project="default", clock=lambda: NOW_MS)
+        await ring.refresh()
+        assert ring.state == "not read"
+
+    asyncio.run(scenario())

@@ -243,6 +243,10 @@ def test_every_setting_is_described_and_no_secret_is_shown() -> None:
         workflow_key="hidden-5",
         tick_key="hidden-6",
         world_key="hidden-7",
+        audit_keys="hidden-8,hidden-9",
+        hook_keys="hidden-10",
+        oidc_client_secret="hidden-11",
+        kafka_password="hidden-12",
         postgres="postgresql://me:hidden-4@db/headwater",
     )
     rows = describe(settings)

@@ -68,7 +68,7 @@ def play(act: Act, memory: MemoryTail, heartbeat_s: float = 5) -> None:
 
 async def heard(tails: Tails, memory: MemoryTail, after: int = -1) -> list[tuple[str, str]]:
     """Events and ids of a stream, to its end."""
-    response = tails.response(memory.row, after, FOLLOWED)
+    response = tails.response(memory.row, after, FOLLOWED, lambda: True)
     chunks = [chunk async for chunk in response.iterator]
     return parsed(b"".join(chunks))
 
@@ -168,7 +168,7 @@ def test_an_instance_that_was_restarted_meanwhile_is_followed_on() -> None:
 
 def test_a_silent_stream_sends_comments() -> None:
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
-        chunks = tails.response(memory.row, 7, FOLLOWED).iterator
+        chunks = tails.response(memory.row, 7, FOLLOWED, lambda: True).iterator
         result = [await anext(chunks) for _number in range(3)]
         assert result == [b"retry: 1000\n\n", b": still here\n\n", b": still here\n\n"]
         await chunks.aclose()
@@ -203,7 +203,7 @@ def test_all_streams_end_when_the_gateway_does() -> None:
 
 
 async def stream(tails: Tails, memory: MemoryTail, receive: object, send: object) -> None:
-    response = tails.response(memory.row, 7, FOLLOWED)
+    response = tails.response(memory.row, 7, FOLLOWED, lambda: True)
     await response({"type": "http", "method": "GET"}, receive, send)  # type: ignore[arg-type]
 
 
@@ -256,7 +256,7 @@ def test_there_is_a_limit_to_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
         tails.streams.require_capacity()
-        chunks = tails.response(memory.row, 7, FOLLOWED).iterator
+        chunks = tails.response(memory.row, 7, FOLLOWED, lambda: True).iterator
         await anext(chunks)
         with pytest.raises(Problem) as caught:
             tails.streams.require_capacity()
@@ -277,3 +277,15 @@ def test_a_value_on_several_lines_stays_one_message() -> None:
     assert lines[:2] == ["event: end", "id: 3"]
     data = "\n".join(line.removeprefix("data: ") for line in lines[2:])
     assert json.loads(data) == {"status": "complete", "output": [1, 2, 3, 4]}
+
+
+def test_a_stream_ends_with_the_key_of_its_caller() -> None:
+    async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
+        valid = iter([True, False])
+        memory.put(LINE)
+        response = tails.response(memory.row, 7, FOLLOWED, lambda: next(valid))
+        chunks = [chunk async for chunk in response.iterator]
+        assert parsed(b"".join(chunks)) == [("log", "8")]
+
+    # The instance is live: without the check the stream would wait for changes.
+    play(act, MemoryTail(instance()), heartbeat_s=0.05)
