@@ -196,7 +196,9 @@ def _response(
         return ASGIResponse(body=msgspec.json.encode(page), media_type=_JSON)
 
     async def next_page(cursor: str) -> SyncPage | None:
-        return await page_after(cursor) if await callers.still_admits(request) else None
+        # A user's token may expire before the user's own rows are read.
+        admitted = user_or_reader(request.scope) or await callers.still_admits(request)
+        return await page_after(cursor) if admitted else None
 
     all_pages = "limit" not in request.query_params
     return Streamed(iterator=_lines(page, next_page if all_pages else None), media_type=NDJSON)
@@ -222,7 +224,7 @@ async def _lines(
 ) -> AsyncGenerator[bytes, None]:
     """Yield a page as lines, then further pages if `page_after` is set, one in memory at a time.
 
-    The last line, with the cursor, is missing if an error ends it, or the end of the caller's key.
+    The last line, with the cursor, is missing if an error ends it, or the end of a reader's key.
     """
     yield _lines_of_rows(page)
     try:

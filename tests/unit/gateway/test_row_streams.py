@@ -10,6 +10,7 @@ import pytest
 from headwater.gateway.api import row_streams
 from headwater.gateway.api.event_streams import STREAMS_OF_USER_MAX, EventStreams
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.reads import _lines
 from headwater.gateway.api.row_streams import RowChanges, RowStreams, page_messages
 from headwater.gateway.client.session import EventStream
 from headwater.projections.deliveries.sync import Progress, SyncPage
@@ -243,3 +244,19 @@ def test_a_user_has_a_limited_number_of_streams() -> None:
         assert streams.count == 0
 
     asyncio.run(act())
+
+
+def test_lines_of_rows_end_with_the_key_of_their_reader() -> None:
+    page = SyncPage(tables={"daily_summary": [DAY]}, cursor="c1", has_more=True)
+    pages: list[SyncPage | None] = [page, None]
+
+    async def next_page(_cursor: str) -> SyncPage | None:
+        return pages.pop(0)
+
+    async def read() -> list[bytes]:
+        return [chunk async for chunk in _lines(page, next_page)]
+
+    chunks = asyncio.run(read())
+    assert len(chunks) == 2
+    # Without the last line, a client knows that rows are missing.
+    assert b"cursor" not in b"".join(chunks)
