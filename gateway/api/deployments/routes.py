@@ -145,7 +145,7 @@ def deployment_routers(
         route_handlers=_read_routes(deployment_service),
         guards=[with_checked_parameters(_operators_or_users(keys, request_guard))],
         security=[{ADMIN_KEY: []}, *WORKFLOW_KEYS],
-        opt={"policy": Policy.READ},
+        opt={"policy": Policy.READ, "scope": Scope.DEPLOYMENTS_READ},
     )
     world = Router(
         WORLD,
@@ -159,10 +159,7 @@ def deployment_routers(
 
 
 def _operators_or_users(keys: KeyGuard, request_guard: RequestGuard) -> AsyncGuard:
-    """Return a guard that allows operators, and callers who may read workflows.
-
-    Hooks decide about callers who may only read.
-    """
+    """Return a guard that allows operators, and callers whom keys or hooks let read workflows."""
 
     async def guard(connection: AnyConnection, handler: BaseRouteHandler) -> None:
         is_operator = keys.admits(connection, Scope.DEPLOYMENTS_ACTIVATE)
@@ -365,7 +362,6 @@ def _remove_route(removals: Removals) -> HTTPRouteHandler:
 def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler]:
     @get(
         "/",
-        scope=Scope.DEPLOYMENTS_READ,
         operation_id="listDeployments",
         summary="List deployments, the newest first",
         responses={
@@ -382,7 +378,6 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
 
     @get(
         "/active",
-        scope=Scope.DEPLOYMENTS_READ,
         operation_id="getActiveDeployment",
         summary="Get the active deployment",
         description="New runs begin on it, except for the share of another deployment, which "
@@ -397,7 +392,6 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
 
     @get(
         "/{deploymentId:str}",
-        scope=Scope.DEPLOYMENTS_READ,
         operation_id="getDeployment",
         summary="Get a deployment",
         responses={
