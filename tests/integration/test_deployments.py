@@ -17,7 +17,7 @@ import msgspec
 import psycopg
 import pytest
 
-from headwater import Client
+from headwater import Client, UnauthorizedError
 from headwater.gateway.client.deployments import ARTIFACT_BYTES_MAX, zipped
 from headwater.schemas.failures import CommandRefusedError
 from headwater.streams.kafka.cluster import Cluster
@@ -562,7 +562,7 @@ def test_who_has_the_key_of_workflows_alone_reads_and_does_not_deploy(system: Sy
     async def scenario() -> None:
         async with Client(f"{system.url()}/api/workflows", key="dev-workflow-key") as client:
             assert (await client.deployments.page(limit=1)).deployments
-            with pytest.raises(CommandRefusedError, match="the scope deployments:write"):
+            with pytest.raises(UnauthorizedError, match="the scope deployments:write"):
                 await client.deployments.deploy(app, app="orders")
 
     asyncio.run(scenario())

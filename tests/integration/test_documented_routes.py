@@ -131,7 +131,7 @@ def _ask(client: TestClient[Any], case: Case[Any], checks: list[Any]) -> None:
     case.validate_response(answer, checks=checks)
 
 
-_OF_OTHERS: Final = "^/(api/(workflows|jobs)|v1/(runs|world))(/|$)"
+_OF_OTHERS: Final = "^/(api/(workflows|jobs)|v1/(queues|runs|world))(/|$)"
 
 
 @parametrized.from_fixture("few").exclude(path_regex=_OF_OTHERS).parametrize()

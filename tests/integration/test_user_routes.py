@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from headwater.gateway.cli.user_tokens import verifier_of
 from headwater.gateway.settings.settings import Settings
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.answers import LocatedInstance, Page
-from headwater.projections.workflows.queries import RunKey
+from headwater.projections.workflows.queries import DeploymentRuns, RunKey
 from headwater.schemas.answers import InstanceFound, InstanceStatus
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import ReplySent
@@ -81,6 +81,11 @@ class Instances:
         assert (workflow_name, limit) == ("terra-import", 1)
         self.labels = labels
         return Page(rows=self.imports, cursor=None)
+
+    async def runs_of_deployments(
+        self, deployments: Mapping[str, Iterable[str]]
+    ) -> dict[str, DeploymentRuns]:
+        return dict.fromkeys(deployments, DeploymentRuns(0, None))
 
     async def statuses(
         self, instances: Sequence[tuple[str, str]]

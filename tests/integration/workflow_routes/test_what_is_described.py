@@ -148,7 +148,7 @@ def _path(workflow: str, verb: str = "") -> str:
 
 
 routes = parametrized.from_fixture("described").include(
-    path_regex="^/(api/(workflows|jobs)|v1/(runs|world))(/|$)"
+    path_regex="^/(api/(workflows|jobs)|v1/(queues|runs|world))(/|$)"
 )
 
 

@@ -241,6 +241,7 @@ def test_a_listing_says_why_an_instance_has_ended():
         "status": "terminated",
         "age": "2 h",
         "updated": "5 s ago",
+        "deployment": None,
         "what": None,
     }
 
