@@ -46,7 +46,7 @@ def answered(
     async def answer() -> None:
         answers = LoadAnswers(log, folders, "one", ())  # type: ignore[arg-type]
         answers.answer(log.deployments, lambda _: loaded)
-        await asyncio.gather(*answers._answering)  # noqa: SLF001, they are in the background
+        await asyncio.gather(*answers._answering)
 
     asyncio.run(asyncio.wait_for(answer(), 20))
     return log.deployments.loads

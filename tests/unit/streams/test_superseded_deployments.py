@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from headwater.processors.deployments import Deployments
 from headwater.schemas.codec import encode
@@ -14,9 +14,11 @@ from headwater.schemas.deployments import (
     DeploymentRetired,
     LoadRequested,
 )
-from headwater.streams.kafka.records import Incoming
 from headwater.streams.workflows.deployment_log import superseded
 from tests.unit.processors.test_deployments import activated, created, facts, retired
+
+if TYPE_CHECKING:
+    from headwater.streams.kafka.records import Incoming
 
 
 def removal(closing: str) -> list[DeploymentRetired]:
