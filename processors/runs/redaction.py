@@ -89,7 +89,10 @@ class Redaction:
         match value:
             case dict():
                 return {
-                    name: self._replace(part, sensitive=sensitive or self._matches(name))
+                    # Customers by email, for example: a name may be a sensitive text, too.
+                    self._replace_text(name): self._replace(
+                        part, sensitive=sensitive or self._matches(name)
+                    )
                     for name, part in value.items()
                 }
             case list():

@@ -224,8 +224,12 @@ class CodeFolders:
         self._scratch = ScratchFolders(state / "scratch")
         self._environments = Environments(state / ENVIRONMENTS, policy)
 
-    async def code_of(self, deployment: DeploymentCreated) -> HostCode:
+    async def code_of(self, deployment: DeploymentCreated, scratch: str = "") -> HostCode:
         """Return what a host of a deployment runs.
+
+        Args:
+            deployment: The deployment.
+            scratch: Name of the scratch folder; by default that of the deployment's only host.
 
         Raises:
             HeadwaterError: The code or its environment is not available; the message has the
@@ -237,12 +241,16 @@ class CodeFolders:
         python = None
         if requirements is not None:
             python = (await self._environments.install(requirements)).python
-        scratch = await asyncio.to_thread(self._scratch.new_folder, deployment.id)
-        return HostCode(folder, scratch, python)
+        path = await asyncio.to_thread(self._scratch.new_folder, scratch or deployment.id)
+        return HostCode(folder, path, python)
 
     async def remove(self, name: str) -> None:
         """Remove the artifact and the scratch folder of a removed deployment."""
         await self._artifacts.remove(name)
+        await self.remove_scratch(name)
+
+    async def remove_scratch(self, name: str) -> None:
+        """Remove the scratch folder of a host that has ended, if there is one."""
         await asyncio.to_thread(self._scratch.remove, name)
 
     async def remove_unused(self, deployments: Iterable[DeploymentCreated]) -> None:

@@ -8,11 +8,14 @@ from headwater.processors.deployments import DeploymentOutcome, Deployments
 from headwater.processors.graph.catalogue import Catalogue, Outcome
 from headwater.schemas.codec import decode, encode, read_deployment_record
 from headwater.schemas.deployments import (
+    REMOVED,
     DeploymentCreated,
+    DeploymentLoaded,
     DeploymentRecord,
     DeploymentRetired,
     EnvironmentReported,
     GraphDeployed,
+    LoadRequested,
 )
 from headwater.schemas.errors import Disposition, HeadwaterError, UndecodableRecord, UnknownSchema
 from headwater.schemas.topics import ARTIFACTS, DEPLOYMENTS, GRAPH_DEFINITIONS
@@ -104,11 +107,10 @@ class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
         Raises:
             BrokerUnavailable: Some may have been deleted.
         """
-        records: list[Incoming] = []
-        for record, offset in _superseded(await self._records(DEPLOYMENTS), removal):
-            if offset is not None:
-                records += await self._records(ARTIFACTS, offset, offset + 1)
-            records.append(record)
+        records, offsets = superseded(await self._records(DEPLOYMENTS), removal)
+        for offset in offsets:
+            # Before the record that has the offset.
+            records[:0] = await self._records(ARTIFACTS, offset, offset + 1)
         deleted = [
             Outgoing(record.topic, PARTITION, record.key, None)
             for record in records
@@ -124,26 +126,37 @@ class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
         return [record async for records in batches for record in records]
 
 
-def _superseded(
+def superseded(
     records: Iterable[Incoming], removal: DeploymentRetired
-) -> list[tuple[Incoming, int | None]]:
-    """Return the records of a deployment before its removal, with the offsets of artifacts.
+) -> tuple[list[Incoming], list[int]]:
+    """Return the records of a deployment before its removal, and the offsets of its artifacts.
 
-    Without activations and removals, on which those of other deployments depend.
+    Without those on which other deployments depend: activations, removals, and a creation after an
+    earlier removal, without which the activations that follow it would be rejected.
     """
-    superseded: list[tuple[Incoming, int | None]] = []
+    deleted: list[Incoming] = []
+    offsets: list[int] = []
+    is_removed = False
     for record in records:
         with contextlib.suppress(UndecodableRecord, UnknownSchema):
             match read_deployment_record(record.value):
                 case DeploymentCreated(id=removal.id, offset=offset):
-                    superseded.append((record, offset))
-                case EnvironmentReported(id=removal.id):
-                    superseded.append((record, None))
+                    offsets.append(offset)
+                    if not is_removed:
+                        deleted.append(record)
+                case (
+                    EnvironmentReported(id=removal.id)
+                    | LoadRequested(id=removal.id)
+                    | DeploymentLoaded(id=removal.id)
+                ):
+                    deleted.append(record)
                 case DeploymentRetired() as retired if retired == removal:
                     break
+                case DeploymentRetired(id=removal.id, stage=stage):
+                    is_removed = is_removed or stage == REMOVED
                 case _:
                     continue
-    return superseded
+    return deleted, offsets
 
 
 def _apply_deployment(deployments: Deployments, value: bytes) -> DeploymentOutcome:

@@ -22,9 +22,8 @@ log = logging.getLogger(__name__)
 
 #: Age of a request that is no longer answered: the gateway waits less.
 _OLD_MS: Final = 120_000
-#: Seconds until a host that is starting counts as one that cannot be started.
-_START_S: Final = 30.0
-_LOOK_S: Final = 0.2
+#: Ends the names of scratch folders of temporary hosts.
+_CHECK: Final = "-check"
 #: Characters of an error that are kept: its end names the failing line.
 _ERROR_MAX: Final = 4_000
 
@@ -62,8 +61,9 @@ class LoadAnswers:
         requests = deployments.load_requests
         for name in requests.keys() - self._seen:
             request = requests[name]
-            if request.at_ms > now_ms() - _OLD_MS:
-                deployment = deployments.by_id[request.id]
+            # It may have been removed meanwhile.
+            deployment = deployments.by_id.get(request.id)
+            if deployment is not None and request.at_ms > now_ms() - _OLD_MS:
                 task = asyncio.create_task(self._answer(request, deployment, is_loaded))
                 self._answering.add(task)
                 task.add_done_callback(self._answering.discard)
@@ -99,15 +99,14 @@ class LoadAnswers:
 
     async def _error_of(self, deployment: DeploymentCreated, is_loaded: IsLoaded) -> str:
         """Load a deployment. Return why that is not possible; "" if it is."""
-        if is_loaded(deployment.id) is None:
-            code = await self._folders.code_of(deployment)
-            await declarations_of(deployment.app, code=code, passed=self._passed)
+        if is_loaded(deployment.id):
             return ""
-        # A host has the folder of the deployment in use, and loads it again until it can.
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + _START_S
-        while not is_loaded(deployment.id):
-            if loop.time() > until_s:
-                return f"its code host is not started after {_START_S:g} s; its log has the reason"
-            await asyncio.sleep(_LOOK_S)
+        # Also if its host does not start: the reason is known here, and not there. That host may
+        # start at any time, and works in the other scratch folder.
+        scratch = f"{deployment.id}{_CHECK}"
+        try:
+            code = await self._folders.code_of(deployment, scratch)
+            await declarations_of(deployment.app, code=code, passed=self._passed)
+        finally:
+            await self._folders.remove_scratch(scratch)
         return ""

@@ -274,7 +274,8 @@ class DeploymentService:
             raise Problem(
                 DEPLOYMENT_NOT_LOADED,
                 f"expected every worker to load {created.id}, found {len(report.not_loaded)} that "
-                f"cannot, such as {failed.worker}: {failed.reason}",
+                f"cannot, such as {failed.worker}: {failed.reason}; `headwater deployments check "
+                f"{created.id}` names them all; repair these workers, or force the activation",
                 report=report,
             )
         problem = _divergence(created, report) if moves else ""

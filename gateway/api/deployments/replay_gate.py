@@ -178,16 +178,25 @@ class ReplayGate:
     async def _replay(
         self, deployment: DeploymentCreated, histories: Sequence[RunHistory]
     ) -> ReplayReport:
-        limits = self._limits
-        seconds = (1 - _READING) * limits.seconds
         try:
-            code = await self._folders.code_of(deployment)
+            return await self._replay_on(deployment, histories)
         except (ArtifactInvalid, ArtifactLost, EnvironmentFailed) as error:
             return ReplayReport(runs=[], error=error.message)
+        except OSError as error:
+            # A full disk of the gateway must not prevent a rollback.
+            return ReplayReport(runs=[], error=f"the gateway cannot replay runs: {error}")
+        finally:
+            await self._folders.remove_scratch(deployment.id)
+
+    async def _replay_on(
+        self, deployment: DeploymentCreated, histories: Sequence[RunHistory]
+    ) -> ReplayReport:
+        limits = self._limits
+        code = await self._folders.code_of(deployment)
         declared, runs, not_replayed = await replay_runs(
             deployment.app,
             histories,
-            limits=ReplayLimits(seconds, memory_max=limits.memory_max),
+            limits=ReplayLimits((1 - _READING) * limits.seconds, memory_max=limits.memory_max),
             environment=environment_of_apps(self._passed),
             code=code,
         )

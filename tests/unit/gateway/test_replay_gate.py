@@ -269,6 +269,23 @@ def test_without_postgres_only_what_may_move_runs_is_refused():
         assert "the runs are not known" in skipped["reason"]
 
 
+def test_a_gateway_without_a_disk_still_rolls_back(tmp_path: Path):
+    gate = Gate(data_dir=tmp_path)
+    for opened_gate in opened(gate):
+        opened_gate.record("p-1", deployment="dep_old")
+        name = opened_gate.deploy(code(), latest=False)
+        (tmp_path / "state").write_text("no folder")
+        answer = opened_gate.post(f"{name}/activate")
+        assert answer.status_code == 200
+        assert "the gateway cannot replay runs" in answer.json()["replay"]["error"]
+
+
+def test_a_check_leaves_no_scratch_folder(gate: Gate, tmp_path: Path):
+    gate.record("p-1")
+    assert gate.post(f"{gate.deploy(code())}/check").json()["runs"][0]["fits"]
+    assert not list((tmp_path / "state" / "scratch").glob("*/*"))
+
+
 # -- workers
 
 

@@ -146,3 +146,13 @@ def test_without_rules_nothing_is_replaced():
 def test_definitions_of_graphs_stay():
     started = schemas.GraphStarted('{"name":"g","password":{"task":"t"}}')
     assert '"password":{"task":"t"}' in redacted(started)[0]
+
+
+def test_a_sensitive_text_is_replaced_where_it_is_the_name_of_a_field():
+    params = '{"email":"ann@example.com","by":{"ann@example.com":{"total":3}}}'
+    redacted = Redaction(patterns_of(REDACTED_FIELDS), "salt").redact(
+        history(RunStarted(params, "seed"))
+    )
+    text = "".join(lines_of(redacted))
+    assert "ann@example.com" not in text
+    assert '"total":3' in text.replace('\\"', '"').replace(" ", "")
