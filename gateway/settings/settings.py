@@ -436,8 +436,8 @@ class Settings(
 
     @property
     def state_dir(self) -> Path:
-        """Folder of the state of workers' partitions."""
-        return self.data_dir / "state" / self.topic_prefix
+        """Folder of the state of workers: absolute, as hosts of code run in another folder."""
+        return (self.data_dir / "state" / self.topic_prefix).absolute()
 
     def secrets_of(self, provider: str) -> tuple[str, ...]:
         """Return a provider's signing secrets in the clear, the current one first; maybe none."""

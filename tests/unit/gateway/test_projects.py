@@ -29,7 +29,7 @@ def test_the_default_project_has_names_without_a_prefix():
     assert dsn_of(settings) == DSN
     assert schemas_of(DSN).tables == "headwater"
     assert schemas_of(DSN).authors == "authors"
-    assert settings.state_dir == Path(".headwater/state")
+    assert settings.state_dir == Path(".headwater/state").absolute()
     assert settings.blobs_at == ".headwater/blobs"
 
 
@@ -42,7 +42,7 @@ def test_one_setting_chooses_all_names(monkeypatch: pytest.MonkeyPatch):
     assert schemas.authors == "headwater_acme_eu_authors"
     assert schemas.steps == "headwater_acme_eu_steps"
     assert schemas.rebuilt == "headwater_acme_eu_rebuilt"
-    assert settings.state_dir == Path(".headwater/state/acme-EU.")
+    assert settings.state_dir == Path(".headwater/state/acme-EU.").absolute()
     assert settings.blobs_at == ".headwater/blobs/acme-EU."
 
 
