@@ -62,10 +62,18 @@ def run(
     released: bool = False,
     switches: type[Switches] | None = None,
 ) -> World:
-    """A world from a seed, to its end.
+    """Run a world from a seed to its end.
 
-    Shape:  rates of faults are drawn, but for those that are given; released if code is deployed.
-    Errors: Violation, and whatever the engine itself raises, with seed and trace.
+    Args:
+        seed: Seed of the world and of its faults.
+        rules: Rules of the engine; the real ones by default.
+        shapes: Names of the workflows; all by default.
+        rates: Rates of faults by name; the others are drawn.
+        released: Whether code is deployed.
+        switches: What operators do with deployments.
+
+    Raises:
+        Violation: A law is broken; the message has the seed and the trace.
     """
     draw = random.Random(f"faults of {seed}")
     world = World(

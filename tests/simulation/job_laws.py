@@ -49,9 +49,10 @@ class JobLaws:
     until_ms: dict[int, int] = field(default_factory=dict)
 
     def take(self, event: LogEvent, at_ms: int) -> None:  # noqa: C901, PLR0912, one for each event
-        """Takes an event.
+        """Check an event.
 
-        Errors: AssertionError.
+        Raises:
+            AssertionError: The event breaks a law.
         """
         match event:
             case RunStarted():

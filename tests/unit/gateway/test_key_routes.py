@@ -338,6 +338,7 @@ def test_the_topic_is_followed_in_the_background(monkeypatch: pytest.MonkeyPatch
                 await asyncio.sleep(0.001)
 
     asyncio.run(run())
+    assert ring.find(key(1)) is not None
 
 
 def signed_in(client: Client, text: str) -> dict[str, str]:
