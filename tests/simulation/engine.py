@@ -67,7 +67,7 @@ def run(
     Args:
         seed: Seed of the world and of its faults.
         rules: Rules of the engine; the real ones by default.
-        shapes: Names of the workflows; all by default.
+        shapes: Names of the workflows; one to four are drawn by default.
         rates: Rates of faults by name; the others are drawn.
         released: Whether code is deployed.
         switches: What operators do with deployments.
