@@ -5,7 +5,7 @@ All Kafka clients of the system are created from `Cluster`.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ssl import SSLContext
@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 from aiokafka import AIOKafkaConsumer
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import KafkaConnectionError, KafkaError
 from typing_extensions import override
 
@@ -124,6 +125,8 @@ async def admin_client(cluster: Cluster) -> AsyncIterator[AIOKafkaAdminClient]:
     admin = AIOKafkaAdminClient(**cluster.options())
     try:
         await admin.start()
+        # A broker that has just started, or stood still, lists no brokers for a moment.
+        await _wait_for_metadata(admin, "a broker", lambda known: known.brokers())
         yield admin
     except (KafkaError, OSError) as error:
         raise BrokerUnavailable(
@@ -145,15 +148,24 @@ async def wait_for_controller(admin: AIOKafkaAdminClient, within_s: float = 10.0
     Raises:
         KafkaConnectionError: No broker named one in time.
     """
+    await _wait_for_metadata(admin, "a controller", lambda known: known.controller, within_s)
+
+
+async def _wait_for_metadata(
+    admin: AIOKafkaAdminClient,
+    what: str,
+    find: Callable[[ClusterMetadata], object],
+    within_s: float = 10.0,
+) -> None:
     client = admin._client  # noqa: SLF001 (aiokafka has no public name)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
-            while client.cluster.controller is None:
+            while not find(client.cluster):
                 await client.force_metadata_update()
-                if client.cluster.controller is None:
+                if not find(client.cluster):
                     await asyncio.sleep(_RETRY_S)
-    if client.cluster.controller is None:
-        raise KafkaConnectionError(f"expected a controller within {within_s:g} s, found none")
+    if not find(client.cluster):
+        raise KafkaConnectionError(f"expected {what} within {within_s:g} s, found none")
 
 
 async def start_consumer(consumer: AIOKafkaConsumer) -> AIOKafkaConsumer:

@@ -292,10 +292,6 @@ def test_a_transaction_ends_in_time_while_kafka_stalls_and_what_it_held_is_publi
     monkeypatch.setattr(publishing, "_STOP_S", 0.5)
 
     async def whole() -> None:
-        log = webhook_log(broker, 5)
-        await log.start()
-        await until(lambda: log.ready)  # It may have been suspended just now.
-        await log.stop()
         topic, reported = await a_topic(broker.bootstrap), Told()
         publisher = publishing.Publisher(
             cluster=Cluster(broker.bootstrap), partition=0, topic=topic, sent=reported
