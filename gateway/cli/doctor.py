@@ -210,7 +210,9 @@ class _Gateway:
             ClickException: The gateway did not answer as expected.
         """
         self._api.get("/health/live")
+        sent_ms = now_ms()
         ready = self._api.exchange("/health/ready")
+        received_ms = now_ms()
         try:
             self.version = str(self._api.get("/schema/openapi.json")["info"]["version"])
             parts = dict(json.loads(ready.body)["parts"])
@@ -221,8 +223,10 @@ class _Gateway:
             ) from error
         date = ready.headers.get("date")
         if date:
-            server_time = parsedate_to_datetime(date)
-            self.clock["gateway"] = server_time.timestamp() - now_ms() / 1000
+            server_s = parsedate_to_datetime(date).timestamp()
+            self.clock["gateway"] = findings.clock_offset_s(
+                server_s, sent_ms / 1000, received_ms / 1000
+            )
         summary = ", ".join(f"{name}: {state}" for name, state in parts.items())
         if any(state != "ok" for state in parts.values()):
             return Finding("gateway", "problem", summary, "start what is not connected")

@@ -239,6 +239,18 @@ def disk(folder: str, free: int, total: int) -> Finding:
     return Finding("disk", "ok", space)
 
 
+def clock_offset_s(server_s: float, sent_s: float, received_s: float) -> float:
+    """Return how far a server's clock is certainly ahead; negative if behind. In seconds.
+
+    Args:
+        server_s: Time of its response, which HTTP cuts to whole seconds.
+        sent_s: Time here when the request was sent.
+        received_s: Time here when the response was received.
+    """
+    earliest, latest = server_s - received_s, server_s + 1 - sent_s
+    return max(earliest, 0.0) + min(latest, 0.0)
+
+
 def clock(offsets: Mapping[str, float]) -> Finding:
     """Check the clocks of other machines against this one's; offsets are in seconds."""
     summary = ", ".join(f"{name} {seconds:+.1f} s" for name, seconds in offsets.items())

@@ -346,7 +346,7 @@ def _what(step: "Step", now: datetime, longest: int | None, *, frames: bool) -> 
     if step.rollback_failed_at:
         undone = f"rollback given up at {moment(step.rollback_failed_at)}"
     result = "" if step.result is None else json_text(step.result, longest)
-    return "; ".join(part for part in (undone, result) if part) or None
+    return "; ".join(part for part in (undone, _child(step).strip(), result) if part) or None
 
 
 def event_rows(events: "list[Event]", longest: int | None) -> Rows:

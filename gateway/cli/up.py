@@ -43,6 +43,7 @@ from headwater.gateway.settings.sources import sources_with_secrets, with_develo
 from headwater.projections.errors import MigrationChanged
 from headwater.projections.postgres.embedded import EmbeddedPostgres, psql_program
 from headwater.projections.postgres.migrate import migrate
+from headwater.schemas.errors import ProcessUnavailable
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.topics import (
@@ -108,7 +109,7 @@ def run_up(
         Supervisor(data_dir=settings.data_dir, report=say) as supervisor,
     ):
         # Not earlier: processes of a killed Headwater may still listen until here.
-        listen(settings.host, settings.port).close()
+        _check_ports(settings)
         external_kafka, external_postgres = bool(settings.kafka), bool(settings.postgres)
         settings = _with_servers(settings, supervisor)
         asyncio.run(_make_topics(settings, declared, embedded=not external_kafka))
@@ -127,6 +128,33 @@ def run_up(
             _report_addresses(settings, embedded=not external_postgres)
         supervisor.watch()
     return result.failure
+
+
+def _check_ports(settings: Settings) -> None:
+    """Check all ports before anything is started, so that one message names all that are taken.
+
+    Raises:
+        ProcessUnavailable: Other programs listen on some.
+    """
+    embedded = {
+        "--kafka-port": None if settings.kafka else settings.kafka_port,
+        "--postgres-port": None if settings.postgres else settings.postgres_port,
+    }
+    taken = [
+        f"{option} ({port} is taken)"
+        for option, port in embedded.items()
+        if port and _free_port(port) != port
+    ]
+    also = f" Also needed: another {', '.join(taken)}" if taken else ""
+    try:
+        listen(settings.host, settings.port).close()
+    except ProcessUnavailable as error:
+        raise ProcessUnavailable(error.message + also) from error
+    if taken:
+        raise ProcessUnavailable(
+            f"expected free ports for Kafka and Postgres, got other programs there; choose others: "
+            f"{', '.join(taken)}"
+        )
 
 
 def _report_addresses(settings: Settings, *, embedded: bool) -> None:

@@ -44,6 +44,12 @@ def _connection(user: User, me: object) -> Finding:
     closed = _closed(user)
     summary = [f"{row['provider']} ({row['terra_user_id']})" for row in _active(user)]
     summary += [f"{row['provider']} until {row['deactivated_at']}" for row in closed]
+    if not summary and user["sources"]:
+        names = ", ".join(sorted({source["source"] for source in user["sources"]}))
+        return Finding(check, "ok", f"none, and none needed: rows come from {names}")
+    if not summary and not any(user["counts"].values()):
+        found = "this user is unknown: no connection, delivery or row"
+        return Finding(check, "problem", found, "check the id, or connect the user")
     if not summary:
         return Finding(check, "problem", "none, now or before", _command("reconcile", user))
     if closed:
@@ -72,6 +78,8 @@ def _reconciled(url: str, user: User, me: object) -> Finding:
         return Finding(check, "warning", "not checked: needs --token of the user")
     if active:
         return Finding(check, "ok", "not needed: a connection of every provider is active")
+    if user["sources"]:
+        return Finding(check, "ok", "not needed: there are no connections")
     return Finding(check, "unknown", "not checked", _command("reconcile", user))
 
 
@@ -122,6 +130,9 @@ def _rows(user: User, before: Sequence[Finding]) -> Finding:
     check = "5 rows of every provider"
     providers = sorted({row["provider"] for row in _active(user)})
     rows = {provider: _rows_of(user, provider) for provider in providers}
+    if not (rows or user["connections"]):
+        names = sorted({source["source"] for source in user["sources"]})
+        rows = {name: _rows_of(user, name) for name in names}
     summary = "; ".join(f"{provider}: {text or 'no rows'}" for provider, text in rows.items())
     if rows and all(rows.values()):
         return Finding(check, "ok", summary)

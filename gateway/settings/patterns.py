@@ -8,7 +8,6 @@ _END: Final = r"$(?!\n)"
 #: Names of workflows, tasks, instances and types of events.
 NAME: Final = f"^[a-zA-Z0-9_][a-zA-Z0-9_-]*{_END}"
 KEY: Final = f"^[!-~]+{_END}"
-KEY_OR_NONE: Final = f"^[!-~]*{_END}"
 WEARABLE: Final = f"^[A-Za-z0-9_]{{1,64}}{_END}"
 LABEL: Final = "^[a-zA-Z0-9._-]{1,100}$"
 LABEL_OR_NONE: Final = "^[a-zA-Z0-9._-]{0,100}$"
@@ -32,7 +31,6 @@ _VISIBLE: Final = "characters of ASCII without spaces"
 DESCRIPTIONS: Final[Mapping[str, str]] = {
     NAME: "a name out of a-z, A-Z, 0-9, _ and -, not beginning with -",
     KEY: _VISIBLE,
-    KEY_OR_NONE: _VISIBLE,
     WEARABLE: "1 to 64 characters out of a-z, A-Z, 0-9 and _",
     LABEL: "1 to 100 characters out of a-z, A-Z, 0-9, ., _ and -",
     LABEL_OR_NONE: "at most 100 characters out of a-z, A-Z, 0-9, ., _ and -",

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headwater.processors.runs.decisions import StepReturned
+from headwater.processors.runs.limits import bounded
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import STATEMENT_REFUSED
 from headwater.schemas.history import Failure
@@ -26,6 +27,8 @@ _CHANGES_ROLE: Final = frozenset({"ROLE", "SESSION"})
 _SPACE: Final = re.compile(r"(?:[\s;]|--[^\r\n]*)+")
 _WORD: Final = re.compile(r"[A-Za-z]+")
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
+#: Characters of a statement in messages.
+_STATEMENT_SHOWN: Final = 160
 
 
 class EffectUnknown(StoreUnavailable):
@@ -62,6 +65,12 @@ def settled(stored: StepReturned, request: StepReturned) -> StepReturned:
     return msgspec.structs.replace(
         stored, step=request.step, attempt=request.attempt, statements=()
     )
+
+
+def statement_name(returned: StepReturned, number: int) -> str:
+    """Return how messages name a statement of a step, counted from 1."""
+    text = bounded(" ".join(returned.statements[number - 1][0].split()), _STATEMENT_SHOWN)
+    return f"statement {number} of {len(returned.statements)} ({text})"
 
 
 def refusal(returned: StepReturned) -> Failure | None:

@@ -39,6 +39,7 @@ from headwater.processors.runs.step_commits import (
     StepId,
     refusal,
     settled,
+    statement_name,
 )
 from headwater.projections.errors import RecordRefused, store_edge
 from headwater.projections.postgres.connections import Pooled, own_dsn, schemas_of, with_settings
@@ -322,9 +323,8 @@ class _Transaction:
         if stored is not None:
             await self._connection.rollback()
             return settled(_decoded(stored), returned)
-        count = len(returned.statements)
         for number, (text, parameters) in enumerate(returned.statements, start=1):
-            failure = await self._attempt(f"statement {number} of {count}", text, parameters)
+            failure = await self._attempt(statement_name(returned, number), text, parameters)
             if failure is not None:
                 return failure
         self.is_ending = True

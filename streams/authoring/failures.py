@@ -10,8 +10,10 @@ from headwater.processors.runs.limits import FAILURE_NAME_MAX, bounded
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.values import decode, encode, utf8_safe
 
-#: Characters of a traceback that are kept. Its end is kept, which names the failing line.
+#: Characters of a traceback that are kept: of its beginning, which has the author's own line, and
+#: of its end, which names the failing one.
 _TRACE_MAX: Final = 4_000
+_TRACE_HEAD: Final = 1_500
 #: Characters of a frame or message in it, so that a long message does not displace the frames.
 _TRACE_PART_MAX: Final = 1_000
 #: Folder of the code that runs authors' code.
@@ -33,7 +35,7 @@ def failure_of(error: BaseException) -> Failure:
     text = _read(lambda: str(error), "(its text cannot be created)")
     trace = _read(lambda: utf8_safe("".join(_parts(error))), "(its traceback cannot be created)")
     if len(trace) > _TRACE_MAX:
-        trace = f"…{trace[-_TRACE_MAX:]}"
+        trace = f"{trace[:_TRACE_HEAD]}\n  …\n{trace[_TRACE_HEAD - _TRACE_MAX :]}"
     return Failure(
         bounded(utf8_safe(name), FAILURE_NAME_MAX),
         bounded(utf8_safe(text)),

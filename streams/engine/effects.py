@@ -1,6 +1,7 @@
 """Output of an owner: records, notices and effects, staged until the records are durable."""
 
 from collections.abc import Collection
+from difflib import get_close_matches
 from typing import Final, TypeAlias
 
 import msgspec
@@ -85,6 +86,11 @@ class Batch:
         return bool(self.records or self.effects)
 
 
+#: Names of workflows in a message, and those that are compared with a name that is unknown.
+_NAMES_SHOWN: Final = 10
+_NAMES_COMPARED: Final = 200
+
+
 def unknown_workflow(name: str, known: Collection[str], idle: str | None) -> Rejection:
     """Return the refusal to create an instance of an unknown workflow.
 
@@ -94,8 +100,12 @@ def unknown_workflow(name: str, known: Collection[str], idle: str | None) -> Rej
         idle: A deployment that has the workflow and is not active, if there is one.
     """
     authors = sorted(workflow for workflow in known if not workflow.startswith(BUILTIN_PREFIX))
-    names = ", ".join(authors) or "none"
-    message = bounded(f"expected one of the workflows {names}, found {name}")
+    names = ", ".join(authors[:_NAMES_SHOWN]) or "none"
+    more = len(authors) - _NAMES_SHOWN
+    names += f" and {more} more" if more > 0 else ""
+    near = get_close_matches(name, authors[:_NAMES_COMPARED], n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    message = bounded(f"expected one of the workflows {names}, found {name}{hint}")
     activate = f"`headwater deployments activate {idle}`"
     where = f"; {idle} has it but is not active: {activate}" if idle else ""
     return Rejection(WORKFLOW_NOT_FOUND, message + where)

@@ -7,6 +7,7 @@ in Postgres, which refuses transactions of older epochs. A superseded owner thus
 transaction after the new owner has read the rows.
 """
 
+import logging
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
@@ -29,7 +30,16 @@ from headwater.schemas.history import (
 from headwater.streams.engine.activations import Activations, Priority
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
 
-_FINAL: Final = (UNIQUE_CONSTRAINT, STATEMENT_REFUSED)
+log = logging.getLogger(__name__)
+
+#: Failures that another attempt would have, too: names of Headwater, and of errors of psycopg for a
+#: statement that does not fit the schema.
+_FINAL: Final = frozenset(
+    {
+        *(UNIQUE_CONSTRAINT, STATEMENT_REFUSED),
+        *("SyntaxError", "UndefinedTable", "UndefinedColumn", "UndefinedFunction"),
+    }
+)
 
 
 class StepDatabase(Protocol):
@@ -68,8 +78,11 @@ class StepDatabase(Protocol):
         """
 
 
-def failed(returned: StepReturned, failure: Failure) -> StepRaised:
-    """Return the failure of a step with failed SQL. Permanent errors are not retried."""
+def failed(commit: StepCommit, failure: Failure) -> StepRaised:
+    """Return the failure of a step with failed SQL, and log it. Some errors are not retried."""
+    returned = commit.returned
+    where = (commit.key, returned.step.key, returned.attempt)
+    log.warning('%s: step "%s", attempt %d failed: %s: %s', *where, failure.name, failure.message)
     retryable = failure.name not in _FINAL
     # A database may include the whole of a value that it rejects.
     truncated = Failure(failure.name, bounded(failure.message))

@@ -93,8 +93,7 @@ def lost(started: AttemptStarted, reason: str) -> StepRaised | RollbackRaised:
     failure = Failure(
         HOST_LOST,
         f"{reason} while the step was running. All steps that run in a host fail with it, because "
-        "the cause is not known. An async callback must not block: make a blocking one a plain "
-        "function, which runs in a thread",
+        "the cause is not known",
     )
     if started.rollback:
         return RollbackRaised(started.step.key, started.attempt, failure)

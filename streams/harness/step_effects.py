@@ -11,7 +11,7 @@ import msgspec
 from headwater.processors.code.host_messages import FromHost
 from headwater.processors.runs.decisions import StepRaised, StepReturned
 from headwater.processors.runs.host_messages import Requested
-from headwater.processors.runs.step_commits import refusal
+from headwater.processors.runs.step_commits import StepCommit, refusal, statement_name
 from headwater.schemas.failures import UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.step_tx import sql_parameters
@@ -50,20 +50,22 @@ class MemoryDatabase:
         if failure is not None:
             return failure
         self._connection.execute("begin")
+        what = "its transaction"
         try:
-            for sql, params in returned.statements:
+            for number, (sql, params) in enumerate(returned.statements, start=1):
+                what = statement_name(returned, number)
                 self._run(sql, json.loads(params))
             self._connection.execute("commit")
         except (sqlite3.Error, ValueError, OverflowError) as error:
             if self._connection.in_transaction:
                 self._connection.execute("rollback")
-            return Failure(_name(error), str(error))
+            return Failure(_name(error), f"expected {what} to take effect, found: {error}")
         return None
 
-    def outcome(self, returned: StepReturned) -> StepReturned | StepRaised:
+    def outcome(self, commit: StepCommit) -> StepReturned | StepRaised:
         """Run the statements of a step and return its outcome."""
-        failure = self.commit(returned)
-        return returned if failure is None else failed(returned, failure)
+        failure = self.commit(commit.returned)
+        return commit.returned if failure is None else failed(commit, failure)
 
     def _run(self, sql: str, params: list[Any] | dict[str, Any]) -> sqlite3.Cursor:
         # Without parameters, a percent sign is not a placeholder, as in psycopg.

@@ -418,7 +418,7 @@ class WorkflowTest:
         if turn.steps:
             for step in turn.steps:
                 needed = self._owner.sql.mark_sent(step.commit)
-                outcome = self._database.outcome(step.commit.returned) if needed else None
+                outcome = self._database.outcome(step.commit) if needed else None
                 driver.step_settled(step, outcome)
             # At once: in production, the commit row survives a crash before this point.
             turn_of_sql = driver.turn(self.now_ms, 0)

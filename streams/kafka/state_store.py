@@ -86,7 +86,9 @@ def mismatch_of(db: Rdict, identity: StoreIdentity, since_ms: int) -> str:
     except Exception as error:  # noqa: BLE001, rocksdict has no other kind
         return f"it has no identity ({error})"
     if actual != identity:
-        return f"it is that of {actual}"
+        fields = msgspec.structs.fields(StoreIdentity)
+        names = [f.name for f in fields if getattr(actual, f.name) != getattr(identity, f.name)]
+        return f"it is of another {' and '.join(names)}"
     if progress.at_ms < since_ms:
         return f"it was last written at {progress.at_ms}, before {since_ms}"
     return ""

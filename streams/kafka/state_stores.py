@@ -157,7 +157,7 @@ class StateStores:
             database = self._open_existing(data, identity, since_ms)
             if isinstance(database, Rdict):
                 return StateStore(database, data, self._clock, unlock)
-            log.warning("expected %s to be the store of %s; deleted: %s", data, identity, database)
+            log.warning("making the local store %s again, from Kafka: %s", data, database)
             shutil.rmtree(data)
         try:
             db = self._rocksdb(data)

@@ -399,7 +399,10 @@ class HostProcess:
         if report:
             log.error("code host %d %s; stacks of its threads:\n%s", self.pid, how, report)
         location = crash_location(report)
-        return f"the code host {how}{f' at {location}' if location else ''}"
+        where = f" at {location}" if location else ""
+        # Threads do not make a host stand still.
+        advice = " (make a callback that blocks a plain function, which runs in a thread)"
+        return f"the code host {how}{where}{advice if self._stalled else ''}"
 
     # -- ending
 

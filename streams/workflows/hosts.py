@@ -13,8 +13,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from headwater.processors.code.host_messages import Activate
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.slots import Concurrency
@@ -302,9 +300,16 @@ class Reloading:
             raise error.exceptions[0] from None
 
     async def _watch(self, host: HostSupervisor) -> None:
-        from watchfiles import PythonFilter, awatch  # noqa: PLC0415, of an extra
+        from watchfiles import Change, PythonFilter, awatch  # noqa: PLC0415, of an extra
 
-        async for changes in awatch(folder_of(host.app), watch_filter=PythonFilter()):
+        folder, is_python = folder_of(host.app), PythonFilter()
+
+        def is_source(change: Change, path: str) -> bool:
+            # Hidden folders have other code, such as unpacked deployments.
+            inside = Path(path).parts[len(folder.parts) :]
+            return is_python(change, path) and not any(part.startswith(".") for part in inside)
+
+        async for changes in awatch(folder, watch_filter=is_source):
             names = ", ".join(sorted({Path(path).name for _, path in changes}))
             log.warning("%s has changed: reloading %s", names, host.app)
             await self.reload(host)
@@ -330,11 +335,8 @@ class Reloading:
             log.warning("… and %d more", len(differing) - _SHOWN)
         fit = len(replays.runs) - len(differing)
         log.warning("%s: of %d open runs %d fit the new code", host.app, len(runs), fit)
-        if _names(replays.declared) != _names(host.declared):
-            raise AppChanged(
-                f"expected {host.app} to declare the same as when the worker started, found other "
-                "workflows, schedules or tasks; the worker restarts"
-            )
+        if changes := _changes(host.declared, replays.declared):
+            raise AppChanged(f"{host.app} has changed: {changes}; the worker restarts")
         await host.reload()
 
 
@@ -347,6 +349,12 @@ def folder_of(app: str) -> Path:
     return Path(spec.origin).parent
 
 
-def _names(declared: Declarations) -> object:
-    """Return the declarations that a worker uses from its start on."""
-    return msgspec.structs.astuple(declared)
+def _changes(before: Declarations, after: Declarations) -> str:
+    """Return what differs of the declarations that a worker uses from its start on."""
+    if before == after:
+        return ""
+    new = sorted({*after.workflows} - {*before.workflows})
+    gone = sorted({*before.workflows} - {*after.workflows})
+    names = [f"new workflows {', '.join(new)}"] * bool(new)
+    names += [f"without {', '.join(gone)}"] * bool(gone)
+    return "; ".join(names) or "other schedules, tasks or options of workflows"

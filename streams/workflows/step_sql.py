@@ -76,8 +76,10 @@ class StepSql:
                 # the error and delay the whole partition.
                 log.exception("%s could not be run", what)
                 done = Failure(type(error).__name__, f"expected to run {what}, found: {error!r}")
-            outcome = failed(commit.returned, done) if isinstance(done, Failure) else done
-            self._settled(step, outcome)
+            if isinstance(done, Failure):
+                self._settled(step, failed(commit, done))
+            else:
+                self._settled(step, done)
             return
         self._settled(step, None)
 

@@ -240,8 +240,8 @@ def test_nothing_is_left_of_a_step_whose_sql_failed(play: Callable[[Script], Non
         failure = await world.commit(wrong)
         assert failure == Failure(
             "UniqueConstraintError",
-            "expected statement 2 of 2 to take effect, found: duplicate key value violates unique "
-            'constraint "charges_pkey" (Key (id)=(a) already exists.)',
+            f"expected statement 2 of 2 ({INSERT}) to take effect, found: duplicate key value "
+            'violates unique constraint "charges_pkey" (Key (id)=(a) already exists.)',
         )
         assert await world.database.claim(PARTITION, EPOCH + 1) == []
         assert isinstance(await world.commit(charge(attempt=2), EPOCH + 1), StepReturned)
@@ -301,7 +301,8 @@ def test_other_errors_of_sql_have_their_names_and_leave_nothing(
         failure = await world.run((INSERT, ("a", 1)), statement)
         assert failure is not None
         assert failure.name == name
-        assert failure.message.startswith("expected statement 2 of 2 to take effect, found: ")
+        text = str(statement[0])
+        assert failure.message.startswith(f"expected statement 2 of 2 ({text}) to take effect, ")
         assert await world.rows() == []
 
     play(script)

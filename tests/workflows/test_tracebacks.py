@@ -165,3 +165,27 @@ def test_an_error_without_a_traceback_fails_like_any_other(function: Callable[..
         await asyncio.wait_for(scenario(test), 60)
 
     run(in_time, workflow("order")(function))
+
+
+def test_a_long_traceback_has_the_authors_line_and_the_failing_one():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        async def charge() -> None:
+            namespace: dict[str, Any] = {"deep_inside": deep_inside}
+            for number in range(80):
+                body = f"f{number - 1}()" if number else "deep_inside()"
+                code = compile(f"def f{number}(): {body}", f"library{number}.py", "exec")
+                exec(code, namespace)  # noqa: S102 (frames of a library)
+            namespace["f79"]()
+
+        await step.do("charge", charge, retries=ONCE)
+
+    async def scenario(test: WorkflowTest) -> None:
+        error = (await (await begin(test)).status()).error
+        assert error is not None
+        assert error.traceback is not None
+        assert "in charge" in error.traceback
+        assert 'raise KeyError("nope")' in error.traceback
+        assert len(error.traceback) < 4_100
+
+    run(scenario, order)

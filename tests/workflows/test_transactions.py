@@ -420,3 +420,15 @@ def test_sql_is_undone_by_another_step_however_often_the_process_dies():
             assert test.execute(ALL) == []
 
     asyncio.run(scenario())
+
+
+def test_sql_that_fails_is_logged_with_its_statement(caplog: pytest.LogCaptureFixture):
+    def save(tx: StepTx) -> None:
+        tx.execute("insert into nowhere (a) values (%s)", [1])
+
+    async def scenario(test: WorkflowTest) -> None:
+        await begin(test)
+        assert 'order/i-1: step "save", attempt 1 failed: OperationalError: ' in caplog.text
+        assert "statement 1 of 1 (insert into nowhere (a) values (%s)) to take" in caplog.text
+
+    run(scenario, order_that(save))

@@ -15,7 +15,7 @@ from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import moment_of
 from headwater.gateway.api.workflows.bodies import CURSOR_MAX
 from headwater.gateway.api.workflows.positions import Positions, read_positions
-from headwater.gateway.settings.patterns import KEY_OR_NONE, NAME
+from headwater.gateway.settings.patterns import KEY, NAME
 from headwater.processors.canonical_json import canonical_hash
 from headwater.processors.runs.limits import (
     INSTANCE_ID_MAX,
@@ -74,8 +74,9 @@ IdempotencyKey: TypeAlias = Annotated[
     str,
     HeaderParameter(
         name="Idempotency-Key",
+        min_length=1,
         max_length=255,
-        pattern=KEY_OR_NONE,
+        pattern=KEY,
         description="Repeats of a request with the same key are executed once, for at least a day. "
         "The same key with a different body is refused.",
     ),

@@ -124,6 +124,20 @@ def test_a_user_whose_days_arrive_is_well():
     assert "level=error" in requested[1].path
 
 
+def test_a_user_of_a_source_without_connections_is_well():
+    result, steps, _ = look(user((), sources=rows_of("payco")))
+    assert result.exit_code == 0, result.output
+    assert {step["state"] for step in steps} == {"ok"}
+    assert steps[0]["found"] == "none, and none needed: rows come from payco"
+    assert steps[4]["found"] == "payco: 3 rows of daily_summary, last 2026-07-01T00:00:00Z"
+
+
+def test_a_user_whom_no_part_knows_is_named_so():
+    _, steps, _ = look({**user(()), "counts": {"daily_summary": 0, "raw_events": 0}})
+    assert (steps[0]["state"], steps[0]["next"]) == ("problem", "check the id, or connect the user")
+    assert "unknown" in steps[0]["found"]
+
+
 @pytest.mark.parametrize(
     ("known", "others", "step", "found", "command"),
     [
@@ -366,3 +380,20 @@ def test_what_is_found_of_the_system_has_a_state_and_a_remedy(
     assert next_ in finding.next
     assert bool(finding.next) == bool(next_)
     assert findings.is_well([finding]) == (state in ("ok", "warning"))
+
+
+@pytest.mark.parametrize(
+    ("server_s", "sent_s", "received_s", "offset_s"),
+    [
+        (100.0, 100.2, 100.9, 0.0),
+        (100.0, 100.9, 101.1, 0.0),
+        (100.0, 101.0, 103.0, 0.0),
+        (100.0, 99.0, 99.5, 0.5),
+        (100.0, 160.5, 161.0, -59.5),
+    ],
+)
+def test_a_clock_is_off_by_what_a_date_in_whole_seconds_proves(
+    server_s: float, sent_s: float, received_s: float, offset_s: float
+):
+    offset = findings.clock_offset_s(server_s, sent_s, received_s)
+    assert offset == pytest.approx(offset_s)

@@ -503,7 +503,9 @@ def test_the_workflows_that_are_named_to_whoever_mistypes_one_are_those_of_autho
     code = Code({"order": REPLAY.kind, "headwater-schedule": REPLAY.kind})
     refused = code.for_new_run("ordre", "o-1", StartRun("1"), None)
     assert isinstance(refused, Rejection)
-    assert refused.message == "expected one of the workflows order, found ordre"
+    assert refused.message == (
+        "expected one of the workflows order, found ordre; did you mean order?"
+    )
 
 
 def test_who_asks_for_what_is_deployed_and_not_active_is_told_where_it_is():
