@@ -44,19 +44,23 @@ def _connection(user: User, me: object) -> Finding:
     closed = _closed(user)
     summary = [f"{row['provider']} ({row['terra_user_id']})" for row in _active(user)]
     summary += [f"{row['provider']} until {row['deactivated_at']}" for row in closed]
-    if not summary and user["sources"]:
-        names = ", ".join(sorted({source["source"] for source in user["sources"]}))
-        return Finding(check, "ok", f"none, and none needed: rows come from {names}")
-    if not summary and not any(user["counts"].values()):
-        found = "this user is unknown: no connection, delivery or row"
-        return Finding(check, "problem", found, "check the id, or connect the user")
     if not summary:
-        return Finding(check, "problem", "none, now or before", _command("reconcile", user))
+        return _unconnected(check, user)
     if closed:
         is_listed = not _listed(me).isdisjoint(row["provider"] for row in closed)
         advice = _command("reconcile", user) if is_listed else ""
         return Finding(check, "warning", ", ".join(summary), advice)
     return Finding(check, "ok", ", ".join(summary))
+
+
+def _unconnected(check: str, user: User) -> Finding:
+    if user["sources"]:
+        names = ", ".join(sorted({source["source"] for source in user["sources"]}))
+        return Finding(check, "ok", f"none, and none needed: rows come from {names}")
+    if not any(user["counts"].values()):
+        found = "this user is unknown: no connection, delivery or row"
+        return Finding(check, "problem", found, "check the id, or connect the user")
+    return Finding(check, "problem", "none, now or before", _command("reconcile", user))
 
 
 def _reconciled(url: str, user: User, me: object) -> Finding:

@@ -4,6 +4,7 @@ Method: RocksDB itself, in folders of the test; other processes hold stores as o
 """
 
 import asyncio
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
