@@ -17,7 +17,7 @@ from datetime import date, timedelta
 from random import Random
 from typing import Any, Final
 
-import httpx
+import httpx2
 import psycopg
 
 from benchmarks.children import BenchmarkFailed, Child
@@ -109,7 +109,7 @@ class _ReconcileBench:
     def _add_people(self) -> None:
         same = {"provider": "GARMIN", "scopes": "DAILY", "created_at": "2026-01-01T00:00:00+00:00"}
         rows = [{"user_id": name, "reference_id": f"user_{name}", **same} for name in self._ids]
-        with httpx.Client(base_url=self._url, timeout=_PATIENCE_S) as client:
+        with httpx2.Client(base_url=self._url, timeout=_PATIENCE_S) as client:
             _until(lambda: _answers(client), [self._stand_in], "the stand-in to answer")
             for start in range(0, len(rows), _PEOPLE_AT_ONCE):
                 answer = client.post("/stand-in/people", json=rows[start : start + _PEOPLE_AT_ONCE])
@@ -127,7 +127,7 @@ class _ReconcileBench:
 
     def requests(self) -> int:
         """Return how many requests for data the stand-in has had."""
-        counts = httpx.get(f"{self._url}/stand-in", timeout=_PATIENCE_S).json()["counts"]
+        counts = httpx2.get(f"{self._url}/stand-in", timeout=_PATIENCE_S).json()["counts"]
         return int(counts.get("requests for data", 0))
 
     def reconcile(self) -> None:
@@ -183,10 +183,10 @@ def _stand_in(system: System, port: int) -> Iterator[Child]:
         yield child
 
 
-def _answers(client: httpx.Client) -> bool:
+def _answers(client: httpx2.Client) -> bool:
     try:
         return client.get("/stand-in").is_success
-    except httpx.TransportError:
+    except httpx2.TransportError:
         return False
 
 

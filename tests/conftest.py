@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from httpx._transports import default as httpx_transport
+from httpx2._transports import default as httpx_transport
 from hypothesis import HealthCheck, settings
 from psycopg import conninfo
 from typing_extensions import override
@@ -43,7 +43,7 @@ def pytest_configure() -> None:
 
     Hypothesis judges no example by its time: on a busy machine any of them may be slow. SIGINT
     reaches the processes: below a script's `make test &` it is ignored. Their Java compiles with
-    C1 alone: brokers of tests live for seconds, in which C2 takes more than it gives. httpx parses
+    C1 alone: brokers of tests live for seconds, in which C2 takes more than it gives. httpx2 parses
     the certificates of all authorities once instead of for each client: that takes 20 ms, and the
     servers of tests have none of those.
     """

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
+import httpx2
 
 from headwater.gateway.builtin.terra.client import Terra
 from headwater.gateway.settings.terra import TerraAccess
@@ -98,22 +98,24 @@ class StandIn:
 
     def _answers(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/stand-in").is_success
-        except httpx.TransportError:
+            return httpx2.get(f"{self.url}/stand-in").is_success
+        except httpx2.TransportError:
             return False
 
     def look(self) -> dict[str, Any]:
-        result: dict[str, Any] = httpx.get(f"{self.url}/stand-in", timeout=ANSWERED_WITHIN_S).json()
+        result: dict[str, Any] = httpx2.get(
+            f"{self.url}/stand-in", timeout=ANSWERED_WITHIN_S
+        ).json()
         return result
 
     def fail(self, kind: str, **more: object) -> None:
-        result = httpx.post(
+        result = httpx2.post(
             f"{self.url}/stand-in/faults", json={"kind": kind, **more}, timeout=ANSWERED_WITHIN_S
         )
         assert result.is_success, result.text
 
     def work(self) -> None:
-        httpx.post(
+        httpx2.post(
             f"{self.url}/stand-in/faults/clear", timeout=ANSWERED_WITHIN_S
         ).raise_for_status()
 
@@ -123,13 +125,13 @@ class StandIn:
             {"user_id": item, "provider": provider, "reference_id": reference, **more}
             for item in user_ids
         ]
-        httpx.post(
+        httpx2.post(
             f"{self.url}/stand-in/people", json=people, timeout=ANSWERED_WITHIN_S
         ).raise_for_status()
 
     def has(self, reference: str) -> bool:
         """Whether a user has a connection there."""
-        answer = httpx.get(
+        answer = httpx2.get(
             f"{self.url}/v2/userInfo",
             params={"reference_id": reference},
             headers=KEYS,

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-import httpx
+import httpx2
 
 from tests.waiting import ANSWERED_WITHIN_S
 
@@ -51,7 +51,7 @@ class _Forms(HTMLParser):
 class Visitor:
     """Signed in, at the console of a gateway."""
 
-    def __init__(self, client: httpx.Client, key: str = "dev-admin-key") -> None:
+    def __init__(self, client: httpx2.Client, key: str = "dev-admin-key") -> None:
         self.client = client
         self.press("/console", "Sign in", key=key)
 
@@ -62,7 +62,7 @@ class Visitor:
         assert "<script" not in answer.text
         return answer.text
 
-    def press(self, path: str, label: str, /, about: str = "", **typed: str) -> httpx.Response:
+    def press(self, path: str, label: str, /, about: str = "", **typed: str) -> httpx2.Response:
         """Fills in the form of a page that has a button of this name, and sends it.
 
         Shape:  of several, the one whose address has what it is about.
@@ -83,7 +83,7 @@ class Visitor:
 
 @contextmanager
 def visiting(url: str) -> Iterator[Visitor]:
-    with httpx.Client(base_url=url, follow_redirects=True, timeout=ANSWERED_WITHIN_S) as client:
+    with httpx2.Client(base_url=url, follow_redirects=True, timeout=ANSWERED_WITHIN_S) as client:
         yield Visitor(client)
 
 

@@ -2,5 +2,5 @@
 
 import sys
 
-# Its code host is a process that uses httpx without its command line, as those of `gateway.cli` do.
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+# Its code host uses httpx2 without its command line, as the processes of `gateway.cli` do.
+sys.modules.setdefault("httpx2._main", None)  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from headwater.schemas.failures import NEXT_STEPS, ClientError
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
     from headwater.gateway.client.answers import StreamItem
     from headwater.gateway.client.sync_client import SyncClient
@@ -42,12 +42,17 @@ class CliEnvironment:
     """
 
     clock: Callable[[], int] = now_ms
-    network: "httpx.AsyncBaseTransport | None" = None
+    network: "httpx2.AsyncBaseTransport | None" = None
 
 
 def _environment() -> CliEnvironment:
     context = click.get_current_context(silent=True)
     return (context and context.find_object(CliEnvironment)) or CliEnvironment()
+
+
+def network() -> "httpx2.AsyncBaseTransport | None":
+    """Return the transport of HTTP requests; None for the real network."""
+    return _environment().network
 
 
 def now() -> datetime:

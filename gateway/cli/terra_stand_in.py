@@ -84,7 +84,7 @@ def terra_stand_in(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
     close_environment()
     os.umask(0o077)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     setup = StandIn(
         target=target or f"{url_of(settings)}/webhooks/terra",
         secret=_secret(settings),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urljoin
 
-import httpx
+import httpx2
 from pydantic import SecretStr
 
 from headwater.gateway.api.listening import listen
@@ -271,8 +271,8 @@ def _free_port(preferred: int) -> int:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=_HEALTH_TIMEOUT_S).is_success
-    except httpx.TransportError:
+        return httpx2.get(url, timeout=_HEALTH_TIMEOUT_S).is_success
+    except httpx2.TransportError:
         return False
 
 
@@ -374,5 +374,5 @@ class _Show:
         """
         if self._stand_in:
             people = urljoin(self._stand_in, "/stand-in/people")
-            with contextlib.suppress(httpx.HTTPError):  # The stand-in may simulate failures.
-                httpx.post(people, json=demo_people(), timeout=_HEALTH_TIMEOUT_S)
+            with contextlib.suppress(httpx2.HTTPError):  # The stand-in may simulate failures.
+                httpx2.post(people, json=demo_people(), timeout=_HEALTH_TIMEOUT_S)

@@ -80,10 +80,9 @@ def _reconciled(url: str, user: User, me: object) -> Finding:
         return Finding(check, "warning" if has_ended else "problem", lost, advice)
     if closed:
         return Finding(check, "warning", "not checked: needs --token of the user")
-    if active:
-        return Finding(check, "ok", "not needed: a connection of every provider is active")
-    if user["sources"]:
-        return Finding(check, "ok", "not needed: there are no connections")
+    if active or user["sources"]:
+        why = "a connection of every provider is active" if active else "there are no connections"
+        return Finding(check, "ok", f"not needed: {why}")
     return Finding(check, "unknown", "not checked", _command("reconcile", user))
 
 

@@ -38,7 +38,7 @@ from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, W
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
     from headwater.gateway.client.answers import StreamItem
     from headwater.gateway.client.requests import HttpAnswer
@@ -95,7 +95,7 @@ class Client:
         admin_key: str | None = None,
         timeout: Duration = "30 seconds",
         retries: int = 3,
-        transport: "httpx.AsyncBaseTransport | None" = None,
+        transport: "httpx2.AsyncBaseTransport | None" = None,
         dependencies: ClientDependencies = _DEFAULTS,
     ) -> None:
         """Make a client; it connects when it is entered.
@@ -120,18 +120,18 @@ class Client:
         self._policy = Policy(retries=retries)
         self._network = transport
         self._dependencies = dependencies
-        self._http: httpx.AsyncClient | None = None
+        self._http: httpx2.AsyncClient | None = None
         self._session: Session | None = None
 
     async def __aenter__(self) -> Self:
         # Imported here because they take longer to load than the rest of Headwater, and processes
         # that run authors' code import this module without needing them.
-        import httpx  # noqa: PLC0415
+        import httpx2  # noqa: PLC0415
 
         from headwater.gateway.client.session import Session  # noqa: PLC0415
         from headwater.gateway.client.transport import Transport  # noqa: PLC0415
 
-        self._http = httpx.AsyncClient(
+        self._http = httpx2.AsyncClient(
             base_url=self._base_url,
             headers=self._headers,
             timeout=self._timeout_s,

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
-import httpx
+import httpx2
 
 from headwater.gateway.client.answers import (
     StreamItem,
@@ -87,8 +87,8 @@ class Message(NamedTuple):
 class EventStream:
     """Parser of the stream of one connection.
 
-    Lines are split here and not by httpx, which splits where Python does: also at U+2028 and others
-    that JSON does not escape.
+    Lines are split here and not by httpx2, which splits where Python does: also at U+2028 and
+    others that JSON does not escape.
     """
 
     def __init__(self, last_id: str = "") -> None:
@@ -302,9 +302,9 @@ class Session:
                                 return
             except UnavailableError as error:
                 problem = error
-            except httpx.RequestError as error:
+            except httpx2.RequestError as error:
                 problem = unreached(self.transport.url, str(error) or type(error).__name__)
-                if opened and isinstance(error, httpx.ReadTimeout):
+                if opened and isinstance(error, httpx2.ReadTimeout):
                     failures = -1  # A silent stream is no failure.
             failures += 1
             await self._reopen(failures, stream.retry_ms, problem)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Final
 
-import httpx
+import httpx2
 
 from headwater.gateway.client.answers import (
     ConnectionFailedError,
@@ -30,15 +30,15 @@ from headwater.schemas.failures import ClientError, refused
 _SHOWN: Final = 120
 #: A stream that is silent for longer is opened again; servers send a comment every few seconds.
 _SILENCE_S: Final = 60.0
-#: Errors of httpx of requests that reached no server.
-_NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+#: Errors of httpx2 of requests that reached no server.
+_NEVER_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
-async def send_once(http: httpx.AsyncClient, request: Request) -> HttpAnswer:
+async def send_once(http: httpx2.AsyncClient, request: Request) -> HttpAnswer:
     """Send a request; return the answer, also that of a failure.
 
     Raises:
-        httpx.RequestError: There was no answer.
+        httpx2.RequestError: There was no answer.
     """
     kind = {"content-type": "application/json"} if request.body else {}
     answer = await http.request(
@@ -53,20 +53,20 @@ async def send_once(http: httpx.AsyncClient, request: Request) -> HttpAnswer:
     return _read(http, answer)
 
 
-def _read(http: httpx.AsyncClient, answer: httpx.Response) -> HttpAnswer:
+def _read(http: httpx2.AsyncClient, answer: httpx2.Response) -> HttpAnswer:
     return HttpAnswer(_base_url(http), answer.status_code, answer.headers, answer.content)
 
 
-def _base_url(http: httpx.AsyncClient) -> str:
+def _base_url(http: httpx2.AsyncClient) -> str:
     return str(http.base_url).rstrip("/")
 
 
-def _timeout(usual: httpx.Timeout, request: Request) -> httpx.Timeout:
+def _timeout(usual: httpx2.Timeout, request: Request) -> httpx2.Timeout:
     """Return the timeout of an attempt: longer if the server may wait before it answers."""
     if not request.waits_s or usual.read is None:
         return usual
     longer = usual.read + request.waits_s
-    return httpx.Timeout(connect=usual.connect, read=longer, write=usual.write, pool=usual.pool)
+    return httpx2.Timeout(connect=usual.connect, read=longer, write=usual.write, pool=usual.pool)
 
 
 class Transport:
@@ -74,7 +74,7 @@ class Transport:
 
     def __init__(
         self,
-        http: httpx.AsyncClient,
+        http: httpx2.AsyncClient,
         policy: Policy,
         sleep: Callable[[float], Awaitable[object]],
         draw: Callable[[], float],
@@ -99,7 +99,7 @@ class Transport:
         while True:
             try:
                 answer = await send_once(self._http, request)
-            except httpx.RequestError as error:
+            except httpx2.RequestError as error:
                 never = isinstance(error, _NEVER_SENT)
                 failure = Failure.NOT_TAKEN if never else Failure.UNKNOWN
                 problem, retry_after_s = self._unanswered(request, error, repeated=repeated), None
@@ -124,7 +124,7 @@ class Transport:
         """
         try:
             return await send_once(self._http, request)
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             raise self._unanswered(request, error, repeated=False) from error
 
     def pause(self, repeats: int, retry_after_s: float | None = None) -> float | None:
@@ -141,12 +141,12 @@ class Transport:
 
         Raises:
             ClientError: It cannot be opened.
-            httpx.RequestError: It failed while it was read.
+            httpx2.RequestError: It failed while it was read.
         """
         headers = {"accept": "text/event-stream", "cache-control": "no-store"}
         if last_id:
             headers["last-event-id"] = last_id
-        timeout = httpx.Timeout(self._http.timeout.connect, read=_SILENCE_S)
+        timeout = httpx2.Timeout(self._http.timeout.connect, read=_SILENCE_S)
         opened = self._http.stream(
             request.method,
             request.path,
@@ -165,7 +165,7 @@ class Transport:
             yield answer.aiter_bytes()
 
     def _unanswered(
-        self, request: Request, error: httpx.RequestError, *, repeated: bool
+        self, request: Request, error: httpx2.RequestError, *, repeated: bool
     ) -> ClientError:
         why = str(error) or type(error).__name__
         if request.repeat is Repeat.READ or isinstance(error, _NEVER_SENT):

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from importlib.resources import files
 from typing import Final
 
-import httpx
+import httpx2
 
 from headwater.processors.signatures import SCHEMES, sign
 
@@ -76,7 +76,7 @@ def terra_signature(secret: str, body: bytes, at_s: int) -> str:
 
 
 def post(
-    client: httpx.Client, secret: str, deliveries: Sequence[Delivery], clock: Callable[[], int]
+    client: httpx2.Client, secret: str, deliveries: Sequence[Delivery], clock: Callable[[], int]
 ) -> list[Posted]:
     """Sign and post deliveries, one after the other.
 
@@ -86,14 +86,14 @@ def post(
     return [_post(client, secret, delivery, clock() // 1000) for delivery in deliveries]
 
 
-def _post(client: httpx.Client, secret: str, delivery: Delivery, at_s: int) -> Posted:
+def _post(client: httpx2.Client, secret: str, delivery: Delivery, at_s: int) -> Posted:
     headers = {
         "content-type": "application/json",
         "terra-signature": terra_signature(secret, delivery.body, at_s),
     }
     try:
         answer = client.post("/webhooks/terra", content=delivery.body, headers=headers)
-    except httpx.TransportError as error:
+    except httpx2.TransportError as error:
         raise PostFailed(f"{delivery.name}: no answer from {client.base_url}: {error}") from error
     if answer.status_code != HTTPStatus.OK:
         raise PostFailed(f"{delivery.name}: answered {answer.status_code}: {answer.text[:300]}")

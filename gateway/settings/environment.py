@@ -28,7 +28,7 @@ _FILE: Final = "_FILE"
 #: Variables with our prefix that are not settings of a process.
 _NOT_SETTINGS: Final = frozenset(
     PREFIX + name
-    for name in ("URL", "DEBUG", "HEADERS", "JARS", "POSTGRES_PASSWORD", "GROUP_PROCESS")
+    for name in ("URL", "DEBUG", "HEADERS", "JARS", "API_KEY", "POSTGRES_PASSWORD", "GROUP_PROCESS")
 )
 
 #: Expectations of pydantic's errors, to complete `expected …, found …`.

@@ -139,7 +139,7 @@ def log_to_stderr(settings: Settings) -> None:
         # They log every attempt to connect; our own code logs a lost connection once.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
-        logging.getLogger("httpx").setLevel(logging.WARNING)
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
     if name:
         return  # The parent has warned.
     exposed = exposing_ancestors(set(secret_settings(type(settings)).values()), os.getppid())

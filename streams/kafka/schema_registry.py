@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 import fastavro
-import httpx
+import httpx2
 import msgspec
 from fastavro.schema import parse_schema
 
@@ -65,11 +65,11 @@ class SchemaRegistry:
     def __init__(
         self,
         url: str,
-        client: httpx.AsyncClient | None = None,
+        client: httpx2.AsyncClient | None = None,
         monotonic: Callable[[], float] = seconds,
     ) -> None:
         """Prepare a client for the registry at a URL, which may contain user and password."""
-        self._client = client or httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_S)
+        self._client = client or httpx2.AsyncClient(base_url=url, timeout=_TIMEOUT_S)
         self._monotonic = monotonic
         #: Parsed schemas by id, or instances of `_Unusable`.
         self._schemas: dict[int, Any] = {}
@@ -165,7 +165,7 @@ class SchemaRegistry:
                 return None
             response.raise_for_status()
             return msgspec.json.decode(response.content, type=_Schema)
-        except (httpx.HTTPError, msgspec.MsgspecError) as error:
+        except (httpx2.HTTPError, msgspec.MsgspecError) as error:
             raise RegistryUnavailable(
                 f"expected {path} of the schema registry, found: {error!r:.200}"
             ) from error

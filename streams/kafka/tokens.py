@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2
 import msgspec
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
@@ -73,7 +73,7 @@ class EndpointTokens(AbstractTokenProvider):
         monotonic: Callable[[], float] = seconds,
     ) -> None:
         self._url = url
-        self._login = httpx.BasicAuth(client_id, client_secret)
+        self._login = httpx2.BasicAuth(client_id, client_secret)
         self._form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
         self._tls = tls
         self._monotonic = monotonic
@@ -103,7 +103,7 @@ class EndpointTokens(AbstractTokenProvider):
 
     def _request(self) -> _TokenResponse:
         try:
-            response = httpx.post(
+            response = httpx2.post(
                 self._url,
                 data=self._form,
                 auth=self._login,
@@ -113,7 +113,7 @@ class EndpointTokens(AbstractTokenProvider):
             if not response.is_success:
                 raise self._unusable(f"{response.status_code} {response.text[:_QUOTED_CHARS]}")
             return msgspec.json.decode(response.content, type=_TokenResponse)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise self._unusable(str(error) or repr(error)) from error
         except PARSE_ERRORS as error:
             raise self._unusable(str(error)) from error

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import httpx
+import httpx2
 import psycopg
 from typing_extensions import override
 
@@ -107,26 +107,28 @@ class Reader:
     def create_and_read(self, number: int) -> None:
         """Create one instance and read it back; only a read that answers 404 is recorded."""
         instance = f"i-{number}"
-        with suppress(httpx.TransportError):
-            answer = httpx.post(
+        with suppress(httpx2.TransportError):
+            answer = httpx2.post(
                 self._instances,
                 json={"id": instance, "params": None},
                 headers=WORKFLOW_KEY,
                 timeout=ANSWERED_WITHIN_S,
             )
             # One whose creation was answered too late exists when it is tried again.
-            if not answer.is_success and answer.status_code != httpx.codes.CONFLICT:
+            if not answer.is_success and answer.status_code != httpx2.codes.CONFLICT:
                 self.refused = answer.text
                 return
             self.created.append(instance)
             # 202 promises no more than that it will be readable.
-            if answer.status_code != httpx.codes.ACCEPTED:
+            if answer.status_code != httpx2.codes.ACCEPTED:
                 self._readable.append(instance)
         for created in self._readable[-1:] + self._readable[-50:-40:5]:
-            with suppress(httpx.TransportError):
+            with suppress(httpx2.TransportError):
                 url = f"{self._instances}/{created}"
-                status = httpx.get(url, headers=WORKFLOW_KEY, timeout=ANSWERED_WITHIN_S).status_code
-                if status == httpx.codes.NOT_FOUND:
+                status = httpx2.get(
+                    url, headers=WORKFLOW_KEY, timeout=ANSWERED_WITHIN_S
+                ).status_code
+                if status == httpx2.codes.NOT_FOUND:
                     self.unknown.append(created)
 
     @contextmanager

@@ -24,7 +24,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any, BinaryIO
 
-import httpx
+import httpx2
 import psycopg
 from psycopg import conninfo, sql
 
@@ -157,8 +157,8 @@ class System:
 
     def _ready(self, name: str) -> bool:
         try:
-            return httpx.get(f"{self.url(name)}/health/ready").is_success
-        except httpx.TransportError:
+            return httpx2.get(f"{self.url(name)}/health/ready").is_success
+        except httpx2.TransportError:
             return False
 
     def url(self, name: str = "gateway") -> str:
@@ -213,7 +213,7 @@ class System:
 
     async def _deliver(self, bodies: Sequence[bytes], gateways: Sequence[str]) -> int:
         waiting = iter(list(enumerate(bodies)))
-        async with httpx.AsyncClient(timeout=ANSWERED_WITHIN_S) as client:
+        async with httpx2.AsyncClient(timeout=ANSWERED_WITHIN_S) as client:
             sent = await asyncio.gather(
                 *(self._sender(client, waiting, gateways) for _ in range(_SENDERS))
             )
@@ -221,7 +221,7 @@ class System:
 
     async def _sender(
         self,
-        client: httpx.AsyncClient,
+        client: httpx2.AsyncClient,
         waiting: Iterator[tuple[int, bytes]],
         gateways: Sequence[str],
     ) -> int:
@@ -236,7 +236,7 @@ class System:
                         duplicates += answer.json().get("duplicate", False)
                         break
                     assert answer.status_code == 503, answer.text
-                except httpx.TransportError:
+                except httpx2.TransportError:
                     pass
                 assert time.monotonic() < deadline, f"{body!r} was never taken"
                 await asyncio.sleep(0.1)
@@ -245,13 +245,13 @@ class System:
     def wipe(self, user_id: str) -> None:
         """Wipes a user, and waits until all of it is done: a slow system answers before it is."""
         url = f"{self.url()}/admin/user{path(user_id)}/wipe"
-        ordered = httpx.post(url, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+        ordered = httpx2.post(url, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
         assert ordered.status_code in (200, 202), ordered.text
         assert ordered.json()["done"] == (ordered.status_code == 200), ordered.text
         wipe = url + path(ordered.json()["wipe_id"])
 
         def is_done() -> bool:
-            answer = httpx.get(wipe, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+            answer = httpx2.get(wipe, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
             return answer.status_code == 200 and bool(answer.json()["done"])
 
         self.wait(is_done, f"{user_id} to be wiped")

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, LiteralString
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 
@@ -57,13 +57,13 @@ def system(scratch: Path, module_database: str) -> Iterator[System]:
 def deploy(system: System, caller: int) -> list[str]:
     """Deploys graphs until each is answered as done; the ids of the requests that were."""
     done = []
-    with httpx.Client(timeout=ANSWERED_WITHIN_S, headers=KEY) as client:
+    with httpx2.Client(timeout=ANSWERED_WITHIN_S, headers=KEY) as client:
         for number in range(EACH):
             request_id = f"caller-{caller}-{number:04}"
 
             def answered(number: int = number, request_id: str = request_id) -> bool:
                 gateway = GATEWAYS[(caller + number) % 2]
-                with suppress(httpx.TransportError):
+                with suppress(httpx2.TransportError):
                     answer = client.put(
                         f"{system.url(gateway)}/api/graphs/graph-{caller}",
                         json=GRAPH | {"outputMapping": {"number": str(number)}},
@@ -231,7 +231,7 @@ def test_an_export_can_be_verified_by_whoever_has_it(system: System):
 
 
 def test_entries_are_listed_and_filtered(system: System):
-    with httpx.Client(base_url=system.url(), headers=ADMIN, timeout=ANSWERED_WITHIN_S) as client:
+    with httpx2.Client(base_url=system.url(), headers=ADMIN, timeout=ANSWERED_WITHIN_S) as client:
         first = client.get("/v1/audit", params={"limit": 2, "result": "success"}).json()
         assert first["hasMore"]
         newest = first["entries"][0]
@@ -284,7 +284,7 @@ def keyed(system: System, gateway: str, method: str, path: str, key: str = "", *
     headers = {"authorization": f"Bearer {key}"} if key else ADMIN
     sent = {"json": body} if body else {}
     url = f"{system.url(gateway)}{path}"
-    return httpx.request(method, url, headers=headers, timeout=ANSWERED_WITHIN_S, **sent)
+    return httpx2.request(method, url, headers=headers, timeout=ANSWERED_WITHIN_S, **sent)
 
 
 def test_keys_are_accepted_and_revoked_by_all_gateways_also_by_those_that_start_later(
@@ -327,13 +327,13 @@ def test_a_callback_that_went_astray_is_seen(system: System):
     before = validated()
     assert before.returncode == 0, before.stderr
     # Of two gateways, either may be the one that is asked.
-    astray = httpx.post(
+    astray = httpx2.post(
         f"{system.url('gateway2')}/.well-known/workflow/v1/flow",
         json={"runId": "r"},
         timeout=ANSWERED_WITHIN_S,
     )
     assert (astray.status_code, astray.json()["code"]) == (409, "remote_execution")
-    result = httpx.get(
+    result = httpx2.get(
         f"{system.url()}/v1/diagnostics/ownership", headers=ADMIN, timeout=ANSWERED_WITHIN_S
     ).json()
     last = result.pop("lastUnexpectedHitAt")
@@ -353,7 +353,7 @@ def test_a_callback_that_went_astray_is_seen(system: System):
 
 
 def test_without_kafka_nothing_is_answered_as_done(system: System):
-    with httpx.Client(base_url=system.url(), headers=ADMIN, timeout=ANSWERED_WITHIN_S) as client:
+    with httpx2.Client(base_url=system.url(), headers=ADMIN, timeout=ANSWERED_WITHIN_S) as client:
         assert client.post("/admin/drain", json={}).status_code == 200
         system.broker.stop()
         refused = client.post("/admin/drain", json={})

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.e2e.system import free_port, signed
@@ -51,8 +51,8 @@ def _wait_until_it_listens(port: int, process: subprocess.Popen[bytes], log: Pat
     deadline = time.monotonic() + _UP_WITHIN_S
     while True:
         try:
-            httpx.get(f"http://127.0.0.1:{port}/health/live")
-        except httpx.TransportError:
+            httpx2.get(f"http://127.0.0.1:{port}/health/live")
+        except httpx2.TransportError:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
@@ -144,14 +144,14 @@ def test_a_sender_that_hangs_up_within_a_body_harms_nobody(port: int) -> None:
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(HEAD + b"content-length: 1000\r\n\r\n{")
-    assert httpx.get(f"http://127.0.0.1:{port}/health/live", timeout=ANSWERED_WITHIN_S).is_success
+    assert httpx2.get(f"http://127.0.0.1:{port}/health/live", timeout=ANSWERED_WITHIN_S).is_success
 
 
 @pytest.mark.parametrize(
     "path", ["/webhooks/terra/", "//terra", "/webhooks/%00", "/webhooks/..", "/%ff"]
 )
 def test_odd_paths_are_problems_not_failures(port: int, path: str) -> None:
-    answer = httpx.post(f"http://127.0.0.1:{port}{path}", content=b"{}", timeout=ANSWERED_WITHIN_S)
+    answer = httpx2.post(f"http://127.0.0.1:{port}{path}", content=b"{}", timeout=ANSWERED_WITHIN_S)
     assert 400 <= answer.status_code < 500, answer.text
 
 
@@ -163,12 +163,12 @@ def test_a_host_that_is_none_is_refused(port: int) -> None:
 def test_without_kafka_a_delivery_is_503_and_nothing_claims_to_be_ready(port: int) -> None:
     url = f"http://127.0.0.1:{port}"
     body = b'{"type":"daily","user":{"user_id":"a"}}'
-    answer = httpx.post(
+    answer = httpx2.post(
         f"{url}/webhooks/terra", content=body, headers=signed(body), timeout=ANSWERED_WITHIN_S
     )
     assert (answer.status_code, answer.json()["code"]) == (503, "broker_unavailable")
     assert answer.headers["retry-after"]
-    assert httpx.get(f"{url}/health/ready", timeout=ANSWERED_WITHIN_S).status_code == 503
+    assert httpx2.get(f"{url}/health/ready", timeout=ANSWERED_WITHIN_S).status_code == 503
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 from psycopg import conninfo, sql
@@ -49,11 +49,11 @@ def one(system: System, query: str, *values: object) -> tuple[object, ...] | Non
 
 def post(system: System, raw: bytes, at_s: int | None = None) -> dict[str, Any]:
     """Posts a delivery, again as senders do while it is not taken; what was answered."""
-    taken: list[httpx.Response] = []
+    taken: list[httpx2.Response] = []
 
     def is_taken() -> bool:
         url, headers = f"{system.url()}/webhooks/terra", signed(raw, at_s)
-        answer = httpx.post(url, content=raw, headers=headers, timeout=ANSWERED_WITHIN_S)
+        answer = httpx2.post(url, content=raw, headers=headers, timeout=ANSWERED_WITHIN_S)
         assert answer.status_code in (200, 503), answer.text
         if answer.is_success:
             taken.append(answer)
@@ -99,7 +99,7 @@ def test_a_duplicate_is_known_to_another_gateway_and_after_a_restart(system: Sys
         time.sleep(0.5)  # The other gateway reads of it; a try that comes too early proves nothing.
         url = f"{system.url('gateway2')}/webhooks/terra"
         return bool(
-            httpx.post(url, content=raw, headers=signed(raw), timeout=ANSWERED_WITHIN_S)
+            httpx2.post(url, content=raw, headers=signed(raw), timeout=ANSWERED_WITHIN_S)
             .json()
             .get("duplicate")
         )
@@ -160,7 +160,7 @@ def test_a_delivery_waits_for_its_connection_and_is_released_by_it(system: Syste
     expect(system, "select steps from daily_summary where user_id = 'user_103'", (55,))
 
     def stages() -> list[str]:
-        traces = httpx.get(
+        traces = httpx2.get(
             f"{system.url()}/admin/traces",
             params={"request_id": early["request_id"]},
             headers=ADMIN,
@@ -197,7 +197,7 @@ def test_a_wait_ends_as_a_dead_letter_and_replaying_it_gives_the_row(system: Sys
     result = system_dead_letter(system, event)
     assert result["reason"] == "no_connection_for_terra_user"
     expect_outcome(system, post(system, auth(104)), "processed")  # the cause is gone
-    answer = httpx.post(
+    answer = httpx2.post(
         f"{system.url()}/admin/dlq/replay",
         json={"positions": [{"partition": result["partition"], "offset": result["offset"]}]},
         headers=ADMIN,
@@ -214,7 +214,7 @@ def test_a_wait_ends_as_a_dead_letter_and_replaying_it_gives_the_row(system: Sys
         url = f"{system.url()}/admin/deliveries/{event['raw_event_id']}"
         with_body = {"body": "true"}
         return dict(
-            httpx.get(url, params=with_body, headers=ADMIN, timeout=ANSWERED_WITHIN_S).json()
+            httpx2.get(url, params=with_body, headers=ADMIN, timeout=ANSWERED_WITHIN_S).json()
         )
 
     def journeys() -> list[str]:
@@ -242,16 +242,18 @@ def test_an_operator_sees_and_replays_dead_letters_by_hand(system: System):
     event = post(system, daily(105, 31, 5, known=True))
     expect_outcome(system, event, "dead", "no_usable_record")
     letter = system_dead_letter(system, event)
-    listed = httpx.get(f"{system.url()}/admin/dlq", headers=ADMIN, timeout=ANSWERED_WITHIN_S).json()
+    listed = httpx2.get(
+        f"{system.url()}/admin/dlq", headers=ADMIN, timeout=ANSWERED_WITHIN_S
+    ).json()
     position = (letter["partition"], letter["offset"])
     assert position in {(one["partition"], one["offset"]) for one in listed["rows"]}
-    shown = httpx.get(
+    shown = httpx2.get(
         f"{system.url()}/admin/dlq/{position[0]}/{position[1]}",
         headers=ADMIN,
         timeout=ANSWERED_WITHIN_S,
     ).json()
     assert "2026-06-31" in shown["message"]
-    assert httpx.get(f"{system.url()}/admin/dlq", timeout=ANSWERED_WITHIN_S).status_code == 401
+    assert httpx2.get(f"{system.url()}/admin/dlq", timeout=ANSWERED_WITHIN_S).status_code == 401
 
     replay = [sys.executable, "-m", "headwater", "dlq", "replay", "--all", "--url", system.url()]
     replay += ["--reason", "no_usable_record"]
@@ -330,7 +332,7 @@ def test_webhooks_are_refused_with_503_while_kafka_is_down_and_nothing_is_preten
     raw = daily(114, 3, 98, known=True)
     system.broker.kill()
     try:
-        answer = httpx.post(
+        answer = httpx2.post(
             f"{system.url()}/webhooks/terra",
             content=raw,
             headers=signed(raw),

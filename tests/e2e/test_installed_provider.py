@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 
@@ -92,7 +92,7 @@ def signed(system: System, source: str, posted: object, **headers: str) -> str:
     taken: list[str] = []
 
     def is_taken() -> bool:
-        answer = httpx.post(url, content=body, headers=headers, timeout=ANSWERED_WITHIN_S)
+        answer = httpx2.post(url, content=body, headers=headers, timeout=ANSWERED_WITHIN_S)
         assert answer.status_code in (200, 503), answer.text
         if answer.is_success:
             taken.append(str(answer.json()["raw_event_id"]))
@@ -113,7 +113,7 @@ def rows(system: System, columns: str, table: str = "walks") -> list[tuple[objec
 
 
 def synced(system: System) -> list[dict[str, object]]:
-    answer = httpx.get(f"{system.url()}/v1/sync", headers=READER, timeout=ANSWERED_WITHIN_S)
+    answer = httpx2.get(f"{system.url()}/v1/sync", headers=READER, timeout=ANSWERED_WITHIN_S)
     assert answer.status_code == 200, answer.text
     result = answer.json()["tables"]["walks"]
     return [{name: row[name] for name in row if name != "updated_at"} for row in result]
@@ -216,7 +216,7 @@ def test_an_installed_package_brings_its_provider_and_its_table(
     run(scripts / "headwater", "sync", "--db", copy, "--url", system.url(), cwd=tmp_path)
     with closing(sqlite3.connect(copy)) as database:
         assert database.execute("select user_id, day, steps from walks").fetchall() == expected
-    subject = httpx.get(
+    subject = httpx2.get(
         f"{system.url()}/registry/subjects/walks-value/versions/latest", timeout=ANSWERED_WITHIN_S
     ).json()
     assert [field["name"] for field in json.loads(subject["schema"])["fields"]][:3] == [
@@ -224,7 +224,7 @@ def test_an_installed_package_brings_its_provider_and_its_table(
         "day",
         "steps",
     ]
-    described = httpx.get(f"{system.url()}/schema/openapi.json", timeout=ANSWERED_WITHIN_S).text
+    described = httpx2.get(f"{system.url()}/schema/openapi.json", timeout=ANSWERED_WITHIN_S).text
     assert "`walks` (user_id, day, steps): Steps that a user walked on a day." in described
 
     assert_rows_of_github(system)

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 
@@ -104,7 +104,7 @@ def post(system: System, **day: object) -> None:
     body = json.dumps(day).encode()
     url = f"{system.url()}/webhooks/steps"
     deadline = time.monotonic() + 60
-    while not httpx.post(
+    while not httpx2.post(
         url, content=body, headers=signed(body), timeout=ANSWERED_WITHIN_S
     ).is_success:
         assert time.monotonic() < deadline
@@ -112,7 +112,7 @@ def post(system: System, **day: object) -> None:
 
 def ask(system: System, path: str, body: object = None) -> dict[str, Any]:
     method = "GET" if body is None else "POST"
-    answer = httpx.request(
+    answer = httpx2.request(
         method, system.url() + path, json=body, headers=ADMIN, timeout=ANSWERED_WITHIN_S
     )
     assert answer.is_success, answer.text
@@ -287,7 +287,7 @@ def verified(system: System) -> None:
     assert result["version"] is None
     shown(result["difference"])
     url = f"{system.url()}/admin/rebuilds/{result['id']}/switch"
-    refused = httpx.post(url, json={}, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+    refused = httpx2.post(url, json={}, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
     assert (refused.status_code, refused.json()["code"]) == (409, "nothing_to_switch")
     assert rows(system) == before
 
@@ -369,7 +369,7 @@ def test_a_changed_normalizer_is_compared_switched_to_and_back_while_deliveries_
     assert added["columns"] == {"steps": [None, 14]}
 
     path = f"/admin/rebuilds/{result['id']}"
-    refused = httpx.post(
+    refused = httpx2.post(
         f"{system.url()}{path}/back", json={}, headers=ADMIN, timeout=ANSWERED_WITHIN_S
     )
     assert (refused.status_code, refused.json()["code"]) == (409, "not_compared")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 from psycopg import sql
@@ -44,7 +44,7 @@ def versions(system: System) -> dict[str, list[tuple[Any, ...]]]:
 
 def ask(system: System, path: str, body: object = None) -> dict[str, Any]:
     method = "GET" if body is None else "POST"
-    answer = httpx.request(
+    answer = httpx2.request(
         method, system.url() + path, json=body, headers=ADMIN, timeout=ANSWERED_WITHIN_S
     )
     assert answer.is_success, answer.text

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 
@@ -77,14 +77,14 @@ def test_a_delivery_becomes_a_row_and_a_workflow_runs(system: System):
     # A request whose answer did not come in time may have been taken: then there is an instance.
     system.wait(
         lambda: (
-            httpx.post(instances, json=made, headers=KEYS, timeout=ANSWERED_WITHIN_S).status_code
+            httpx2.post(instances, json=made, headers=KEYS, timeout=ANSWERED_WITHIN_S).status_code
             in (201, 409)
         ),
         "the workflow to be taken",
     )
 
     def ended() -> bool:
-        answer = httpx.get(f"{instances}/one", headers=KEYS, timeout=ANSWERED_WITHIN_S)
+        answer = httpx2.get(f"{instances}/one", headers=KEYS, timeout=ANSWERED_WITHIN_S)
         return answer.is_success and answer.json()["details"]["status"] == "complete"
 
     system.wait(ended, "the workflow to end")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import LiteralString
 from uuid import uuid4
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 from psycopg import conninfo, sql
@@ -73,9 +73,9 @@ def bearer(user: str = USER) -> str:
 
 
 @pytest.fixture
-def user(system: System) -> Iterator[httpx.Client]:
+def user(system: System) -> Iterator[httpx2.Client]:
     headers = {"authorization": f"Bearer {bearer()}"}
-    with httpx.Client(base_url=system.url(), headers=headers, timeout=ANSWERED_WITHIN_S) as client:
+    with httpx2.Client(base_url=system.url(), headers=headers, timeout=ANSWERED_WITHIN_S) as client:
         yield client
 
 
@@ -101,21 +101,21 @@ def doctor(system: System, user_id: str) -> dict[str, str]:
 
 
 def test_the_past_of_a_connection_arrives_once_though_terra_dies_while_it_is_sent(
-    system: System, terra: StandIn, user: httpx.Client
+    system: System, terra: StandIn, user: httpx2.Client
 ):
     terra.fail("die", after=20)
     begun = user.post("/v1/connect", json={"providers": ["GARMIN"]})
     assert begun.status_code == 200, begun.text
     url = begun.json()["url"]
-    httpx.post(url, data={"provider": "GARMIN"}, timeout=ANSWERED_WITHIN_S).raise_for_status()
+    httpx2.post(url, data={"provider": "GARMIN"}, timeout=ANSWERED_WITHIN_S).raise_for_status()
     system.wait(lambda: terra.process.poll() is not None, "the stand-in to die")
     assert terra.process.returncode == DIED
     terra.start()
-    httpx.post(url, data={"provider": "GARMIN"}, timeout=ANSWERED_WITHIN_S).raise_for_status()
+    httpx2.post(url, data={"provider": "GARMIN"}, timeout=ANSWERED_WITHIN_S).raise_for_status()
     count = "select count(*) from daily_summary where steps is not null and sleep_minutes > 0"
     system.wait(lambda: one(system, count) == (DAYS + 1,), "every day, and every night")
     system.wait(lambda: ended(system, "terra-backfill") == 1, "its end")
-    (person,) = httpx.get(
+    (person,) = httpx2.get(
         f"{terra.url}/v2/subscriptions", headers=KEYS, timeout=ANSWERED_WITHIN_S
     ).json()["users"]
     assert one(system, "select count(*) from workflow_instance where instance_id like '%-0'") == (
@@ -134,7 +134,7 @@ def test_the_past_of_a_connection_arrives_once_though_terra_dies_while_it_is_sen
 
 
 def test_a_user_sees_what_is_connected_and_imports_more_of_it(
-    system: System, terra: StandIn, user: httpx.Client
+    system: System, terra: StandIn, user: httpx2.Client
 ):
     me = user.get("/v1/me").json()
     assert (me["user_id"], me["reconciled"]) == (USER, True)
@@ -147,7 +147,7 @@ def test_a_user_sees_what_is_connected_and_imports_more_of_it(
 
 
 def test_a_lab_report_that_is_uploaded_twice_is_read_once_and_becomes_biomarkers(
-    system: System, terra: StandIn, user: httpx.Client
+    system: System, terra: StandIn, user: httpx2.Client
 ):
     def upload() -> dict[str, str]:
         headers = {"idempotency-key": "first"}
@@ -179,7 +179,7 @@ def test_the_doctor_looks_at_a_user_by_asking_terra_as_well(system: System):
 
 
 def test_an_operator_acts_for_a_user_and_a_user_disconnects(
-    system: System, terra: StandIn, user: httpx.Client
+    system: System, terra: StandIn, user: httpx2.Client
 ):
     for options in (["import", USER, "--days", "1"], ["reconcile", USER]):
         done = called("user", *options, "--url", system.url(), "--json")
@@ -199,7 +199,7 @@ def test_an_operator_acts_for_a_user_and_a_user_disconnects(
 
 
 def test_a_user_who_was_wiped_uploads_the_same_file_with_the_same_key_and_it_is_read(
-    system: System, terra: StandIn, user: httpx.Client
+    system: System, terra: StandIn, user: httpx2.Client
 ):
     system.wipe(USER)
     assert one(system, "select count(*) from lab_uploads") == (0,)
@@ -208,7 +208,7 @@ def test_a_user_who_was_wiped_uploads_the_same_file_with_the_same_key_and_it_is_
     again = json.loads(command.stdout)
     assert (again["done"], again["deleted"]["lab_uploads"]) == (True, 0)
     nothing = system.url() + "/admin/user" + path(USER, "wipe", "never-ordered")
-    unknown = httpx.get(nothing, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+    unknown = httpx2.get(nothing, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
     assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
     headers = {"idempotency-key": "first"}
     answer = user.post("/v1/labs/upload", files={"file": REPORT}, headers=headers)

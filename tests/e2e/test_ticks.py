@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 
@@ -43,7 +43,7 @@ def base(system: System) -> str:
 
 
 def names(system: System) -> list[Any]:
-    answer = httpx.get(f"{base(system)}/workflows", headers=KEYS, timeout=ANSWERED_WITHIN_S)
+    answer = httpx2.get(f"{base(system)}/workflows", headers=KEYS, timeout=ANSWERED_WITHIN_S)
     complete = answer.headers.get("headwater-position", "").count("@") == 4
     return list(answer.json()["workflows"]) if answer.is_success and complete else []
 
@@ -56,7 +56,7 @@ def owners(system: System) -> int:
 
 def terminated(system: System, instance: str) -> bool:
     url = f"{base(system)}/workflows/{instance}/terminate"
-    return httpx.post(url, headers=KEYS, timeout=ANSWERED_WITHIN_S).is_success
+    return httpx2.post(url, headers=KEYS, timeout=ANSWERED_WITHIN_S).is_success
 
 
 def create(system: System, workflow: str, count: int) -> list[str]:
@@ -65,7 +65,7 @@ def create(system: System, workflow: str, count: int) -> list[str]:
     url = f"{base(system)}/workflows/{workflow}/instances/batch"
 
     def taken() -> bool:
-        return httpx.post(url, json=body, headers=KEYS, timeout=ANSWERED_WITHIN_S).is_success
+        return httpx2.post(url, json=body, headers=KEYS, timeout=ANSWERED_WITHIN_S).is_success
 
     # What an answer that came too late was of is there; those that exist are left alone.
     system.wait(taken, f"{made} to be taken")
@@ -81,7 +81,7 @@ def statuses(system: System, made: list[str]) -> list[str]:
 
 def tick(system: System, **asked: int) -> int:
     url = f"{base(system)}/_runner/tick"
-    answer = httpx.post(url, json=asked, headers=TICK_KEY, timeout=2 * ANSWERED_WITHIN_S)
+    answer = httpx2.post(url, json=asked, headers=TICK_KEY, timeout=2 * ANSWERED_WITHIN_S)
     assert answer.status_code == 200, answer.text
     return int(answer.json()["processed"])
 
@@ -115,7 +115,7 @@ def test_what_goes_on_comes_before_what_begins(system: System):
     assert tick(system) == 1
     create(system, "echo", 8)
     url = f"{base(system)}/workflows/waiting/instances/{waiting}/events"
-    assert httpx.post(
+    assert httpx2.post(
         url, json={"type": "go", "payload": 1}, headers=KEYS, timeout=ANSWERED_WITHIN_S
     ).is_success
     assert tick(system, maxInstances=1) == 1

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import httpx
+import httpx2
 import psycopg
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -249,7 +249,7 @@ def has_a_trace_by_its_position(system: System) -> None:
     query = "select request_id from webhook_outcomes where source = 'orders' and status <> 'dead'"
     position = selected(system, f"{query} limit 1")[0][0]
     url = f"{system.url('gateway2')}/admin/traces"
-    answer = httpx.get(
+    answer = httpx2.get(
         url, params={"request_id": position}, headers=ADMIN, timeout=ANSWERED_WITHIN_S
     )
     hops = answer.json()["traces"][0]["hops"]

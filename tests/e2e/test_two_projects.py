@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -86,7 +86,7 @@ class Project(System):
     def ask(self, path: str, body: object = None) -> Any:  # noqa: ANN401
         method = "GET" if body is None else "POST"
         url, headers = self.url() + path, ADMIN | WORKFLOWS
-        answer = httpx.request(method, url, json=body, headers=headers, timeout=ANSWERED_WITHIN_S)
+        answer = httpx2.request(method, url, json=body, headers=headers, timeout=ANSWERED_WITHIN_S)
         assert answer.is_success, answer.text
         return answer.json()
 
@@ -100,7 +100,7 @@ class Project(System):
         headers = WORKFLOWS | {"idempotency-key": "key-1"}
 
         def create() -> bool:
-            answer = httpx.post(created, json=body, headers=headers, timeout=ANSWERED_WITHIN_S)
+            answer = httpx2.post(created, json=body, headers=headers, timeout=ANSWERED_WITHIN_S)
             assert answer.is_success or answer.status_code == 503, answer.text
             return answer.is_success
 

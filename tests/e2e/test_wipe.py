@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import httpx
+import httpx2
 import psycopg
 import pytest
 from aiokafka import TopicPartition
@@ -200,7 +200,7 @@ def instances(system: System) -> set[str]:
 
 
 def counts(system: System) -> dict[str, int]:
-    answer = httpx.get(f"{system.url()}{ABOUT}", headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+    answer = httpx2.get(f"{system.url()}{ABOUT}", headers=ADMIN, timeout=ANSWERED_WITHIN_S)
     return {name: number for name, number in answer.json()["counts"].items() if number}
 
 
@@ -215,7 +215,7 @@ def test_nothing_is_left_of_a_user_who_was_wiped_while_parts_were_killed(system:
     system.deliver(all_fates() + mixed(1, 40))
     system.wait(lambda: counts(system).get("raw_events", 0) >= len(all_fates()) - 1, "their rows")
     requested = {"user_id": USER, "rate": 1}
-    replay = httpx.post(
+    replay = httpx2.post(
         f"{system.url()}/admin/replays", headers=ADMIN, json=requested, timeout=ANSWERED_WITHIN_S
     )
     assert replay.status_code == 202, replay.text
@@ -244,7 +244,7 @@ def test_nothing_is_left_of_a_user_who_was_wiped_while_parts_were_killed(system:
 
 def rebuilt(system: System, projection: str) -> dict[str, object]:
     """How the rows come out that are made again."""
-    with httpx.Client(
+    with httpx2.Client(
         base_url=f"{system.url()}/admin/rebuilds", headers=ADMIN, timeout=ANSWERED_WITHIN_S
     ) as client:
         begun = client.post("", json={"projection": projection}).json()
@@ -261,8 +261,8 @@ def _wipe_and_kill(system: System) -> None:
     """Kills everybody when the first partition is done; what was ordered is carried out."""
 
     def order() -> None:
-        with suppress(httpx.TransportError):
-            httpx.post(f"{system.url()}{ABOUT}/wipe", headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+        with suppress(httpx2.TransportError):
+            httpx2.post(f"{system.url()}{ABOUT}/wipe", headers=ADMIN, timeout=ANSWERED_WITHIN_S)
 
     ordering = threading.Thread(target=order)
     ordering.start()

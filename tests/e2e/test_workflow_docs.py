@@ -32,7 +32,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.e2e.system import free_port
@@ -148,8 +148,8 @@ class System:
 
 def is_ready(url: str) -> bool:
     try:
-        return httpx.get(url).is_success
-    except httpx.TransportError:
+        return httpx2.get(url).is_success
+    except httpx2.TransportError:
         return False
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from click.testing import CliRunner, Result
 
@@ -129,8 +129,8 @@ def base_url(
 def listed(url: str) -> list[str]:
     """The workflows that a gateway knows; none while it is not there yet."""
     try:
-        result = httpx.get(f"{url}/workflows", headers={"x-api-key": KEY}, timeout=5)
-    except httpx.TransportError:
+        result = httpx2.get(f"{url}/workflows", headers={"x-api-key": KEY}, timeout=5)
+    except httpx2.TransportError:
         return []
     return (
         [workflow["name"] for workflow in result.json()["workflows"]] if result.is_success else []

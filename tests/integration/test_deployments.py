@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import psycopg
 import pytest
@@ -64,17 +64,17 @@ def write(folder: Path, name: str, *sources: str) -> None:
     position.write_text("\n".join(dedent(source) for source in sources))
 
 
-def post(system: System, path: str, gateway: str = "gateway", **more: Any) -> httpx.Response:  # noqa: ANN401 (as httpx)
-    return httpx.post(f"{system.url(gateway)}/v1/{path}", timeout=60, **more)
+def post(system: System, path: str, gateway: str = "gateway", **more: Any) -> httpx2.Response:  # noqa: ANN401 (as httpx2)
+    return httpx2.post(f"{system.url(gateway)}/v1/{path}", timeout=60, **more)
 
 
-def deploy(system: System, content: bytes, gateway: str = "gateway") -> httpx.Response:
+def deploy(system: System, content: bytes, gateway: str = "gateway") -> httpx2.Response:
     params = {"app": "orders"}
     return post(system, "deployments", gateway, params=params, content=content, headers=ZIP)
 
 
-def get(system: System, path: str, gateway: str = "gateway2", **headers: str) -> httpx.Response:
-    return httpx.get(f"{system.url(gateway)}/v1/{path}", headers=headers or USER, timeout=60)
+def get(system: System, path: str, gateway: str = "gateway2", **headers: str) -> httpx2.Response:
+    return httpx2.get(f"{system.url(gateway)}/v1/{path}", headers=headers or USER, timeout=60)
 
 
 def headwater(
@@ -122,7 +122,7 @@ def test_of_those_who_replace_the_same_deployment_at_once_one_does(system: Syste
     post(system, f"deployments/{begun}/activate", headers=ADMIN)
     tag = ADMIN | {"if-match": f'"{begun}"'}
 
-    def activate(number: int) -> httpx.Response:
+    def activate(number: int) -> httpx2.Response:
         name = ("gateway", "gateway2")[number % 2]
         return post(system, f"deployments/{others[number]}/activate", name, headers=tag)
 
@@ -201,7 +201,7 @@ def test_a_gateway_that_died_while_it_deployed_is_asked_again(
         lost = pool.submit(deploy, system, content, "gateway2")
         system.wait(busy.exists, "the app to be imported")
         system.kill("gateway2")
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx2.TransportError):
             lost.result()
     system.start("gateway2")
     made = deploy(system, content, "gateway2")
@@ -415,15 +415,15 @@ async def parcel(event: WorkflowEvent[Parcel], step):
 def test_workflows_that_are_deployed_are_known_before_they_have_runs(system: System, app: Path):
     write(app, "orders.py", TYPED)
     known = f"{system.url('gateway2')}/api/workflows/workflows"
-    unknown = httpx.get(f"{known}/parcel/instances", headers=USER)
+    unknown = httpx2.get(f"{known}/parcel/instances", headers=USER)
     assert (unknown.status_code, unknown.json()["code"]) == (404, "WORKFLOW_NOT_FOUND")
     name = deploy(system, zipped(app)).json()["id"]
     # At once, whether its row is there or not.
-    assert httpx.get(f"{known}/parcel/instances", headers=USER).json()["instances"] == []
+    assert httpx2.get(f"{known}/parcel/instances", headers=USER).json()["instances"] == []
     post(system, f"deployments/{name}/activate", headers=ADMIN)
 
     def listed() -> dict[str, Any]:
-        result = httpx.get(known, headers=USER, timeout=60).json()["workflows"]
+        result = httpx2.get(known, headers=USER, timeout=60).json()["workflows"]
         return next((item for item in result if item["name"] == "parcel"), {})
 
     system.wait(lambda: "concurrency" in listed(), "the workflow to be listed")
@@ -443,14 +443,14 @@ def test_new_runs_begin_on_what_is_active_and_stay_there(system: System, app: Pa
         return str(json.loads(done.stdout)["id"])
 
     def create(name: str) -> None:
-        made = httpx.post(api, json={"id": name}, headers=USER, timeout=60)
+        made = httpx2.post(api, json={"id": name}, headers=USER, timeout=60)
         assert made.is_success, made.text
 
     write(app, "version.py", "VERSION = 0")
     idle = deploy(system, zipped(app)).json()["id"]
 
     def told() -> str:
-        return str(httpx.post(api, json={"id": "none"}, headers=USER, timeout=60).json()["detail"])
+        return str(httpx2.post(api, json={"id": "none"}, headers=USER, timeout=60).json()["detail"])
 
     system.wait(lambda: f"; {idle} has it but is not active: " in told(), "where it is said")
     one = release(1)
@@ -460,10 +460,10 @@ def test_new_runs_begin_on_what_is_active_and_stay_there(system: System, app: Pa
     assert headwater(system, "rollback").returncode == 0
     create("after")
     for name, output, deployment in (("before", 1, one), ("between", 2, two), ("after", 1, one)):
-        httpx.post(f"{api}/{name}/events", json={"type": "go"}, headers=USER, timeout=60)
+        httpx2.post(f"{api}/{name}/events", json={"type": "go"}, headers=USER, timeout=60)
 
         def ended(name: str = name) -> dict[str, Any] | None:
-            result = httpx.get(f"{api}/{name}", headers=USER, timeout=60).json()
+            result = httpx2.get(f"{api}/{name}", headers=USER, timeout=60).json()
             return result if result["details"]["status"] == "complete" else None
 
         system.wait(lambda: ended() is not None, f"{name} to end")
@@ -479,10 +479,10 @@ def checks_runs_that_follow_the_code(system: System, app: Path) -> None:
     """An activation replays open runs, and refuses if those that would move do not fit."""
     api = f"{system.url()}/api/workflows/workflows/poll/instances"
     url = {"HEADWATER_URL": system.url()}
-    assert httpx.post(api, json={"id": "p-1"}, headers=USER, timeout=60).is_success
+    assert httpx2.post(api, json={"id": "p-1"}, headers=USER, timeout=60).is_success
 
     def waits() -> bool:
-        row = httpx.get(f"{api}/p-1", headers=USER, timeout=60).json()
+        row = httpx2.get(f"{api}/p-1", headers=USER, timeout=60).json()
         return bool(row.get("details", {}).get("status") == "waiting")
 
     system.wait(waits, "the run to wait")

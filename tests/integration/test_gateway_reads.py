@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import msgspec
 import psycopg
 import pytest
@@ -133,7 +133,7 @@ def test_since_and_user_limit_what_is_answered(client: Client, write: Write) -> 
         assert [row["user_id"] for row in page["tables"]["daily_summary"]] == users, parameters
 
 
-def lines_of(answer: httpx.Response) -> list[dict[str, Any]]:
+def lines_of(answer: httpx2.Response) -> list[dict[str, Any]]:
     assert answer.headers["content-type"].startswith("application/x-ndjson")
     return [json.loads(line) for line in answer.text.splitlines()]
 

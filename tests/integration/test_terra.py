@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime
 from hashlib import md5
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from headwater.gateway.builtin.blobs.folder import FolderBlobs
@@ -301,20 +301,20 @@ def test_somebody_connects_on_the_page_and_disconnects(terra: StandIn, taken: Ta
             return session.url
 
     url = asyncio.run(begin())
-    page = httpx.get(url).text
+    page = httpx2.get(url).text
     assert "stand-in" in page
     assert 'value="WHOOP"' in page
     assert "GARMIN" not in page
-    done = httpx.post(url, data={"provider": "WHOOP"})
+    done = httpx2.post(url, data={"provider": "WHOOP"})
     assert done.status_code == 303
     assert done.headers["location"].startswith("http://127.0.0.1/done?a=b&user_id=")
     wait_until(lambda: taken.types() == ["auth"], "an auth")
     user = taken.bodies[0]["user"]
     assert (user["provider"], user["reference_id"]) == ("WHOOP", "user_new")
     removed = f"{terra.url}/v2/auth/deauthenticateUser"
-    httpx.delete(removed, params={"user_id": user["user_id"]}, headers=KEYS).raise_for_status()
+    httpx2.delete(removed, params={"user_id": user["user_id"]}, headers=KEYS).raise_for_status()
     wait_until(lambda: taken.types() == ["auth", "deauth"], "a deauth")
-    assert not httpx.post(url, data={"cancel": "yes"}).headers.get("location")
+    assert not httpx2.post(url, data={"cancel": "yes"}).headers.get("location")
     wait_until(lambda: taken.types()[-1] == "auth_cancelled", "an auth_cancelled")
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 from litestar.testing import TestClient
@@ -358,7 +358,7 @@ def test_a_user_uploads_so_much_in_an_hour(dsn: str, stand_in: StandIn, tmp_path
     system = System(dsn, tmp_path, stand_in.client(HURRY), lab_uploads=2, lab_upload_mib=10)
     with TestClient(system.app) as client:
 
-        def upload(user: str, content: bytes = b"%PDF-1.7") -> httpx.Response:
+        def upload(user: str, content: bytes = b"%PDF-1.7") -> httpx2.Response:
             headers = {"authorization": f"Bearer {token(sub=user)}"}
             files = {"file": ("a.pdf", content, "application/pdf")}
             return client.post("/v1/labs/upload", files=files, headers=headers)

@@ -215,7 +215,7 @@ def test_without_extras_there_is_no_java_postgres_or_faust_and_workflows_are_tes
 ):
     (packages,) = small.parent.glob("dependencies")
     there = {path.name for path in packages.iterdir()}
-    assert {"httpx", "click", "msgspec"} <= there
+    assert {"httpx2", "click", "msgspec"} <= there
     assert there.isdisjoint(module for modules in EXTRAS.values() for module in modules)
     assert run(small / "python", "app.py", cwd=app) == "['boots', 125]\n"
     assert run(small / "python", "-c", CLIENT, cwd=app) == "ConnectionFailedError\n"

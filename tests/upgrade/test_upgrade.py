@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 from psycopg import conninfo, sql
@@ -120,7 +120,7 @@ class Mixed(System):
         body = {"id": instance, "params": None}
 
         def taken() -> bool:
-            answer = httpx.post(
+            answer = httpx2.post(
                 url, json=body, headers=KEY | {"prefer": "respond-async"}, timeout=ANSWERED_WITHIN_S
             )
             assert answer.status_code in {200, 202, 409, 503, 504}, answer.text
@@ -176,7 +176,7 @@ class Mixed(System):
         body = daily(user, day, 7, known=True)
         headers = signed(body) | {"x-request-id": f"eu-{uuid4().hex}"}
         url = f"{self.url(gateway)}/webhooks/terra"
-        answer = httpx.post(url, content=body, headers=headers, timeout=ANSWERED_WITHIN_S)
+        answer = httpx2.post(url, content=body, headers=headers, timeout=ANSWERED_WITHIN_S)
         if answer.status_code == 503:
             assert answer.json()["code"] == "not_yet_readable"
             assert "retry-after" in answer.headers
@@ -274,8 +274,8 @@ def hold_up(system: Mixed) -> None:
     instance = system.fresh("eu-")
     system.instances.append(instance)
     url = f"{system.url('new-gateway')}/api/workflows/workflows/paced/instances"
-    with contextlib.suppress(httpx.TimeoutException):
-        httpx.post(url, json={"id": instance, "params": None}, headers=KEY, timeout=1)
+    with contextlib.suppress(httpx2.TimeoutException):
+        httpx2.post(url, json={"id": instance, "params": None}, headers=KEY, timeout=1)
     system.open_to = range(1, PARTITIONS)
     for name, schema in (("new-worker", "outcome_recorded"), ("new-flows", "history_appended")):
         words = f"expected all members to read version 2 of {schema}, found that projector"

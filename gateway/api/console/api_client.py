@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import urlencode
 
-import httpx
+import httpx2
 import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
 
@@ -25,7 +25,7 @@ from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS
 _JSON: Final = msgspec.json.Decoder(float_hook=Decimal)
 #: Headers of the browser that are forwarded to the API, for its audit log.
 _FORWARDED_HEADERS: Final = frozenset({b"user-agent", b"x-forwarded-for"})
-#: In place of httpx's own.
+#: In place of httpx2's own.
 _NO_AGENT: Final = (b"user-agent", b"")
 
 
@@ -115,20 +115,20 @@ class ApiClient:
             answer = await send_once(http, request)
         return ApiResponse(answer, _parse(answer))
 
-    def _http(self) -> httpx.AsyncClient:
+    def _http(self) -> httpx2.AsyncClient:
         """Return an HTTP client that calls the app in this process, for the browser."""
         scope = self._request.scope
         # Pairs: a proxy may send a header in several lines.
         forwarded = [pair for pair in scope["headers"] if pair[0] in _FORWARDED_HEADERS]
         app = cast("Any", _called_by(self._caller, self._request.app))
-        return httpx.AsyncClient(
+        return httpx2.AsyncClient(
             base_url="http://localhost",
             headers=[
                 *([] if any(name == b"user-agent" for name, _ in forwarded) else [_NO_AGENT]),
                 *forwarded,
                 (b"x-request-id", request_id_of(scope).encode()),
             ],
-            transport=httpx.ASGITransport(app, client=scope["client"] or ("", 0)),
+            transport=httpx2.ASGITransport(app, client=scope["client"] or ("", 0)),
         )
 
     def _curl_command(self, method: str, url: str, body: bytes) -> str:

@@ -13,7 +13,7 @@ from hmac import compare_digest
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote_plus, urlencode
 
-import httpx
+import httpx2
 import msgspec
 
 from headwater.gateway.api.tokens.key_set import KeySetInvalid
@@ -111,7 +111,7 @@ class OidcSignIn:
         draw: Callable[[int], bytes],
         clock: Callable[[], int],
         steady_s: Callable[[], float],
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._options = options
         self._draw = draw
@@ -271,7 +271,7 @@ class OidcSignIn:
         """Send a request to the provider; return the body of its answer."""
         try:
             async with (
-                httpx.AsyncClient(
+                httpx2.AsyncClient(
                     timeout=_TIMEOUT_S, transport=self._transport, auth=account
                 ) as client,
                 client.stream(
@@ -283,9 +283,9 @@ class OidcSignIn:
                     body += chunk
                     if len(body) > _ANSWER_BYTES_MAX:
                         raise SignInRefused("the answer of the provider is too large")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise SignInRefused(f"the provider did not answer: {type(error).__name__}") from error
-        if response.status_code != httpx.codes.OK:
+        if response.status_code != httpx2.codes.OK:
             raise SignInRefused(f"the provider answered {response.status_code}")
         return body
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
-import httpx
+import httpx2
 
 from headwater.gateway.api.tokens.key_set import (
     KEY_SET_BYTES_MAX,
@@ -99,7 +99,7 @@ class KeySource:
                 return
             try:
                 self._keys = read_key_set(await self._read())
-            except (KeySetInvalid, OSError, httpx.HTTPError, httpx.InvalidURL) as error:
+            except (KeySetInvalid, OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
                 self._failure = str(error) or type(error).__name__
                 _LOG.warning("the keys of users' tokens could not be read: %s", self._failure)
             else:
@@ -119,16 +119,16 @@ async def _fetch(url: str) -> bytes:
     """Fetch a document over HTTP, up to the size limit.
 
     Raises:
-        httpx.HTTPError: The request failed.
+        httpx2.HTTPError: The request failed.
         KeySetInvalid: The status is not 200, or the request timed out.
     """
     try:
         async with (
             asyncio.timeout(_TIMEOUT_S),
-            httpx.AsyncClient(timeout=_TIMEOUT_S) as client,
+            httpx2.AsyncClient(timeout=_TIMEOUT_S) as client,
             client.stream("GET", url, headers={"accept": "application/json"}) as response,
         ):
-            if response.status_code != httpx.codes.OK:
+            if response.status_code != httpx2.codes.OK:
                 raise KeySetInvalid(f"expected a JWKS, found the status {response.status_code}")
             document = b""
             async for chunk in response.aiter_bytes():

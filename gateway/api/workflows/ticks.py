@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import msgspec
 from litestar import Litestar, Response, post
 from litestar.datastructures import State
@@ -33,12 +33,12 @@ class Ticks:
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = deque(urls)
-        self._http: httpx.AsyncClient | None = None
+        self._http: httpx2.AsyncClient | None = None
 
     async def start(self) -> None:
         """Create the HTTP client; the workers need not be running."""
-        self._http = httpx.AsyncClient(
-            timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S), trust_env=False
+        self._http = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S), trust_env=False
         )
 
     async def stop(self) -> None:
@@ -111,9 +111,9 @@ class Ticks:
             response = await self._http.post(url, content=msgspec.json.encode(request))
             response.raise_for_status()
             return msgspec.json.decode(response.content, type=WorkerTicked)
-        except httpx.ConnectError:
+        except httpx2.ConnectError:
             return None
-        except (httpx.HTTPError, *PARSE_ERRORS) as error:
+        except (httpx2.HTTPError, *PARSE_ERRORS) as error:
             return _unavailable(url, str(error) or type(error).__name__)
 
 

@@ -13,7 +13,7 @@ from datetime import date
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeVar
 
-import httpx
+import httpx2
 import msgspec
 
 from headwater.gateway.builtin.terra.answers import (
@@ -50,8 +50,8 @@ DATA_TYPES: Final = ("activity", "sleep", "daily", "body")
 
 #: Terra acknowledges a request for data immediately; a lab report must be uploaded first.
 _TIMEOUTS: Final = {
-    Lane.DATA: httpx.Timeout(15.0, connect=5.0),
-    Lane.LABS: httpx.Timeout(60.0, connect=5.0),
+    Lane.DATA: httpx2.Timeout(15.0, connect=5.0),
+    Lane.LABS: httpx2.Timeout(60.0, connect=5.0),
 }
 #: Seconds from the end of the request to the end of the response; the timeouts above apply to every
 #: piece of it.
@@ -105,13 +105,13 @@ class Terra:
         self._speedup = speedup
         self._queue = FairQueue(access.rate)
         self._scheduler = RequestScheduler(self._queue, self._steady_s, speedup)
-        # One connection per concurrent request, so that none waits within httpx.
+        # One connection per concurrent request, so that none waits within httpx2.
         self._http = {
-            lane: httpx.AsyncClient(
+            lane: httpx2.AsyncClient(
                 base_url=access.api.rstrip("/") + "/",
                 headers={"dev-id": access.dev_id, "x-api-key": access.api_key},
                 timeout=_TIMEOUTS[lane],
-                limits=httpx.Limits(max_connections=connections),
+                limits=httpx2.Limits(max_connections=connections),
             )
             for lane, connections in CONCURRENT.items()
         }
@@ -242,11 +242,11 @@ class Terra:
         method: str,
         path: str,
         kind: type[A],
-        **more: Any,  # noqa: ANN401 (what httpx takes)
+        **more: Any,  # noqa: ANN401 (what httpx2 takes)
     ) -> A:
         return self._read(await self._send(party, method, path, **more), kind)
 
-    def _read(self, answer: httpx.Response, kind: type[A]) -> A:
+    def _read(self, answer: httpx2.Response, kind: type[A]) -> A:
         try:
             return msgspec.json.decode(answer.content, type=kind)
         except PARSE_ERRORS as error:
@@ -261,8 +261,8 @@ class Terra:
         party: Party,
         method: str,
         path: str,
-        **more: Any,  # noqa: ANN401 (what httpx takes)
-    ) -> httpx.Response:
+        **more: Any,  # noqa: ANN401 (what httpx2 takes)
+    ) -> httpx2.Response:
         """Send a request, with retries, until it succeeds."""
         self._access.require()
         repeats = 0
@@ -277,7 +277,7 @@ class Terra:
                     f"too many requests to Terra are queued, for {party.kind} {party.name} or in "
                     "total; try again later"
                 ) from None
-            except (httpx.RequestError, TimeoutError) as error:
+            except (httpx2.RequestError, TimeoutError) as error:
                 failed = TerraFailed(
                     f"no response to {method} {self._url(path)}: "
                     f"{str(error) or type(error).__name__}"
@@ -322,12 +322,12 @@ class Terra:
         lane: Lane,
         method: str,
         path: str,
-        **more: Any,  # noqa: ANN401 (what httpx takes)
-    ) -> httpx.Response:
+        **more: Any,  # noqa: ANN401 (what httpx2 takes)
+    ) -> httpx2.Response:
         """Make a request. Sending it may take any time as long as it makes progress.
 
         Raises:
-            httpx.RequestError: There was no response.
+            httpx2.RequestError: There was no response.
             TimeoutError: The response was not complete in time.
         """
         async with asyncio.timeout(None) as whole:
@@ -348,7 +348,7 @@ class Terra:
         return asyncio.get_running_loop().time() * self._speedup
 
 
-def _failure(answer: httpx.Response) -> TerraFailed:
+def _failure(answer: httpx2.Response) -> TerraFailed:
     kind = TerraFailed if is_retryable(answer.status_code) else TerraRefused
     return kind(
         f"{_endpoint(answer.request)} was answered {answer.status_code} "
@@ -357,11 +357,11 @@ def _failure(answer: httpx.Response) -> TerraFailed:
     )
 
 
-def _endpoint(request: httpx.Request) -> str:
+def _endpoint(request: httpx2.Request) -> str:
     return f"{request.method} {request.url.copy_with(query=None)}"
 
 
-def _reason(answer: httpx.Response) -> str:
+def _reason(answer: httpx2.Response) -> str:
     """Return the reason of an error response, in `detail` or `message` of its JSON."""
     try:
         document: object = json.loads(answer.content)

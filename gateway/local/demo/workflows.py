@@ -4,7 +4,7 @@ import os
 from datetime import timedelta
 from typing import TypedDict
 
-import httpx
+import httpx2
 
 from headwater import GraphWorkflow, Retry, Step, WorkflowEvent, task, workflow
 
@@ -47,7 +47,7 @@ async def read_steps(day: PersonDay) -> DaySteps:
     The key comes from the environment: the input of a task is recorded, and must not have secrets.
     """
     key = os.environ.get("HEADWATER_READ_KEY", "dev-read-key")
-    async with httpx.AsyncClient(
+    async with httpx2.AsyncClient(
         base_url=day["url"], headers={"authorization": f"Bearer {key}"}
     ) as client:
         answer = await client.get("/v1/sync", params={"user_id": day["user_id"]})
@@ -166,7 +166,7 @@ async def read_day(request: DayRequest) -> Day:
     The key comes from the environment: what a step receives is recorded, and must not have secrets.
     """
     key = os.environ.get("HEADWATER_READ_KEY", "dev-read-key")
-    async with httpx.AsyncClient(
+    async with httpx2.AsyncClient(
         base_url=request["url"], headers={"authorization": f"Bearer {key}"}
     ) as client:
         answer = await client.get("/v1/sync", params={"user_id": request["user_id"]})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from datetime import date, timedelta
 from typing import Annotated, Any, Final, Literal
 
-import httpx
+import httpx2
 import msgspec
 
 from headwater.gateway.local.terra_stand_in.deliveries import records_of
@@ -127,7 +127,7 @@ class Posting:
 
     async def run(self) -> None:
         """Post deliveries when they are due."""
-        async with httpx.AsyncClient(timeout=_TIMEOUT_S) as http, asyncio.TaskGroup() as tasks:
+        async with httpx2.AsyncClient(timeout=_TIMEOUT_S) as http, asyncio.TaskGroup() as tasks:
             while True:
                 for due in self._next():
                     self._in_flight.add(due.id)
@@ -145,7 +145,7 @@ class Posting:
         due = self._people.due(self._clock(), 2 * _CONCURRENT) if free else []
         return [post for post in due if post.id not in self._in_flight][:free]
 
-    async def _post(self, http: httpx.AsyncClient, due: Due) -> None:
+    async def _post(self, http: httpx2.AsyncClient, due: Due) -> None:
         if self._injector.must_exit():
             log.warning("the Terra stand-in exits because of the injected error `die`")
             os._exit(DIED)
@@ -154,7 +154,7 @@ class Posting:
             if body is not None:
                 await self._send(http, due, msgspec.json.encode(body))
             self._people.posted(due.id)
-        except (httpx.HTTPError, OSError) as error:
+        except (httpx2.HTTPError, OSError) as error:
             pause_ms = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(due.attempts, 16))
             self._people.put_off(due.id, self._clock() + pause_ms)
             log.info("a delivery failed and is retried in %s ms: %s", pause_ms, error)
@@ -162,7 +162,7 @@ class Posting:
             self._in_flight.discard(due.id)
             self._woken.set()
 
-    async def _send(self, http: httpx.AsyncClient, due: Due, body: bytes) -> None:
+    async def _send(self, http: httpx2.AsyncClient, due: Due, body: bytes) -> None:
         now_ms = self._clock()
         headers = {
             "content-type": "application/json",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
+import httpx2
 
 from tests.e2e.system import System
 from tests.waiting import pauses_s
@@ -34,25 +34,25 @@ def of(workflow: str, instance: str = "", verb: str = "") -> str:
     return "/".join(part for part in (path, instance, verb) if part)
 
 
-def problem(answer: httpx.Response) -> tuple[int, str]:
+def problem(answer: httpx2.Response) -> tuple[int, str]:
     assert answer.headers["content-type"] == "application/problem+json", answer.text
     return answer.status_code, answer.json()["code"]
 
 
-def create(api: httpx.Client, workflow: str, params: object = None, name: str = "") -> str:
+def create(api: httpx2.Client, workflow: str, params: object = None, name: str = "") -> str:
     body = {"id": name or fresh(), "params": params}
     answer = api.post(of(workflow), json=body)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["id"])
 
 
-def status(api: httpx.Client, workflow: str, name: str) -> dict[str, Any]:
+def status(api: httpx2.Client, workflow: str, name: str) -> dict[str, Any]:
     answer = api.get(of(workflow, name))
     assert answer.status_code == 200, answer.text
     return dict(answer.json()["details"])
 
 
-def until(api: httpx.Client, workflow: str, name: str, *statuses: str) -> dict[str, Any]:
+def until(api: httpx2.Client, workflow: str, name: str, *statuses: str) -> dict[str, Any]:
     deadline, pauses = time.monotonic() + 60, pauses_s()
     while True:
         result = status(api, workflow, name)
@@ -63,15 +63,17 @@ def until(api: httpx.Client, workflow: str, name: str, *statuses: str) -> dict[s
 
 
 def at_once(
-    system: System, act: Callable[[httpx.AsyncClient, httpx.AsyncClient], Awaitable[None]]
+    system: System, act: Callable[[httpx2.AsyncClient, httpx2.AsyncClient], Awaitable[None]]
 ) -> None:
     """Acts with both gateways, in an event loop."""
 
     async def acts() -> None:
-        limits = httpx.Limits(max_connections=100)
+        limits = httpx2.Limits(max_connections=100)
         async with (
-            httpx.AsyncClient(base_url=base(system), headers=KEY, timeout=30, limits=limits) as one,
-            httpx.AsyncClient(
+            httpx2.AsyncClient(
+                base_url=base(system), headers=KEY, timeout=30, limits=limits
+            ) as one,
+            httpx2.AsyncClient(
                 base_url=base(system, "gateway2"), headers=KEY, timeout=30, limits=limits
             ) as two,
         ):
@@ -81,7 +83,7 @@ def at_once(
 
 
 def follow(
-    api: httpx.Client, path: str, *, stop_after: int | None = None, **headers: str
+    api: httpx2.Client, path: str, *, stop_after: int | None = None, **headers: str
 ) -> list[tuple[str, str, Any]]:
     """Event, id and data of each message, to the end or a number of them."""
     result: list[tuple[str, str, Any]] = []

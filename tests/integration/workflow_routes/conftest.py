@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.databases import new_database
@@ -50,27 +50,27 @@ def system(parts: System) -> System:
 
 
 def knows_all(system: System) -> bool:
-    answer = httpx.get(f"{base(system)}/workflows", headers=KEY)
+    answer = httpx2.get(f"{base(system)}/workflows", headers=KEY)
     positions = answer.headers.get("headwater-position", "").count("@")
     return answer.is_success and bool(answer.json()["workflows"]) and positions == 4
 
 
 @pytest.fixture(scope="package")
-def api(parts: System) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=base(parts), headers=KEY, timeout=30) as client:
+def api(parts: System) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=base(parts), headers=KEY, timeout=30) as client:
         yield client
 
 
 @pytest.fixture(scope="package", autouse=True)
-def never(parts: System) -> Iterator["Future[httpx.Response]"]:
+def never(parts: System) -> Iterator["Future[httpx2.Response]"]:
     """The answer to a read of what never comes, which takes as long as a reader waits."""
     with ThreadPoolExecutor(1) as pool:
         url = f"{base(parts)}/workflows?min_position={MISSING}"
-        yield pool.submit(httpx.get, url, headers=KEY, timeout=30)
+        yield pool.submit(httpx2.get, url, headers=KEY, timeout=30)
 
 
 @pytest.fixture(scope="package")
-def told(api: httpx.Client) -> str:
+def told(api: httpx2.Client) -> str:
     """An instance with seven steps and three lines, that has ended."""
     name = create(api, "telling", 7)
     assert api.post(of("telling", name, "events"), json={"type": "end"}).status_code == 200

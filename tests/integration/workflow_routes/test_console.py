@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 
 from tests.e2e.system import System
@@ -20,7 +20,7 @@ def visitor(system: System) -> Iterator[Visitor]:
 
 
 def test_workflows_are_listed_with_their_counts_and_lead_to_their_instances(
-    api: httpx.Client, visitor: Visitor
+    api: httpx2.Client, visitor: Visitor
 ) -> None:
     name = create(api, "echo", {"a": 1}, "in-the-console")
     until(api, "echo", name, "complete")
@@ -35,7 +35,7 @@ def test_workflows_are_listed_with_their_counts_and_lead_to_their_instances(
     assert "headwater instances create -w echo" in words(none)
 
 
-def test_pages_of_instances_follow_each_other(api: httpx.Client, visitor: Visitor) -> None:
+def test_pages_of_instances_follow_each_other(api: httpx2.Client, visitor: Visitor) -> None:
     for _ in range(4):
         create(api, "echo", None)
     seen = []
@@ -63,7 +63,7 @@ def test_an_instance_shows_its_steps_on_a_line_of_time_its_events_and_its_log(
     assert "/api/workflows/workflows/telling/instances/" in text
 
 
-def test_each_button_of_an_instance_does_what_it_says(api: httpx.Client, visitor: Visitor) -> None:
+def test_each_button_of_an_instance_does_what_it_says(api: httpx2.Client, visitor: Visitor) -> None:
     name = create(api, "waiting", 2)
     until(api, "waiting", name, "waiting")
     at = f"/console/instances/waiting/{name}"
@@ -89,7 +89,7 @@ def test_each_button_of_an_instance_does_what_it_says(api: httpx.Client, visitor
     assert status(api, "waiting", name)["error"]["message"].endswith(": no <more>")
 
 
-def test_one_that_is_cancelled_cleans_up(api: httpx.Client, visitor: Visitor) -> None:
+def test_one_that_is_cancelled_cleans_up(api: httpx2.Client, visitor: Visitor) -> None:
     name = create(api, "tidy")
     until(api, "tidy", name, "waiting")
     done = visitor.press(f"/console/instances/tidy/{name}", "Cancel", reason="")
@@ -98,7 +98,7 @@ def test_one_that_is_cancelled_cleans_up(api: httpx.Client, visitor: Visitor) ->
     assert "sweep do completed" in words(visitor.page(f"/console/instances/tidy/{name}"))
 
 
-def test_one_that_has_failed_shows_why_and_is_retried(api: httpx.Client, visitor: Visitor) -> None:
+def test_one_that_has_failed_shows_why_and_is_retried(api: httpx2.Client, visitor: Visitor) -> None:
     name = create(api, "flaky")
     until(api, "flaky", name, "errored")
     at = f"/console/instances/flaky/{name}"
@@ -113,7 +113,7 @@ def test_one_that_has_failed_shows_why_and_is_retried(api: httpx.Client, visitor
 
 
 def test_a_graph_is_drawn_with_its_tokens_and_says_what_it_waits_for(
-    api: httpx.Client, visitor: Visitor
+    api: httpx2.Client, visitor: Visitor
 ) -> None:
     name = create(api, "judged", {"file": ""})
     until(api, "judged", name, "waiting")
@@ -146,7 +146,7 @@ def test_what_is_not_there_is_said_with_the_status_of_the_api(visitor: Visitor) 
 
 
 def test_what_was_done_here_is_audited_with_the_key_that_signed_in(
-    api: httpx.Client, system: System, visitor: Visitor
+    api: httpx2.Client, system: System, visitor: Visitor
 ) -> None:
     name = create(api, "waiting", 1)
     visitor.press(f"/console/instances/waiting/{name}", "Pause")

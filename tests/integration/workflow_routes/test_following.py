@@ -4,14 +4,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
-import httpx
+import httpx2
 
 from tests.e2e.system import System
 from tests.integration.workflow_routes.asking import KEY, base, create, follow, of, problem, until
 
 
 def test_an_instance_is_followed_from_its_beginning_to_its_end(
-    api: httpx.Client, told: str
+    api: httpx2.Client, told: str
 ) -> None:
     messages = follow(api, of("telling", told, "events-stream"))
     history = api.get(of("telling", told, "history"), params={"includeLogs": "true"}).json()
@@ -29,7 +29,7 @@ def test_an_instance_is_followed_from_its_beginning_to_its_end(
     assert messages[-1][0] == "end"
 
 
-def test_a_stream_goes_on_where_it_broke_off(api: httpx.Client, told: str) -> None:
+def test_a_stream_goes_on_where_it_broke_off(api: httpx2.Client, told: str) -> None:
     path = of("telling", told, "events-stream")
     whole = follow(api, path)
     for count in range(1, len(whole)):
@@ -42,10 +42,10 @@ def test_a_stream_goes_on_where_it_broke_off(api: httpx.Client, told: str) -> No
         assert whole[:heard] + rest == whole
 
 
-def test_what_happens_while_it_is_followed_is_told(api: httpx.Client, system: System) -> None:
+def test_what_happens_while_it_is_followed_is_told(api: httpx2.Client, system: System) -> None:
     name = create(api, "waiting", 2)
     with (
-        httpx.Client(base_url=base(system, "gateway2"), headers=KEY, timeout=30) as other,
+        httpx2.Client(base_url=base(system, "gateway2"), headers=KEY, timeout=30) as other,
         ThreadPoolExecutor(2) as pool,
     ):
         follows = [
@@ -64,7 +64,7 @@ def test_what_happens_while_it_is_followed_is_told(api: httpx.Client, system: Sy
             assert taken[-1] == 2
 
 
-def test_an_instance_that_was_restarted_is_followed_in_its_new_run(api: httpx.Client) -> None:
+def test_an_instance_that_was_restarted_is_followed_in_its_new_run(api: httpx2.Client) -> None:
     name = create(api, "echo", 1)
     until(api, "echo", name, "complete")
     path = of("echo", name, "events-stream")
@@ -77,7 +77,7 @@ def test_an_instance_that_was_restarted_is_followed_in_its_new_run(api: httpx.Cl
     assert [event for event, _, _ in again] == ["end"]
 
 
-def test_a_stream_whose_start_makes_no_sense_is_refused(api: httpx.Client, told: str) -> None:
+def test_a_stream_whose_start_makes_no_sense_is_refused(api: httpx2.Client, told: str) -> None:
     path = of("telling", told, "events-stream")
     answer = api.get(path, headers={"last-event-id": "abc"})
     assert problem(answer) == (400, "invalid_parameter")
@@ -85,12 +85,12 @@ def test_a_stream_whose_start_makes_no_sense_is_refused(api: httpx.Client, told:
 
 
 def test_a_gateway_that_is_told_to_end_does_so_though_somebody_follows(
-    system: System, api: httpx.Client
+    system: System, api: httpx2.Client
 ) -> None:
     name = create(api, "waiting")
     path = of("waiting", name, "events-stream")
     with (
-        httpx.Client(base_url=base(system, "gateway2"), headers=KEY, timeout=30) as two,
+        httpx2.Client(base_url=base(system, "gateway2"), headers=KEY, timeout=30) as two,
         ThreadPoolExecutor(1) as pool,
     ):
         begun = Event()

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psycopg
 
 from headwater import Client
@@ -14,7 +14,7 @@ from tests.e2e.system import System
 from tests.integration.workflow_routes.asking import KEY, base, create, follow, of, problem, until
 
 
-def tokens_of(api: httpx.Client, name: str, **asked: object) -> list[dict[str, Any]]:
+def tokens_of(api: httpx2.Client, name: str, **asked: object) -> list[dict[str, Any]]:
     """The tokens of a graph's run, page by page."""
     result, cursor = [], ""
     while True:
@@ -27,7 +27,7 @@ def tokens_of(api: httpx.Client, name: str, **asked: object) -> list[dict[str, A
         cursor = page["tokensCursor"]
 
 
-def test_a_graph_is_looked_at_by_its_tokens(api: httpx.Client) -> None:
+def test_a_graph_is_looked_at_by_its_tokens(api: httpx2.Client) -> None:
     name = create(api, "judged", {"file": ""})
     until(api, "judged", name, "waiting")
     meta = api.get(of("judged", name)).json()["meta"]
@@ -51,7 +51,7 @@ def test_a_graph_is_looked_at_by_its_tokens(api: httpx.Client) -> None:
     assert api.get(of("echo", code, "history")).json()["tokens"] == []
 
 
-def test_a_retry_of_a_graph_goes_on_with_its_tokens(api: httpx.Client, tmp_path: Path) -> None:
+def test_a_retry_of_a_graph_goes_on_with_its_tokens(api: httpx2.Client, tmp_path: Path) -> None:
     mended = tmp_path / "mended"
     name = create(api, "judged", {"file": str(mended)})
     error = until(api, "judged", name, "errored")["error"]
@@ -80,7 +80,7 @@ def test_a_retry_of_a_graph_goes_on_with_its_tokens(api: httpx.Client, tmp_path:
     assert {item["status"] for item in kept} == {"completed", "waiting_for_subworkflow"}
 
 
-def looked(api: httpx.Client, name: str, wanted: dict[str, int]) -> dict[str, Any]:
+def looked(api: httpx2.Client, name: str, wanted: dict[str, int]) -> dict[str, Any]:
     """The explanation of a graph, once its tokens wait for this."""
     deadline = time.monotonic() + 60
     while True:
@@ -91,7 +91,9 @@ def looked(api: httpx.Client, name: str, wanted: dict[str, int]) -> dict[str, An
         time.sleep(0.05)
 
 
-def test_what_was_decided_of_objects_is_decided_again_in_another_process(api: httpx.Client) -> None:
+def test_what_was_decided_of_objects_is_decided_again_in_another_process(
+    api: httpx2.Client,
+) -> None:
     document = {
         "name": "copying",
         "initialNodeRef": "copy",
@@ -106,7 +108,7 @@ def test_what_was_decided_of_objects_is_decided_again_in_another_process(api: ht
     assert [item["same"] for item in reported["decided"]] == [True, True]
 
 
-def test_a_run_says_which_version_of_its_graph_it_is_on(api: httpx.Client) -> None:
+def test_a_run_says_which_version_of_its_graph_it_is_on(api: httpx2.Client) -> None:
     graphs = str(api.base_url).replace("/api/workflows", "/api/graphs/versioned")
     waits = {"ref": "a", "task": "versioned", "external": True}
     result: list[tuple[str, str]] = []
@@ -122,7 +124,7 @@ def test_a_run_says_which_version_of_its_graph_it_is_on(api: httpx.Client) -> No
     assert before["definitionDigest"] == result[0][1]
 
 
-def test_a_graph_that_waits_is_looked_into_now_and_as_of_any_event(api: httpx.Client) -> None:
+def test_a_graph_that_waits_is_looked_into_now_and_as_of_any_event(api: httpx2.Client) -> None:
     name = create(api, "voting", {"voters": ["ada", "late", "nobody"], "file": ""})
     result = looked(api, name, {"retry": 1, "siblings": 1})
     (join,) = result["joins"]
@@ -160,7 +162,7 @@ def test_a_graph_that_waits_is_looked_into_now_and_as_of_any_event(api: httpx.Cl
     assert looked(api, name, {"retry": 1, "siblings": 1}) == result
 
 
-def test_what_cannot_be_looked_into_is_a_problem(api: httpx.Client) -> None:
+def test_what_cannot_be_looked_into_is_a_problem(api: httpx2.Client) -> None:
     code, name = create(api, "waiting"), create(api, "voting", {"voters": ["late"], "file": ""})
     looked(api, name, {"retry": 1})
     assert problem(api.get(of("waiting", code, "graph/explain"))) == (409, "NOT_A_GRAPH")
@@ -182,7 +184,7 @@ def test_what_cannot_be_looked_into_is_a_problem(api: httpx.Client) -> None:
 
 
 def test_retried_and_restarted_graphs_are_looked_into_in_each_of_their_runs(
-    api: httpx.Client, system: System, tmp_path: Path
+    api: httpx2.Client, system: System, tmp_path: Path
 ) -> None:
     file = tmp_path / "voter"
     name = create(api, "voting", {"voters": ["ada", "bad", "late"], "file": str(file)})
@@ -239,7 +241,7 @@ def moving(ask: str, count: str) -> dict[str, Any]:
 
 
 def test_a_run_moves_to_another_version_and_what_happens_has_names(
-    api: httpx.Client, system: System
+    api: httpx2.Client, system: System
 ) -> None:
     graphs = str(api.base_url).replace("/api/workflows", "/api/graphs/moving")
     for document in (moving("ask", "tally"), moving("inquire", "count")):
@@ -272,7 +274,7 @@ def test_a_run_moves_to_another_version_and_what_happens_has_names(
     has_named_events(api, system, name)
 
 
-def has_named_events(api: httpx.Client, system: System, name: str) -> None:
+def has_named_events(api: httpx2.Client, system: System, name: str) -> None:
     """Checks the workflow events of the run that moved, in the stream and in the table."""
     wanted = "fan_out.started,subworkflow.completed,fan_in.completed,workflow.completed"
     messages = follow(api, of("moving", name, f"events-stream?names={wanted}"))
@@ -310,6 +312,6 @@ def audited_migration(system: System, name: str) -> dict[str, Any]:
         time.sleep(0.1)
 
 
-def tokens_of_moving(api: httpx.Client, name: str) -> list[dict[str, Any]]:
+def tokens_of_moving(api: httpx2.Client, name: str) -> list[dict[str, Any]]:
     page: dict[str, Any] = api.get(of("moving", name, "history")).json()
     return list(page["tokens"])

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from headwater import Client
@@ -30,7 +30,7 @@ from tests.ticked import Ticked
 from tests.waiting import wait_until
 
 
-def test_workflows_are_those_that_the_worker_has(api: httpx.Client) -> None:
+def test_workflows_are_those_that_the_worker_has(api: httpx2.Client) -> None:
     names = [workflow["name"] for workflow in api.get("/workflows").json()["workflows"]]
     workflows = {
         "choosy",
@@ -48,7 +48,7 @@ def test_workflows_are_those_that_the_worker_has(api: httpx.Client) -> None:
     assert {*workflows, "judged", "paying", "refunding", "voting"} <= set(names)
 
 
-def test_an_instance_is_created_and_read_with_its_values_as_they_came(api: httpx.Client) -> None:
+def test_an_instance_is_created_and_read_with_its_values_as_they_came(api: httpx2.Client) -> None:
     name = fresh()
     text = '{"b": 1.0, "a" : [1, "\\u0000é"], "n": 123456789012345678901234567890}'
     answer = api.post(of("echo"), content=f'{{"id":"{name}","params":{text}}}'.encode())
@@ -62,12 +62,12 @@ def test_an_instance_is_created_and_read_with_its_values_as_they_came(api: httpx
     assert meta["completedAt"].endswith("Z")
 
 
-def test_an_id_is_made_if_there_is_none(api: httpx.Client) -> None:
+def test_an_id_is_made_if_there_is_none(api: httpx2.Client) -> None:
     name = api.post(of("echo")).json()["id"]
     assert until(api, "echo", name, "complete")["output"] is None
 
 
-def test_a_batch_creates_what_does_not_exist(api: httpx.Client) -> None:
+def test_a_batch_creates_what_does_not_exist(api: httpx2.Client) -> None:
     old, new = create(api, "waiting"), fresh()
     body = {"instances": [{"id": old}, {"id": new, "params": 2}]}
     answer = api.post(of("waiting", "batch"), json=body)
@@ -76,7 +76,7 @@ def test_a_batch_creates_what_does_not_exist(api: httpx.Client) -> None:
     assert api.get(of("waiting", new)).json()["meta"]["params"] == 2
 
 
-def test_an_instance_named_batch_is_like_any_other(api: httpx.Client) -> None:
+def test_an_instance_named_batch_is_like_any_other(api: httpx2.Client) -> None:
     name = create(api, "waiting", 2, name="batch")
     whole = api.get(of("waiting", name)).json()
     assert (whole["id"], whole["meta"]["params"]) == ("batch", 2)
@@ -93,7 +93,7 @@ def test_an_instance_named_batch_is_like_any_other(api: httpx.Client) -> None:
     assert again.json() == {"instances": []}
 
 
-def test_a_batch_of_a_hundred(api: httpx.Client) -> None:
+def test_a_batch_of_a_hundred(api: httpx2.Client) -> None:
     names = [fresh() for _number in range(100)]
     body = {"instances": [{"id": name, "params": name} for name in names]}
     answer = api.post(of("echo", "batch"), json=body)
@@ -102,7 +102,7 @@ def test_a_batch_of_a_hundred(api: httpx.Client) -> None:
         assert until(api, "echo", name, "complete")["output"] == name
 
 
-def test_an_instance_is_paused_resumed_terminated_and_restarted(api: httpx.Client) -> None:
+def test_an_instance_is_paused_resumed_terminated_and_restarted(api: httpx2.Client) -> None:
     name = create(api, "waiting")
     for verb, then in (("pause", "paused"), ("pause", "paused")):
         answer = api.post(of("waiting", name, verb))
@@ -122,7 +122,7 @@ def test_an_instance_is_paused_resumed_terminated_and_restarted(api: httpx.Clien
     assert api.get(of("waiting", name)).json()["meta"]["runNumber"] == 1
 
 
-def test_a_cancelled_instance_cleans_up_is_rolled_back_and_terminated(api: httpx.Client) -> None:
+def test_a_cancelled_instance_cleans_up_is_rolled_back_and_terminated(api: httpx2.Client) -> None:
     name = create(api, "tidy")
     until(api, "tidy", name, "waiting")
     answer = api.post(of("tidy", name, "cancel"))
@@ -139,7 +139,7 @@ def test_a_cancelled_instance_cleans_up_is_rolled_back_and_terminated(api: httpx
     assert problem(api.post(of("tidy", name, "cancel"))) == (409, "INSTANCE_TERMINAL")
 
 
-def test_events_are_taken_in_their_order(api: httpx.Client) -> None:
+def test_events_are_taken_in_their_order(api: httpx2.Client) -> None:
     name = create(api, "waiting", 2)
     for payload in ({"n": 1}, None):
         answer = api.post(of("waiting", name, "events"), json={"type": "go", "payload": payload})
@@ -151,7 +151,7 @@ def test_events_are_taken_in_their_order(api: httpx.Client) -> None:
     assert [event["payload"] for event in events] == [{"n": 1}, None]
 
 
-def test_an_event_may_start_its_instance(api: httpx.Client) -> None:
+def test_an_event_may_start_its_instance(api: httpx2.Client) -> None:
     name = fresh()
     missing = api.post(of("waiting", name, "events"), json={"type": "go"})
     assert problem(missing) == (404, "INSTANCE_NOT_FOUND")
@@ -161,7 +161,7 @@ def test_an_event_may_start_its_instance(api: httpx.Client) -> None:
     assert until(api, "waiting", name, "complete")["output"] == [1, 1]
 
 
-def test_the_current_step_is_told(api: httpx.Client) -> None:
+def test_the_current_step_is_told(api: httpx2.Client) -> None:
     name = create(api, "choosy")
     until(api, "choosy", name, "waiting")
     step = api.get(of("choosy", name)).json()["meta"]["currentStep"]
@@ -169,7 +169,7 @@ def test_the_current_step_is_told(api: httpx.Client) -> None:
     assert (step["type"], step["status"]) == ("waitForEvent", "waiting")
 
 
-def test_a_step_whose_error_was_caught_is_not_current(api: httpx.Client, tmp_path: Path) -> None:
+def test_a_step_whose_error_was_caught_is_not_current(api: httpx2.Client, tmp_path: Path) -> None:
     name = create(api, "forgiving", str(tmp_path / "go"))
 
     def steps() -> list[tuple[str, str]]:
@@ -186,14 +186,14 @@ def test_a_step_whose_error_was_caught_is_not_current(api: httpx.Client, tmp_pat
     assert "currentStep" not in api.get(of("forgiving", name)).json()["meta"]
 
 
-def test_a_run_has_as_many_entries_as_its_worker_allows(api: httpx.Client) -> None:
+def test_a_run_has_as_many_entries_as_its_worker_allows(api: httpx2.Client) -> None:
     name = create(api, "telling", 20)
     error = until(api, "telling", name, "errored")["error"]
     assert error["name"] == "MAX_STEPS_EXCEEDED"
     assert error["message"].startswith("expected at most 20 entries in a run, found one more, end;")
 
 
-def test_an_errored_instance_is_tried_again_and_keeps_what_was_done(api: httpx.Client) -> None:
+def test_an_errored_instance_is_tried_again_and_keeps_what_was_done(api: httpx2.Client) -> None:
     name = create(api, "flaky")
     error = until(api, "flaky", name, "errored")["error"]
     assert (error["name"], error["message"]) == ("NonRetryableError", "no such card")
@@ -219,7 +219,7 @@ def test_an_errored_instance_is_tried_again_and_keeps_what_was_done(api: httpx.C
     assert problem(again) == (409, "INSTANCE_NOT_ERRORED")
 
 
-def test_ticks_go_to_the_worker(api: httpx.Client, ticked: Ticked) -> None:
+def test_ticks_go_to_the_worker(api: httpx2.Client, ticked: Ticked) -> None:
     body = {"maxInstances": 2}
     with ThreadPoolExecutor(4) as pool:
         asks = [
@@ -233,7 +233,7 @@ def test_ticks_go_to_the_worker(api: httpx.Client, ticked: Ticked) -> None:
 # -- listings and histories, page by page
 
 
-def test_a_listing_goes_page_by_page(api: httpx.Client) -> None:
+def test_a_listing_goes_page_by_page(api: httpx2.Client) -> None:
     names = {create(api, "choosy") for _number in range(5)}
     result: list[str] = []
     cursor: dict[str, str] = {}
@@ -250,7 +250,7 @@ def test_a_listing_goes_page_by_page(api: httpx.Client) -> None:
     assert only == {"instances": [], "hasNextPage": False}
 
 
-def test_instances_are_found_by_their_labels_in_all_of_their_runs(api: httpx.Client) -> None:
+def test_instances_are_found_by_their_labels_in_all_of_their_runs(api: httpx2.Client) -> None:
     blue = {"team": "blue", "a=b": "no"}
     answer = api.post(of("choosy"), json={"id": fresh(), "labels": blue})
     assert problem(answer) == (400, "INVALID_LABELS")
@@ -269,7 +269,7 @@ def test_instances_are_found_by_their_labels_in_all_of_their_runs(api: httpx.Cli
     assert api.get(of("choosy", made["id"])).json()["labels"] == blue
 
 
-def test_the_same_is_done_to_all_instances_of_a_status_or_label(api: httpx.Client) -> None:
+def test_the_same_is_done_to_all_instances_of_a_status_or_label(api: httpx2.Client) -> None:
     label = fresh()
     batch = [{"id": fresh(), "labels": {"in": label}} for _ in range(5)]
     assert api.post(of("choosy", "batch"), json={"instances": batch}).status_code == 200
@@ -310,7 +310,7 @@ def test_the_same_is_done_to_all_instances_of_a_status_or_label(api: httpx.Clien
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @pytest.mark.parametrize("kind", ["steps", "logs"])
-def test_a_history_goes_page_by_page(api: httpx.Client, told: str, order: str, kind: str) -> None:
+def test_a_history_goes_page_by_page(api: httpx2.Client, told: str, order: str, kind: str) -> None:
     path = of("telling", told, "history")
     whole = api.get(path, params={"includeLogs": "true"}).json()
     assert len(whole["steps"]) == 8
@@ -328,7 +328,7 @@ def test_a_history_goes_page_by_page(api: httpx.Client, told: str, order: str, k
 
 
 def test_lines_are_told_if_they_are_asked_for_and_may_be_chosen(
-    api: httpx.Client, told: str
+    api: httpx2.Client, told: str
 ) -> None:
     path = of("telling", told, "history")
     assert not {"logs", "logsHasNextPage"} & set(api.get(path).json())
@@ -343,7 +343,7 @@ def test_lines_are_told_if_they_are_asked_for_and_may_be_chosen(
     assert lines(logLevel="warn", logCategory="test") == []
 
 
-def test_an_earlier_run_is_still_told(api: httpx.Client) -> None:
+def test_an_earlier_run_is_still_told(api: httpx2.Client) -> None:
     name = create(api, "flaky")
     until(api, "flaky", name, "errored")
     api.post(of("flaky", name, "restart"))
@@ -358,7 +358,7 @@ def test_an_earlier_run_is_still_told(api: httpx.Client) -> None:
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
 def test_what_a_loop_has_forgotten_is_told_if_it_is_asked_for(
-    api: httpx.Client, order: str
+    api: httpx2.Client, order: str
 ) -> None:
     turns = 30
     name = create(api, "turning", turns)
@@ -394,7 +394,7 @@ def test_a_client_reads_all_of_a_long_loop_and_all_that_it_has_logged(system: Sy
 # -- errors
 
 
-def test_what_does_not_exist_is_not_found(api: httpx.Client) -> None:
+def test_what_does_not_exist_is_not_found(api: httpx2.Client) -> None:
     assert problem(api.post(of("nobody"))) == (404, "WORKFLOW_NOT_FOUND")
     assert problem(api.get(of("nobody"))) == (404, "WORKFLOW_NOT_FOUND")
     batch = api.post(of("nobody", "batch"), json={"instances": [{"id": "a"}]})
@@ -413,7 +413,7 @@ def test_what_does_not_exist_is_not_found(api: httpx.Client) -> None:
             assert problem(answer) == (404, "INSTANCE_NOT_FOUND"), name
 
 
-def test_an_ended_instance_takes_nothing_more(api: httpx.Client, told: str) -> None:
+def test_an_ended_instance_takes_nothing_more(api: httpx2.Client, told: str) -> None:
     assert problem(api.post(of("telling"), json={"id": told})) == (
         409,
         "INSTANCE_ID_ALREADY_EXISTS",
@@ -429,7 +429,7 @@ def test_an_ended_instance_takes_nothing_more(api: httpx.Client, told: str) -> N
 @pytest.mark.parametrize("name", ["stepsCursor", "eventsCursor", "logsCursor", "cursor"])
 @pytest.mark.parametrize("cursor", ["nonsense", "e30", "WyIiLCIiLCIiXQ", "W10", "\x00", "é"])
 def test_a_cursor_that_is_none_of_ours_is_named(
-    api: httpx.Client, told: str, name: str, cursor: str
+    api: httpx2.Client, told: str, name: str, cursor: str
 ) -> None:
     if name == "cursor":
         answer = api.get(of("telling"), params={name: cursor})
@@ -440,7 +440,7 @@ def test_a_cursor_that_is_none_of_ours_is_named(
     assert answer.json()["field"] == name
 
 
-def test_params_of_another_type_create_nothing(api: httpx.Client) -> None:
+def test_params_of_another_type_create_nothing(api: httpx2.Client) -> None:
     name = fresh()
     answer = api.post(of("slow"), json={"id": name, "params": "soon"})
     assert problem(answer) == (400, "INVALID_PARAMS")
@@ -448,7 +448,7 @@ def test_params_of_another_type_create_nothing(api: httpx.Client) -> None:
     assert create(api, "slow", 1.5, name) == name
 
 
-def test_bad_bodies_are_refused_and_nothing_is_written(api: httpx.Client) -> None:
+def test_bad_bodies_are_refused_and_nothing_is_written(api: httpx2.Client) -> None:
     name = fresh()
     for body in (
         b'{"id":"%s","params":NaN}',
@@ -466,13 +466,13 @@ def test_bad_bodies_are_refused_and_nothing_is_written(api: httpx.Client) -> Non
     assert problem(api.get(of("echo", name))) == (404, "INSTANCE_NOT_FOUND")
 
 
-def test_the_largest_params_are_taken(api: httpx.Client) -> None:
+def test_the_largest_params_are_taken(api: httpx2.Client) -> None:
     text = "é" * (512 * 1024 - 1)
     name = create(api, "echo", text)
     assert until(api, "echo", name, "complete")["output"] == text
 
 
-def test_a_restart_drops_the_step_that_is_running(api: httpx.Client) -> None:
+def test_a_restart_drops_the_step_that_is_running(api: httpx2.Client) -> None:
     name = create(api, "slow", 4_000)
     time.sleep(0.2)
     begun = api.post(of("slow", name, "restart"))
@@ -483,7 +483,7 @@ def test_a_restart_drops_the_step_that_is_running(api: httpx.Client) -> None:
     assert api.get(of("slow", name)).json()["meta"]["runNumber"] == 1
 
 
-def test_a_step_is_seen_while_its_first_attempt_runs(api: httpx.Client) -> None:
+def test_a_step_is_seen_while_its_first_attempt_runs(api: httpx2.Client) -> None:
     name = create(api, "slow", 12_000)
     deadline = time.monotonic() + 11
     while "currentStep" not in (meta := api.get(of("slow", name)).json()["meta"]):
@@ -507,7 +507,7 @@ def test_hooks_of_a_setting_decide(system: System) -> None:
     system.start("gateway3")
     del system.settings["HEADWATER_WORKFLOW_HOOKS"]
     amara = {"x-user": "amara"}
-    with httpx.Client(base_url=base(system, "gateway3"), timeout=30) as api:
+    with httpx2.Client(base_url=base(system, "gateway3"), timeout=30) as api:
         assert problem(api.get("/workflows", headers=KEY)) == (401, "WHO_ARE_YOU")
         assert api.get("/workflows", headers=amara).status_code == 200
         body = {"id": fresh(), "params": "forbidden"}
@@ -518,7 +518,7 @@ def test_hooks_of_a_setting_decide(system: System) -> None:
 
 
 def test_a_position_that_does_not_come_is_given_up(
-    never: "Future[httpx.Response]", api: httpx.Client
+    never: "Future[httpx2.Response]", api: httpx2.Client
 ) -> None:
     answer = never.result()
     assert problem(answer) == (503, "position_not_reached")
@@ -538,7 +538,7 @@ async def _accepted(system: System) -> list[str]:
 
 
 def test_without_a_worker_a_command_is_not_known_to_be_done_and_is_done_later(
-    system: System, api: httpx.Client
+    system: System, api: httpx2.Client
 ) -> None:
     system.stop("worker")
     name = fresh()

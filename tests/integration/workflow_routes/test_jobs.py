@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 
@@ -25,7 +25,7 @@ from tests.integration.workflow_routes.workers import (
 
 @pytest.mark.skipif(NODE is None, reason="there is no Node.js here, which the page's worker is for")
 def test_workers_in_javascript_take_jobs_fail_them_and_die_at_them(
-    system: System, api: httpx.Client, tmp_path: Path
+    system: System, api: httpx2.Client, tmp_path: Path
 ) -> None:
     names = {first: create(api, "paying", {"amount": 5, "first": first}) for first in
              ("succeeds", "fails")}  # fmt: skip
@@ -70,7 +70,7 @@ def taken(system: System, name: str) -> str | None:
     return result[0] if result else None
 
 
-def test_each_job_is_given_to_one_of_many_who_ask_at_once(api: httpx.Client) -> None:
+def test_each_job_is_given_to_one_of_many_who_ask_at_once(api: httpx2.Client) -> None:
     names = {create(api, "refunding", {}) for _ in range(12)}
     with ThreadPoolExecutor(6) as pool:
         answers = pool.map(lambda _: activate(api, "refund", max=3, waitMs=1_000), range(6))
@@ -82,7 +82,7 @@ def test_each_job_is_given_to_one_of_many_who_ask_at_once(api: httpx.Client) -> 
     assert activate(api, "refund") == []
 
 
-def test_whoever_asks_first_is_answered_when_a_job_comes(api: httpx.Client) -> None:
+def test_whoever_asks_first_is_answered_when_a_job_comes(api: httpx2.Client) -> None:
     with ThreadPoolExecutor(1) as pool:
         requested = pool.submit(activate, api, "refund", waitMs=30_000)
         name = create(api, "refunding", {"n": 1})
@@ -91,7 +91,7 @@ def test_whoever_asks_first_is_answered_when_a_job_comes(api: httpx.Client) -> N
     assert end(api, job, "complete", {}).is_success
 
 
-def test_what_is_said_of_a_job_is_answered_by_what_the_owner_knows(api: httpx.Client) -> None:
+def test_what_is_said_of_a_job_is_answered_by_what_the_owner_knows(api: httpx2.Client) -> None:
     name = create(api, "refunding", {})
     (job,) = activate(api, "refund", waitMs=10_000, leaseMs=60_000)
     longer = end(api, job, "extend", {"leaseMs": 120_000})
@@ -122,7 +122,7 @@ def test_what_is_said_of_a_job_is_answered_by_what_the_owner_knows(api: httpx.Cl
     assert problem(end(api, job, "complete", {})) == (410, "JOB_CANCELLED")
 
 
-def test_a_worker_is_told_until_when_it_has_a_job_in_truth(api: httpx.Client) -> None:
+def test_a_worker_is_told_until_when_it_has_a_job_in_truth(api: httpx2.Client) -> None:
     """No lease goes beyond the time of its attempt, ten minutes here, nor gets shorter."""
     create(api, "refunding", {})
     (job,) = activate(api, "refund", waitMs=10_000, leaseMs=3_600_000)
@@ -135,10 +135,10 @@ def test_a_worker_is_told_until_when_it_has_a_job_in_truth(api: httpx.Client) ->
 
 
 def test_a_worker_that_is_gone_while_it_waits_is_given_nothing(
-    system: System, api: httpx.Client
+    system: System, api: httpx2.Client
 ) -> None:
     async def leave() -> None:
-        async with httpx.AsyncClient(base_url=f"{system.url()}/api", headers=KEY) as client:
+        async with httpx2.AsyncClient(base_url=f"{system.url()}/api", headers=KEY) as client:
             body = {"types": ["refund"], "worker": "gone", "waitMs": 30_000}
             asking = asyncio.create_task(client.post("/jobs/activate", json=body))
             await asyncio.wait([asking], timeout=1)
@@ -151,7 +151,7 @@ def test_a_worker_that_is_gone_while_it_waits_is_given_nothing(
     assert end(api, job, "complete", {}).is_success
 
 
-def test_an_activation_that_finds_nothing_waits_as_long_as_it_said(api: httpx.Client) -> None:
+def test_an_activation_that_finds_nothing_waits_as_long_as_it_said(api: httpx2.Client) -> None:
     begun = time.monotonic()
     assert activate(api, "nobody", waitMs=700) == []
     assert time.monotonic() - begun >= 0.7

@@ -3,13 +3,13 @@
 import asyncio
 from typing import Any
 
-import httpx
+import httpx2
 
 from tests.e2e.system import System
 from tests.integration.workflow_routes.asking import ASYNC, at_once, fresh, of, problem
 
 
-def position_of(written: httpx.Response) -> dict[str, str]:
+def position_of(written: httpx2.Response) -> dict[str, str]:
     """What a read has to name: nothing after 200; on a busy machine the answer may be 202."""
     assert written.status_code in {200, 202}
     if written.status_code == 200:
@@ -18,7 +18,7 @@ def position_of(written: httpx.Response) -> dict[str, str]:
 
 
 def test_what_was_written_is_read_also_from_another_gateway(system: System) -> None:
-    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+    async def act(one: httpx2.AsyncClient, two: httpx2.AsyncClient) -> None:
         async def write_and_read() -> None:
             name = fresh()
             made = await one.post(of("waiting"), json={"id": name})
@@ -37,7 +37,7 @@ def test_what_was_written_is_read_also_from_another_gateway(system: System) -> N
 
 
 def test_who_does_not_wait_can_wait_later_elsewhere(system: System) -> None:
-    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+    async def act(one: httpx2.AsyncClient, two: httpx2.AsyncClient) -> None:
         async def write_and_read() -> None:
             name = fresh()
             made = await one.post(of("waiting"), json={"id": name}, headers=ASYNC)
@@ -56,7 +56,7 @@ def test_who_does_not_wait_can_wait_later_elsewhere(system: System) -> None:
     at_once(system, act)
 
 
-def test_the_position_of_a_listing_is_that_of_all_partitions(api: httpx.Client) -> None:
+def test_the_position_of_a_listing_is_that_of_all_partitions(api: httpx2.Client) -> None:
     position = api.get("/workflows").headers["headwater-position"]
     assert [part.split("@")[0] for part in position.split(", ")] == [
         f"workflow-history/{partition}" for partition in range(4)
@@ -68,7 +68,7 @@ def test_the_position_of_a_listing_is_that_of_all_partitions(api: httpx.Client) 
 
 
 def test_of_many_creates_of_one_id_through_two_gateways_one_succeeds(system: System) -> None:
-    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+    async def act(one: httpx2.AsyncClient, two: httpx2.AsyncClient) -> None:
         body = {"id": fresh()}
         answers = await asyncio.gather(
             *((one, two)[number % 2].post(of("waiting"), json=body) for number in range(50))
@@ -82,8 +82,8 @@ def test_of_many_creates_of_one_id_through_two_gateways_one_succeeds(system: Sys
 def test_under_a_key_one_instance_and_one_event_come_of_many_requests_to_two_gateways(
     system: System,
 ) -> None:
-    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
-        async def send(path: str, body: object) -> list[httpx.Response]:
+    async def act(one: httpx2.AsyncClient, two: httpx2.AsyncClient) -> None:
+        async def send(path: str, body: object) -> list[httpx2.Response]:
             key = {"idempotency-key": f"key-of-{path}"}
             requested = (item.post(path, json=body, headers=key) for item in (one, two) * 4)
             return await asyncio.gather(*requested)
@@ -104,7 +104,7 @@ def test_under_a_key_one_instance_and_one_event_come_of_many_requests_to_two_gat
 
 
 def test_an_event_that_is_sent_while_its_wait_begins_is_not_lost(system: System) -> None:
-    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+    async def act(one: httpx2.AsyncClient, two: httpx2.AsyncClient) -> None:
         async def play(number: int) -> None:
             name = fresh()
             made = await one.post(of("waiting"), json={"id": name, "params": 3}, headers=ASYNC)
@@ -129,7 +129,7 @@ def test_an_event_that_is_sent_while_its_wait_begins_is_not_lost(system: System)
     at_once(system, act)
 
 
-async def ended(gateway: httpx.AsyncClient, workflow: str, name: str) -> dict[str, Any]:
+async def ended(gateway: httpx2.AsyncClient, workflow: str, name: str) -> dict[str, Any]:
     async with asyncio.timeout(60):
         while True:
             result = (await gateway.get(of(workflow, name))).json()["details"]
@@ -139,7 +139,7 @@ async def ended(gateway: httpx.AsyncClient, workflow: str, name: str) -> dict[st
 
 
 def test_of_an_end_and_a_termination_one_happens(system: System) -> None:
-    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+    async def act(one: httpx2.AsyncClient, two: httpx2.AsyncClient) -> None:
         async def race(number: int) -> str:
             name = fresh()
             await one.post(of("waiting"), json={"id": name}, headers=ASYNC)
@@ -159,12 +159,12 @@ def test_of_an_end_and_a_termination_one_happens(system: System) -> None:
 
 
 def test_pauses_and_events_repeated_have_one_legal_outcome_each(system: System) -> None:
-    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+    async def act(one: httpx2.AsyncClient, two: httpx2.AsyncClient) -> None:
         name = fresh()
         await one.post(of("waiting"), json={"id": name, "params": 10})
         gateways = (one, two)
 
-        async def all_of(verb: str, body: object = None) -> list[httpx.Response]:
+        async def all_of(verb: str, body: object = None) -> list[httpx2.Response]:
             return await asyncio.gather(
                 *(
                     gateways[number % 2].post(of("waiting", name, verb), json=body)

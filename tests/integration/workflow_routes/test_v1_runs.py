@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Self
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 from click.testing import CliRunner
@@ -65,10 +65,10 @@ def fresh(what: str) -> str:
 
 def post(
     system: System, path: str, body: object, *, gateway: str = "gateway", **headers: str
-) -> httpx.Response:
+) -> httpx2.Response:
     known = WORLD_KEY if path.startswith("/v1/world") else KEY
     content = body if isinstance(body, str) else json.dumps(body)
-    return httpx.post(
+    return httpx2.post(
         system.url(gateway) + path,
         content=content,
         headers={**known, "content-type": "application/json", **headers},
@@ -76,22 +76,22 @@ def post(
     )
 
 
-def create(system: System, body: object, key: str, gateway: str = "gateway") -> httpx.Response:
+def create(system: System, body: object, key: str, gateway: str = "gateway") -> httpx2.Response:
     return post(system, "/v1/runs", body, gateway=gateway, **{"idempotency-key": key})
 
 
-def publish(system: System, **message: object) -> httpx.Response:
+def publish(system: System, **message: object) -> httpx2.Response:
     return post(system, "/v1/world/queue/publish", message)
 
 
-def tell(system: System, run_id: str | None, event_type: str, **more: object) -> httpx.Response:
+def tell(system: System, run_id: str | None, event_type: str, **more: object) -> httpx2.Response:
     body = {"runId": run_id, "data": {"eventType": event_type, **more}}
     return post(system, "/v1/world/events/create", body)
 
 
-def get(system: System, path: str, **asked: object) -> httpx.Response:
+def get(system: System, path: str, **asked: object) -> httpx2.Response:
     params: dict[str, Any] = asked
-    return httpx.get(system.url() + path, params=params, headers=KEY, timeout=30)
+    return httpx2.get(system.url() + path, params=params, headers=KEY, timeout=30)
 
 
 def until(system: System, run_id: str, status: str, within_s: float = 20) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def remembered(system: System, key: str) -> dict[str, Any] | None:
     return None if row is None else {"state": row[0], "run_id": row[1]}
 
 
-def problem(answer: httpx.Response) -> tuple[int, str]:
+def problem(answer: httpx2.Response) -> tuple[int, str]:
     assert answer.headers["content-type"] == "application/problem+json", answer.text
     assert answer.json()["message"] == answer.json()["detail"]
     return answer.status_code, answer.json()["code"]
@@ -175,9 +175,9 @@ def test_a_key_is_required(system: System) -> None:
 
 def test_of_many_at_once_through_two_gateways_one_run_comes(system: System) -> None:
     async def act() -> None:
-        async with httpx.AsyncClient(headers=KEY, timeout=30) as client:
+        async with httpx2.AsyncClient(headers=KEY, timeout=30) as client:
 
-            async def ask(number: int, key: str, params: object) -> httpx.Response:
+            async def ask(number: int, key: str, params: object) -> httpx2.Response:
                 url = system.url(("gateway", "gateway2")[number % 2]) + "/v1/runs"
                 body = {"workflowName": "waiting", "input": params}
                 while True:
@@ -264,9 +264,9 @@ def test_a_gateway_that_is_killed_before_it_answers_costs_no_second_run(system: 
     body = {"workflowName": "waiting", "input": params}
     worker = system.parts["worker"]
 
-    def ask(number: int) -> httpx.Response:
+    def ask(number: int) -> httpx2.Response:
         for gateway in itertools.cycle(("gateway", "gateway2")[:: -1 if number % 2 else 1]):
-            with suppress(httpx.TransportError):
+            with suppress(httpx2.TransportError):
                 answer = create(system, body, key, gateway)
                 # Its outcome may come too late; then the same is asked again.
                 if answer.status_code != 503:
@@ -407,7 +407,7 @@ def test_the_audit_log_says_what_was_asked_for_and_whether_it_was_done_before(
 
     def entries() -> list[dict[str, Any]]:
         admin = {"x-admin-key": "dev-admin-key"}
-        answer = httpx.get(system.url() + "/v1/audit", params={"limit": 1000}, headers=admin)
+        answer = httpx2.get(system.url() + "/v1/audit", params={"limit": 1000}, headers=admin)
         assert answer.status_code == 200, answer.text
         results = [
             entry
@@ -582,13 +582,13 @@ class Operator:
 
     def change(self, path: str, **body: object) -> dict[str, Any]:
         url = f"{self._system.url()}/v1/deployments/{path}"
-        answer = httpx.post(url, json=body, headers=ADMIN, timeout=60)
+        answer = httpx2.post(url, json=body, headers=ADMIN, timeout=60)
         assert answer.is_success, answer.text
         return dict(answer.json())
 
-    def remove(self, name: str, wait: int = 0) -> httpx.Response:
+    def remove(self, name: str, wait: int = 0) -> httpx2.Response:
         url = f"{self._system.url('gateway2')}/v1/deployments/{name}"
-        return httpx.delete(url, params={"wait": wait}, headers=ADMIN, timeout=180)
+        return httpx2.delete(url, params={"wait": wait}, headers=ADMIN, timeout=180)
 
     def restart_worker(self) -> None:
         self._system.kill("worker")
@@ -632,7 +632,7 @@ def test_no_run_is_lost_or_on_two_deployments_while_operators_switch(
     with Load(system, [one, two]) as load:
         moved = switch(system, operator, load, names)
     instance = f"{system.url()}/api/workflows/workflows/order/instances/{moved}"
-    answer = httpx.post(f"{instance}/move", json={"deployment": three}, headers=KEY, timeout=30)
+    answer = httpx2.post(f"{instance}/move", json={"deployment": three}, headers=KEY, timeout=30)
     assert answer.is_success, answer.text
     assert operator.remove(two, wait=60).status_code == 204
     assert tell(system, moved, "hook_received", correlationId="go").is_success
@@ -760,7 +760,7 @@ def test_a_hook_resumes_its_run_once(system: System) -> None:
 
     def has_hook() -> bool:
         url = f"{system.url()}/v1/world/steps"
-        answer = httpx.get(url, params={"runId": run_id}, headers=WORLD_KEY, timeout=30)
+        answer = httpx2.get(url, params={"runId": run_id}, headers=WORLD_KEY, timeout=30)
         steps[:] = answer.json()["data"]
         return bool(steps)
 
@@ -858,7 +858,7 @@ def test_an_event_that_is_not_taken_is_named(
 
 def test_the_world_has_a_key_of_its_own(system: System) -> None:
     for path in ("/v1/world/queue/publish", "/v1/world/events/create"):
-        answer = httpx.post(system.url() + path, json={}, headers=KEY)
+        answer = httpx2.post(system.url() + path, json={}, headers=KEY)
         assert problem(answer) == (403, "insufficient_scope")
-    answer = httpx.post(system.url() + "/v1/runs", json={}, headers=WORLD_KEY)
+    answer = httpx2.post(system.url() + "/v1/runs", json={}, headers=WORLD_KEY)
     assert problem(answer) == (403, "insufficient_scope")

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import cycle
 from typing import Any, Final
 
-import httpx
+import httpx2
 import pytest
 from schemathesis import Case, openapi
 from schemathesis import pytest as parametrized
@@ -113,15 +113,15 @@ def named(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="module")
-def api(system: System) -> Iterator[httpx.Client]:
-    with httpx.Client(
+def api(system: System) -> Iterator[httpx2.Client]:
+    with httpx2.Client(
         base_url=system.url() + API, headers=KEYS, timeout=ANSWERED_WITHIN_S
     ) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def described(system: System, api: httpx.Client) -> BaseSchema:
+def described(system: System, api: httpx2.Client) -> BaseSchema:
     """What the gateway says of its routes; there are instances to ask it about."""
     for workflow, params in INSTANCES.items():
         system.wait(partial(_begun, api, workflow, params), f"{workflow} to begin")
@@ -134,12 +134,12 @@ def described(system: System, api: httpx.Client) -> BaseSchema:
     return openapi.from_dict(document, config=config)
 
 
-def _begun(api: httpx.Client, workflow: str, params: object) -> bool:
+def _begun(api: httpx2.Client, workflow: str, params: object) -> bool:
     answer = api.post(f"/workflows/{workflow}/instances", json={"id": workflow, "params": params})
     return answer.status_code in (200, 409)
 
 
-def _is(api: httpx.Client, workflow: str, status: str) -> bool:
+def _is(api: httpx2.Client, workflow: str, status: str) -> bool:
     return bool(api.get(_path(workflow)).json()["details"]["status"] == status)
 
 
@@ -182,7 +182,7 @@ _turn = defaultdict(lambda: cycle(OF_OTHERS), _turns)
     ],
 )
 def test_more_items_than_there_may_be_are_refused(
-    system: System, api: httpx.Client, path: str, body: object
+    system: System, api: httpx2.Client, path: str, body: object
 ) -> None:
     answer = api.post(system.url() + path, json=body)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_body"), answer.text

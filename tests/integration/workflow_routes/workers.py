@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "graphs" / "jobs.md"
 NODE = shutil.which("node")
@@ -56,7 +56,7 @@ def python_worker() -> dict[str, Any]:
     return result
 
 
-def activate(api: httpx.Client, type: str, **more: object) -> list[dict[str, Any]]:  # noqa: A002
+def activate(api: httpx2.Client, type: str, **more: object) -> list[dict[str, Any]]:  # noqa: A002
     answer = api.post(
         f"{_jobs(api)}/activate", json={"types": [type, "another", type], "worker": "test", **more}
     )
@@ -64,17 +64,17 @@ def activate(api: httpx.Client, type: str, **more: object) -> list[dict[str, Any
     return list(answer.json()["jobs"])
 
 
-def end(api: httpx.Client, job: dict[str, Any], verb: str, body: object) -> httpx.Response:
+def end(api: httpx2.Client, job: dict[str, Any], verb: str, body: object) -> httpx2.Response:
     return api.post(f"{_jobs(api)}/{job['key']}/{verb}", json=body)
 
 
-def listed(api: httpx.Client, type: str, position: str) -> list[Any]:  # noqa: A002
+def listed(api: httpx2.Client, type: str, position: str) -> list[Any]:  # noqa: A002
     """The jobs that have not ended, as operators see them."""
     answer = api.get(_jobs(api), params={"type": type, "min_position": position})
     assert answer.status_code == 200, answer.text
     return list(answer.json()["jobs"])
 
 
-def _jobs(api: httpx.Client) -> str:
+def _jobs(api: httpx2.Client) -> str:
     """Where jobs are, beside the workflows that a client asks for."""
     return str(api.base_url).replace("/api/workflows", "/api/jobs").rstrip("/")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
-import httpx
+import httpx2
 import pytest
 from litestar.testing import TestClient
 
@@ -17,7 +17,7 @@ from tests.unit.gateway.memory_app import memory_app
 NOW_MS = 1_782_900_000_000
 
 
-Post: TypeAlias = Callable[..., httpx.Response]
+Post: TypeAlias = Callable[..., httpx2.Response]
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def post(client: TestClient[Any], clock: Clock) -> Post:
 def posting(client: TestClient[Any], clock: Clock) -> Post:
     """Posts a body, signed unless told otherwise."""
 
-    def send(body: bytes, path: str = "/webhooks/terra", **headers: str) -> httpx.Response:
+    def send(body: bytes, path: str = "/webhooks/terra", **headers: str) -> httpx2.Response:
         signature = terra_signature("current", body, clock() // 1000)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return client.post(path, content=body, headers={"terra-signature": signature, **named})

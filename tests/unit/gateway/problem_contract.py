@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import httpx
+import httpx2
 
 
-def assert_problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+def assert_problem(answer: httpx2.Response, status: int, code: str) -> dict[str, Any]:
     assert answer.headers["content-type"] == "application/problem+json"
     problem: dict[str, Any] = answer.json()
     assert (answer.status_code, problem["code"]) == (status, code), problem

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pytest
 from litestar import Litestar
 from litestar.routes import ASGIRoute, HTTPRoute
@@ -134,7 +134,7 @@ def routes(client: TestClient[Any]) -> list[Asked]:
     return routes_of(client.app)
 
 
-def ask(client: TestClient[Any], route: Asked, query: str = "", key: str | None = None) -> Any:  # noqa: ANN401 (httpx's answer)
+def ask(client: TestClient[Any], route: Asked, query: str = "", key: str | None = None) -> Any:  # noqa: ANN401 (httpx2's answer)
     headers = {route.key_header: route.key if key is None else key}
     return client.request(route.method, route.path + query, headers=headers)
 
@@ -260,9 +260,9 @@ def test_each_route_finds_ids_with_slashes_and_whatever_else(
     requested = [route for route in routes if "{" in route.template and route.path != "/schema/x"]
     assert len(requested) > 50
 
-    async def answers() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(app=front_of(client.app))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as asking:
+    async def answers() -> list[httpx2.Response]:
+        transport = httpx2.ASGITransport(app=front_of(client.app))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as asking:
             return await asyncio.gather(
                 *(
                     asking.request(

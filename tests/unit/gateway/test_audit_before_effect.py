@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 import pytest
 from litestar.testing import TestClient
 
@@ -77,7 +77,7 @@ def system(served: System) -> System:
     return served
 
 
-Send = Callable[[TestClient[Any]], httpx.Response]
+Send = Callable[[TestClient[Any]], httpx2.Response]
 
 
 def posts(path: str, body: object, key: dict[str, str]) -> Send:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pytest
 from litestar import Litestar, Request, post
 from litestar.handlers import BaseRouteHandler
@@ -253,9 +253,9 @@ def test_who_is_wiped_is_not_named_whatever_the_name(audit: MemoryAudit, tmp_pat
     """Over the front: what servers hand on has no slash within a segment any more."""
     app = front_of(application(tmp_path, audit=audit))
 
-    async def wipe(user_id: str) -> httpx.Response:
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as asking:
+    async def wipe(user_id: str) -> httpx2.Response:
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as asking:
             path = f"/admin/user/{quote(user_id, safe='')}/wipe"
             return await asking.post(path, headers=ADMIN)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import obstore
 import pytest
 from obstore.store import S3Store
@@ -27,8 +27,8 @@ KEY = "lab-uploads/user_1/a.pdf"
 
 def _is_there(url: str) -> bool:
     try:
-        return httpx.get(url).is_success
-    except httpx.TransportError:
+        return httpx2.get(url).is_success
+    except httpx2.TransportError:
         return False
 
 
@@ -52,7 +52,7 @@ def bucket() -> Iterator[str]:
         server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_until(lambda: _is_there(url), "an S3 server")
-            httpx.put(f"{url}/system").raise_for_status()
+            httpx2.put(f"{url}/system").raise_for_status()
             yield "s3://system/blobs"
         finally:
             server.kill()

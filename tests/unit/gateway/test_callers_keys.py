@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from litestar.testing import TestClient
@@ -155,7 +155,7 @@ def test_within_one_instance_the_key_of_one_caller_is_not_that_of_another(
 
 
 def test_runs_of_callers_with_one_key_are_their_own(client: Client, commands: MemoryCommands):
-    def create(who: dict[str, str], body: object) -> httpx.Response:
+    def create(who: dict[str, str], body: object) -> httpx2.Response:
         return client.post("/v1/runs", json=body, headers=who | ONE)
 
     amaras, bos = create(AMARA, RUN), create(BO, RUN | {"input": 2})
@@ -210,7 +210,7 @@ def test_no_caller_takes_the_id_that_is_made_of_the_key_of_another(
 def test_a_refused_request_frees_its_key_for_a_corrected_one(
     client: Client, commands: MemoryCommands
 ):
-    def create(body: object) -> httpx.Response:
+    def create(body: object) -> httpx2.Response:
         return client.post("/v1/runs", json=body, headers=AMARA | ONE)
 
     commands.answer = lambda _: reply(code="INVALID_PARAMS", message="expected a number")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import httpx
+import httpx2
 import pytest
 from click.testing import CliRunner
 
@@ -105,10 +105,10 @@ def test_a_command_is_listed_as_it_describes_itself(listed: OnDemand) -> None:
     [
         (
             "headwater.gateway.cli.main",
-            {"asyncio", "httpx", "pydantic", "rich", "headwater.gateway.cli.instances"},
+            {"asyncio", "httpx2", "pydantic", "rich", "headwater.gateway.cli.instances"},
         ),
-        ("headwater.gateway.cli.instances", {"asyncio", "httpx", "pydantic", "rich"}),
-        ("headwater.gateway.cli.work", {"httpx", "litestar", "rich"}),
+        ("headwater.gateway.cli.instances", {"asyncio", "httpx2", "pydantic", "rich"}),
+        ("headwater.gateway.cli.work", {"httpx2", "litestar", "rich"}),
         (
             "headwater.streams.code_host.child",
             {"aiokafka", "headwater.schemas.codec", "gateway", "psycopg", "pydantic"},
@@ -221,16 +221,16 @@ def test_who_has_no_postgres_hears_where_one_is() -> None:
     assert "--postgres and HEADWATER_POSTGRES name another" in said
 
 
-def failed(network: httpx.MockTransport, *arguments: str) -> str:
+def failed(network: httpx2.MockTransport, *arguments: str) -> str:
     environment = CliEnvironment(network=network)
     result = CliRunner().invoke(cli, arguments, obj=environment)
     assert result.exit_code == 1
     return result.stderr
 
 
-def refusing(status: int, code: str, detail: str) -> httpx.MockTransport:
+def refusing(status: int, code: str, detail: str) -> httpx2.MockTransport:
     problem = {"status": status, "code": code, "detail": detail}
-    return httpx.MockTransport(lambda _: httpx.Response(status, json=problem))
+    return httpx2.MockTransport(lambda _: httpx2.Response(status, json=problem))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -51,8 +51,8 @@ from tests.unit.gateway.workflow_network import (
 
 CREATED = {"id": "order-1", "details": {"status": "active"}}
 OK = {"ok": True, "status": {"status": "active"}}
-REFUSED = httpx.ConnectError("refused")
-LOST = httpx.ReadTimeout("")
+REFUSED = httpx2.ConnectError("refused")
+LOST = httpx2.ReadTimeout("")
 LATER = problem(503, "store_unavailable", headers={"retry_after": "5"})
 
 Deed = Callable[[InstanceHandle], Awaitable[object]]
@@ -282,7 +282,7 @@ def test_instances_of_all_workflows_are_read_as_those_of_one():
 
 
 def test_a_listing_is_read_page_by_page():
-    def page(*ids: str, **more: object) -> httpx.Response:
+    def page(*ids: str, **more: object) -> httpx2.Response:
         return answer({"instances": [listed_as(item) for item in ids], **more})
 
     network = Network(
@@ -434,7 +434,7 @@ def test_what_cannot_be_a_key_is_refused_before_anything_is_sent(key: str):
 
 
 def test_httpx_is_loaded_by_those_alone_who_ask_for_something():
-    code = "import sys, headwater, headwater.gateway.cli.instances; print('httpx' in sys.modules)"
+    code = "import sys, headwater, headwater.gateway.cli.instances; print('httpx2' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
 
@@ -488,7 +488,7 @@ def test_what_nobody_took_is_repeated_whatever_it_is(name: str):
 
 
 @pytest.mark.parametrize("name", ["read", "pause", "resume", "terminate", "cancel", "send-event"])
-@pytest.mark.parametrize("failure", [LOST, httpx.RemoteProtocolError("gone"), LATER])
+@pytest.mark.parametrize("failure", [LOST, httpx2.RemoteProtocolError("gone"), LATER])
 def test_what_may_be_repeated_is_after_an_answer_was_lost(name: str, failure: Turn):
     network = Network(failure, answer(described() if name == "read" else OK))
     on_instance(network, DEEDS[name])
@@ -496,7 +496,7 @@ def test_what_may_be_repeated_is_after_an_answer_was_lost(name: str, failure: Tu
 
 
 @pytest.mark.parametrize("name", ["restart", "retry"])
-@pytest.mark.parametrize("failure", [LOST, httpx.RemoteProtocolError("gone"), LATER])
+@pytest.mark.parametrize("failure", [LOST, httpx2.RemoteProtocolError("gone"), LATER])
 def test_what_would_be_done_twice_is_not_repeated(name: str, failure: Turn):
     network = Network(REFUSED, failure)
     with pytest.raises(OutcomeUnknownError, match="may have taken effect: check the state"):
@@ -606,12 +606,12 @@ def test_a_refusal_is_the_error_that_it_is_everywhere(code: str):
         (problem(401, "unauthorized", "no key"), UnauthorizedError, "HEADWATER_WORKFLOW_KEY"),
         (problem(403, "TENANT_MISMATCH", "not yours"), UnauthorizedError, "not yours"),
         (problem(404, "not_found", "No route"), UnexpectedAnswerError, "is the base URL whole"),
-        (httpx.Response(404, text="<html>"), UnexpectedAnswerError, "found 404 <html>"),
-        (httpx.Response(200, text="hello"), UnexpectedAnswerError, "is the base URL whole"),
+        (httpx2.Response(404, text="<html>"), UnexpectedAnswerError, "found 404 <html>"),
+        (httpx2.Response(200, text="hello"), UnexpectedAnswerError, "is the base URL whole"),
         (answer({"status": "up"}), UnexpectedAnswerError, "is the base URL whole"),
-        (httpx.Response(502, text="bad gateway"), UnavailableError, "cannot answer"),
+        (httpx2.Response(502, text="bad gateway"), UnavailableError, "cannot answer"),
         (
-            httpx.Response(308, headers={"location": "https://host/"}),
+            httpx2.Response(308, headers={"location": "https://host/"}),
             UnexpectedAnswerError,
             "a redirection to https://host/",
         ),
@@ -669,11 +669,11 @@ ALL = [("status", "1"), ("log", "2"), ("step", "3"), ("end", "4")]
 @pytest.mark.parametrize(
     "broken",
     [
-        [stream(WAITING, LOGGED, httpx.ReadError("gone"))],
+        [stream(WAITING, LOGGED, httpx2.ReadError("gone"))],
         [stream(WAITING, LOGGED)],
         [stream(WAITING, LOGGED, STEP[:10])],
         [REFUSED, stream(WAITING, LOGGED), REFUSED, LATER],
-        [stream(WAITING), stream(LOGGED, httpx.ReadTimeout(""))],
+        [stream(WAITING), stream(LOGGED, httpx2.ReadTimeout(""))],
     ],
 )
 def test_a_stream_goes_on_where_it_broke(broken: list[Turn]):
@@ -697,7 +697,7 @@ def test_a_stream_begins_no_earlier_than_what_was_written():
 
 
 def test_silence_is_no_failure_and_the_server_says_how_long_to_wait():
-    silent = [stream(b"retry: 3000\n\n", httpx.ReadTimeout("")) for _ in range(9)]
+    silent = [stream(b"retry: 3000\n\n", httpx2.ReadTimeout("")) for _ in range(9)]
     network = Network(*silent, stream(WAITING, LOGGED, STEP, END))
     assert follow(network) == ALL
     assert network.slept == [3.0] * 9
@@ -742,12 +742,12 @@ def test_an_instance_that_fails_has_no_result():
 
 
 def test_a_result_that_does_not_come_is_not_waited_for_for_ever():
-    class Endless(httpx.AsyncByteStream):
+    class Endless(httpx2.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             await asyncio.Event().wait()
             yield b""
 
-    endless = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Endless())
+    endless = httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Endless())
     network = Network(answer(described("waiting")), endless)
     with pytest.raises(TimeoutError, match=r"order/order-1 to end within 0\.05 s"):
         on_instance(network, lambda i: i.result(timeout="50 ms"))

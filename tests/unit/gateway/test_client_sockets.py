@@ -1,4 +1,4 @@
-"""The client over real sockets: what httpx says when a server is away, or breaks off."""
+"""The client over real sockets: what httpx2 says when a server is away, or breaks off."""
 
 import asyncio
 import json

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from litestar.testing import TestClient
 
@@ -115,7 +115,7 @@ def signed_in(client: TestClient[Any], opened: Opened) -> TestClient[Any]:
     return client
 
 
-def sign_in(client: TestClient[Any], key: str = KEY, **more: str) -> httpx.Response:
+def sign_in(client: TestClient[Any], key: str = KEY, **more: str) -> httpx2.Response:
     return client.post("/console/login", data={"key": key, **more})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
+import httpx2
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from litestar.testing import TestClient
@@ -82,16 +82,16 @@ def begin(client: Client, target: str = "/console/deployments") -> str:
 
 def authorized(url: str) -> dict[str, str]:
     """Sign in at the provider; return the parameters that it sends back."""
-    location = httpx.get(url).headers["location"]
+    location = httpx2.get(url).headers["location"]
     assert location.startswith(f"{CALLBACK}?")
     return {name: value for name, (value,) in parse_qs(urlsplit(location).query).items()}
 
 
-def finish(client: Client, answer: dict[str, str]) -> httpx.Response:
+def finish(client: Client, answer: dict[str, str]) -> httpx2.Response:
     return client.get("/console/oidc/callback", params=answer)
 
 
-def sign_in(client: Client) -> httpx.Response:
+def sign_in(client: Client) -> httpx2.Response:
     return finish(client, authorized(begin(client)))
 
 

@@ -6,7 +6,7 @@ Rows and replies of workers are scripted; that a fence orders both is proven on 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from litestar.testing import TestClient
 
@@ -55,7 +55,7 @@ class System:
         self.counted += 1
         return dict.fromkeys(deployments, DeploymentRuns(number, None))
 
-    def remove(self, name: str = ONE, **query: object) -> httpx.Response:
+    def remove(self, name: str = ONE, **query: object) -> httpx2.Response:
         return self.client.delete(f"/v1/deployments/{name}", headers=OPERATOR, params=query)  # type: ignore[arg-type]
 
     @property

@@ -15,7 +15,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from litestar.testing import TestClient
 
@@ -106,14 +106,14 @@ def client(gateway: TestClient[Any], log: MemoryDeployments) -> TestClient[Any]:
 
 def deploy(
     client: TestClient[Any], content: bytes, app: str = "orders", **headers: str
-) -> httpx.Response:
+) -> httpx2.Response:
     provided = OPERATOR | ZIP | headers
     return client.post("/v1/deployments", params={"app": app}, content=content, headers=provided)
 
 
 def steer(
     client: TestClient[Any], path: str, body: object = None, **headers: str
-) -> httpx.Response:
+) -> httpx2.Response:
     content = {} if body is None else {"json": body}
     return client.post(f"/v1/deployments/{path}", headers=OPERATOR | headers, **content)  # type: ignore[arg-type]
 
@@ -144,7 +144,7 @@ def deployed(log: MemoryDeployments) -> Deployed:
     return write
 
 
-def refusal(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+def refusal(answer: httpx2.Response, status: int, code: str) -> dict[str, Any]:
     problem = assert_problem(answer, status, code)
     assert problem["message"] == problem["detail"]
     return problem
@@ -448,7 +448,7 @@ def test_a_name_that_no_app_has_is_a_wrong_parameter(client: TestClient[Any], ap
 
 
 def test_what_is_asked_wrongly_is_named(client: TestClient[Any]):
-    def ask(query: str, content: bytes = b"x", **headers: str) -> httpx.Response:
+    def ask(query: str, content: bytes = b"x", **headers: str) -> httpx2.Response:
         provided = OPERATOR | ZIP | headers
         return client.post(f"/v1/deployments{query}", content=content, headers=provided)
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from litestar.testing import TestClient
 
@@ -45,13 +45,13 @@ def client() -> Iterator[TestClient[Any]]:
 
 def change(
     client: TestClient[Any], path: str, body: object = None, **headers: str
-) -> httpx.Response:
+) -> httpx2.Response:
     content: dict[str, Any] = {} if body is None else {"json": body}
     url = f"/v1/deployments/{path}"
     return client.post(url, headers=OPERATOR | headers, **content)
 
 
-def share(client: TestClient[Any], name: str, percent: object, **headers: str) -> httpx.Response:
+def share(client: TestClient[Any], name: str, percent: object, **headers: str) -> httpx2.Response:
     return change(client, f"{name}/activate", {"percent": percent}, **headers)
 
 

@@ -48,8 +48,8 @@ def test_the_client_the_commands_over_http_and_the_public_face_load_no_server_li
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     loaded = set(done.stdout.split())
-    assert {"headwater", "httpx", "click"} <= loaded
-    # httpx takes zstandard where it is there, and does without it elsewhere.
+    assert {"headwater", "httpx2", "click"} <= loaded
+    # httpx2 takes zstandard where it is there, and does without it elsewhere.
     of_extras = {module for modules in EXTRAS.values() for module in modules} - {"zstandard"}
     assert loaded.isdisjoint(of_extras)
 

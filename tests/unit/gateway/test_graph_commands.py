@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from headwater import GraphWorkflow
@@ -124,7 +124,7 @@ def test_a_version_is_shown_as_it_is_or_drawn(form: str, begins: str):
 
 @pytest.mark.parametrize(("flags", "last"), [((), "mermaid"), (("--format", "svg"), "svg")])
 def test_an_instance_is_drawn_as_it_runs(flags: tuple[str, ...], last: str):
-    network = Network(httpx.Response(200, text="the picture\n"))
+    network = Network(httpx2.Response(200, text="the picture\n"))
     result = headwater(network, "graph", "show", "g", "--instance", "i-1", *flags)
     assert result.stdout == "the picture\n"
     path = network.asked[0].url.path

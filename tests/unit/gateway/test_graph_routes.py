@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from litestar.testing import TestClient
 
@@ -45,7 +45,7 @@ def empty() -> Iterator[TestClient[Any]]:
         yield client
 
 
-def put(client: TestClient[Any], body: object, name: str = "g", **headers: str) -> httpx.Response:
+def put(client: TestClient[Any], body: object, name: str = "g", **headers: str) -> httpx2.Response:
     return client.put(f"/api/graphs/{name}", json=body, headers=headers)
 
 

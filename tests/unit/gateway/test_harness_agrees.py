@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from litestar import Litestar
 
@@ -83,7 +83,7 @@ def client_of(server: Litestar) -> Client:
         "http://headwater/api/workflows",
         # Postgres is away: an answer that waits until a write can be read waits in vain.
         headers={"authorization": "Bearer dev-workflow-key", "prefer": "respond-async"},
-        transport=httpx.ASGITransport(server),
+        transport=httpx2.ASGITransport(server),
         retries=0,
     )
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from litestar import Litestar, get
 from litestar.routes import HTTPRoute
@@ -18,21 +18,21 @@ from tests.unit.gateway.problem_contract import assert_problem
 ADMIN = {"x-admin-key": "dev-admin-key"}
 
 
-def ask(client: TestClient[Any], *asked: tuple[str, str]) -> list[httpx.Response]:
+def ask(client: TestClient[Any], *asked: tuple[str, str]) -> list[httpx2.Response]:
     """Asks what is served, of which the front is a part."""
 
-    async def answers() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(app=front_of(client.app))
-        async with httpx.AsyncClient(
+    async def answers() -> list[httpx2.Response]:
+        transport = httpx2.ASGITransport(app=front_of(client.app))
+        async with httpx2.AsyncClient(
             transport=transport, base_url="http://localhost", headers=ADMIN
         ) as asking:
             return await asyncio.gather(*(asking.request(*item) for item in asked))
 
-    result: list[httpx.Response] = client.blocking_portal.call(answers)
+    result: list[httpx2.Response] = client.blocking_portal.call(answers)
     return result
 
 
-def without_ids(answer: httpx.Response) -> dict[str, str]:
+def without_ids(answer: httpx2.Response) -> dict[str, str]:
     """Its headers, without what differs from one request to the next."""
     length = {} if answer.is_success else {"content-length": "that of another id"}
     return {**answer.headers, "x-request-id": "", **length}
@@ -96,9 +96,9 @@ def test_a_stream_ends_when_its_head_is_sent():
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         await answer_head(app, scope, receive, send)
 
-    async def asked() -> httpx.Response:
-        transport = httpx.ASGITransport(app=served)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as asking:
+    async def asked() -> httpx2.Response:
+        transport = httpx2.ASGITransport(app=served)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as asking:
             async with asyncio.timeout(20):
                 return await asking.head("/tail")
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from litestar.testing import TestClient
 
@@ -45,10 +45,12 @@ def ask(
     path: str,
     content: bytes = b"",
     headers: dict[str, str] | None = None,
-) -> httpx.Response:
-    async def whole() -> httpx.Response:
-        transport = httpx.ASGITransport(app=front_of(client.app))
-        async with httpx.AsyncClient(transport=transport, base_url="http://evil.example") as asking:
+) -> httpx2.Response:
+    async def whole() -> httpx2.Response:
+        transport = httpx2.ASGITransport(app=front_of(client.app))
+        async with httpx2.AsyncClient(
+            transport=transport, base_url="http://evil.example"
+        ) as asking:
             return await asking.request(method, path, content=content, headers=headers)
 
     return asyncio.run(whole())

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from headwater.gateway.client.answers import OutcomeUnknownError
@@ -41,7 +41,7 @@ LISTED: dict[str, Any] = {
     "updatedAt": "2026-07-01T08:00:00Z",
 }
 OK = {"ok": True}
-LOST = httpx.ReadTimeout("")
+LOST = httpx2.ReadTimeout("")
 
 Deed = Callable[[JobHandle], Awaitable[object]]
 DEEDS: list[tuple[Deed, str, object]] = [

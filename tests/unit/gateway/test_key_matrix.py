@@ -196,13 +196,13 @@ def test_every_scope_is_of_a_route(client: TestClient[Any]) -> None:
     assert {scope for _, scope in handlers_of(client.app) if scope} == set(Scope)
 
 
-def ask(client: TestClient[Any], route: Asked, key: str, header: str = "authorization") -> Any:  # noqa: ANN401 (httpx's answer)
+def ask(client: TestClient[Any], route: Asked, key: str, header: str = "authorization") -> Any:  # noqa: ANN401 (httpx2's answer)
     """Ask with a parameter that no route has, which is refused after the key was accepted."""
     value = f"Bearer {key}" if header == "authorization" else key
     return client.request(route.method, f"{route.path}?lmit=1", headers={header: value})
 
 
-def assert_admitted(answer: Any, case: object) -> None:  # noqa: ANN401 (httpx's answer)
+def assert_admitted(answer: Any, case: object) -> None:  # noqa: ANN401 (httpx2's answer)
     assert (answer.status_code, answer.json()["code"]) == (400, "unknown_parameter"), case
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import httpx
+import httpx2
 import pytest
 
 from headwater.gateway.api.row_streams import page_messages
@@ -25,14 +25,14 @@ DAY = {"user_id": "u", "source": "garmin", "datetime": "2026-07-01", "steps": 1}
 class Script:
     """Answers in turn, and remembers what was asked, said and slept."""
 
-    def __init__(self, answers: Iterable[httpx.Response | Exception]) -> None:
+    def __init__(self, answers: Iterable[httpx2.Response | Exception]) -> None:
         self.answers = iter(answers)
         self.asked: list[dict[str, str]] = []
-        self.headers: list[httpx.Headers] = []
+        self.headers: list[httpx2.Headers] = []
         self.said: list[str] = []
         self.slept: list[float] = []
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.asked.append(dict(request.url.params))
         self.headers.append(request.headers)
         answer = next(self.answers)
@@ -48,7 +48,7 @@ class Script:
 
     @contextmanager
     def mirror(self, database: Path, table: str | None = None) -> Iterator[tuple[Mirror, Api]]:
-        environment = CliEnvironment(network=httpx.MockTransport(self))
+        environment = CliEnvironment(network=httpx2.MockTransport(self))
         with click.Context(click.Command("sync"), obj=environment):
             api = Api("http://headwater", {})
             mirror = Mirror(
@@ -63,14 +63,14 @@ class Script:
 
 def page(
     cursor: str, *rows: dict[str, Any], more: bool = False, **tables: object
-) -> httpx.Response:
+) -> httpx2.Response:
     whole = {"tables": {"daily_summary": rows, **tables}, "cursor": cursor, "has_more": more}
-    return httpx.Response(200, json=whole)
+    return httpx2.Response(200, json=whole)
 
 
-def problem(status: int, code: str, **headers: str) -> httpx.Response:
+def problem(status: int, code: str, **headers: str) -> httpx2.Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return httpx.Response(status, json={"code": code, "detail": "why"}, headers=named)
+    return httpx2.Response(status, json={"code": code, "detail": "why"}, headers=named)
 
 
 def rows(database: Path, query: str = "select * from daily_summary") -> list[dict[str, Any]]:
@@ -122,7 +122,7 @@ def test_a_stream_is_copied_page_by_page(tmp_path: Path) -> None:
         SyncPage(tables={"daily_summary": [DAY, later]}, cursor="c3", has_more=False)
     ).partition(b"\n\n")[0]
     body = b"retry: 1000\n\n" + page_messages(changes) + half + b"\n\n"
-    stream = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+    stream = httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=body)
     script = Script([page("c1", DAY), stream])
     with script.mirror(database) as (mirror, api):
         mirror.sync()
@@ -191,7 +191,7 @@ def test_a_server_that_calls_every_beginning_expired_is_given_up(tmp_path: Path)
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_what_passes_is_tried_again_after_a_while(tmp_path: Path, status: int) -> None:
-    script = Script([problem(status, "later"), httpx.ConnectError("refused"), page("c1", DAY)])
+    script = Script([problem(status, "later"), httpx2.ConnectError("refused"), page("c1", DAY)])
     assert script.sync(tmp_path / "rows.sqlite")["daily_summary"] == 1
     assert script.slept == [0.5, 1.0]
 
@@ -203,7 +203,7 @@ def test_a_server_that_asks_for_patience_gets_it(tmp_path: Path) -> None:
 
 
 def test_a_server_that_stays_away_is_given_up_in_one_line(tmp_path: Path) -> None:
-    script = Script([httpx.ConnectError("refused")] * 6)
+    script = Script([httpx2.ConnectError("refused")] * 6)
     with pytest.raises(SyncFailed, match=r"expected Headwater at http://headwater.*refused"):
         script.sync(tmp_path / "rows.sqlite")
     assert script.slept == [0.5, 1.0, 2.0, 4.0, 8.0]
@@ -217,7 +217,7 @@ def test_what_does_not_pass_is_not_tried_again(tmp_path: Path) -> None:
 
 
 def test_another_server_is_said_to_be_one(tmp_path: Path) -> None:
-    script = Script([httpx.Response(200, text="<html>")])
+    script = Script([httpx2.Response(200, text="<html>")])
     with pytest.raises(UnexpectedAnswerError, match=r"expected Headwater at .* found something"):
         script.sync(tmp_path / "rows.sqlite")
 

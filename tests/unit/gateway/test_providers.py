@@ -5,7 +5,7 @@ import hmac
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from click.testing import CliRunner, Result
 from litestar.testing import TestClient
@@ -54,7 +54,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return put
 
 
-def post(log: MemoryLog, event: str, body: bytes) -> httpx.Response:
+def post(log: MemoryLog, event: str, body: bytes) -> httpx2.Response:
     app = memory_app(load_settings(), log=log, clock=lambda: NOW_MS)
     signature = "sha256=" + hmac.digest(SECRET.encode(), body, "sha256").hex()
     headers = {"x-hub-signature-256": signature, "x-walk-event": event}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from litestar.testing import TestClient
 
@@ -91,7 +91,7 @@ def client() -> Iterator[TestClient[Any]]:
         yield client
 
 
-def ask(client: TestClient[Any], text: str) -> httpx.Response:
+def ask(client: TestClient[Any], text: str) -> httpx2.Response:
     return client.get("/v1/audit?lmit=1", headers={"authorization": f"Bearer {text}"})
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
@@ -14,7 +14,7 @@ from headwater.schemas.codec import encode
 from headwater.schemas.installed_tables import SCHEMA_IDS
 from headwater.schemas.records import WebhooksClaimed
 
-Get = Callable[[str], httpx.Response]
+Get = Callable[[str], httpx2.Response]
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from litestar.testing import TestClient
 
@@ -130,7 +130,7 @@ class Gate:
         )
         return f"dep_{number:020}"
 
-    def post(self, path: str, body: object = None) -> httpx.Response:
+    def post(self, path: str, body: object = None) -> httpx2.Response:
         more: dict[str, Any] = {} if body is None else {"json": body}
         return self.client.post(f"/v1/deployments/{path}", headers=OPERATOR, **more)
 

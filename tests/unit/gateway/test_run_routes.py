@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from litestar.testing import TestClient
 from typing_extensions import override
@@ -130,7 +130,7 @@ def _run(workflow: str, run_id: str) -> Run:
 
 
 #: A caller asks for a run, and names its workflow or not.
-ASKS: list[Callable[[Client, str, str], httpx.Response]] = [
+ASKS: list[Callable[[Client, str, str], httpx2.Response]] = [
     lambda client, run, query: client.get(f"/v1/runs/{run}{query}", headers=KEY),
     lambda client, run, query: client.post(f"/v1/runs/{run}/cancel{query}", headers=KEY),
 ]
@@ -157,7 +157,7 @@ def tenants(rows: MemoryRunRows, *seen: str | None) -> Iterator[Client]:
         yield client
 
 
-def _answer(answer: httpx.Response) -> tuple[int, dict[str, Any]]:
+def _answer(answer: httpx2.Response) -> tuple[int, dict[str, Any]]:
     body = answer.json()
     return answer.status_code, {name: body[name] for name in ("code", "detail", "title")}
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import httpx
+import httpx2
 import pytest
 
 from headwater.gateway.api.users.lab_reports import FILE_BYTES_MAX
@@ -16,10 +16,13 @@ NOW_MS = 1_782_900_000_000
 
 
 @asynccontextmanager
-async def playing(setup: StandIn) -> AsyncIterator[httpx.AsyncClient]:
+async def playing(setup: StandIn) -> AsyncIterator[httpx2.AsyncClient]:
     app = create_stand_in(setup, lambda: NOW_MS, ())
-    transport = httpx.ASGITransport(app)
-    async with app.lifespan(), httpx.AsyncClient(transport=transport, base_url=setup.url) as client:
+    transport = httpx2.ASGITransport(app)
+    async with (
+        app.lifespan(),
+        httpx2.AsyncClient(transport=transport, base_url=setup.url) as client,
+    ):
         yield client
 
 
@@ -46,7 +49,7 @@ def test_a_lab_report_of_the_largest_size_is_taken() -> None:
     setup = StandIn(target="http://127.0.0.1:1", secret="s", url="http://here")
     report = ("report.pdf", b"%PDF" + b"\0" * (FILE_BYTES_MAX - 4), "application/pdf")
 
-    async def scenario() -> httpx.Response:
+    async def scenario() -> httpx2.Response:
         async with playing(setup) as client:
             return await client.post(
                 "/v2/lab-reports",

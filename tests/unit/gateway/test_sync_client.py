@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
-import httpx
+import httpx2
 import pytest
 
 import headwater
@@ -22,7 +22,7 @@ from tests.unit.gateway.workflow_network import (
 )
 
 
-def page(*ids: str, cursor: str | None = None) -> httpx.Response:
+def page(*ids: str, cursor: str | None = None) -> httpx2.Response:
     instances = [listed_as(instance_id) for instance_id in ids]
     return answer({"instances": instances, "hasNextPage": cursor is not None, "cursor": cursor})
 
@@ -89,7 +89,7 @@ def test_nothing_is_started_before_the_first_call_and_nothing_is_left() -> None:
 def test_threads_share_one_client_and_its_connections() -> None:
     loops = set()
 
-    def workflows(_request: httpx.Request) -> httpx.Response:
+    def workflows(_request: httpx2.Request) -> httpx2.Response:
         loops.add(asyncio.get_running_loop())
         return answer({"workflows": []})
 
@@ -177,7 +177,7 @@ def test_closing_ends_the_calls_of_other_threads() -> None:
 def test_an_opening_that_failed_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = client(Network(answer({"workflows": []})))
     with monkeypatch.context() as broken:
-        broken.setattr(httpx, "AsyncClient", lambda **_: 1 / 0)
+        broken.setattr(httpx2, "AsyncClient", lambda **_: 1 / 0)
         asked = opened.workflows()
         with pytest.raises(ZeroDivisionError):
             opened.run(asked)

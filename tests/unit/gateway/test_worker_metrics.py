@@ -1,6 +1,6 @@
 """What a workflow worker counts."""
 
-import httpx
+import httpx2
 
 from headwater.gateway.cli.work import metrics_server
 
@@ -26,13 +26,13 @@ def test_threads_that_are_held_are_a_metric_by_app() -> None:
     counts = Counts()
     with metrics_server(0, counts) as port:
         url = f"http://127.0.0.1:{port}/metrics"
-        assert 'headwater_step_threads_held{app="shop.workflows"} 2.0' in httpx.get(url).text
+        assert 'headwater_step_threads_held{app="shop.workflows"} 2.0' in httpx2.get(url).text
         counts.held["shop.workflows"] = 0
-        assert 'headwater_step_threads_held{app="shop.workflows"} 0.0' in httpx.get(url).text
+        assert 'headwater_step_threads_held{app="shop.workflows"} 0.0' in httpx2.get(url).text
 
 
 def test_errors_that_were_contained_and_instances_that_are_quarantined_are_metrics() -> None:
     with metrics_server(0, Counts()) as port:
-        result = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        result = httpx2.get(f"http://127.0.0.1:{port}/metrics").text
     assert 'headwater_workflow_errors_contained_total{kind="command"} 3.0' in result
     assert "headwater_workflow_instances_quarantined 1.0" in result

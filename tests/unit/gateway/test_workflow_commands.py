@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import httpx
+import httpx2
 import pytest
 from click.testing import CliRunner, Result
 
@@ -69,7 +69,7 @@ def test_workflows_are_listed():
 
 
 def test_instances_are_listed_up_to_a_limit_over_pages():
-    def page(*ids: str, cursor: str) -> httpx.Response:
+    def page(*ids: str, cursor: str) -> httpx2.Response:
         listed = [
             listed_as(item, "waiting", currentStep=current("ok?", "sleep", status="waiting"))
             for item in ids
@@ -415,7 +415,7 @@ def test_an_instance_is_created_and_its_id_alone_goes_to_stdout():
     assert "`headwater instances get order/o-1`" in result.stderr
 
 
-def bulk(*instances: dict[str, Any], cursor: str | None = None) -> httpx.Response:
+def bulk(*instances: dict[str, Any], cursor: str | None = None) -> httpx2.Response:
     more = {"cursor": cursor} if cursor else {}
     return answer({"instances": list(instances), "hasNextPage": cursor is not None, **more})
 
@@ -598,7 +598,7 @@ def test_misuse_is_said_before_anything_is_asked(arguments: list[str], words: st
         (problem(401, "unauthorized", "expected the key"), "unauthorized: expected the key; set "
          "HEADWATER_WORKFLOW_KEY, or give a key or a header of your own"),
         (
-            httpx.ConnectError("refused"),
+            httpx2.ConnectError("refused"),
             f"expected Headwater at {BASE_URL}, found no answer (refused); start it with "
             "`headwater up`, or set its URL with --url or HEADWATER_URL",
         ),
@@ -735,7 +735,7 @@ def test_a_graph_that_waits_is_explained_in_sentences():
 def test_a_graph_is_drawn_as_it_is_and_as_it_was():
     chart = "flowchart TD\n    start(( )) --> n0\n"
     picture = '<svg xmlns="http://www.w3.org/2000/svg"/>'
-    network = Network(httpx.Response(200, text=chart), httpx.Response(200, text=picture))
+    network = Network(httpx2.Response(200, text=chart), httpx2.Response(200, text=picture))
     assert headwater(network, "instances", "draw", *ON).stdout == chart
     drawn = headwater(network, "instances", "draw", *ON, "--format", "svg", "--at", "12")
     assert drawn.stdout == picture

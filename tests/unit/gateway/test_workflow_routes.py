@@ -4,7 +4,7 @@ what is answered when something is away."""
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from litestar.testing import TestClient
@@ -111,7 +111,7 @@ def commands(running: tuple[Client, MemoryCommands]) -> MemoryCommands:
     return commands
 
 
-def ask(client: Client, route: tuple[str, str, bytes], **headers: str) -> httpx.Response:
+def ask(client: Client, route: tuple[str, str, bytes], **headers: str) -> httpx2.Response:
     method, path, body = route
     return client.request(method, path, content=body, headers=headers)
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from litestar.testing import TestClient
 from litestar.types import Receive, Scope, Send
@@ -124,7 +124,7 @@ def served() -> Iterator[tuple[Client, Clock]]:
         yield client, clock
 
 
-def send(client: Client, path: str, peer: str, headers: dict[str, str]) -> httpx.Response:
+def send(client: Client, path: str, peer: str, headers: dict[str, str]) -> httpx2.Response:
     return client.get(path, headers={"x-forwarded-for": peer, **headers})
 
 
@@ -161,7 +161,7 @@ def test_signing_in_is_guarded_too(served: tuple[Client, Clock]):
     clock.now_s += 10_000
     here = {"x-forwarded-for": "203.0.113.201"}
 
-    def sign_in(key: str) -> httpx.Response:
+    def sign_in(key: str) -> httpx2.Response:
         form = {"key": key}
         return client.post("/console/login", data=form, headers=here, follow_redirects=False)
 

@@ -9,25 +9,25 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
-import httpx
+import httpx2
 
 from headwater.gateway.client.client import Client, ClientDependencies
 
 BASE_URL = "http://127.0.0.1:8080/api/workflows"
 AT = "2026-11-21T14:00:00Z"
 
-Turn: TypeAlias = httpx.Response | Exception | Callable[[httpx.Request], httpx.Response]
+Turn: TypeAlias = httpx2.Response | Exception | Callable[[httpx2.Request], httpx2.Response]
 
 
-def answer(value: object, position: str = "", status: int = 200) -> httpx.Response:
+def answer(value: object, position: str = "", status: int = 200) -> httpx2.Response:
     headers = {"headwater-position": position} if position else {}
-    return httpx.Response(status, json=value, headers=headers)
+    return httpx2.Response(status, json=value, headers=headers)
 
 
-def problem(status: int, code: str, detail: str = "no", **more: object) -> httpx.Response:
+def problem(status: int, code: str, detail: str = "no", **more: object) -> httpx2.Response:
     headers = {name.replace("_", "-"): value for name, value in more.pop("headers", {}).items()}
     body = {"status": status, "code": code, "detail": detail, **more}
-    return httpx.Response(status, json=body, headers=headers)
+    return httpx2.Response(status, json=body, headers=headers)
 
 
 def described(status: str = "active", params: object = None, **more: object) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def message(event: str, number: int, data: object) -> bytes:
     return f"event: {event}\nid: {number}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-class Stream(httpx.AsyncByteStream):
+class Stream(httpx2.AsyncByteStream):
     """A body that comes in pieces, and may break off."""
 
     def __init__(self, *pieces: bytes | Exception) -> None:
@@ -142,27 +142,27 @@ class Stream(httpx.AsyncByteStream):
             yield piece
 
 
-def stream(*pieces: bytes | Exception) -> httpx.Response:
+def stream(*pieces: bytes | Exception) -> httpx2.Response:
     headers = {"content-type": "text/event-stream; charset=utf-8"}
-    return httpx.Response(200, headers=headers, stream=Stream(*pieces))
+    return httpx2.Response(200, headers=headers, stream=Stream(*pieces))
 
 
-class Network(httpx.AsyncBaseTransport):
+class Network(httpx2.AsyncBaseTransport):
     """Answers in the order of its script."""
 
     def __init__(self, *script: Turn) -> None:
         self.script = list(script)
-        self.asked: list[httpx.Request] = []
+        self.asked: list[httpx2.Request] = []
         self.slept: list[float] = []
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         await request.aread()
         self.asked.append(request)
         assert self.script, f"nobody expected {request.method} {request.url}"
         turn = self.script.pop(0)
         if isinstance(turn, Exception):
             raise turn
-        return turn if isinstance(turn, httpx.Response) else turn(request)
+        return turn if isinstance(turn, httpx2.Response) else turn(request)
 
     def client(self, base_url: str = BASE_URL, **more: object) -> Client:
         async def sleep(seconds: float) -> None:
@@ -188,7 +188,7 @@ async def taken(items: AsyncIterator[Any]) -> list[Any]:
     return [item async for item in items]
 
 
-def queries(requests: Iterable[httpx.Request]) -> list[dict[str, str]]:
+def queries(requests: Iterable[httpx2.Request]) -> list[dict[str, str]]:
     return [dict(one.url.params) for one in requests]
 
 

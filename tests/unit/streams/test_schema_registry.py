@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import fastavro
-import httpx
+import httpx2
 import pytest
 
 from headwater.streams.kafka.schema_registry import (
@@ -57,18 +57,18 @@ class Registry:
         self.status = 200
         self.missing: list[str] = []
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.requested.append(request.url.path)
         if self.status != 200:
-            return httpx.Response(self.status)
+            return httpx2.Response(self.status)
         path = request.url.path
         found = None if path in self.missing else SCHEMAS.get(path)
-        return httpx.Response(404 if found is None else 200, json=found or {"error_code": 40403})
+        return httpx2.Response(404 if found is None else 200, json=found or {"error_code": 40403})
 
 
 def decoded(value: bytes, registry: Registry | None = None) -> object:
-    transport = httpx.MockTransport(registry or Registry())
-    client = SchemaRegistry("", httpx.AsyncClient(base_url="http://registry", transport=transport))
+    transport = httpx2.MockTransport(registry or Registry())
+    client = SchemaRegistry("", httpx2.AsyncClient(base_url="http://registry", transport=transport))
 
     async def read() -> object:
         await client.load([value, value])
@@ -124,10 +124,10 @@ def test_a_registry_that_does_not_answer_is_asked_again():
 def test_a_schema_that_the_registry_did_not_have_is_requested_again_after_30_s(late: list[str]):
     registry, now_s = Registry(), 100.0
     registry.missing = late
-    transport = httpx.MockTransport(registry)
+    transport = httpx2.MockTransport(registry)
     client = SchemaRegistry(
         "",
-        httpx.AsyncClient(base_url="http://registry", transport=transport),
+        httpx2.AsyncClient(base_url="http://registry", transport=transport),
         monotonic=lambda: now_s,
     )
     value = encoded(2, {"type": "array", "items": CUSTOMER}, [{"name": "Amara"}])
