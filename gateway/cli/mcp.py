@@ -82,9 +82,7 @@ async def _serve(url: str, keys: Mapping[str, Mapping[str, str]], *, writes: boo
     import httpx2  # noqa: PLC0415 (loads more than --help needs)
     from mcp.server.stdio import stdio_server  # noqa: PLC0415 (see above)
 
-    async with httpx2.AsyncClient(
-        base_url=url, timeout=_TIMEOUT_S, transport=network()
-    ) as http:
+    async with httpx2.AsyncClient(base_url=url, timeout=_TIMEOUT_S, transport=network()) as http:
         server = server_of(http, await _tools(http, writes=writes), keys)
         async with stdio_server() as (received, sent):
             await server.run(received, sent, server.create_initialization_options())
@@ -142,9 +140,7 @@ def server_of(
             text, failed = f"expected the name of a tool, got {params.name!r:.80}", True
         else:
             text, failed = await _called(http, tool, params.arguments or {}, keys)
-        return types.CallToolResult(
-            content=[types.TextContent(text=text)], is_error=failed
-        )
+        return types.CallToolResult(content=[types.TextContent(text=text)], is_error=failed)
 
     return Server(
         "headwater",

@@ -176,7 +176,8 @@ def _closed(schema: Json, schemas: Json) -> Json:
                 needed[name] = schemas[name]
                 pending.append(schemas[name])
     whole = {**schema, "$defs": needed} if needed else schema
-    return _renamed(whole)
+    renamed: Json = _renamed(whole)
+    return renamed
 
 
 def _references(value: object) -> Iterator[str]:

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
@@ -28,7 +28,7 @@ from aiokafka.coordinator.protocol import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
 )
-from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
+from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError, for_code
 from typing_extensions import override
 
 from headwater.schemas.codec import (
@@ -288,14 +288,19 @@ async def running_workers(cluster: Cluster) -> list[str]:
     return [member.name for member in members if member.name.startswith(WORKERS)]
 
 
+#: How long to wait for the end of a rebalance: longer than the session of a member that was killed.
+_REBALANCED_S: Final = 20.0
+_REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance")
+_RETRY_S: Final = 0.1
+
+
 async def _members(admin: AIOKafkaAdminClient) -> tuple[Member, ...]:
     try:
-        (response,) = await admin.describe_consumer_groups([GROUP])
+        described = await _described(admin)
     except GroupCoordinatorNotAvailableError:  # a cluster that has had no group yet
         return ()
-    ((_, _, _, _, _, members, *_),) = response.groups  # type: ignore[attr-defined]
     running = []
-    for _, _, _, metadata, *_ in members:
+    for _, _, _, metadata, *_ in described:
         announcement = parse_announcement(
             ConsumerProtocolMemberMetadata.decode(metadata).user_data or b""
         )
@@ -306,6 +311,27 @@ async def _members(admin: AIOKafkaAdminClient) -> tuple[Member, ...]:
         )
         running.append(Member(announcement.member, tuple(older)))
     return tuple(sorted(running))
+
+
+async def _described(admin: AIOKafkaAdminClient) -> Sequence[Any]:
+    """Return Kafka's descriptions of the members, which have no metadata during a rebalance.
+
+    Raises:
+        KafkaError: The rebalance did not end in time.
+    """
+    found = ""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_REBALANCED_S):
+            while True:
+                (response,) = await admin.describe_consumer_groups([GROUP])
+                ((code, _, state, _, _, members, *_),) = response.groups  # type: ignore[attr-defined]
+                if not code and state not in _REBALANCING:
+                    return list(members)
+                found = for_code(code).__name__ if code else state
+                await asyncio.sleep(_RETRY_S)
+    raise KafkaError(
+        f"expected the group {GROUP} to be stable within {_REBALANCED_S:g} s, found: {found}"
+    )
 
 
 async def _ends(

@@ -112,7 +112,12 @@ def refuse_in_workflows() -> None:
 
 
 def _on_audit(event: str, arguments: tuple[object, ...]) -> None:
-    if event in _REFUSED and not (event == "open" and _is_time_zone_file(arguments[0])):
+    # Python still calls the hook after it has cleared this module.
+    if (
+        _REFUSED
+        and event in _REFUSED
+        and not (event == "open" and _is_time_zone_file(arguments[0]))
+    ):
         _check(*_REFUSED[event])
 
 

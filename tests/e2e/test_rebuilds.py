@@ -154,7 +154,17 @@ def day(number: int) -> str:
 
 
 def settled(system: System, expected: dict[str, tuple[int | None, float | None]]) -> None:
-    system.wait(lambda: rows(system) == expected, f"rows of {expected}")
+    def differing() -> dict[str, object]:
+        actual = rows(system)
+        days = sorted({*actual, *expected})
+        return {
+            d: (actual.get(d), expected.get(d)) for d in days if actual.get(d) != expected.get(d)
+        }
+
+    try:
+        system.wait(lambda: not differing(), f"rows of {expected}")
+    except AssertionError as error:
+        raise AssertionError(f"expected the rows of {expected}, got {differing()}") from error
 
 
 @contextmanager
@@ -170,8 +180,9 @@ def strains_posted(
             name, strain = day(draw.choice(days)), draw.randrange(1_000) / 10
             posted[name] = strain
             post(system, user="user_steps", day=name, strain=strain, at=time.time_ns())
-            # Signed by whole seconds: of two in one, the greater id would win.
-            over.wait(1.05)
+            # Signed by whole seconds: of two in one, the greater id would win. Also of the last one
+            # of these and the first of those that follow.
+            time.sleep(1.05)
 
     sending = Thread(target=send)
     sending.start()

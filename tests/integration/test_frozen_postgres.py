@@ -11,6 +11,7 @@ import pytest
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.schemas.errors import StoreUnavailable
+from tests.suspended import wait_until_stopped
 
 LIMIT_S = 1.0
 PATIENCE_S = 60.0
@@ -21,8 +22,10 @@ def tell(postgres: EmbeddedPostgres, number: signal.Signals) -> None:
     server = psutil.Process(postgres.pid)
     for process in (server, *server.children()):
         # Workers of the server come and go.
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError):
             process.send_signal(number)
+            if number == signal.SIGSTOP:
+                wait_until_stopped(process.pid)
 
 
 async def fails_in_time(reader: PooledReader, freeze: EmbeddedPostgres | None = None) -> None:

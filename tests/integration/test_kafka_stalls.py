@@ -1,8 +1,6 @@
 """A broker that stands still: what its clients hold, and what of it comes into the log."""
 
 import asyncio
-import os
-import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -27,6 +25,7 @@ from headwater.streams.workflows.client import OutcomeUnknown
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import a_delivery
 from tests.integration.test_publishing import Told, a_topic, found_in, posts
+from tests.suspended import suspended
 from tests.throwaway_kafka import ThrowawayKafka
 from tests.waiting import until
 from tests.workflow_parts import a_client
@@ -43,11 +42,8 @@ class Broker:
     def suspended(self) -> Iterator[None]:
         pid = self._embedded.pid
         assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with suspended(pid):
             yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")

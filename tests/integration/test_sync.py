@@ -87,7 +87,8 @@ def test_a_cursor_continues_with_what_changed_since(migrated: str):
             ("daily_summary", "u1", 1),
             ("daily_summary", "u2", None),
         ]
-        assert await system.all(cursor) == ([], cursor)
+        # The cursor itself moves on with transactions of other databases.
+        assert (await system.all(cursor))[0] == []
         await apply(system.store, [day("u2", "2026-01-01", steps=7)])
         rows, later = await system.all(cursor)
         assert [(row["user_id"], row["steps"]) for _, row in rows] == [("u2", 7)]

@@ -9,7 +9,14 @@ from typing import Final, NamedTuple
 
 from litestar.datastructures import Headers
 from litestar.types import Receive
-from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
+
+# Mypy sees python-multipart, a package of the same name that forwards to this one.
+from multipart import (  # type: ignore[attr-defined]
+    MultipartError,
+    MultipartSegment,
+    PushMultipartParser,
+    parse_options_header,
+)
 
 from headwater.gateway.api.body_limits import BodyReader, Hold
 from headwater.gateway.api.problems import Problem

@@ -48,7 +48,7 @@ def with_client(
 
 
 def call(
-    answer: Callable[[httpx2.Request], httpx2.Response], name: str = "get_run", **arguments: Any
+    answer: Callable[[httpx2.Request], httpx2.Response], name: str = "get_run", **arguments: object
 ) -> tuple[str, bool]:
     result = with_client(answer, lambda client: client.call_tool(name, arguments))
     (content,) = result.content
@@ -66,7 +66,8 @@ def test_tools_are_listed_with_their_effect() -> None:
 
     (tool,) = with_client(never, listed).tools
     assert (tool.name, tool.title) == ("get_run", "Read a run")
-    assert tool.annotations is not None and tool.annotations.read_only_hint
+    assert tool.annotations is not None
+    assert tool.annotations.read_only_hint
 
 
 def test_a_call_is_a_request_with_the_key() -> None:
