@@ -185,13 +185,13 @@ def admitted_key(scope: Scope) -> str | None:
     return None if caller is None else caller.key_id
 
 
-def scoped_key(scope: Scope, key: str) -> str:
-    """Return an idempotency key that is unique to the caller.
+def scoped_key(scope: Scope, key: str | None) -> str:
+    """Return an idempotency key that is unique to the caller; empty without a key.
 
-    An empty key stays empty. Callers' keys contain no spaces.
+    Callers' keys contain no spaces.
     """
     caller: Caller = cast("dict[str, Any]", scope)[_CALLER]
-    return f"{caller.keys_scope} {key}" if key and caller.keys_scope else key
+    return f"{caller.keys_scope} {key}" if key and caller.keys_scope else key or ""
 
 
 def call_in_process(scope: Scope, caller: Caller) -> None:

@@ -71,7 +71,7 @@ Prefer: TypeAlias = Annotated[
     ),
 ]
 IdempotencyKey: TypeAlias = Annotated[
-    str,
+    str | None,
     HeaderParameter(
         name="Idempotency-Key",
         min_length=1,

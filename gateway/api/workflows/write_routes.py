@@ -110,14 +110,14 @@ def _creation_route(
         request: AnyRequest,
         workflow: PathName,
         data: JSONBody[NewInstance],
-        key: IdempotencyKey = "",
+        key: IdempotencyKey = None,
         prefer: Prefer = "",
     ) -> Response[bytes]:
         await _authorize_new(request_guard, request, data.id, data.params)
         refuse_derived_id(data.id, "id")
         own_key = scoped_key(request.scope, key)
         instance_id = data.id or (instance_id_of(own_key) if key else new_id())
-        await attempt(request, run_id=instance_id, idempotency_key=key)
+        await attempt(request, run_id=instance_id, idempotency_key=key or "")
         return await command_service.create_instance(workflow, instance_id, data, own_key, prefer)
 
     return create_instance
@@ -147,10 +147,10 @@ def _batch_creation_route(
         request: AnyRequest,
         workflow: PathName,
         data: JSONBody[NewInstances],
-        key: IdempotencyKey = "",
+        key: IdempotencyKey = None,
         prefer: Prefer = "",
     ) -> Response[bytes]:
-        note(request, run_ids=[new.id for new in data.instances], idempotency_key=key)
+        note(request, run_ids=[new.id for new in data.instances], idempotency_key=key or "")
         for number, new in enumerate(data.instances):
             refuse_derived_id(new.id, f"instances[{number}].id")
             await _authorize_new(request_guard, request, new.id, new.params)
@@ -325,10 +325,10 @@ def event_route(
         workflow: PathName,
         instance_id: PathName,
         data: JSONBody[NewEvent],
-        key: IdempotencyKey = "",
+        key: IdempotencyKey = None,
         prefer: Prefer = "",
     ) -> Response[bytes]:
-        note(request, event_type=data.type, idempotency_key=key)
+        note(request, event_type=data.type, idempotency_key=key or "")
         if request_guard.has_hook(Policy.SEND_EVENT) or request_guard.has_hook(Policy.CREATE):
             context = request_guard.context_of(request, request.route_handler)
             await _authorize_event(request_guard, context, data)

@@ -430,3 +430,15 @@ def test_each_path_names_the_methods_that_it_takes(
         answer = client.patch(route.path, headers={route.key_header: route.key})
         assert_problem(answer, 405, "method_not_allowed")
         assert route.method in answer.headers["allow"], route
+
+
+def test_an_empty_idempotency_key_is_refused_and_does_not_count_as_none(
+    client: TestClient[Any],
+) -> None:
+    answer = client.post(
+        "/api/workflows/workflows/order/instances",
+        json={},
+        headers={"authorization": KEYS["/api/workflows"], "idempotency-key": ""},
+    )
+    problem = assert_problem(answer, 400, "invalid_parameter")
+    assert problem["field"] == "Idempotency-Key"

@@ -185,9 +185,12 @@ def _send_route(request_guard: RequestGuard, queues: Queues) -> HTTPRouteHandler
         ),
     )
     async def send_message(
-        request: AnyRequest, queue: _QueueName, data: JSONBody[NewMessage], key: IdempotencyKey = ""
+        request: AnyRequest,
+        queue: _QueueName,
+        data: JSONBody[NewMessage],
+        key: IdempotencyKey = None,
     ) -> Response[bytes]:
-        note(request, workflow=queue, idempotency_key=key)
+        note(request, workflow=queue, idempotency_key=key or "")
         context = request_guard.context_of(request, request.route_handler)
         for workflow in queues.workflows_of(queue):
             await request_guard.authorize(

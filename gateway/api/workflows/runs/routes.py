@@ -131,7 +131,7 @@ def _create_route(request_guard: RequestGuard, run_service: RunService) -> HTTPR
         ),
     )
     async def create_run(
-        request: AnyRequest, data: JSONBody[NewRun], key: IdempotencyKey = ""
+        request: AnyRequest, data: JSONBody[NewRun], key: IdempotencyKey = None
     ) -> Response[bytes]:
         if not key:
             raise Problem(
@@ -139,7 +139,7 @@ def _create_route(request_guard: RequestGuard, run_service: RunService) -> HTTPR
                 "Idempotency-Key header is required",
                 field="Idempotency-Key",
             )
-        note(request, workflow=data.workflow_name, idempotency_key=key)
+        note(request, workflow=data.workflow_name, idempotency_key=key or "")
         context = request_guard.context_of(request, request.route_handler)
         await request_guard.authorize(
             replace(context, workflow_name=data.workflow_name),
