@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from headwater.gateway.cli.output import counted
 from headwater.gateway.cli.topic_repair import accept_loss
+from headwater.monitoring.monitor import Monitor
 from headwater.processors.runs.durations import KEEP_FOREVER
 from headwater.projections import catalogue
 from headwater.projections.catalogue import run_projector
@@ -223,6 +224,7 @@ def test_a_projection_whose_log_was_cut_waits_and_the_others_go_on_until_the_los
                 detector=truncation,
                 stop=stop,
                 retention=KEEP_FOREVER,
+                monitor=Monitor(),
             )
         )
 
@@ -390,6 +392,7 @@ def test_no_kafka_is_waited_for(migrated: str, caplog: pytest.LogCaptureFixture)
             detector=truncation,
             stop=stop,
             retention=KEEP_FOREVER,
+            monitor=Monitor(),
         )
         async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
             tasks.create_task(projecting)
