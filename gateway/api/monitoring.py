@@ -202,7 +202,8 @@ def health_routes(
         await measure()
         accept = request.headers.get("accept", "")
         body, media_type = metrics.render(log.ready, await others.get(), accept)
-        return Response(body, media_type=media_type)
+        # Litestar adds the charset to text types a second time.
+        return Response(body, headers={"content-type": media_type})
 
     return Router("/", route_handlers=[live, ready, counters], tags=["watch"])
 

@@ -220,7 +220,7 @@ def test_faults_raise_their_alerts(system: System):
             targets[name] = monitored(system, name, data, *app)
         for address in targets.values():
             system.wait(partial(is_ready, address), f"{address} to be ready")
-        url = f"{system.url()}/api/workflows/failing/instances"
+        url = f"{system.url()}/api/workflows/workflows/failing/instances"
         key = {"x-api-key": "dev-workflow-key"}
         assert httpx2.post(url, headers=key, json={}, timeout=ANSWERED_WITHIN_S).is_success
         system.deliver(mixed(7, 50))

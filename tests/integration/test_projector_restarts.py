@@ -25,6 +25,7 @@ from headwater.projections.catalogue import run_projector
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.errors import LogTruncated
 from headwater.projections.postgres.migrate import migrate
+from headwater.projections.projector import consumers
 from headwater.projections.projector import projector as projecting
 from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import WORKFLOWS
@@ -417,7 +418,7 @@ def test_a_projector_that_waits_for_its_topics_ends_at_once(
                 waits.set()
                 await asyncio.Event().wait()
 
-        monkeypatch.setattr(projecting, "AIOKafkaConsumer", Waiting)
+        monkeypatch.setattr(consumers, "AIOKafkaConsumer", Waiting)
         projector = System("127.0.0.1:1", migrated).make_projector()
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             tasks.create_task(projector.run(stop))
