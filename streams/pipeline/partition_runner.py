@@ -110,10 +110,8 @@ class CommitUnit:
         self._taken.add(batch)
         return batch
 
-    def add(self, batch: Batch, at_ms: int, seconds: float) -> None:
-        """Add a batch that was processed, with the time when that began, and how long it took."""
-        waited_s = max(0, at_ms - batch.records[0].timestamp) / 1_000
-        STAGE_SECONDS.observe(waited_s, ("pipeline wait",), len(batch.records))
+    def add(self, batch: Batch, seconds: float) -> None:
+        """Add a batch that was processed, with the time that it took."""
         STAGE_SECONDS.observe(seconds, ("pipeline process",), len(batch.records))
         self.batches.append(batch)
         self._seconds += seconds
@@ -269,8 +267,10 @@ class PartitionRunner:
                 return False
             batch = batch.first(before)
         now = self._clock.now()
+        waited_s = max(0, now.ms - batch.records[0].timestamp) / 1_000
+        STAGE_SECONDS.observe(waited_s, ("pipeline wait",), len(batch.records))
         self.intake.step(unit.processing, batch.topic, known, self._clock.now_ms())
-        unit.add(batch, now.ms, self._clock.now().at_s - now.at_s)
+        unit.add(batch, self._clock.now().at_s - now.at_s)
         return newer is None
 
     async def tick(self) -> None:
