@@ -224,7 +224,7 @@ def test_faults_raise_their_alerts(system: System):
         key = {"x-api-key": "dev-workflow-key"}
         assert httpx2.post(url, headers=key, json={}, timeout=ANSWERED_WITHIN_S).is_success
         system.deliver(mixed(7, 50))
-        check(system)
+        system.check()
         (disk / "filler").write_bytes(bytes(int(shutil.disk_usage(disk).free * 0.95)) * is_small)
         directory = system.directory / "prometheus"
         server = exits.enter_context(prometheus(directory, free_port(), targets))
