@@ -26,7 +26,7 @@ EVENT_LOOP_BLOCKED: Final = Counter(
 #: Stages of a record: see docs/metrics.md.
 STAGE_SECONDS: Final = Histogram(
     "headwater_stage_seconds",
-    "Seconds that records spent in a stage; all records of a batch count as its oldest one.",
+    "Seconds that records waited, or that a batch took; waits are those of its oldest record.",
     ("stage",),
 )
 HTTP_PROBLEMS: Final = Counter(
@@ -64,9 +64,6 @@ DISK_SIZE: Final = Gauge("headwater_disk_size_bytes", "Size of the disk with the
 
 PIPELINE_RECORDS: Final = Counter(
     "headwater_pipeline_records", "Records that were processed, by topic.", ("topic",)
-)
-PIPELINE_UNITS: Final = Counter(
-    "headwater_pipeline_units", "Commit units: batches whose results were appended together."
 )
 OUTCOMES: Final = Counter(
     "headwater_delivery_outcomes",
