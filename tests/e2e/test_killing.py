@@ -204,6 +204,8 @@ RUNNING_ALERTS = {"HeadwaterDeadLetters", "HeadwaterStepsFailing"}
 GONE_ALERTS = {"HeadwaterDown", "HeadwaterPartitionStuck", "HeadwaterProjectionLate"}
 
 
+#: Rules look back for half a minute, and count rows once a minute.
+@pytest.mark.timeout(900)
 def test_faults_raise_their_alerts(system: System):
     """Dead letters, a failing step, a full disk, a partition without reader, a late projector."""
     need_prometheus()
