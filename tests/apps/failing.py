@@ -16,4 +16,4 @@ def refuse() -> None:
 @workflow("failing")
 async def failing(_: WorkflowEvent[Any], step: Step) -> None:
     """Never gets beyond its only step."""
-    await step.do("refuse", refuse, retry=SOON)
+    await step.do("refuse", refuse, retries=SOON)
