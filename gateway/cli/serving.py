@@ -72,7 +72,7 @@ from headwater.streams.workflows.ownership import GROUP
 
 def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Accept webhooks and serve requests until SIGTERM or SIGINT."""
-    begin_service(settings)
+    begin_service(settings, "gateway")
     BUILD_INFO.replace({("gateway", version("headwater")): 1})
     run_as_batch()
     uvloop.run(_serve(settings, clock))
