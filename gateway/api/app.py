@@ -60,6 +60,7 @@ from headwater.gateway.api.webhooks import Accepted, Receiver
 from headwater.gateway.api.wiping import Wiping, wipe_routes
 from headwater.gateway.api.workflows.openapi import SECURITY
 from headwater.gateway.api.workflows.query_service import StepTypes
+from headwater.gateway.api.workflows.replay_gate import replay_gate
 from headwater.gateway.api.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.builtin.data_requests import IMPORT_NAMES
@@ -420,8 +421,10 @@ def _workflow_service(
 ) -> WorkflowService:
     # Without a key that could request ticks, there are none.
     ticks = settings.tick_urls if settings.tick_key.get_secret_value() else ()
+    deployments = workflows.run_ports.deployments
     return WorkflowService(
         workflows,
+        gate=replay_gate(settings, workflows.workflows, workflows.runs, deployments),
         keys=keys,
         hook_keys=revealed(settings.hook_keys),
         tick_urls=ticks,
