@@ -264,12 +264,10 @@ def _console(
     bodies: LimitedBodies,
 ) -> Router:
     """Return the console's pages."""
-    keys = ConsoleKeys(
-        settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value()
-    )
+    admin_keys = revealed(settings.admin_key)
     return Console(
-        keys,
-        SignIn(guard.find, guard.ring.caller_with_id, settings.project),
+        ConsoleKeys(admin_keys[0], revealed(settings.workflow_key)[0]),
+        SignIn(guard.find, guard.ring.caller_with_id, settings.project, admin_keys),
         clock=ports.clock,
         record_refusal=report_refusal,
         bodies=bodies.for_kind(_FORMS),
@@ -311,7 +309,7 @@ def _operators_routes(
             limited=limited.for_kind(ANY_JSON),
             more=further,
         ),
-        audit_router(reader, keys),
+        audit_router(reader, keys, settings.project),
         key_router(
             ApiKeyService(ports.api_keys, keys.ring, draw=ports.draw, clock=ports.clock),
             keys,
@@ -420,7 +418,7 @@ def _workflow_service(
     streams: EventStreams,
 ) -> WorkflowService:
     # Without a key that could request ticks, there are none.
-    ticks = settings.tick_urls if settings.tick_key.get_secret_value() else ()
+    ticks = settings.tick_urls if settings.tick_key else ()
     deployments = workflows.run_ports.deployments
     return WorkflowService(
         workflows,
