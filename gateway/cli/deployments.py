@@ -9,8 +9,9 @@ from msgspec import structs
 from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import collect_pages, combined, examples
-from headwater.gateway.cli.output import counted, moment, say
+from headwater.gateway.cli.output import counted, say
 from headwater.gateway.cli.results import Columns, Result, listing, prints
+from headwater.gateway.client.texts import moment
 from headwater.schemas.failures import DEPLOYMENT_IN_USE, CommandRefusedError
 
 if TYPE_CHECKING:

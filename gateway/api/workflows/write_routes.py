@@ -284,7 +284,11 @@ def bulk_route(service: BulkService, moves: Moves) -> HTTPRouteHandler:
         note(
             request,
             change=data.action,
-            selection={"status": data.status, "labels": dict(data.labels)},
+            selection={
+                "status": data.status,
+                "errorName": data.error_name,
+                "labels": dict(data.labels),
+            },
             run_ids=[row.id for row in page.rows],
             deployment=data.deployment,
             count=len(page.rows),
