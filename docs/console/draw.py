@@ -13,7 +13,7 @@ from tests.browser.browsers import PHONE, chromium, visiting  # noqa: E402 (afte
 from tests.fakes.console_api import MemoryApi, application, served  # noqa: E402
 
 FOLDER = Path(__file__).parent
-VIEWPORT = {"width": 1180, "height": 720}
+VIEWPORT = {"width": 1060, "height": 560}
 
 
 def main() -> None:
