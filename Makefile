@@ -16,7 +16,7 @@ LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo check test soak bench bench-guard lint schemas dictionary docs notebook picture lock lock-jars clean
+.PHONY: help setup up demo check test soak bench bench-guard lint schemas dictionary docs notebook picture screenshots lock lock-jars clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -61,6 +61,9 @@ notebook: setup .venv-notebook/stamp ## Open the notebook for analysts (ARGS="--
 
 picture: setup .venv-notebook/stamp ## Draw docs/data/month.svg, the picture in the README
 	@$(BIN)/python docs/data/draw_month.py
+
+screenshots: setup ## Draw docs/console/*.png with Chromium
+	@$(BIN)/python docs/console/draw.py
 
 .venv-notebook/stamp: requirements-notebook.txt
 	@echo "Installing the packages of the notebook, in .venv-notebook"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.gateway.cli.options import WORKFLOWS_PATH, admin_flags, settings_from
-from headwater.gateway.cli.output import from_unix_ms
 from headwater.gateway.client.requests import (
     EmptyName,
     HttpAnswer,
@@ -21,6 +20,7 @@ from headwater.gateway.client.requests import (
     encoded_query,
     path,
 )
+from headwater.gateway.client.texts import from_unix_ms
 from headwater.gateway.settings.addresses import url_of
 from headwater.schemas.failures import NEXT_STEPS, ClientError
 from headwater.streams.clock import now_ms

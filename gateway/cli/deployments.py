@@ -14,8 +14,9 @@ from headwater.gateway.cli.options import (
     examples,
     force_options,
 )
-from headwater.gateway.cli.output import counted, moment, say
+from headwater.gateway.cli.output import counted, say
 from headwater.gateway.cli.results import Columns, Result, listing, prints
+from headwater.gateway.client.texts import moment
 from headwater.schemas.failures import DEPLOYMENT_IN_USE, CommandRefusedError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import click
 from headwater.gateway.cli.api import Api, admin_options, now, path_of
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import confirm, examples, yes_option
-from headwater.gateway.cli.output import moment
 from headwater.gateway.cli.results import Columns, Result, listing, prints
+from headwater.gateway.client.texts import moment
 from headwater.processors.api_keys import Role, Scope
 from headwater.processors.runs.durations import milliseconds
 

@@ -37,11 +37,75 @@ where retention_until <= %(until)s::timestamptz
 order by retention_until, workflow_name, instance_id
 limit %(limit)s
 
+-- name: failed_runs
+-- Runs that may need a person, by workflow, state and error. Errored: the newest of each workflow.
+-- Retrying: an open step has failed at least twice. Silent: active, but without any change for long.
+with known as materialized (
+    {workflows}
+),
+retrying as (
+    (
+        select workflow_name, instance_id, run_number, error_name, error_message, last_attempt_at as at
+        from workflow_step
+        where next_retry_at is not null and attempts > 1
+        order by next_retry_at
+        limit %(limit)s
+    )
+    union all
+    (
+        select workflow_name, instance_id, run_number, error_name, error_message, updated_at
+        from workflow_token
+        where next_retry_at is not null and attempts > 1
+        order by next_retry_at
+        limit %(limit)s
+    )
+),
+failed as (
+    select i.workflow_name, 'errored' as state, i.error_name, i.error_message, i.instance_id,
+           i.updated_at as at
+    from known
+    cross join lateral (
+        select *
+        from workflow_instance
+        where workflow_name = known.name and status = 'errored'
+        order by updated_at desc
+        limit %(limit)s
+    ) i
+    union all
+    select r.workflow_name, 'retrying', r.error_name, r.error_message, r.instance_id, r.at
+    from retrying r
+    join workflow_instance i using (workflow_name, instance_id, run_number)
+    where i.status in ('active', 'waiting')
+    union all
+    select i.workflow_name, 'silent', null, null, i.instance_id, i.updated_at
+    from known
+    cross join lateral (
+        select *
+        from workflow_instance
+        where workflow_name = known.name and status = 'active'
+          and updated_at < now() - %(silent_s)s * interval '1 second'
+        limit %(limit)s
+    ) i
+)
+select
+    workflow_name as workflow, state, coalesce(error_name, '') as error, count(*) as runs,
+    count(*) filter (where at >= %(since)s::timestamptz) as new,
+    min(at) as first_at, max(at) as last_at,
+    (array_agg(instance_id order by at desc))[1] as instance_id,
+    coalesce((array_agg(error_message order by at desc))[1], '') as message
+from failed
+group by 1, 2, 3
+order by state, last_at desc, workflow, error
+limit %(groups)s
+
 -- name: instance_counts
-select workflow_name as workflow, status, count(*) as instances
-from workflow_instance
-group by workflow_name, status
-order by workflow_name, status
+select name as workflow, status, instances, not ({of_authors}) as built_in
+from (
+    select workflow_name as name, status, count(*) as instances
+    from workflow_instance
+    group by workflow_name, status
+) i
+order by name, status
 
 -- name: instances_named
 -- Instances with params that contain user_id, ordered by key; the caller parses the params.

@@ -265,6 +265,7 @@ class Workflows:
         workflow_name: str | None,
         *,
         status: RunStatus | None = None,
+        error_name: str | None = None,
         labels: Mapping[str, str] | None = None,
         updated: TimeRange = ANY_TIME,
         order: Order = "desc",
@@ -276,6 +277,7 @@ class Workflows:
         Args:
             workflow_name: The workflow; None for all workflows of authors.
             status: Only instances with this status.
+            error_name: Only instances with an error of this name.
             labels: Only instances with all of these labels.
             updated: Only instances updated within this range.
             order: Order of creation.
@@ -284,6 +286,7 @@ class Workflows:
         """
         filters = {
             "status": status,
+            "error_name": error_name,
             "labels": msgspec.json.encode(labels).decode() if labels else None,
             "updated_since": updated.since,
             "updated_before": updated.before,

@@ -20,6 +20,7 @@ from headwater.processors.runs.limits import (
     DEFAULT_LIMITS,
     DEPLOYMENT_MAX,
     EVENT_TYPE_MAX,
+    FAILURE_NAME_MAX,
     INSTANCE_ID_MAX,
     REASON_MAX,
     STEP_KEY_MAX,
@@ -273,6 +274,10 @@ class BulkChange(Ending, frozen=True, kw_only=True):
         str, msgspec.Meta(description=f"One of {', '.join(_BULK)}.", extra={"one_of": list(_BULK)})
     ]
     status: RunStatus | None = None
+    error_name: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=FAILURE_NAME_MAX)] | None,
+        msgspec.Meta(description="Only instances with an error of this name."),
+    ] = None
     labels: _Labels = {}
     deployment: _Deployment = None
     force: Annotated[
@@ -292,6 +297,8 @@ class BulkChange(Ending, frozen=True, kw_only=True):
             raise invalid(f"{at}action", problem)
         if self.status is None and not self.labels:
             raise invalid(f"{at}status", "expected a status or labels, found neither")
+        if "\0" in (self.error_name or ""):
+            raise invalid(f"{at}errorName", "expected the name of an error without NUL")
         if self.action == MOVE.name and self.deployment is None:
             raise invalid(f"{at}deployment", "expected the code to move to, found none")
         if self.force and self.action != MOVE.name:

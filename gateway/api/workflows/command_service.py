@@ -349,6 +349,7 @@ class BulkService:
             workflow,
             self._query_service.applied(),
             status=change.status,
+            error_name=change.error_name,
             labels=change.labels,
             page_size=change.page_size,
             cursor=change.cursor,

@@ -18,6 +18,7 @@ from headwater.gateway.api.workflows.positions import Positions, read_positions
 from headwater.gateway.settings.patterns import KEY, NAME
 from headwater.processors.canonical_json import canonical_hash
 from headwater.processors.runs.limits import (
+    FAILURE_NAME_MAX,
     INSTANCE_ID_MAX,
     LOG_CATEGORY_TOP,
     WORKFLOW_NAME_MAX,
@@ -84,6 +85,15 @@ IdempotencyKey: TypeAlias = Annotated[
 Status: TypeAlias = Annotated[
     RunStatus | None,
     QueryParameter(name="status", description="Only instances with this status."),
+]
+ErrorName: TypeAlias = Annotated[
+    str | None,
+    QueryParameter(
+        name="errorName",
+        min_length=1,
+        max_length=FAILURE_NAME_MAX,
+        description="Only instances with an error of this name, such as `ValueError`.",
+    ),
 ]
 WithLabels: TypeAlias = Annotated[
     list[str] | None,
@@ -251,6 +261,7 @@ class InstancesQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Filters and page of a listing of instances."""
 
     status: Status = None
+    error_name: ErrorName = None
     label: WithLabels = None
     updated_since: UpdatedSince = None
     updated_before: UpdatedBefore = None

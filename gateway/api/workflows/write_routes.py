@@ -287,7 +287,11 @@ def bulk_route(service: BulkService, moves: Moves) -> HTTPRouteHandler:
         note(
             request,
             change=data.action,
-            selection={"status": data.status, "labels": dict(data.labels)},
+            selection={
+                "status": data.status,
+                "errorName": data.error_name,
+                "labels": dict(data.labels),
+            },
             run_ids=ids,
             deployment=data.deployment,
             count=len(ids),

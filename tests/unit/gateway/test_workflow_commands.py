@@ -15,8 +15,8 @@ from headwater.gateway.cli import output
 from headwater.gateway.cli.api import CliEnvironment, explained
 from headwater.gateway.cli.main import cli
 from headwater.gateway.cli.on_demand import OnDemand
-from headwater.gateway.cli.output import from_unix_ms
 from headwater.gateway.cli.workflow_service import header_of
+from headwater.gateway.client.texts import from_unix_ms
 from tests.unit.gateway.workflow_network import (
     BASE_URL,
     Network,
