@@ -103,6 +103,7 @@ class Details(TypedDict, total=False):
         key: API key that is created, rotated or revoked.
         key_role: Its role.
         key_scopes: Its scopes besides those of the role.
+        endpoint: Endpoint of notifications that is changed.
         dry_run: Whether this is a dry run.
         forced: Why an operator overrides a check.
         diverged: Runs that do not fit the code of a deployment.
@@ -133,6 +134,7 @@ class Details(TypedDict, total=False):
     key: str | None
     key_role: str | None
     key_scopes: Sequence[str] | None
+    endpoint: str | None
     dry_run: bool
     forced: str | None
     diverged: Sequence[str] | None

@@ -48,6 +48,7 @@ from headwater.streams.clock import monotonic
 from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
 from headwater.streams.kafka.api_key_log import ApiKeyLog
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.endpoint_log import EndpointLog
 from headwater.streams.kafka.membership import running_workers, system_membership
 from headwater.streams.kafka.schema_registry import SchemaRegistry
 from headwater.streams.kafka.topics import check_topics
@@ -96,6 +97,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
             new_id=new_id,
         ),
         api_keys=ApiKeyLog(cluster=cluster, client_id="headwater-gateway-keys"),
+        endpoints=EndpointLog(cluster=cluster, client_id="headwater-gateway-endpoints"),
         draw=os.urandom,
         clock=clock,
         new_request_id=ulid_source(clock, buffered_random(os.urandom)),

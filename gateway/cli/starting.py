@@ -13,12 +13,15 @@ from headwater.gateway.settings.privacy import make_private_folder
 from headwater.gateway.settings.settings import PREFIX, Settings
 from headwater.gateway.settings.sources import sources_of
 from headwater.processors.deployments import Deployments
+from headwater.processors.triggers.reactions import reaction_rules
 from headwater.processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
 from headwater.schemas.errors import ProcessUnavailable
 from headwater.streams.code_host.apps import Declarations
+from headwater.streams.kafka.endpoint_log import EndpointLog
 from headwater.streams.kafka.skips import load_skips
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.starters.effects import Starter
+from headwater.streams.starters.notifier import Notifier
 from headwater.streams.starters.schedule_declarer import REDECLARE_S, declare, declare_activated
 from headwater.streams.workflows.client import WorkflowClient
 
@@ -156,12 +159,23 @@ async def start_workflows(  # noqa: PLR0913 (its dependencies)
         member=settings.member or None,
         clock=clock,
     )
+    notifier = Notifier(
+        client,
+        EndpointLog(cluster=cluster, client_id=f"{name}-endpoints"),
+        reaction_rules(rules),
+        cluster=cluster,
+        app_id=settings.app_id,
+        member=settings.member or None,
+        retries_ms=settings.endpoint_retries_ms,
+        clock=clock,
+    )
     await client.start()
     try:
         await run_until_first_exit(
             declare(client, declared.schedules, new_id=new_id, repeat_s=REDECLARE_S),
             declare_activated(client, activated, new_id=new_id),
             starter.run(),
+            notifier.run(),
         )
     finally:
         await client.stop()

@@ -275,6 +275,18 @@ from (
 ) i
 {current_step}order by i.created_at {order}, i.workflow_name {order}, i.instance_id {order}
 
+-- name: open_instances_with_labels
+-- How many instances of a workflow with labels have not ended; at most a limit.
+select count(*) as instances
+from (
+    select
+    from workflow_instance
+    where workflow_name = %(workflow_name)s
+      and labels @> %(labels)s::jsonb
+      and status in ('active', 'waiting')
+    limit %(limit)s
+) i
+
 -- name: workflow_is_known
 -- Whether a workflow exists: an owner has or had its code, it is deployed, it has instances, or it
 -- is built in.

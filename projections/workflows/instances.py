@@ -3,7 +3,7 @@
 An instance is about the user that its params name in `user_id`, and so are its children.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -31,6 +31,23 @@ async def instance_counts(reader: PooledReader) -> list[InstanceCount]:
         StoreUnavailable: Postgres does not answer.
     """
     return msgspec.convert(await reader.answers(statement("instance_counts")), list[InstanceCount])
+
+
+async def open_with_labels(
+    reader: PooledReader, workflow: str, labels: Mapping[str, str], limit: int
+) -> int:
+    """Return how many instances with labels have not ended; at most `limit`.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    (row,) = await reader.answers(
+        statement("open_instances_with_labels"),
+        workflow_name=workflow,
+        labels=msgspec.json.encode(labels).decode(),
+        limit=limit,
+    )
+    return int(row["instances"])
 
 
 # -- past retention

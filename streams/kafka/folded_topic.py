@@ -133,15 +133,20 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
         if newer is not None:
             raise NotYetReadable(newer_schema_message(newer))
 
-    async def append(self, name: str, value: bytes) -> OutcomeT:
+    async def append(self, name: str, value: bytes, *, replaces: bool = False) -> OutcomeT:
         """Append a record about a name; return its outcome once it is durable.
+
+        Args:
+            name: What the record is about.
+            value: The record.
+            replaces: Whether it replaces earlier records of the name that do so; else it is kept.
 
         Raises:
             BrokerUnavailable: It may have been appended, so that a retry has to be safe.
         """
         self._appending += 1
         try:
-            offset = await self.append_to(self._topic, name, value)
+            offset = await self.append_to(self._topic, name, value, replaces=replaces)
             await self.catch_up()
             return self._outcomes[offset]
         finally:
@@ -150,14 +155,14 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
                 self._outcomes.clear()
 
     async def append_to(
-        self, topic: str, name: str, value: bytes, *, replaces: bool = False
+        self, topic: str, name: str, value: bytes | None, *, replaces: bool = False
     ) -> int:
         """Append a record to this topic or a related one; return its offset.
 
         Args:
             topic: The topic.
             name: What the record is about.
-            value: The record.
+            value: The record; None removes the one that it replaces.
             replaces: Whether it replaces earlier records of the name that do so; else it is kept.
 
         Raises:
