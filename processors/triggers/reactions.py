@@ -10,9 +10,16 @@ from typing import Any
 import msgspec
 
 from headwater.processors.evaluations import Evaluator
+from headwater.processors.input_texts import JsonInvalid
 from headwater.processors.notifications import RULE_TYPES, SOURCE, Notification
 from headwater.processors.providers.results import Effect
-from headwater.processors.triggers.decide import RejectedEffect, Subject, decide_rule
+from headwater.processors.triggers.decide import (
+    BODY_NOT_JSON,
+    RejectedEffect,
+    Subject,
+    decide_rule,
+    parse_body,
+)
 from headwater.processors.triggers.rules import Rule
 
 
@@ -43,23 +50,31 @@ def decide_reactions(
     Args:
         rules: All rules.
         notification: The notification.
-        more: Further data of it, such as the params of the instance.
+        more: Further data of it, such as the params of the instance; may contain JSON as text.
         evaluator: Evaluates expensive expressions; without it there are no limits.
     """
-    event = {
-        "event_id": notification.id,
-        "source": SOURCE,
-        "type": notification.type,
-        "sent_at_ms": notification.at_ms,
-        "body": {**notification.data, **more},
-    }
+    matching = reacting_rules(reaction_rules(rules), notification)
+    if not matching:
+        return []
+    event = msgspec.json.encode(
+        {
+            "event_id": notification.id,
+            "source": SOURCE,
+            "type": notification.type,
+            "sent_at_ms": notification.at_ms,
+            "body": {**notification.data, **more},
+        }
+    )
+    try:
+        facts = parse_body(event)
+    except JsonInvalid as error:
+        return [RejectedEffect(rule.name, BODY_NOT_JSON, str(error)) for rule in matching]
     subject = Subject(
-        event,
-        lambda: msgspec.json.encode(event).decode(),
+        facts,
+        event.decode,
         evaluator,
         event_type=notification.type,
         instance_id=notification.id,
     )
-    matching = reacting_rules(reaction_rules(rules), notification)
     decided = (decide_rule(rule, subject) for rule in matching)
     return [effect for effect in decided if effect is not None]

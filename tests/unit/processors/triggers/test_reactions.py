@@ -81,7 +81,8 @@ def test_workflows_that_react_cause_no_reactions():
 
 
 def test_without_an_id_the_instance_has_that_of_the_event():
-    (effect,) = decide_reactions(rules(), errored(), {"params": {"sku": "x"}})
+    params = msgspec.Raw(b'{"sku": "x"}')  # As Postgres has them.
+    (effect,) = decide_reactions(rules(), errored(), {"params": params})
     assert isinstance(effect, Effect)
     assert (effect.workflow, effect.instance_id) == ("support", "msg_1")
     assert isinstance(effect.command, StartRun)
@@ -89,6 +90,17 @@ def test_without_an_id_the_instance_has_that_of_the_event():
         "event_id": "msg_1", "source": "headwater", "type": "instance_errored", "sent_at_ms": 5,
         "body": {"workflow": "order", "id": "o-1", "params": {"sku": "x"}},
     }  # fmt: skip
+
+
+def test_expressions_read_params():
+    text = RULES.replace(
+        'mode = "start"\n', 'mode = "start"\nparams = "event.body.params.sku"\n', 1
+    )
+    params = msgspec.Raw(b'{"sku": "x\\u0000"}')
+    (effect,) = decide_reactions(rules(text), errored(), {"params": params})
+    assert isinstance(effect, Effect)
+    assert isinstance(effect.command, StartRun)
+    assert msgspec.json.decode(effect.command.params) == "x\ufffd"
 
 
 def test_a_reaction_may_be_a_signal():
