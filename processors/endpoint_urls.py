@@ -1,6 +1,6 @@
 """Which URLs notifications may be posted to.
 
-Whoever creates endpoints chooses hosts that workers connect to. Without rules, that reaches
+A key that creates endpoints chooses hosts that workers connect to. Without rules, that reaches
 services which only the workers' network can reach (server-side request forgery). So addresses have
 to be public unless an operator allows their network. They are checked when an endpoint is created,
 as far as its URL contains one, and again whenever its host name was resolved.

@@ -1,6 +1,6 @@
 """Notifications: events of the system that are sent to endpoints, and start workflows.
 
-A notification is derived from one record of a log. So whoever reads the log derives the same one,
+A notification is derived from one record of a log. So every reader of the log derives the same one,
 with the same id. A new type is a member of `NotificationType` with its scope, a function that
 derives it, and an example in docs/notifications.md.
 """
