@@ -54,6 +54,8 @@ class NotificationType(StrEnum):
     DEAD_LETTER = "dead_letter"
     ROW_CHANGED = "row_changed"
     ROW_DELETED = "row_deleted"
+    INSTANCE_STUCK = "instance_stuck"
+    LAG = "lag"
     TEST = "test"
 
 
@@ -66,11 +68,15 @@ INSTANCE_TYPES: Final = frozenset(
     }
 )
 ROW_TYPES: Final = frozenset({NotificationType.ROW_CHANGED, NotificationType.ROW_DELETED})
+#: Types that no record leads to: a worker looks for them every minute.
+WATCHED_TYPES: Final = frozenset({NotificationType.INSTANCE_STUCK, NotificationType.LAG})
 #: Scope that a key needs to have notifications of a type sent to an endpoint.
 SCOPE_OF_TYPE: Final[Mapping[NotificationType, Scope]] = {
     **dict.fromkeys(INSTANCE_TYPES, Scope.INSTANCES_READ),
     NotificationType.DEAD_LETTER: Scope.DELIVERIES_READ,
     **dict.fromkeys(ROW_TYPES, Scope.ROWS_READ),
+    NotificationType.INSTANCE_STUCK: Scope.INSTANCES_READ,
+    NotificationType.LAG: Scope.SYSTEM_READ,
     NotificationType.TEST: Scope.SYSTEM_READ,
 }
 #: Types that rules can react to.
@@ -135,7 +141,10 @@ class Reaction(msgspec.Struct, frozen=True, kw_only=True):
 
 def notification_id(type_: str, topic: str, partition: int, offset: int) -> str:
     """Return the id of the notification that a record of a log leads to."""
-    origin = f"{type_}/{topic}/{partition}@{offset}"
+    return _id_of(f"{type_}/{topic}/{partition}@{offset}")
+
+
+def _id_of(origin: str) -> str:
     return _ID_PREFIX + sha256(origin.encode()).hexdigest()[:_ID_CHARS]
 
 
@@ -267,13 +276,41 @@ def _bounded(values: dict[str, Any]) -> dict[str, Any] | None:
     return values if len(msgspec.json.encode(values)) <= DATA_BYTES_MAX else None
 
 
+# -- what a worker looks for
+
+
+def of_stuck(
+    workflow: str, instance: str, run_number: int, since_ms: int, now_ms: int
+) -> Notification:
+    """Return the notification of an instance that should have continued at `since_ms`."""
+    type_ = NotificationType.INSTANCE_STUCK
+    return Notification(
+        id=_id_of(f"{type_}/{workflow}/{instance}/{run_number}/{since_ms}"),
+        type=type_,
+        at_ms=now_ms,
+        workflow=workflow,
+        data={"workflow": workflow, "id": instance, "run": run_number, "since": rfc3339(since_ms)},
+    )
+
+
+def of_lag(group: str, topic: str, *, records: int, seconds: int, now_ms: int) -> Notification:
+    """Return the notification of a consumer group with records that have waited too long."""
+    type_ = NotificationType.LAG
+    return Notification(
+        id=_id_of(f"{type_}/{group}/{topic}/{now_ms}"),
+        type=type_,
+        at_ms=now_ms,
+        data={"group": group, "topic": topic, "records": records, "seconds": seconds},
+    )
+
+
 # -- tests
 
 
 def of_test(endpoint: str, test_id: str, now_ms: int) -> Notification:
     """Return a notification with which an operator tests an endpoint."""
     return Notification(
-        id=_ID_PREFIX + sha256(test_id.encode()).hexdigest()[:_ID_CHARS],
+        id=_id_of(f"{NotificationType.TEST}/{test_id}"),
         type=NotificationType.TEST,
         at_ms=now_ms,
         data={"endpoint": endpoint},

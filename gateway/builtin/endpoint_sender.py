@@ -1,6 +1,7 @@
 """Send notifications to endpoints, and disable endpoints that accept none."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -27,7 +28,7 @@ from headwater.projections.workflows.instances import open_with_labels
 from headwater.projections.workflows.queries import TimeRange, Workflows
 from headwater.schemas.answers import Instance
 from headwater.schemas.endpoints import EndpointStateSet
-from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.schemas.errors import Disposition, HeadwaterError, StoreUnavailable
 from headwater.schemas.records import OperationAudited
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
@@ -166,8 +167,12 @@ class EndpointSender:
     async def _disable_if_useless(self, endpoint: Endpoint, attempt: Attempt, number: int) -> None:
         if attempt.is_gone:
             await self.disable(endpoint.id, "its receiver answered 410 (gone)")
-        elif number > 1 and await self._waiting(endpoint.id) > WAITING_MAX:
-            await self.disable(endpoint.id, f"more than {WAITING_MAX} notifications wait for it")
+        elif number > 1:
+            # Without Postgres the attempt counts all the same: it would be made again at once.
+            with contextlib.suppress(StoreUnavailable):
+                if await self._waiting(endpoint.id) > WAITING_MAX:
+                    why = f"more than {WAITING_MAX} notifications wait for it"
+                    await self.disable(endpoint.id, why)
 
     async def _waiting(self, endpoint_id: str) -> int:
         labels = {ENDPOINT_LABEL: endpoint_id}

@@ -50,6 +50,25 @@ async def open_with_labels(
     return int(row["instances"])
 
 
+class StuckInstance(NamedTuple):
+    """An instance, and since when it should have continued, in Unix milliseconds."""
+
+    workflow: str
+    instance_id: str
+    run: int
+    since_ms: int
+
+
+async def stuck_instances(reader: PooledReader, before_ms: int, limit: int) -> list[StuckInstance]:
+    """Return instances that should have continued before a time, the longest first.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await reader.answers(statement("stuck_instances"), before_ms=before_ms, limit=limit)
+    return [StuckInstance(**row) for row in rows]
+
+
 # -- past retention
 
 

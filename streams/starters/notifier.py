@@ -11,7 +11,7 @@ not needed before is read from the time at which an endpoint became active.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -23,6 +23,7 @@ from headwater.processors.notifications import (
     REACT,
     RULE_TYPES,
     SOURCE,
+    WATCHED_TYPES,
     Notification,
     instance_id,
     reacting,
@@ -50,6 +51,7 @@ log = logging.getLogger(__name__)
 
 #: How often the endpoints are read.
 _ENDPOINTS_S: Final = 2.0
+_WATCH_S: Final = 60.0
 #: Longer than it takes until a reader, or the next one, knows a new endpoint.
 _NEW_MS: Final = 60_000
 _POLL_MS: Final = 500
@@ -89,6 +91,11 @@ class Interests(NamedTuple):
                 since[topic] = min(since.get(topic) or begin_ms, begin_ms)
         return since
 
+    @property
+    def are_watched(self) -> bool:
+        """Whether an endpoint takes what no record leads to."""
+        return any(not WATCHED_TYPES.isdisjoint(one.created.types) for one in self.endpoints)
+
     def new(self, now_ms: int) -> dict[str, int | None]:
         """Return the topics of endpoints that became active a moment ago, and since when.
 
@@ -120,6 +127,7 @@ class Notifier:
         client: Sends commands.
         endpoints: The topic of endpoints.
         rules: The rules about notifications.
+        watch: Returns the notifications that no record leads to, and that begin now.
         cluster: The cluster.
         app_id: Begins the names of the consumer groups.
         member: A name that the member keeps over restarts, or None.
@@ -132,6 +140,7 @@ class Notifier:
         client: WorkflowClient,
         endpoints: EndpointLog,
         rules: Sequence[Rule],
+        watch: Callable[[], Awaitable[Sequence[Notification]]],
         *,
         cluster: Cluster,
         app_id: str,
@@ -142,6 +151,8 @@ class Notifier:
         self._client = client
         self._endpoints = endpoints
         self._interests = Interests((), tuple(rules))
+        self._watch = watch
+        self._watched_at = 0.0
         self._retries_ms = retries_ms
         self._clock = clock
         self._waiting = Waiting()
@@ -210,6 +221,9 @@ class Notifier:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._read_endpoints_at >= _ENDPOINTS_S:
             await self._refresh()
+        if self._interests.are_watched and now_s - self._watched_at >= _WATCH_S:
+            self._watched_at = now_s
+            await self._notify(await self._watch())
         if self._consumer is None:
             await asyncio.sleep(_ENDPOINTS_S)
             return
@@ -277,15 +291,17 @@ class Notifier:
     ) -> None:
         """Have the notifications of a batch sent, up to a record that a newer release wrote."""
         known, newer = readable(records)
-        commands = self._interests.commands(
-            notifications_of(known), self._clock(), self._retries_ms
-        )
-        await self._send(list(commands))
+        await self._notify(notifications_of(known))
         if known and self._is_leader:
             await consumer.commit({tp: known[-1].offset + 1})
         if newer is not None:
             self._waiting.begin(tp, newer_schema_message(newer))
             consumer.pause(tp)
+
+    async def _notify(self, notifications: Iterable[Notification]) -> None:
+        """Have notifications sent; return when their instances have started."""
+        commands = self._interests.commands(notifications, self._clock(), self._retries_ms)
+        await self._send(list(commands))
 
     async def _send(self, commands: Sequence[Addressed]) -> None:
         """Send commands until all outcomes are known."""

@@ -14,7 +14,9 @@ from headwater.processors.notifications import (
     NotificationType,
     of_dead_letter,
     of_history,
+    of_lag,
     of_row,
+    of_stuck,
 )
 from headwater.processors.triggers.rules import read_rules
 from headwater.schemas.history import Failure, HistoryAppended, LogEvent, RunCompleted, RunErrored
@@ -66,6 +68,8 @@ EXAMPLES: list[tuple[Notification, dict[str, Any]]] = [
     (LETTER, {}),
     (row(None, "user_amara", "u-1", 99), {}),
     (row(RowState(), None, None, 100), {}),
+    (of_stuck("order", "order-17", 0, AT_MS - 20 * 60_000, AT_MS), {}),
+    (of_lag("headwater", "webhooks", records=4711, seconds=312, now_ms=AT_MS), {}),
 ]
 
 
