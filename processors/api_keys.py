@@ -46,6 +46,8 @@ class Scope(StrEnum):
     SYSTEM_WRITE = "system:write"
     PROJECTIONS_WRITE = "projections:write"
     AUDIT_READ = "audit:read"
+    ENDPOINTS_READ = "endpoints:read"
+    ENDPOINTS_WRITE = "endpoints:write"
     KEYS_READ = "keys:read"
     KEYS_WRITE = "keys:write"
 
@@ -76,6 +78,8 @@ SCOPES_OF_ROLE: Final = {
         Scope.DEPLOYMENTS_ACTIVATE,
         Scope.PROJECTIONS_WRITE,
         Scope.AUDIT_READ,
+        Scope.ENDPOINTS_READ,
+        Scope.ENDPOINTS_WRITE,
     },
     Role.ADMIN: frozenset(Scope),
 }

@@ -104,6 +104,7 @@ class Details(TypedDict, total=False):
         key_role: Its role.
         key_scopes: Its scopes besides those of the role.
         revoked_keys: API keys that were revoked with it.
+        endpoint: Endpoint of notifications that is changed.
         dry_run: Whether this is a dry run.
         forced: Why an operator overrides a check.
         diverged: Runs that do not fit the code of a deployment.
@@ -135,6 +136,7 @@ class Details(TypedDict, total=False):
     key_role: str | None
     key_scopes: Sequence[str] | None
     revoked_keys: Sequence[str] | None
+    endpoint: str | None
     dry_run: bool
     forced: str | None
     diverged: Sequence[str] | None

@@ -132,6 +132,11 @@ class Api:
         with readable_errors():
             return self._json(Request(method="POST", path=path, repeat=Repeat.UNSAFE, body=encoded))
 
+    def delete(self, path: str) -> Any:  # noqa: ANN401 (JSON)
+        """Delete; return the answer as JSON."""
+        with readable_errors():
+            return self._json(Request(method="DELETE", path=path, repeat=Repeat.UNSAFE))
+
     def exchange(self, path: str, **parameters: str | int | None) -> HttpAnswer:
         """Return the answer of a GET request, whatever its status."""
         with readable_errors():

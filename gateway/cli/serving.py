@@ -24,6 +24,7 @@ from headwater.gateway.api.workflows.authorization import load_hooks
 from headwater.gateway.api.workflows.routes import OUTCOME_TIMEOUT_S, WorkflowPorts
 from headwater.gateway.api.workflows.runs.run_service import RunPorts
 from headwater.gateway.builtin.blobs.folder import blobs_at
+from headwater.gateway.cli.lag_groups import consumer_groups
 from headwater.gateway.cli.starting import rules_of
 from headwater.gateway.cli.user_tokens import for_users
 from headwater.gateway.client.requests import buffered_random, ulid_source
@@ -41,24 +42,21 @@ from headwater.monitoring.catalog import BUILD_INFO
 from headwater.processors.kafka_sources import KafkaSource
 from headwater.processors.providers.provider import Placement
 from headwater.processors.sources import AnySource, kafka_sources, providers_of
-from headwater.projections.catalogue import PROJECTIONS
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.postgres.schema_prefix import check_prefix
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from headwater.projections.workflows.world import WorldEntries
-from headwater.schemas.topics import EFFECTS, WORKFLOW_COMMANDS
 from headwater.streams.clock import monotonic
 from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
 from headwater.streams.kafka.api_key_log import ApiKeyLog
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.endpoint_log import EndpointLog
 from headwater.streams.kafka.lags import read_lags
 from headwater.streams.kafka.membership import running_workers, system_membership
-from headwater.streams.kafka.names import foreign_topic
 from headwater.streams.kafka.schema_registry import SchemaRegistry
 from headwater.streams.kafka.topics import check_topics
-from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
 from headwater.streams.pipeline.topic_consumer import TopicConsumer
@@ -68,7 +66,6 @@ from headwater.streams.process_tuning import run_as_batch
 from headwater.streams.workflows.client import WorkflowClient
 from headwater.streams.workflows.deployment_log import DefinitionLog, DeploymentLog
 from headwater.streams.workflows.history_topic import RunReader
-from headwater.streams.workflows.ownership import GROUP
 
 
 def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
@@ -106,11 +103,12 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
             new_id=new_id,
         ),
         api_keys=ApiKeyLog(cluster=cluster, client_id="headwater-gateway-keys"),
+        endpoints=EndpointLog(cluster=cluster, client_id="headwater-gateway-endpoints"),
         draw=os.urandom,
         clock=clock,
         new_request_id=ulid_source(clock, buffered_random(os.urandom)),
         metrics_folder=_metrics_folder(group),
-        read_lags=partial(read_lags, cluster, _groups(settings, topics)),
+        read_lags=partial(read_lags, cluster, consumer_groups(settings, topics)),
         oidc=_oidc(settings, clock),
     )
     app = create_app(settings, sources, ports)
@@ -158,20 +156,6 @@ async def consuming(
             await registry.stop()
         if evaluator is not None:
             evaluator.close()
-
-
-def _groups(settings: Settings, sources: Sequence[KafkaSource]) -> dict[str, tuple[str, ...]]:
-    """Return the topics of all consumer groups."""
-    return {
-        settings.app_id: Intake.sources,
-        f"{settings.app_id}-effects": (EFFECTS,),
-        GROUP: (WORKFLOW_COMMANDS,),
-        **{projection.group: projection.topics for projection in PROJECTIONS},
-        **{
-            f"{settings.app_id}-source-{source.name}": (foreign_topic(source.topic),)
-            for source in sources
-        },
-    }
 
 
 def _oidc(settings: Settings, clock: Callable[[], int]) -> OidcSignIn | None:

@@ -305,6 +305,11 @@ class Settings(
         description="Networks of proxies in front, as 10.0.0.0/8, separated by commas; the "
         "address that they name in X-Forwarded-For counts as the sender.",
     )
+    endpoint_networks: Networks = Field(
+        default=(),
+        description="Networks that are not public and to which notifications may be sent, as "
+        "10.0.0.0/8, separated by commas; also with http://. For the gateway and the workers.",
+    )
     audit_keys: Secrets = Field(
         default=(),
         description="Keys of the hourly checkpoints of the audit log, separated by commas: the "

@@ -167,14 +167,14 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
                 self._outcomes.clear()
 
     async def append_to(
-        self, topic: str, name: str, value: bytes, *, replaces: bool = False
+        self, topic: str, name: str, value: bytes | None, *, replaces: bool = False
     ) -> int:
         """Append a record to this topic or a related one; return its offset.
 
         Args:
             topic: The topic.
             name: What the record is about.
-            value: The record.
+            value: The record; None removes the one that it replaces.
             replaces: Whether it replaces earlier records of the name that do so; else it is kept.
 
         Raises:
