@@ -12,6 +12,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headwater.gateway.client.requests import usable
+from headwater.streams.log_lines import set_log_fields
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
@@ -35,7 +36,7 @@ def request_id_of(scope: Scope) -> str:
     if _KEY not in state:
         offered = next((value for name, value in state["headers"] if name == b"x-request-id"), None)
         new = state["litestar_app"].state[STATE_NAME]
-        state[_KEY] = usable(offered) or new()
+        keep_request_id(scope, usable(offered) or new())
     return str(state[_KEY])
 
 
@@ -50,7 +51,7 @@ def own_request_id(scope: Scope) -> str:
         offered = next((value for name, value in state["headers"] if name == b"x-request-id"), None)
         state[_CLAIMED] = usable(offered) or ""
         if state[_CLAIMED]:
-            state[_KEY] = state["litestar_app"].state[STATE_NAME]()
+            keep_request_id(scope, state["litestar_app"].state[STATE_NAME]())
     return request_id_of(scope)
 
 
@@ -60,8 +61,9 @@ def claimed_request_id(scope: Scope) -> str:
 
 
 def keep_request_id(scope: Scope, request_id: str) -> None:
-    """Store the id of a request."""
+    """Store the id of a request, also for its log lines: the server has a task for each request."""
     cast("dict[str, Any]", scope)[_KEY] = request_id
+    set_log_fields(request_id=request_id)
 
 
 def problem_code_of(scope: Scope) -> str | None:

@@ -25,7 +25,7 @@ from headwater.streams.pipeline.worker import run_worker
 
 def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Run the pipeline until SIGTERM or SIGINT."""
-    begin_service(settings)
+    begin_service(settings, "pipeline")
     cluster = cluster_of(settings)
     rules = pipeline_rules(settings)
     make_intake = partial(

@@ -22,7 +22,7 @@ from headwater.streams.process_tuning import collect_seldom
 
 def run_projection(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Run the projector until SIGTERM or SIGINT."""
-    begin_service(settings)
+    begin_service(settings, "projector")
     uvloop.run(_project(settings, clock))
 
 

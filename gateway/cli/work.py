@@ -148,7 +148,7 @@ def run_workflows(
         Exit: 70 after a crash, which is logged; 78 if another worker has taken its name.
     """
     close_environment()
-    log_to_stderr(settings)
+    log_to_stderr(settings, "workflows")
     rules = rules_of(settings)
     # Only the gateway needs secrets, and authors' code runs in children of this process.
     for name in secret_variables(settings):

@@ -42,7 +42,9 @@ from headwater.streams.code_host.host_channel import (
     encode_frames,
 )
 from headwater.streams.code_host.hosted_run import MayBegin, always
+from headwater.streams.code_host.named_output import use_style
 from headwater.streams.code_host.threads import Threads, watch_forks
+from headwater.streams.log_lines import inherited_style
 from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.process_tuning import collect_seldom, run_as_batch
 from headwater.streams.replay.forbidden import refuse_in_workflows
@@ -284,7 +286,9 @@ def main(builtin: BuiltinApp = _schedules_only) -> NoReturn:
         os.set_inheritable(int(descriptor), False)
     record = CrashRecord(int(memory))
     deadlines = None if shared == NO_DEADLINES else SessionDeadlines(int(shared))
+    style = inherited_style()
     _prepare_process(record)
+    use_style(style, app)
     if folder:
         _prepare_for_deployed(int(memory_max))
     # Before the app is imported, which may bind its own names to the functions that are refused.

@@ -105,7 +105,8 @@ class HostedTasks:
                     task_call.reached, task_, task_call.policy, wants_tx=False, rollback=False
                 )
                 attempt = self.attempts[key] = Attempt(self, key, task_call.attempt, call)
-                attempt.current = CurrentAttempt(key, task_call.attempt, self._instance)
+                run = self._begin.run_number
+                attempt.current = CurrentAttempt(key, task_call.attempt, self._instance, run)
                 attempt.task = services.loop.create_task(self._run(attempt, task_call, task_))
                 services.fresh.append(attempt)
                 services.running.add(attempt)
@@ -160,7 +161,13 @@ class HostedTasks:
             trace = traceback_of(failure) or f"{failure.name}: {failure.message}"
             location = (ended.step.name, ended.step.key, ended.attempt)
             what = "%s: node %s, token %s, attempt %d failed: %s"
-            log.warning(what, self._instance, *location, trace.rstrip())
+            fields = {
+                "instance": self._instance,
+                "run": self._begin.run_number,
+                "step": ended.step.key,
+                "attempt": ended.attempt,
+            }
+            log.warning(what, self._instance, *location, trace.rstrip(), extra=fields)
         self._services.emit(Requested(self.number, ended))
 
     def _end(self, attempt: Attempt) -> None:

@@ -210,12 +210,15 @@ class HostedRun:
             return
         self._logged = failure
         what = f"run {self._begin.run_number}"
+        fields: dict[str, object] = {"instance": self._instance, "run": self._begin.run_number}
         if isinstance(command, StepRaised):
             what = f'step "{command.step.key}", attempt {command.attempt}'
+            fields |= {"step": command.step.key, "attempt": command.attempt}
         elif isinstance(command, RollbackRaised):
             what = f'rollback of "{command.key}"'
+            fields["step"] = command.key
         trace = traceback_of(failure) or f"{failure.name}: {failure.message}"
-        log.warning("%s: %s failed: %s", self._instance, what, trace.rstrip())
+        log.warning("%s: %s failed: %s", self._instance, what, trace.rstrip(), extra=fields)
 
     def is_busy(self) -> bool:
         """Whether attempts are running."""
@@ -265,7 +268,8 @@ class HostedRun:
 
     def _start(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> None:
         services = self._services
-        attempt.current = CurrentAttempt(attempt.key, attempt.number, self._instance)
+        run = self._begin.run_number
+        attempt.current = CurrentAttempt(attempt.key, attempt.number, self._instance, run)
         attempt.task = services.loop.create_task(work)
         self.attempts[attempt.key] = attempt
         services.fresh.append(attempt)

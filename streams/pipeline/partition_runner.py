@@ -37,6 +37,7 @@ from headwater.streams.kafka.readers import Offsets
 from headwater.streams.kafka.records import Incoming, Outgoing, position_of
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_store import StateStore
+from headwater.streams.log_lines import log_fields
 from headwater.streams.ownership.leases import PartitionLost
 from headwater.streams.ownership.phases import Change, OwnedPartitions, Phase
 from headwater.streams.pipeline._faust import TP, Batch
@@ -203,8 +204,9 @@ class PartitionRunner:
 
     async def prepare(self, partition: int) -> bool:
         """Acquire a partition, or verify a kept lease; return whether it is ready."""
-        async with self._locks[partition]:
-            return await self._lease(partition) is not None
+        with log_fields(partition=partition):
+            async with self._locks[partition]:
+                return await self._lease(partition) is not None
 
     async def process(self, batch: Batch) -> None:
         """Process a batch; when it returns, all records that follow from it are durable.
@@ -217,11 +219,12 @@ class PartitionRunner:
         waiting = self._waiting[batch.partition]
         waiting[batch] = None
         try:
-            async with self._locks[batch.partition]:
-                if batch in waiting:  # Otherwise an earlier unit included it.
-                    lease = await self._lease(batch.partition)
-                    if lease is not None:
-                        await self._process_unit(lease, waiting)
+            with log_fields(partition=batch.partition):
+                async with self._locks[batch.partition]:
+                    if batch in waiting:  # Otherwise an earlier unit included it.
+                        lease = await self._lease(batch.partition)
+                        if lease is not None:
+                            await self._process_unit(lease, waiting)
         finally:
             waiting.pop(batch, None)
 
@@ -287,7 +290,7 @@ class PartitionRunner:
     async def _tick(self, partition: int, *, checks_ends: bool) -> None:
         if self._partitions.phase(partition) is Phase.OWNED:
             lease = self._leases[partition]
-            with self._writable(partition):
+            with log_fields(partition=partition), self._writable(partition):
                 # Only an append returns the broker's time, and an idle worker makes none.
                 await self._clock.settle(partial(self._topics.renew_claim, lease))
                 await self._topics.append(

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
@@ -24,7 +25,7 @@ from headwater.streams.kafka.appender import Producers
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
 from headwater.streams.kafka.readers import read_records_at
-from headwater.streams.kafka.records import Outgoing, partition_of, text_of
+from headwater.streams.kafka.records import Headers, Outgoing, partition_of, text_of
 from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
@@ -310,7 +311,9 @@ class WebhookLog:
         values = [encode(delivery) for delivery in deliveries]
         for delivery, owner, value in zip(deliveries, owners, values, strict=True):
             partition = partition_of(owner.encode(), count)
-            yield Outgoing(WEBHOOKS, partition, delivery.event_id.encode(), value, _cloud(delivery))
+            provider = self._placement.providers.get(delivery.source)
+            headers = cloud_event(delivery, "" if provider is None else provider.domain)
+            yield Outgoing(WEBHOOKS, partition, delivery.event_id.encode(), value, headers)
 
     def _leave(self, delivery: WebhookReceived, answer: _Answer) -> None:
         """Record that a caller no longer waits; withdraw a delivery without any callers."""
@@ -453,20 +456,32 @@ async def _kept_up(work: Callable[[], Awaitable[None]]) -> NoReturn:
             await retrying.failed(error)
 
 
-def _cloud(delivery: WebhookReceived) -> list[tuple[str, bytes]]:
-    """Return the CloudEvents attributes of a delivery, binary mode of the Kafka binding."""
-    return [
+# -- headers
+
+_CE_VERSION: Final = ("ce_specversion", b"1.0")
+_CONTENT_TYPE: Final = ("content-type", b"application/vnd.apache.avro")
+
+
+def cloud_event(delivery: WebhookReceived, domain: str = "") -> Headers:
+    """Return the CloudEvents attributes of a delivery, binary mode of the Kafka binding.
+
+    An attribute without a value is left out: the specification has no empty ones.
+
+    Args:
+        delivery: The delivery.
+        domain: Reversed domain of its sender, which defines what its types mean; or empty.
+    """
+    headers = [
         _CE_VERSION,
         _CONTENT_TYPE,
         ("ce_id", delivery.event_id.encode()),
         ("ce_source", _ce_source(delivery.source)),
-        ("ce_type", _ce_type(delivery.source, delivery.type)),
-        ("ce_subject", delivery.subject.encode()),
+        ("ce_type", _ce_type(domain or delivery.source, delivery.type)),
+        ("ce_time", _ce_time(*divmod(delivery.received_at_ms, 1_000))),
     ]
-
-
-_CE_VERSION: Final = ("ce_specversion", b"1.0")
-_CONTENT_TYPE: Final = ("content-type", b"application/vnd.apache.avro")
+    if delivery.subject:
+        headers.append(("ce_subject", delivery.subject.encode()))
+    return headers
 
 
 @lru_cache(maxsize=256)
@@ -475,5 +490,14 @@ def _ce_source(source: str) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _ce_type(source: str, kind: str) -> bytes:
-    return f"{source}.{kind}".encode()
+def _ce_type(prefix: str, kind: str) -> bytes:
+    return f"{prefix}.{kind}".encode()
+
+
+def _ce_time(second: int, ms: int) -> bytes:
+    return b"%b.%03dZ" % (_second(second), ms)
+
+
+@lru_cache(maxsize=16)
+def _second(second: int) -> bytes:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()

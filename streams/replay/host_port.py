@@ -18,6 +18,7 @@ class CurrentAttempt(msgspec.Struct, frozen=True, gc=False):
     number: int
     #: For example `order/order-1`.
     instance: str = ""
+    run: int = 0
 
 
 #: The attempt that the running code belongs to. Log lines name it.

@@ -320,9 +320,11 @@ class Starter:
         return known
 
     def _letter(self, record: Incoming, failed: RejectedEffect) -> Outgoing:
-        log.warning("an effect is a dead letter: %s", failed.detail)
+        ids = _ids(record)
+        fields = {**ids, "partition": record.partition, "offset": record.offset}
+        log.warning("an effect is a dead letter: %s", failed.detail, extra=fields)
         failure = ProcessingFailure(STAGE, failed.reason, failed.detail, rule=failed.name)
-        return dead_letter(record, failure, now_ms=self._clock(), **_ids(record))
+        return dead_letter(record, failure, now_ms=self._clock(), **ids)
 
     async def _append_letters(self, letters: list[Outgoing]) -> None:
         if letters:

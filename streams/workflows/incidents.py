@@ -13,6 +13,7 @@ from headwater.streams.engine.quarantine import Incident
 from headwater.streams.engine.restore import restore_instance
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.log_lines import set_log_fields
 from headwater.streams.workflows.log import WorkflowLog, unwritable
 
 log = logging.getLogger(__name__)
@@ -117,6 +118,7 @@ class Restoring:
 
     async def _restore(self, partition: Partition) -> None:
         number = partition.number
+        set_log_fields(partition=number)
         retrying = Retrying(log, f"partition {number}: a state has to be restored")
         try:
             while self._driver.drives(partition) and partition.owner.has_damaged:

@@ -27,6 +27,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.consumer_groups import Committed
 from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.kafka.state_stores import StoreLocked
+from headwater.streams.log_lines import set_log_fields
 from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.ownership.group_member import GroupMember
 from headwater.streams.ownership.phases import Change, OwnedPartitions, Phase
@@ -200,7 +201,8 @@ class Ownership:
         if not self._driver.drives(partition):
             return
         number = partition.number
-        log.warning("restoring partition %s again: %s", number, reason)
+        fields = {"partition": number}
+        log.warning("restoring partition %s again: %s", number, reason, extra=fields)
         is_assigned = self._partitions.phase(number) is not Phase.UNASSIGNED
         self._release(number)
         if is_assigned:
@@ -222,6 +224,7 @@ class Ownership:
             self._handover.released(partition)
 
     async def _acquire(self, number: int, pause_s: float) -> None:
+        set_log_fields(partition=number)
         await asyncio.sleep(pause_s)
         while self._is_acquiring(number):
             try:
