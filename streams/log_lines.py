@@ -4,32 +4,22 @@ A field is known from the record (`extra`) or from its context (`log_fields`). A
 both, so the formatters only read the record.
 """
 
-import contextvars
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 from typing_extensions import override
 
-#: Fields of a line besides time, level, logger, message and exception, in the order of the line.
-FIELDS: Final = (
-    *("request_id", "event_id", "trace_id", "topic", "partition", "offset"),
-    *("instance", "run", "step", "attempt"),
-)
+from headwater.processors.log_fields import FIELDS, current_fields
+from headwater.processors.trace_context import current_context
+
 #: The variable by which a process that runs authors' code learns how to write.
 _VARIABLE: Final = "HEADWATER_LOG_LINES"
-
-_NONE: Final[Mapping[str, object]] = MappingProxyType({})
-_context: contextvars.ContextVar[Mapping[str, object]] = contextvars.ContextVar(
-    "headwater_log_fields", default=_NONE
-)
 
 
 class LogStyle(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,21 +43,6 @@ class LogStyle(msgspec.Struct, frozen=True, omit_defaults=True):
 _style = LogStyle()
 
 
-@contextmanager
-def log_fields(**fields: object) -> Iterator[None]:
-    """Add fields to all lines that are logged within a context, also by tasks that start there."""
-    token = _context.set({**_context.get(), **fields})
-    try:
-        yield
-    finally:
-        _context.reset(token)
-
-
-def set_log_fields(**fields: object) -> None:
-    """Add fields to all further lines of the current task."""
-    _context.set({**_context.get(), **fields})
-
-
 class CollectFields(logging.Filter):
     """Collects the fields of a line: those of its record, and those of its context.
 
@@ -81,7 +56,9 @@ class CollectFields(logging.Filter):
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
-        known = {**self._more(), **_context.get(), **record.__dict__}
+        trace = current_context()
+        traced = {"trace_id": trace.trace_id} if trace else {}
+        known = {**traced, **self._more(), **current_fields(), **record.__dict__}
         record.fields = {name: known[name] for name in FIELDS if known.get(name) is not None}
         return True
 

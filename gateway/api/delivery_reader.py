@@ -46,6 +46,8 @@ class IncomingDelivery:
     headers: Mapping[str, str]
     request_id: str
     at_ms: int
+    #: Trace context of its request as text; or empty.
+    trace: str = ""
     #: Set when its signature has been verified.
     verified: Verified | None = None
     #: Set when its envelope has been parsed, too.
@@ -134,6 +136,7 @@ class DeliveryReader:
             received_at_ms=incoming.at_ms,
             body=body,
             headers=self._headers(incoming) if routing is _UNREADABLE else (),
+            trace=incoming.trace,
         )
 
     def _headers(self, incoming: IncomingDelivery) -> tuple[str, ...]:

@@ -12,7 +12,15 @@ from litestar.handlers import BaseRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headwater.gateway.client.requests import usable
-from headwater.streams.log_lines import set_log_fields
+from headwater.processors.log_fields import set_log_fields
+from headwater.processors.trace_context import (
+    CURRENT,
+    TRACEPARENT,
+    TRACESTATE,
+    TraceContext,
+    context_of,
+    context_of_headers,
+)
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
@@ -64,6 +72,41 @@ def keep_request_id(scope: Scope, request_id: str) -> None:
     """Store the id of a request, also for its log lines: the server has a task for each request."""
     cast("dict[str, Any]", scope)[_KEY] = request_id
     set_log_fields(request_id=request_id)
+
+
+# -- trace context
+
+#: Headers of W3C Trace Context in a scope.
+_PARENT: Final = TRACEPARENT.encode()
+TRACE_HEADERS: Final = frozenset({_PARENT, TRACESTATE.encode()})
+
+
+def trace_text(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the trace context of a request's headers as text; empty without a valid one."""
+    parents, states = [], []
+    for name, value in headers:
+        if name in TRACE_HEADERS:
+            values = parents if name == _PARENT else states
+            # Latin-1 decodes any bytes; other characters than ASCII are invalid there.
+            values.append(value.decode("latin-1"))
+    context = context_of_headers(parents, states) if parents else None
+    return "" if context is None else context.text
+
+
+def enter_trace(scope: Scope) -> None:
+    """Make the trace context of a request, if it has one, the current one of its task."""
+    text = trace_text(scope["headers"])
+    if text:
+        CURRENT.set(partial(_context, text))
+
+
+def _context(text: str) -> TraceContext:
+    context = context_of(text)
+    assert context is not None, "the text is that of a context"  # noqa: S101
+    return context
+
+
+# -- problem
 
 
 def problem_code_of(scope: Scope) -> str | None:

@@ -38,7 +38,7 @@ from headwater.streams.authoring.step_tx import StepTx
 from headwater.streams.authoring.values import encode, encode_object
 from headwater.streams.code_host.threads import end_if_forked
 from headwater.streams.replay.activation import Activation
-from headwater.streams.replay.host_port import ATTEMPT, Call, CurrentAttempt, Handler
+from headwater.streams.replay.host_port import Call, CurrentAttempt, Handler
 from headwater.streams.replay.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -268,8 +268,8 @@ class HostedRun:
 
     def _start(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> None:
         services = self._services
-        run = self._begin.run_number
-        attempt.current = CurrentAttempt(attempt.key, attempt.number, self._instance, run)
+        run = (self._instance, self._begin.run_number, self._begin.trace)
+        attempt.current = CurrentAttempt(attempt.key, attempt.number, *run)
         attempt.task = services.loop.create_task(work)
         self.attempts[attempt.key] = attempt
         services.fresh.append(attempt)
@@ -281,7 +281,7 @@ class HostedRun:
 
     async def _run_step(self, attempt: Attempt, call: Call) -> None:
         number = attempt.number
-        ATTEMPT.set(attempt.current)
+        attempt.current.enter()
         tx = attempt.tx
         command: StepReturned | StepRaised
         try:
@@ -328,7 +328,7 @@ class HostedRun:
         output: Any,  # noqa: ANN401
     ) -> None:
         failure: BaseException | None = None
-        ATTEMPT.set(attempt.current)
+        attempt.current.enter()
         try:
             await invoke(self._services, self.number, handler, output)
         except BaseException as error:  # noqa: BLE001, as for steps

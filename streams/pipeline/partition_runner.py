@@ -22,6 +22,7 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Final
 
+from headwater.processors.log_fields import log_fields
 from headwater.processors.runs.claims import epoch_after
 from headwater.schemas.codec import SchemaVersion, write_versions
 from headwater.schemas.errors import (
@@ -37,7 +38,6 @@ from headwater.streams.kafka.readers import Offsets
 from headwater.streams.kafka.records import Incoming, Outgoing, position_of
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_store import StateStore
-from headwater.streams.log_lines import log_fields
 from headwater.streams.ownership.leases import PartitionLost
 from headwater.streams.ownership.phases import Change, OwnedPartitions, Phase
 from headwater.streams.pipeline._faust import TP, Batch

@@ -19,6 +19,7 @@ from headwater.processors.providers.results import (
     details_of,
     fields_text,
 )
+from headwater.processors.trace_context import delivery_context
 from headwater.processors.triggers.decide import RejectedEffect
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import HeadwaterError
@@ -26,6 +27,7 @@ from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookAdm
 from headwater.schemas.topics import EFFECTS, OUTCOMES
 from headwater.streams.kafka.dead_letters import ProcessingFailure, dead_letter
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, position_of
+from headwater.streams.pipeline.delivery_headers import trace_headers
 
 #: Reason of a dead letter that lists the rejected records of a delivery that was processed.
 PARTIAL: Final = "partial"
@@ -104,10 +106,12 @@ class RecordBatch:
             stage=self.stage,
             position=position_of(record),
             replay=event.replay,
+            trace=event.trace,
         )
         key = event.event_id.encode()
         value = encode(outcome)
-        self.records.append(Outgoing(OUTCOMES, self.partition, key, value, self.headers))
+        headers = [*self.headers, *trace_headers(event)] if event.trace else self.headers
+        self.records.append(Outgoing(OUTCOMES, self.partition, key, value, headers))
 
     def effect(
         self, event: WebhookAdmitted, record: Incoming, effect: Effect | RejectedEffect
@@ -192,4 +196,5 @@ def effect_of(event: WebhookAdmitted, effect: Effect) -> EffectDecided:
         workflow=effect.workflow,
         instance_id=effect.instance_id,
         command=effect.command,
+        trace=delivery_context(event.event_id, event.trace).text,
     )

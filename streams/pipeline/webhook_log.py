@@ -5,8 +5,6 @@ import contextlib
 import logging
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
@@ -25,8 +23,9 @@ from headwater.streams.kafka.appender import Producers
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
 from headwater.streams.kafka.readers import read_records_at
-from headwater.streams.kafka.records import Headers, Outgoing, partition_of, text_of
+from headwater.streams.kafka.records import Outgoing, partition_of, text_of
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.pipeline.delivery_headers import delivery_headers
 
 log = logging.getLogger(__name__)
 
@@ -312,7 +311,7 @@ class WebhookLog:
         for delivery, owner, value in zip(deliveries, owners, values, strict=True):
             partition = partition_of(owner.encode(), count)
             provider = self._placement.providers.get(delivery.source)
-            headers = cloud_event(delivery, "" if provider is None else provider.domain)
+            headers = delivery_headers(delivery, "" if provider is None else provider.domain)
             yield Outgoing(WEBHOOKS, partition, delivery.event_id.encode(), value, headers)
 
     def _leave(self, delivery: WebhookReceived, answer: _Answer) -> None:
@@ -454,50 +453,3 @@ async def _kept_up(work: Callable[[], Awaitable[None]]) -> NoReturn:
         except Exception as error:
             log.exception("background work failed unexpectedly")
             await retrying.failed(error)
-
-
-# -- headers
-
-_CE_VERSION: Final = ("ce_specversion", b"1.0")
-_CONTENT_TYPE: Final = ("content-type", b"application/vnd.apache.avro")
-
-
-def cloud_event(delivery: WebhookReceived, domain: str = "") -> Headers:
-    """Return the CloudEvents attributes of a delivery, binary mode of the Kafka binding.
-
-    An attribute without a value is left out: the specification has no empty ones.
-
-    Args:
-        delivery: The delivery.
-        domain: Reversed domain of its sender, which defines what its types mean; or empty.
-    """
-    headers = [
-        _CE_VERSION,
-        _CONTENT_TYPE,
-        ("ce_id", delivery.event_id.encode()),
-        ("ce_source", _ce_source(delivery.source)),
-        ("ce_type", _ce_type(domain or delivery.source, delivery.type)),
-        ("ce_time", _ce_time(*divmod(delivery.received_at_ms, 1_000))),
-    ]
-    if delivery.subject:
-        headers.append(("ce_subject", delivery.subject.encode()))
-    return headers
-
-
-@lru_cache(maxsize=256)
-def _ce_source(source: str) -> bytes:
-    return f"/webhooks/{source}".encode()
-
-
-@lru_cache(maxsize=1024)
-def _ce_type(prefix: str, kind: str) -> bytes:
-    return f"{prefix}.{kind}".encode()
-
-
-def _ce_time(second: int, ms: int) -> bytes:
-    return b"%b.%03dZ" % (_second(second), ms)
-
-
-@lru_cache(maxsize=16)
-def _second(second: int) -> bytes:
-    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()

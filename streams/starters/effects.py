@@ -347,7 +347,7 @@ def _not_sent(send: EffectCommand, error: Exception) -> ReplySent:
 
 
 def _addressed(send: EffectCommand) -> Addressed:
-    return Addressed(send.workflow, send.instance_id, send.command, send.command_id)
+    return Addressed(*(send.workflow, send.instance_id), send.command, send.command_id, send.trace)
 
 
 def _ids(record: Incoming) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from typing import Any, Final
 
+from headwater.processors.log_fields import set_log_fields
 from headwater.schemas.history import HistoryAppended
 from headwater.streams.clock import monotonic
 from headwater.streams.engine.driver import Driver
@@ -13,7 +14,6 @@ from headwater.streams.engine.quarantine import Incident
 from headwater.streams.engine.restore import restore_instance
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.log_lines import set_log_fields
 from headwater.streams.workflows.log import WorkflowLog, unwritable
 
 log = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, NoReturn
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
+from headwater.processors.log_fields import set_log_fields
 from headwater.schemas.errors import (
     BrokerUnavailable,
     NewerSchema,
@@ -27,7 +28,6 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.consumer_groups import Committed
 from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.kafka.state_stores import StoreLocked
-from headwater.streams.log_lines import set_log_fields
 from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.ownership.group_member import GroupMember
 from headwater.streams.ownership.phases import Change, OwnedPartitions, Phase

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headwater.gateway.settings.providers import installed_providers
 from headwater.schemas.records import WebhookReceived
 from headwater.streams.kafka.records import Headers
-from headwater.streams.pipeline.webhook_log import cloud_event
+from headwater.streams.pipeline.delivery_headers import delivery_headers
 
 #: RFC 3339, as the attribute `time` is written.
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
@@ -44,7 +44,7 @@ def read(headers: Headers) -> dict[str, str]:
 
 
 def test_a_delivery_is_an_event():
-    assert read(cloud_event(DELIVERY)) == {
+    assert read(delivery_headers(DELIVERY)) == {
         "specversion": "1.0",
         "id": DELIVERY.event_id,
         "source": "/webhooks/terra",
@@ -55,14 +55,14 @@ def test_a_delivery_is_an_event():
 
 
 def test_a_delivery_without_a_subject_has_no_attribute_for_it():
-    event = read(cloud_event(msgspec.structs.replace(DELIVERY, subject="")))
+    event = read(delivery_headers(msgspec.structs.replace(DELIVERY, subject="")))
     assert "subject" not in event
 
 
 def test_types_begin_with_the_reversed_domain_of_the_sender():
     domains = {name: sender.domain for name, sender in installed_providers().items()}
     assert domains["terra"] == "co.tryterra"
-    assert read(cloud_event(DELIVERY, domains["terra"]))["type"] == "co.tryterra.daily"
+    assert read(delivery_headers(DELIVERY, domains["terra"]))["type"] == "co.tryterra.daily"
 
 
 @given(
@@ -77,4 +77,4 @@ def test_any_delivery_is_an_event(subject: str, kind: str, received_at_ms: int):
         type=kind.encode(errors="replace").decode(),
         received_at_ms=received_at_ms,
     )
-    read(cloud_event(delivery))
+    read(delivery_headers(delivery))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from headwater.processors.log_fields import log_fields, set_log_fields
 from headwater.streams import log_lines
 from headwater.streams.log_lines import (
     CollectFields,
@@ -18,8 +19,6 @@ from headwater.streams.log_lines import (
     LogStyle,
     inherited_style,
     json_line,
-    log_fields,
-    set_log_fields,
     variables_for_host,
 )
 
