@@ -306,7 +306,7 @@ cli.add_on_demand(
     "operations:rebuild", "operations:replay", "runs:runs", "queues:queue", "quality:quality",
     "options:settings", "webhook:sources", "sync:sync", "terra_stand_in:terra_stand_in",
     "user_tokens:token",
-    "topics:topics", "operate:trace", "users:user", "doctor:validate_ownership", "webhook:webhook",
+    "topics:topics", "trace_export:trace", "users:user", "doctor:validate_ownership", "webhook:webhook",
     "deliveries:why", "workflows:workflows",
 )  # fmt: skip
 
