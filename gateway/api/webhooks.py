@@ -32,9 +32,11 @@ from headwater.gateway.api.request_scope import TRACE_HEADERS, keep_request_id, 
 from headwater.gateway.client.requests import usable
 from headwater.processors.signatures import Claim, Refused, read_claim
 from headwater.processors.sources import GITHUB_EVENT, Source
+from headwater.processors.trace_spans import receipt_spans
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded
 from headwater.schemas.records import RequestAnswered
 from headwater.streams.pipeline.webhook_log import Appended, WebhookLog
+from headwater.streams.telemetry import telemetry
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -236,7 +238,11 @@ class Receiver:
         if answer.duplicate and not answer.original:
             self._metrics.suppressed(self._source)
         else:
-            self._metrics.appended(perf_counter() - started)
+            seconds = perf_counter() - started
+            self._metrics.appended(seconds)
+            exporter = telemetry()
+            if exporter is not None:
+                exporter.emit_all(receipt_spans(delivery, self._clock(), seconds))
         return (ProbableCopy if answer.original else Accepted)(
             ok=True,
             duplicate=answer.duplicate,

@@ -305,9 +305,8 @@ cli.add_on_demand(
     "deliveries:impact", "instances:instances", "jobs:jobs", "keys:keys", "mcp:mcp",
     "operations:rebuild", "operations:replay", "runs:runs", "queues:queue", "quality:quality",
     "options:settings", "webhook:sources", "sync:sync", "terra_stand_in:terra_stand_in",
-    "user_tokens:token",
-    "topics:topics", "trace_export:trace", "users:user", "doctor:validate_ownership", "webhook:webhook",
-    "deliveries:why", "workflows:workflows",
+    "user_tokens:token", "topics:topics", "trace_export:trace", "users:user",
+    "doctor:validate_ownership", "webhook:webhook", "deliveries:why", "workflows:workflows",
 )  # fmt: skip
 
 

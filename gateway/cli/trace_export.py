@@ -146,8 +146,8 @@ def _otlp_span(span: Mapping[str, Any]) -> dict[str, Any]:
         "parentSpanId": span.get("parent_id", ""),
         "name": span["name"],
         "kind": _KINDS[span.get("kind", "internal")],
-        "startTimeUnixNano": f"{span['start_ms']}000000",
-        "endTimeUnixNano": f"{span['end_ms']}000000",
+        "startTimeUnixNano": f"{span['start_us']}000",
+        "endTimeUnixNano": f"{span['end_us']}000",
         "attributes": _attributes(span.get("attributes", {})),
         "links": [
             {"traceId": link["trace_id"], "spanId": link["span_id"]}
@@ -184,14 +184,14 @@ class _Receiver:
         Raises:
             UsageError: The URL is invalid.
         """
-        import httpx  # noqa: PLC0415 (slow, and --help needs none)
+        import httpx2  # noqa: PLC0415 (slow, and --help needs none)
 
         if urlsplit(url).scheme not in {"http", "https"}:
             raise click.UsageError(f"--to: expected a URL of http or https, found {url[:80]!r}")
         self.url = url if url.endswith(_PATH) else url.rstrip("/") + _PATH
         self._headers = {"content-type": "application/json", **headers}
-        self._http = httpx.Client(timeout=_TIMEOUT_S)
-        self._error = httpx.RequestError
+        self._http = httpx2.Client(timeout=_TIMEOUT_S)
+        self._error = httpx2.RequestError
 
     def send(self, body: bytes) -> None:
         """Send a request, and again if the receiver is busy or away.

@@ -16,6 +16,7 @@ from headwater.gateway.settings.exposure import is_loopback, is_plain_http
 from headwater.gateway.settings.privacy import close_environment, exposing_ancestors
 from headwater.gateway.settings.settings import PREFIX, Settings
 from headwater.streams.log_lines import LogStyle, log_in
+from headwater.streams.telemetry import start_telemetry
 
 #: libpq's modes in which a connection is never made without TLS.
 _ENCRYPTED: Final = frozenset({"require", "verify-ca", "verify-full"})
@@ -126,6 +127,7 @@ def begin_service(settings: Settings, name: str) -> None:
     close_environment()
     os.umask(_UMASK)
     log_to_stderr(settings, name)
+    start_telemetry(name, os.environ)
 
 
 def log_to_stderr(settings: Settings, name: str) -> None:

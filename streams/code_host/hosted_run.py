@@ -32,6 +32,8 @@ from headwater.processors.runs.decisions import (
 )
 from headwater.processors.runs.host_messages import AttemptStarted, Requested, YieldBack
 from headwater.processors.runs.limits import DEFAULT_LIMITS
+from headwater.processors.trace_context import context_of
+from headwater.processors.trace_spans import attempt_span
 from headwater.schemas.history import Json
 from headwater.streams.authoring.failures import failure_of, traceback_of
 from headwater.streams.authoring.step_tx import StepTx
@@ -40,6 +42,7 @@ from headwater.streams.code_host.threads import end_if_forked
 from headwater.streams.replay.activation import Activation
 from headwater.streams.replay.host_port import Call, CurrentAttempt, Handler
 from headwater.streams.replay.workflow import Workflow
+from headwater.streams.telemetry import Telemetry, telemetry
 
 if TYPE_CHECKING:
     from headwater.schemas.history import Failure
@@ -280,7 +283,8 @@ class HostedRun:
         self._services.running.discard(attempt)
 
     async def _run_step(self, attempt: Attempt, call: Call) -> None:
-        number = attempt.number
+        number, exporter = attempt.number, telemetry()
+        began_ms = self.now_ms() if exporter else 0
         attempt.current.enter()
         tx = attempt.tx
         command: StepReturned | StepRaised
@@ -303,8 +307,23 @@ class HostedRun:
                 return
             command = _raised(call, number, error)
         if attempt.is_current():
+            if exporter is not None:
+                self._export(exporter, call, command, began_ms)
             self._end(attempt)
             self.activation.step_ended(call, command)
+
+    def _export(
+        self, exporter: Telemetry, call: Call, command: StepReturned | StepRaised, began_ms: int
+    ) -> None:
+        """Export the span of an attempt that has ended, if the trace of its run is recorded."""
+        begin, context = self._begin, context_of(self._begin.trace)
+        if context is None or not context.is_sampled:
+            return
+        run = (begin.workflow, begin.instance_id, begin.run_number)
+        step = (call.reached.key, call.reached.name, command.attempt)
+        failure = command.failure if isinstance(command, StepRaised) else None
+        times_ms = (began_ms, self.now_ms())
+        exporter.emit_all([attempt_span(run, context, step, times_ms, failure)])
 
     def _result(self, value: Any, call: Call) -> Json:  # noqa: ANN401
         most = self._limits.max_result_bytes

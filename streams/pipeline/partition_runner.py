@@ -24,6 +24,7 @@ from typing import Final
 
 from headwater.processors.log_fields import log_fields
 from headwater.processors.runs.claims import epoch_after
+from headwater.processors.trace_spans import unit_spans
 from headwater.schemas.codec import SchemaVersion, write_versions
 from headwater.schemas.errors import (
     BrokerUnavailable,
@@ -51,6 +52,7 @@ from headwater.streams.pipeline.partition_lease import (
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.sweeps import Sweeps
+from headwater.streams.telemetry import telemetry
 
 log = logging.getLogger(__name__)
 
@@ -241,6 +243,9 @@ class PartitionRunner:
             await self._topics.append(lease, unit.processing.results())
             lease.write(self.intake.memory)
             unit.done(waiting)
+            exporter = telemetry()
+            if exporter is not None:
+                exporter.emit_all(unit_spans(unit.processing.output.traced, partition))
             for batch in unit.batches:
                 self._partitions.progress(partition, f"{batch.topic} up to {batch.end}")
 

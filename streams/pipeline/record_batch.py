@@ -42,6 +42,8 @@ class RecordBatch:
         self.partition = partition
         self.now_ms = now_ms
         self.records: list[Outgoing] = []
+        #: Outcomes of deliveries with a trace, for the exporter of spans.
+        self.traced: list[OutcomeRecorded] = []
 
     def add(self, record: Outgoing) -> None:
         """Add a record."""
@@ -110,7 +112,10 @@ class RecordBatch:
         )
         key = event.event_id.encode()
         value = encode(outcome)
-        headers = [*self.headers, *trace_headers(event)] if event.trace else self.headers
+        headers = self.headers
+        if event.trace:
+            headers = [*headers, *trace_headers(event)]
+            self.traced.append(outcome)
         self.records.append(Outgoing(OUTCOMES, self.partition, key, value, headers))
 
     def effect(

@@ -37,6 +37,23 @@ def spans(client: Client, limit: int = 2, **asked: object) -> list[dict[str, Any
             return result
 
 
+def histories() -> Log:
+    """A run that failed, its retry, another run, and one of a graph."""
+    log = Log()
+    log.claim()
+    failure = Failure("ValueError", "no stock")
+    policy = ("pay", "pay", 0, RECEIVED_AT_MS)
+    log.write("o-1", RunStarted("null", "seed", kind="replay", trace=SENDER.text))
+    log.write("o-1", StepFailed(*policy, 1, 0, 600_000, failure), RunErrored(failure))
+    log.write("o-1", RunStarted("null", "seed", kind="replay", kept=(), trace=SENDER.text),
+              run_number=1)  # fmt: skip
+    log.write("o-1", StepCompleted(*policy, 2, 0, 600_000, "1"), run_number=1)
+    log.write("o-2", RunStarted("null", "seed", kind="replay"))
+    log.write("g-1", RunStarted("null", "other", kind="graph"), workflow="graph")
+    log.write("g-1", TokensCreated(0, 2, "first", None, None, ""), workflow="graph")
+    return log
+
+
 def test_all_spans_of_a_time_are_paged_and_the_same_each_time(
     client: Client, write: Write, migrated: str
 ) -> None:
@@ -49,19 +66,7 @@ def test_all_spans_of_a_time_are_paged_and_the_same_each_time(
     )
     write([outcome(EVENTS[0], received_at_ms=at, at_ms=at + 900, position="webhooks/3@99",
                    replay="again")])  # fmt: skip
-    log = Log()
-    log.claim()
-    failure = Failure("ValueError", "no stock")
-    policy = ("pay", "pay", 0, at)
-    log.write("o-1", RunStarted("null", "seed", kind="replay", trace=SENDER.text))
-    log.write("o-1", StepFailed(*policy, 1, 0, 600_000, failure), RunErrored(failure))
-    log.write("o-1", RunStarted("null", "seed", kind="replay", kept=(), trace=SENDER.text),
-              run_number=1)  # fmt: skip
-    log.write("o-1", StepCompleted(*policy, 2, 0, 600_000, "1"), run_number=1)
-    log.write("o-2", RunStarted("null", "seed", kind="replay"))
-    log.write("g-1", RunStarted("null", "other", kind="graph"), workflow="graph")
-    log.write("g-1", TokensCreated(0, 2, "first", ""), workflow="graph")
-    project(migrated, log)
+    project(migrated, histories())
 
     result = spans(client)
     ids = [(span["trace_id"], span["span_id"]) for span in result]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from click.testing import CliRunner, Result
 from typing_extensions import override
@@ -24,8 +24,8 @@ def span(number: int, **more: object) -> dict[str, Any]:
         "span_id": f"{number:016x}",
         "name": "process webhooks",
         "kind": "consumer",
-        "start_ms": 1_790_000_000_000,
-        "end_ms": 1_790_000_000_004,
+        "start_us": 1_790_000_000_000_000,
+        "end_us": 1_790_000_000_004_000,
     }
     return {**known, **more}
 
@@ -47,11 +47,11 @@ class Gateway:
     """Answers with pages of spans."""
 
     def __init__(self) -> None:
-        self.requests: list[httpx.URL] = []
+        self.requests: list[httpx2.URL] = []
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request.url)
-        return httpx.Response(200, json=PAGES[request.url.params.get("after")])
+        return httpx2.Response(200, json=PAGES[request.url.params.get("after")])
 
 
 class Receiver(ThreadingHTTPServer):
@@ -112,7 +112,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def export(gateway: Gateway, *arguments: str, **variables: str) -> Result:
-    environment = CliEnvironment(network=httpx.MockTransport(gateway))
+    environment = CliEnvironment(network=httpx2.MockTransport(gateway))
     return CliRunner().invoke(
         cli, ["trace", "export", *arguments], obj=environment, env=dict(variables)
     )
@@ -190,11 +190,11 @@ def test_a_mistake_is_named(arguments: tuple[str, ...], problem: str):
 
 
 def test_an_id_after_trace_shows_it_as_before():
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         assert request.url.params["request_id"] == "r-1"
-        return httpx.Response(200, json={"traces": []})
+        return httpx2.Response(200, json={"traces": []})
 
-    environment = CliEnvironment(network=httpx.MockTransport(answer))
+    environment = CliEnvironment(network=httpx2.MockTransport(answer))
     for command in (["trace", "r-1"], ["trace", "show", "r-1"], ["trace", "--json", "r-1"]):
         result = CliRunner().invoke(cli, command, obj=environment)
         assert "no delivery with the request id r-1 is known" in result.output

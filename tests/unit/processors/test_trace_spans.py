@@ -54,8 +54,8 @@ def delivery(*outcomes: ProcessedDelivery, trace: str = "") -> list[Span]:
 
 
 def ms(span: Span) -> tuple[int, int]:
-    began = round(AT.timestamp() * 1_000)
-    return span.start_ms - began, span.end_ms - began
+    began = round(AT.timestamp() * 1_000_000)
+    return (span.start_us - began) // 1_000, (span.end_us - began) // 1_000
 
 
 def test_a_delivery_is_received_and_processed_in_the_trace_of_its_sender():
