@@ -19,7 +19,7 @@ from tests.unit.projections.histories import Log
 __all__ = ["client", "gateways", "write"]
 
 SENDER = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1)
-EVENTS = [f"{number:032x}" for number in range(1, 6)]
+EVENTS = [f"{number:x}" * 32 for number in range(1, 6)]
 
 
 def spans(client: Client, limit: int = 2, **asked: object) -> list[dict[str, Any]]:
@@ -50,7 +50,9 @@ def histories() -> Log:
     log.write("o-1", StepCompleted(*policy, 2, 0, 600_000, "1"), run_number=1)
     log.write("o-2", RunStarted("null", "seed", kind="replay"))
     log.write("g-1", RunStarted("null", "other", kind="graph"), workflow="graph")
-    log.write("g-1", TokensCreated(0, 2, "first", None, None, ""), workflow="graph")
+    log.write(
+        "g-1", TokensCreated(0, 2, "first", None, None, "", None, None, 0, 1, ()), workflow="graph"
+    )
     return log
 
 
