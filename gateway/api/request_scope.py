@@ -83,7 +83,8 @@ TRACE_HEADERS: Final = frozenset({_PARENT, TRACESTATE.encode()})
 
 def trace_text(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """Return the trace context of a request's headers as text; empty without a valid one."""
-    parents, states = [], []
+    parents: list[str] = []
+    states: list[str] = []
     for name, value in headers:
         if name in TRACE_HEADERS:
             values = parents if name == _PARENT else states

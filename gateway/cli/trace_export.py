@@ -199,12 +199,13 @@ class _Receiver:
         Raises:
             ClickException: It was not accepted.
         """
+        problem = ""
         for attempt in range(_ATTEMPTS):
             pause_s = min(2.0**attempt, _PAUSE_MAX_S)
             try:
                 answer = self._http.post(self.url, content=body, headers=self._headers)
             except self._error as error:
-                problem = f"found no answer ({error or type(error).__name__})"
+                problem = f"found no answer ({error!r})"
             else:
                 if answer.is_success:
                     return

@@ -103,5 +103,4 @@ class JsonPrinted(NamedLines):
     def _line(self, attempt: CurrentAttempt | None, text: str) -> str:
         at = utc_text(now_ms() / 1_000)
         line = {"time": at, "level": "info", "logger": self._app, "message": text}
-        line |= _fields(attempt)
-        return json_line(self._style, line) + "\n"
+        return json_line(self._style, {**line, **_fields(attempt)}) + "\n"
