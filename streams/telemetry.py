@@ -86,6 +86,8 @@ class Telemetry:
     def trace_of(self, event_id: str, trace: str) -> str:
         """Return the trace context of a delivery as text, with the decision whether it is recorded.
 
+        A trace that Headwater would begin, and does not record, needs none.
+
         Args:
             event_id: The delivery.
             trace: The context of its sender; or empty.
@@ -93,6 +95,8 @@ class Telemetry:
         sender = context_of(trace)
         own = delivery_context(event_id, "") if sender is None else sender
         recorded = self.records(own, is_root=sender is None)
+        if sender is None and not recorded:
+            return ""
         flags = own.flags | _SAMPLED if recorded else own.flags & ~_SAMPLED
         return TraceContext(own.trace_id, own.span_id, flags, own.state).text
 
