@@ -305,7 +305,7 @@ cli.add_on_demand(
     "histories:histories", "deliveries:impact", "instances:instances", "jobs:jobs", "keys:keys",
     "mcp:mcp", "operations:rebuild", "operations:replay", "runs:runs", "queues:queue",
     "quality:quality", "options:settings", "webhook:sources", "sync:sync",
-    "terra_stand_in:terra_stand_in", "user_tokens:token", "topics:topics", "operate:trace",
+    "terra_stand_in:terra_stand_in", "user_tokens:token", "topics:topics", "trace_export:trace",
     "users:user", "doctor:validate_ownership", "webhook:webhook", "deliveries:why",
     "workflows:workflows",
 )  # fmt: skip

@@ -25,7 +25,7 @@ from headwater.streams.process_tuning import collect_seldom
 
 def run_projection(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Run the projector until SIGTERM or SIGINT."""
-    begin_service(settings)
+    begin_service(settings, "projector")
     with monitoring(settings.monitored_at(), "projector", version("headwater")) as monitor:
         uvloop.run(_project(settings, clock, monitor))
 

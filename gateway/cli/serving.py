@@ -70,7 +70,7 @@ from headwater.streams.workflows.history_topic import RunReader
 
 def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Accept webhooks and serve requests until SIGTERM or SIGINT."""
-    begin_service(settings)
+    begin_service(settings, "gateway")
     BUILD_INFO.replace({("gateway", version("headwater")): 1})
     run_as_batch()
     uvloop.run(_serve(settings, clock))
