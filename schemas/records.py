@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from headwater.schemas.api_keys import ApiKeyCreated, ApiKeyRevoked, ApiKeyRotated, ApiKeyUsed
+from headwater.schemas.auditor import AuditorFinding, AuditorReport
 from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
@@ -424,6 +425,8 @@ Record: TypeAlias = (
     | ApiKeyUsed
     | DeploymentRetired
     | OperationAudited
+    | AuditorFinding
+    | AuditorReport
 )
 
 #: Record type by the stem of its Avro file.
@@ -453,4 +456,6 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "api_key_used": ApiKeyUsed,
     "deployment_retired": DeploymentRetired,
     "operation_audited": OperationAudited,
+    "auditor_finding": AuditorFinding,
+    "auditor_report": AuditorReport,
 }

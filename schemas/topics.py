@@ -127,6 +127,7 @@ DEPLOYMENTS: Final = "deployments"
 ARTIFACTS: Final = "artifacts"
 API_KEYS: Final = "api-keys"
 AUDIT: Final = "audit"
+AUDITOR: Final = "auditor"
 
 TOPICS: Final = (
     Topic(
@@ -307,6 +308,15 @@ TOPICS: Final = (
         # Without retention: nothing is removed or superseded. It does not name users.
         cleanup=Cleanup.DELETE,
         purpose="Operations and who requested them, in order.",
+    ),
+    Topic(
+        name=AUDITOR,
+        key="finding/ and what it is about, or report; all in partition 0",
+        value="auditor_report",
+        others=("auditor_finding",),
+        # The report, from which an auditor continues, is the last record.
+        cleanup=Cleanup.COMPACT,
+        purpose="What the auditor has verified, and its findings.",
     ),
 )
 

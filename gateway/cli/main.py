@@ -300,7 +300,8 @@ def migrate(reader: str | None, roles: bool, postgres: str | None) -> Result:
 
 
 cli.add_on_demand(
-    "audit:audit", "histories:check_replay", "deliveries:deliveries", "deployments:deployments",
+    "audit:audit", "auditor:auditor", "receipt:receipt",
+    "histories:check_replay", "deliveries:deliveries", "deployments:deployments",
     "operate:dlq", "doctor:doctor", "export:export", "workflows:graph", "histories:histories",
     "deliveries:impact", "instances:instances", "jobs:jobs", "keys:keys", "mcp:mcp",
     "operations:rebuild", "operations:replay", "runs:runs", "queues:queue", "quality:quality",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import uvloop
 
+from headwater.gateway.builtin.auditing import run_auditor
 from headwater.gateway.builtin.rebuilding.watching import carry_out_rebuilds
 from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.database import dsn_of
@@ -38,7 +39,9 @@ async def _project(settings: Settings, clock: Callable[[], int]) -> None:
     name = f"projector {process_name()}"
     with LoopWatch().watching(), system_membership(cluster, name) as membership:
         membership.start()
-        rebuilding = asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))
+        tasks = [asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))]
+        if settings.auditor:
+            tasks.append(asyncio.create_task(run_auditor(settings, stop, clock)))
         try:
             await run_projector(
                 cluster=cluster,
@@ -51,4 +54,26 @@ async def _project(settings: Settings, clock: Callable[[], int]) -> None:
             )
         finally:
             stop.set()
-            await rebuilding
+            await asyncio.gather(*tasks)
+
+
+# -- `headwater auditor`
+
+
+def run_auditing(settings: Settings, *, clock: Callable[[], int]) -> None:
+    """Run the auditor until SIGTERM or SIGINT."""
+    begin_service(settings)
+    uvloop.run(_audit(settings, clock))
+
+
+async def _audit(settings: Settings, clock: Callable[[], int]) -> None:
+    cluster = cluster_of(settings)
+    await check_topics(cluster)
+    await load_skips(cluster)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    with LoopWatch().watching(), system_membership(cluster, f"auditor {process_name()}") as member:
+        member.start()
+        await run_auditor(settings, stop, clock)

@@ -44,6 +44,7 @@ from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from headwater.projections.workflows.world import WorldEntries
+from headwater.streams.auditor.report_log import ReportLog
 from headwater.streams.clock import monotonic
 from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
 from headwater.streams.kafka.api_key_log import ApiKeyLog
@@ -96,6 +97,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
             new_id=new_id,
         ),
         api_keys=ApiKeyLog(cluster=cluster, client_id="headwater-gateway-keys"),
+        auditor=ReportLog(cluster, "headwater-gateway-auditor"),
         draw=os.urandom,
         clock=clock,
         new_request_id=ulid_source(clock, buffered_random(os.urandom)),

@@ -316,7 +316,12 @@ def process_specs(
     ) -> list[ProcessSpec]:
         # With an app, the pipeline worker would be a workflow worker.
         own = settings.model_copy(
-            update={"member": f"up-{name}", "app": "", "processes": max(1, number)}
+            update={
+                "member": f"up-{name}",
+                "app": "",
+                "processes": max(1, number),
+                "auditor": name == "projector",
+            }
         )
         spec = dataclasses.replace(command(name, *arguments), ready=ready, shown=shown)
         return several(spec, own, shared if shared and name == "gateway" else GroupProcess())

@@ -4,6 +4,7 @@ Method: a real broker, a real Postgres and our parts as processes; deliveries ar
 while one part is killed with kill -9 (or a worker joins and leaves) at moments drawn from a seed.
 """
 
+import asyncio
 import itertools
 import os
 import random
@@ -14,13 +15,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import httpx
 import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
+import psycopg
 import pytest
 
+from headwater.schemas.topics import OUTCOMES
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.readers import read_partition
+from headwater.streams.kafka.records import Outgoing
 from tests.e2e import dying_worker
 from tests.e2e.deliveries import mixed
-from tests.e2e.system import System, opened, under_load
+from tests.e2e.system import ADMIN, PARTITIONS, System, opened, under_load
+from tests.waiting import ANSWERED_WITHIN_S
 
 DELIVERIES = 1_500
 KILLS = 3
@@ -124,6 +134,9 @@ def test_workers_that_die_in_the_middle_of_a_commit_unit_lose_nothing(system: Sy
 
 def test_everything_killed_at_once_loses_nothing(system: System):
     system.settings["TMPDIR"] = str(system.directory)
+    system.settings["HEADWATER_AUDITOR"] = "true"
+    system.kill("project")
+    system.start("project")
     before = len(system.outcomes())
     with under_load(system, 4, at_once=50, pause_s=0.3):
         system.wait(lambda: len(system.outcomes()) > before, "the first outcomes")
@@ -141,7 +154,80 @@ def test_everything_killed_at_once_loses_nothing(system: System):
             os.kill(killed, signal.SIGKILL)
             system.wait(partial(both_work, system, part, killed), f"{part} to be two again")
     check(system)
+    assert_nothing_lost(system)
     stop_together(system)
+
+
+def audited(system: System) -> dict[str, Any]:
+    """What the auditor has reported; empty if it has not yet."""
+    answer = httpx.get(f"{system.url()}/admin/auditor", headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+    return answer.json() if answer.is_success else {}
+
+
+def open_laws(system: System) -> set[str]:
+    """The laws of open findings."""
+    return {one["law"] for one in audited(system).get("findings", ()) if one["ended"] is None}
+
+
+def assert_nothing_lost(system: System) -> None:
+    """The auditor has verified each delivery that was ever sent, whatever was killed."""
+    number = len(system.outcomes())
+
+    def is_verified() -> bool:
+        report = audited(system)
+        read = (report.get("deliveries"), report.get("waiting"), report.get("caught_up"))
+        return read == (number, 0, True)
+
+    system.wait(is_verified, f"{number} deliveries to be verified")
+    report = audited(system)
+    assert (report["lost"], report["findings"]) == (0, []), report
+
+
+def test_the_auditor_finds_a_changed_row_and_a_removed_outcome(system: System):
+    system.settings |= {"HEADWATER_AUDITOR": "true", "HEADWATER_AUDITOR_ROWS": "50000"}
+    system.kill("project")
+    system.start("project")
+    assert_nothing_lost(system)
+    with psycopg.connect(system.dsn) as connection:
+        changed = connection.execute(CHANGE_A_ROW).rowcount
+    assert changed == 1
+    removed = min(system.outcomes())
+    asyncio.run(remove_outcome(system, removed))
+    found = {"row_differs", "outcome_removed"}
+    system.wait(lambda: open_laws(system) == found, "both to be found")
+    with psycopg.connect(system.dsn) as connection:
+        connection.execute(CHANGE_IT_BACK)
+    system.wait(lambda: open_laws(system) == {"outcome_removed"}, "the row to be right again")
+    replayed = httpx.post(
+        f"{system.url()}/admin/raw-events/{removed}/replay",
+        headers=ADMIN,
+        timeout=ANSWERED_WITHIN_S,
+    )
+    assert replayed.is_success, replayed.text
+    system.wait(lambda: open_laws(system) == set(), "the outcome to be there again")
+
+
+#: A value of one row, as by hand.
+CHANGE_A_ROW = """
+update daily_summary set steps = steps + 1 where (user_id, source, datetime) =
+(
+    select user_id, source, datetime from daily_summary where steps is not null
+    order by user_id, source, datetime limit 1
+)
+"""
+CHANGE_IT_BACK = CHANGE_A_ROW.replace("steps + 1", "steps - 1")
+
+
+async def remove_outcome(system: System, event_id: str) -> None:
+    """Write the tombstone of an outcome, as a tool for Kafka does."""
+    cluster, key = Cluster(system.bootstrap), event_id.encode()
+    for partition in range(PARTITIONS):
+        async for records in read_partition(cluster, [OUTCOMES], partition):
+            if any(record.key == key for record in records):
+                appender = Appender(cluster=cluster, client_id="a-tool")
+                await appender.append([Outgoing(OUTCOMES, partition, key, None)])
+                await appender.stop()
+                return
 
 
 #: The commands that run as several processes.

@@ -165,6 +165,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     f"{BASE}/users": "Users",
     f"{BASE}/quality": "Quality",
     f"{BASE}/audit": "Audit",
+    f"{BASE}/auditor": "Auditor",
     f"{BASE}/keys": "Keys",
 }
 #: Confirmations by the value of the parameter `done` in the address of a page. The text itself is

@@ -225,6 +225,7 @@ _PAGES: Final[Mapping[str, View]] = {
     "/users": views.users,
     "/why": views.why,
     "/audit": views.audit,
+    "/auditor": views.auditor,
     "/keys": views.keys,
 }
 _FORMS: Final[Mapping[str, Action]] = {
