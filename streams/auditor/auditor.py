@@ -123,6 +123,10 @@ class Auditor:
                     if error.message != self._problem:
                         self._problem = error.message
                         log.warning("%s", error.message)
+                except Exception as error:  # the process verifies other laws all the same
+                    if repr(error) != self._problem:
+                        self._problem = repr(error)
+                        log.exception("a round failed")
                 await _pause(stop, _ROUND_S)
         finally:
             await self._release()

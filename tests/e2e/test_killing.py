@@ -178,7 +178,10 @@ def assert_nothing_lost(system: System) -> None:
         read = (report.get("deliveries"), report.get("waiting"), report.get("caught_up"))
         return read == (number, 0, True)
 
-    system.wait(is_verified, f"{number} deliveries to be verified")
+    try:
+        system.wait(is_verified, f"{number} deliveries to be verified")
+    except AssertionError as waited:
+        raise AssertionError(f"{audited(system)}\n{waited}") from None
     report = audited(system)
     assert (report["lost"], report["findings"]) == (0, []), report
 
