@@ -1,4 +1,4 @@
-"""Findings: violations of laws, from when they were first seen until they are mended."""
+"""Findings: violations of laws, from when they were first seen until they are repaired."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
