@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Callable
+from importlib.metadata import version
 
 import uvloop
 
@@ -12,22 +13,26 @@ from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.process import begin_service, process_name
 from headwater.gateway.settings.settings import Settings
+from headwater.monitoring.endpoint import monitoring
+from headwater.monitoring.monitor import OK, Monitor
 from headwater.projections.catalogue import run_projector
 from headwater.streams.kafka import truncation
 from headwater.streams.kafka.membership import system_membership
 from headwater.streams.kafka.skips import load_skips
 from headwater.streams.kafka.topics import check_topics
-from headwater.streams.loop_watch import LoopWatch
+from headwater.streams.loop_watch import measured_loop_watch
 from headwater.streams.process_tuning import collect_seldom
 
 
 def run_projection(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Run the projector until SIGTERM or SIGINT."""
     begin_service(settings)
-    uvloop.run(_project(settings, clock))
+    with monitoring(settings.monitored_at(), "projector", version("headwater")) as monitor:
+        uvloop.run(_project(settings, clock, monitor))
 
 
-async def _project(settings: Settings, clock: Callable[[], int]) -> None:
+async def _project(settings: Settings, clock: Callable[[], int], monitor: Monitor) -> None:
+    monitor.follow_loop()
     cluster = cluster_of(settings)
     await check_topics(cluster)
     await load_skips(cluster)
@@ -37,7 +42,7 @@ async def _project(settings: Settings, clock: Callable[[], int]) -> None:
         loop.add_signal_handler(number, stop.set)
     collect_seldom()
     name = f"projector {process_name()}"
-    with LoopWatch().watching(), system_membership(cluster, name) as membership:
+    with measured_loop_watch().watching(), system_membership(cluster, name) as membership:
         membership.start()
         tasks = [asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))]
         if settings.auditor:
@@ -51,6 +56,7 @@ async def _project(settings: Settings, clock: Callable[[], int]) -> None:
                 detector=truncation,
                 stop=stop,
                 retention=settings.kept,
+                monitor=monitor,
             )
         finally:
             stop.set()
@@ -63,10 +69,12 @@ async def _project(settings: Settings, clock: Callable[[], int]) -> None:
 def run_auditing(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Run the auditor until SIGTERM or SIGINT."""
     begin_service(settings)
-    uvloop.run(_audit(settings, clock))
+    with monitoring(settings.monitored_at(), "auditor", version("headwater")) as monitor:
+        uvloop.run(_audit(settings, clock, monitor))
 
 
-async def _audit(settings: Settings, clock: Callable[[], int]) -> None:
+async def _audit(settings: Settings, clock: Callable[[], int], monitor: Monitor) -> None:
+    monitor.follow_loop()
     cluster = cluster_of(settings)
     await check_topics(cluster)
     await load_skips(cluster)
@@ -74,6 +82,9 @@ async def _audit(settings: Settings, clock: Callable[[], int]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    with LoopWatch().watching(), system_membership(cluster, f"auditor {process_name()}") as member:
-        member.start()
+    name = f"auditor {process_name()}"
+    with measured_loop_watch().watching(), system_membership(cluster, name) as membership:
+        membership.start()
+        # Another auditor may work, and this one stand by: both are fine.
+        monitor.ready_when(lambda: {"auditor": OK})
         await run_auditor(settings, stop, clock)

@@ -41,6 +41,7 @@ from headwater.schemas.topics import (
     WORKFLOW_HISTORY,
 )
 from headwater.streams.auditor.facts import EVIDENCE, Facts
+from headwater.streams.auditor.measures import measure
 from headwater.streams.auditor.progress import Passing, Turn
 from headwater.streams.auditor.report_log import ReportLog
 from headwater.streams.kafka.cluster import Cluster
@@ -346,6 +347,7 @@ class Auditor:
                 log.log(*_line(finding))
             LogFold(state.logs).verified(now_ms)
         report = self._report(passed, now_ms, caught_up=caught_up)
+        measure(report)
         is_new = self.report is None or _counts(report) != _counts(self.report)
         late_ms = 0 if is_new else _IDLE_EVERY_MS - _PUBLISH_EVERY_MS
         if changed or now_ms >= self._due_ms + late_ms:
