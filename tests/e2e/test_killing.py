@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
 import psycopg
 import pytest
 
+from headwater.processors.auditor.receipts import Receipt, is_body, is_signed
 from headwater.schemas.topics import OUTCOMES
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
@@ -191,8 +193,10 @@ def assert_nothing_lost(system: System) -> None:
 
 def test_the_auditor_finds_a_changed_row_and_a_removed_outcome(system: System):
     system.settings |= {"HEADWATER_AUDITOR": "true", "HEADWATER_AUDITOR_ROWS": "50000"}
-    system.kill("project")
-    system.start("project")
+    system.settings["HEADWATER_AUDIT_KEYS"] = AUDIT_KEY
+    for part in ("gateway", "project"):
+        system.kill(part)
+        system.start(part)
     system.deliver(mixed(6, 50))
     system.check()
     assert_nothing_lost(system)
@@ -200,6 +204,7 @@ def test_the_auditor_finds_a_changed_row_and_a_removed_outcome(system: System):
         changed = connection.execute(CHANGE_A_ROW).rowcount
     assert changed == 1
     removed = min(system.outcomes())
+    check_receipt(system, removed)
     outcome = asyncio.run(outcome_of(system, removed))
     asyncio.run(append(system, outcome._replace(value=None, headers=None)))
     found = {"row_differs", "outcome_removed"}
@@ -209,6 +214,25 @@ def test_the_auditor_finds_a_changed_row_and_a_removed_outcome(system: System):
     system.wait(lambda: open_laws(system) == {"outcome_removed"}, "the row to be right again")
     asyncio.run(append(system, outcome))
     system.wait(lambda: open_laws(system) == set(), "the outcome to be there again")
+
+
+AUDIT_KEY = "a-key-of-the-audit-log-0123456789"
+
+
+def check_receipt(system: System, event_id: str) -> None:
+    """A receipt has the position and the hash of a delivery, and is signed."""
+    url = f"{system.url()}/admin/deliveries/{event_id}/receipt"
+    answer = httpx2.get(url, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+    receipt = msgspec.json.decode(answer.content, type=Receipt)
+    body = {
+        (partition, offset): one.body
+        for partition, offset, one in system.raw()
+        if one.event_id == event_id
+    }[receipt.partition, receipt.offset]
+    assert is_signed(receipt, [AUDIT_KEY])
+    assert is_body(receipt, body)
+    assert receipt.outcome is not None
+    assert (receipt.outcome.status, receipt.outcome.reason) == system.outcomes()[event_id]
 
 
 #: A value of one row, as by hand.

@@ -13,6 +13,7 @@ from headwater.schemas.topics import UNRESOLVED, WEBHOOKS
 from tests.simulation.auditing import WorldAuditor, copied, remove_outcome
 from tests.simulation.pipeline import PARTITIONS, World
 from tests.simulation.test_pipeline import _deliveries
+from tests.simulation.test_wipes import run
 
 SEEDS = range(200)
 
@@ -58,3 +59,9 @@ def test_an_outcome_that_was_removed_is_the_only_finding():
         found = WorldAuditor().round(world)
         assert {violation.law for violation in found} == {Law.DELIVERY_LOST}, f"seed {seed}"
         assert all(removed in violation.detail for violation in found), f"seed {seed}"
+
+
+def test_a_wipe_is_no_finding():
+    for seed in SEEDS[:100]:
+        ended = run(seed)
+        assert WorldAuditor().round(ended.world) == [], f"seed {seed}\n{ended.told}"
