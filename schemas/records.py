@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from headwater.schemas.api_keys import ApiKeyCreated, ApiKeyRevoked, ApiKeyRotated, ApiKeyUsed
+from headwater.schemas.auditor import AuditorFinding, AuditorReport
 from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
@@ -441,6 +442,8 @@ Record: TypeAlias = (
     | EndpointDeleted
     | DeploymentRetired
     | OperationAudited
+    | AuditorFinding
+    | AuditorReport
 )
 
 #: Record type by the stem of its Avro file.
@@ -474,4 +477,6 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "endpoint_deleted": EndpointDeleted,
     "deployment_retired": DeploymentRetired,
     "operation_audited": OperationAudited,
+    "auditor_finding": AuditorFinding,
+    "auditor_report": AuditorReport,
 }

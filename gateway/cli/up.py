@@ -329,7 +329,12 @@ def process_specs(
     ) -> list[ProcessSpec]:
         # With an app, the pipeline worker would be a workflow worker.
         own = settings.model_copy(
-            update={"member": f"up-{name}", "app": "", "processes": max(1, number)}
+            update={
+                "member": f"up-{name}",
+                "app": "",
+                "processes": max(1, number),
+                "auditor": name == "projector",
+            }
             | settings.monitored_from(first)
             | readable
         )

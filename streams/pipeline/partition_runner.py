@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final
 
 from headwater.monitoring.catalog import OUTCOMES as OUTCOMES_RECORDED
-from headwater.monitoring.catalog import PIPELINE_RECORDS, PIPELINE_UNITS, STAGE_SECONDS
+from headwater.monitoring.catalog import PIPELINE_RECORDS, STAGE_SECONDS
 from headwater.processors.log_fields import log_fields
 from headwater.processors.runs.claims import epoch_after
 from headwater.processors.trace_spans import unit_spans
@@ -36,6 +36,7 @@ from headwater.schemas.errors import (
 )
 from headwater.schemas.newer import newer_schema_message, readable
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES
+from headwater.streams.clock import monotonic
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.readers import Offsets
 from headwater.streams.kafka.records import Incoming, Outgoing, position_of
@@ -115,19 +116,16 @@ class CommitUnit:
 
     def add(self, batch: Batch, seconds: float) -> None:
         """Add a batch that was processed, with the time that it took."""
-        STAGE_SECONDS.observe(seconds, ("pipeline process",), len(batch.records))
+        STAGE_SECONDS.observe(seconds, ("pipeline process",))
         self.batches.append(batch)
         self._seconds += seconds
         self._last_s = seconds
 
     def count(self, append_s: float) -> None:
         """Count the records and outcomes of a unit that is durable, and the time of its append."""
-        PIPELINE_UNITS.add()
-        number = 0
+        STAGE_SECONDS.observe(append_s, ("pipeline append",))
         for batch in self.batches:
             PIPELINE_RECORDS.add((batch.topic,), len(batch.records))
-            number += len(batch.records)
-        STAGE_SECONDS.observe(append_s, ("pipeline append",), number)
         for status, outcomes in self.processing.output.statuses.items():
             OUTCOMES_RECORDED.add((status,), outcomes)
 
@@ -254,11 +252,11 @@ class PartitionRunner:
             if rebalances != self._partitions.rebalances:
                 self._discard(partition)  # Another worker may have owned it meanwhile.
                 return
-            began_s = self._clock.now().at_s
+            began_s = monotonic()
             await self._topics.append(lease, unit.processing.results())
             lease.write(self.intake.memory)
             unit.done(waiting)
-            unit.count(self._clock.now().at_s - began_s)
+            unit.count(monotonic() - began_s)
             exporter = telemetry()
             if exporter is not None:
                 exporter.emit_all(unit_spans(unit.processing.output.traced, partition))
