@@ -32,6 +32,7 @@ from headwater.gateway.api.request_scope import TRACE_HEADERS, keep_request_id, 
 from headwater.gateway.client.requests import usable
 from headwater.processors.signatures import Claim, Refused, read_claim
 from headwater.processors.sources import GITHUB_EVENT, Source
+from headwater.processors.trace_context import delivery_context
 from headwater.processors.trace_spans import receipt_spans
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded
 from headwater.schemas.records import RequestAnswered
@@ -239,7 +240,8 @@ class Receiver:
             self._metrics.suppressed(self._source)
         else:
             seconds = perf_counter() - started
-            self._metrics.appended(seconds)
+            context = delivery_context(delivery.event_id, delivery.trace)
+            self._metrics.appended(seconds, context.trace_id)
             exporter = telemetry()
             if exporter is not None:
                 exporter.emit_all(receipt_spans(delivery, self._clock(), seconds))
