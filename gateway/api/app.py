@@ -51,6 +51,7 @@ from headwater.gateway.api.record_schemas import asyncapi_route, registry_routes
 from headwater.gateway.api.refusals import Refusals, record_unmatched, refusal_recorder
 from headwater.gateway.api.refused_keys import RefusedKeys, appending_refusals
 from headwater.gateway.api.request_scope import AnyConnection, peer_resolver, whole_parameters
+from headwater.gateway.api.system_metrics import ReadLags, SystemMetrics
 from headwater.gateway.api.users.lab_reports import UploadLimits
 from headwater.gateway.api.users.operator_routes import user_operation_routes
 from headwater.gateway.api.users.ports import UserPorts, UserServices
@@ -59,6 +60,7 @@ from headwater.gateway.api.webhooks import Accepted, Receiver
 from headwater.gateway.api.wiping import Wiping, wipe_routes
 from headwater.gateway.api.workflows.openapi import SECURITY
 from headwater.gateway.api.workflows.query_service import StepTypes
+from headwater.gateway.api.workflows.replay_gate import replay_gate
 from headwater.gateway.api.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.builtin.data_requests import IMPORT_NAMES
@@ -116,6 +118,7 @@ class Ports:
         draw: Returns as many random bytes, for API keys.
         clock: Unix milliseconds.
         metrics_folder: Where the processes of this gateway share metrics, if there are several.
+        read_lags: Returns how far all consumer groups are, if there is a Kafka.
         oidc: Sign-in to the console with an OpenID provider, if there is one.
     """
 
@@ -132,6 +135,7 @@ class Ports:
     clock: Callable[[], int]
     new_request_id: Callable[[], str]
     metrics_folder: MetricsFolder | None = None
+    read_lags: ReadLags | None = None
     oidc: OidcSignIn | None = None
 
 
@@ -149,6 +153,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     # For health checks and streams, which do not wait for other reads, nor these for them.
     watching, following = own_pools = [ports.reader.with_own_pool() for _ in range(2)]
     quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
+    system = SystemMetrics(ports.reader, ports.read_lags, quality.counted)
     watch, posted = _loop_watch(metrics), webhook_sources(sources)
     receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
     auditing = _auditing(settings, ports, peer_of, metrics)
@@ -164,9 +169,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _console(settings, ports, keys, report_refusal, limited),
             registry_routes(settings.topic_prefix),
             asyncapi_route(_VERSION, settings.topic_prefix),
-            health_routes(
-                ports.log, watching, metrics, ports.metrics_folder, quality.counted, ring
-            ),
+            health_routes(ports.log, watching, metrics, ports.metrics_folder, system.measure, ring),
             *service.routers(),
             *deployment_routes(settings, ports.workflows, service, keys, limited),
         ],
@@ -174,6 +177,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             lambda _app: ring.following(),
             lambda _app: _running(ports, service, own_pools, watch, metrics),
             lambda _app: quality.running(),
+            lambda _app: system.running(),
             lambda _app: appending_refusals(refused_keys, auditing),
             lambda _app: appending_checkpoints(_checkpoints(settings, ports, auditing)),
         ],
@@ -417,8 +421,10 @@ def _workflow_service(
 ) -> WorkflowService:
     # Without a key that could request ticks, there are none.
     ticks = settings.tick_urls if settings.tick_key.get_secret_value() else ()
+    deployments = workflows.run_ports.deployments
     return WorkflowService(
         workflows,
+        gate=replay_gate(settings, workflows.workflows, workflows.runs, deployments),
         keys=keys,
         hook_keys=revealed(settings.hook_keys),
         tick_urls=ticks,

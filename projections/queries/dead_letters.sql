@@ -8,6 +8,15 @@ from dead_letters d
 left join webhook_outcomes o on o.event_id = d.event_id
 where d.partition = %(partition)s and d."offset" = %(offset)s
 
+-- name: dead_letter_counts
+select coalesce(stage, '') as stage, reason, count(*) as dead_letters
+from dead_letters d
+where replayed_at is null
+  and expired_at is null
+  and not is_copy(d)
+  and not was_processed(d)
+group by 1, 2
+
 -- name: dead_letters
 -- Of a delivery that died before its user connected, the outcome has no user.
 select d.partition, d."offset", d.event_id, d.request_id, original_topic, original_partition,

@@ -386,42 +386,49 @@ where workflow_name = any (%(workflows)s)
   and status in ('active', 'waiting', 'paused')
 group by workflow_name
 
--- name: runs_to_replay
--- Of each workflow the oldest and the newest open runs, and the newest ended ones, with where their
--- histories begin. Each status is a range of the index by status.
-with chosen as (
-    select known.name, one.instance_id
-    from unnest(%(workflows)s::text[]) as known (name)
-    cross join unnest(array['active', 'waiting', 'paused']) as open (status)
-    cross join lateral (
-        (
-            select instance_id
-            from workflow_instance
-            where workflow_name = known.name and status = open.status
-            order by created_at, instance_id
-            limit %(open)s
-        )
-        union
-        (
-            select instance_id
-            from workflow_instance
-            where workflow_name = known.name and status = open.status
-            order by created_at desc, instance_id desc
-            limit %(open)s
-        )
-    ) one
-    union all
-    select known.name, one.instance_id
-    from unnest(%(workflows)s::text[]) as known (name)
-    cross join unnest(array['complete', 'errored', 'terminated']) as ended (status)
-    cross join lateral (
+-- name: sampled_instances
+-- Of each workflow the oldest and the newest open instances, and the newest ended ones. Each status
+-- is a range of the index by status.
+select known.name, one.instance_id
+from unnest(%(workflows)s::text[]) as known (name)
+cross join unnest(array['active', 'waiting', 'paused']) as open (status)
+cross join lateral (
+    (
         select instance_id
         from workflow_instance
-        where workflow_name = known.name and status = ended.status
+        where workflow_name = known.name and status = open.status
+        order by created_at, instance_id
+        limit %(open)s
+    )
+    union
+    (
+        select instance_id
+        from workflow_instance
+        where workflow_name = known.name and status = open.status
         order by created_at desc, instance_id desc
-        limit %(ended)s
-    ) one
-)
+        limit %(open)s
+    )
+) one
+union all
+select known.name, one.instance_id
+from unnest(%(workflows)s::text[]) as known (name)
+cross join unnest(array['complete', 'errored', 'terminated']) as ended (status)
+cross join lateral (
+    select instance_id
+    from workflow_instance
+    where workflow_name = known.name and status = ended.status
+    order by created_at desc, instance_id desc
+    limit %(ended)s
+) one
+
+-- name: named_instances
+select %(workflow)s::text as name, instance_id
+from unnest(%(instances)s::text[]) as named (instance_id)
+
+-- name: runs_to_replay
+-- Runs of chosen instances with where their histories begin, the last updated first.
+with chosen as (
+{chosen})
 select i.workflow_name, i.instance_id, i.run_number, i.status, i.deployment_id, i.partition,
        exists (
            select from workflow_owner where i.workflow_name = any (workflow_owner.workflows)

@@ -133,15 +133,20 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
         if newer is not None:
             raise NotYetReadable(newer_schema_message(newer))
 
-    async def append(self, name: str, value: bytes) -> OutcomeT:
+    async def append(self, name: str, value: bytes, *, replaces: bool = False) -> OutcomeT:
         """Append a record about a name; return its outcome once it is durable.
+
+        Args:
+            name: What the record is about.
+            value: The record.
+            replaces: As for `append_to`.
 
         Raises:
             BrokerUnavailable: It may have been appended, so that a retry has to be safe.
         """
         self._appending += 1
         try:
-            offset = await self.append_to(self._topic, name, value)
+            offset = await self.append_to(self._topic, name, value, replaces=replaces)
             await self.catch_up()
             return self._outcomes[offset]
         finally:

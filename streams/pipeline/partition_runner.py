@@ -22,6 +22,8 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Final
 
+from headwater.monitoring.catalog import OUTCOMES as OUTCOMES_RECORDED
+from headwater.monitoring.catalog import PIPELINE_RECORDS, PIPELINE_UNITS, STAGE_SECONDS
 from headwater.processors.runs.claims import epoch_after
 from headwater.schemas.codec import SchemaVersion, write_versions
 from headwater.schemas.errors import (
@@ -110,9 +112,21 @@ class CommitUnit:
 
     def add(self, batch: Batch, seconds: float) -> None:
         """Add a batch that was processed, with the time that it took."""
+        STAGE_SECONDS.observe(seconds, ("pipeline process",), len(batch.records))
         self.batches.append(batch)
         self._seconds += seconds
         self._last_s = seconds
+
+    def count(self, append_s: float) -> None:
+        """Count the records and outcomes of a unit that is durable, and the time of its append."""
+        PIPELINE_UNITS.add()
+        number = 0
+        for batch in self.batches:
+            PIPELINE_RECORDS.add((batch.topic,), len(batch.records))
+            number += len(batch.records)
+        STAGE_SECONDS.observe(append_s, ("pipeline append",), number)
+        for status, outcomes in self.processing.output.statuses.items():
+            OUTCOMES_RECORDED.add((status,), outcomes)
 
     def done(self, waiting: dict[Batch, None]) -> None:
         """Let the ends of all batches be committed; they wait no longer."""
@@ -235,9 +249,11 @@ class PartitionRunner:
             if rebalances != self._partitions.rebalances:
                 self._discard(partition)  # Another worker may have owned it meanwhile.
                 return
+            began_s = self._clock.now().at_s
             await self._topics.append(lease, unit.processing.results())
             lease.write(self.intake.memory)
             unit.done(waiting)
+            unit.count(self._clock.now().at_s - began_s)
             for batch in unit.batches:
                 self._partitions.progress(partition, f"{batch.topic} up to {batch.end}")
 
@@ -250,9 +266,11 @@ class PartitionRunner:
             if not before:
                 return False
             batch = batch.first(before)
-        began_s = self._clock.now().at_s
+        now = self._clock.now()
+        waited_s = max(0, now.ms - batch.records[0].timestamp) / 1_000
+        STAGE_SECONDS.observe(waited_s, ("pipeline wait",), len(batch.records))
         self.intake.step(unit.processing, batch.topic, known, self._clock.now_ms())
-        unit.add(batch, self._clock.now().at_s - began_s)
+        unit.add(batch, self._clock.now().at_s - now.at_s)
         return newer is None
 
     async def tick(self) -> None:

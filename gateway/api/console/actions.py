@@ -19,6 +19,7 @@ from headwater.gateway.api.problems import CODES, Problem
 from headwater.gateway.client.requests import path
 from headwater.processors.runs.lifecycle import ACTIONS, RETRY
 from headwater.schemas.errors import PARSE_ERRORS
+from headwater.schemas.replay_answers import ReplayReport, report_lines
 
 Action: TypeAlias = Callable[[PageContext, Mapping[str, str]], Awaitable[Response[bytes]]]
 View: TypeAlias = Callable[[PageContext], Awaitable[Response[bytes]]]
@@ -262,8 +263,7 @@ async def activate(context: PageContext, form: Mapping[str, str]) -> Response[by
     """Activate a deployment, unless another was activated since the page was rendered."""
     url = path("v1", "deployments", context.path_value("deployment")) + "/activate"
     body = {"percent": _json("percent", form["percent"])} if form.get("percent") else {}
-    done = "share" if body else "activate"
-    return await _change(context, done, url, body, "/deployments", if_match=_expected_active(form))
+    return await _activate(context, "share" if body else "activate", url, body, form)
 
 
 async def remove(context: PageContext, _form: Mapping[str, str]) -> Response[bytes]:
@@ -274,9 +274,28 @@ async def remove(context: PageContext, _form: Mapping[str, str]) -> Response[byt
 
 async def roll_back(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
     """Activate the previous deployment, unless another was activated in between."""
-    url = "/v1/deployments/rollback"
-    return await _change(
-        context, "rollback", url, {}, "/deployments", if_match=_expected_active(form)
+    return await _activate(context, "rollback", "/v1/deployments/rollback", {}, form)
+
+
+async def _activate(
+    context: PageContext,
+    done: str,
+    url: str,
+    body: Mapping[str, Any],
+    form: Mapping[str, str],
+) -> Response[bytes]:
+    """Activate a deployment; if a check refuses it, show the report, and a form that forces it."""
+    forced = {"force": True, "reason": form["reason"]} if form.get("reason") else {}
+    response = await context.api.post(url, {**body, **forced}, if_match=_expected_active(form))
+    if response.ok or "report" not in response.problem:
+        return _redirect(response, done, "/deployments")
+    report = msgspec.convert(response.problem["report"], ReplayReport)
+    return context.render(
+        "replay_report.html",
+        "deployments",
+        response=response,
+        lines=report_lines(report),
+        fields={name: form[name] for name in ("replaces", "percent") if name in form},
     )
 
 

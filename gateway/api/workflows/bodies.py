@@ -191,7 +191,27 @@ class Restart(Body, frozen=True, kw_only=True):
     deployment: _Deployment = None
 
 
-class Move(Body, frozen=True, kw_only=True):
+class Forced(Body, frozen=True, kw_only=True):
+    """Whether an operation is carried out although runs do not fit the code."""
+
+    force: Annotated[
+        bool, msgspec.Meta(description="Continue even if open runs do not fit the code.")
+    ] = False
+    reason: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=REASON_MAX)] | None,
+        msgspec.Meta(description="Why, with `force`; the audit log keeps it."),
+    ] = None
+
+    def forced(self) -> str:
+        """Return the reason of a forced operation; "" if it is not forced.
+
+        Raises:
+            Problem: It has `force` or `reason` alone.
+        """
+        return _forced(self.reason or "", force=self.force)
+
+
+class Move(Forced, frozen=True, kw_only=True):
     """The code to which a run is moved."""
 
     deployment: Annotated[
@@ -260,6 +280,10 @@ class BulkChange(Ending, frozen=True, kw_only=True):
     ] = None
     labels: _Labels = {}
     deployment: _Deployment = None
+    force: Annotated[
+        bool,
+        msgspec.Meta(description="With `move` and a `reason`: also runs that do not fit the code."),
+    ] = False
     dry_run: Annotated[
         bool, msgspec.Meta(description="Only list the instances; change nothing.")
     ] = False
@@ -277,7 +301,10 @@ class BulkChange(Ending, frozen=True, kw_only=True):
             raise invalid(f"{at}errorName", "expected the name of an error without NUL")
         if self.action == MOVE.name and self.deployment is None:
             raise invalid(f"{at}deployment", "expected the code to move to, found none")
-        for name, text in self._arguments().items():
+        if self.force and self.action != MOVE.name:
+            raise invalid(f"{at}force", f"expected none with {self.action}: only move takes it")
+        forced = self.forced()
+        for name, text in self._arguments(forced).items():
             takers = [action.name for action in _BULK.values() if name in action.arguments]
             if text and self.action not in takers:
                 takes = f"{' and '.join(takers)} take{'' if len(takers) > 1 else 's'} it"
@@ -285,8 +312,16 @@ class BulkChange(Ending, frozen=True, kw_only=True):
                 raise invalid(f"{at}{name}", problem)
         _check_labels(f"{at}labels", self.labels)
 
-    def _arguments(self) -> dict[str, str | None]:
-        return {"reason": self.reason or None, "deployment": self.deployment}
+    def forced(self) -> str:
+        """Return the reason of a forced move; "" if it is none, or is not forced.
+
+        Raises:
+            Problem: A move has `force` or `reason` alone.
+        """
+        return _forced(self.reason, force=self.force) if self.action == MOVE.name else ""
+
+    def _arguments(self, forced: str = "") -> dict[str, str | None]:
+        return {"reason": None if forced else self.reason or None, "deployment": self.deployment}
 
     def command(self) -> Command:
         """Return the command of the action."""
@@ -371,6 +406,12 @@ def read_part(kind: type[B], part: msgspec.Raw, limits: Limits, at: str = "") ->
     parsed = decoded(kind, part, at)
     parsed.check(limits, at)
     return parsed
+
+
+def _forced(reason: str, *, force: bool) -> str:
+    if force is not bool(reason):
+        raise invalid("reason", "expected it with `force`, and not without")
+    return reason
 
 
 def text(value: msgspec.Raw) -> Json:
