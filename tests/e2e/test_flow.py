@@ -481,6 +481,13 @@ def test_the_console_shows_a_delivery_and_has_it_replayed(system: System, visito
     assert f"steps 77 {str(kept['raw_event_id'])[:12]}" in words(visitor.page(why))
     user = words(visitor.press("/console/users", "Find", user_id="user_121").text)
     assert "daily_summary 1" in user
+    rows = words(visitor.page("/console/rows?user_id=user_121&table=daily_summary"))
+    assert re.search(r"user_121 garmin 2026-06-03.* 77 ", rows)
+    found = visitor.client.get("/console/search", params={"q": "user_121"})
+    assert found.url.path == "/console/users"
+    parts = words(visitor.page("/console/system"))
+    assert "webhooks" in parts
+    assert "terra" in parts
 
 
 def test_the_console_puts_dead_letters_back_one_or_all_of_a_reason(

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from litestar import Response
 
 from headwater.gateway.api.console.api_client import ApiResponse
+from headwater.gateway.api.console.glance import lags_of, samples_of
 from headwater.gateway.api.console.page_context import PageContext
 from headwater.gateway.api.console.rendering import BASE, redirect
 from headwater.gateway.client.dead_letters import body_of
@@ -124,13 +125,15 @@ async def why(context: PageContext) -> Response[bytes]:
 async def system(context: PageContext) -> Response[bytes]:
     """Parts of the system: readiness, sources, projections, rebuilds, and who executes runs."""
     get = context.api.get
-    ready, progress, rebuilds, ownership, sources = await gather(
+    ready, progress, rebuilds, ownership, sources, metrics = await gather(
         get("/health/ready"),
         get("/admin/projections"),
         get("/admin/rebuilds"),
         get("/v1/diagnostics/ownership"),
         get("/admin/quality", [("weeks", _SOURCE_WEEKS)]),
+        get("/metrics"),
     )
+    samples = list(samples_of(metrics.answer.body.decode(errors="replace")) if metrics.ok else ())
     return context.render(
         "system.html",
         "system",
@@ -139,6 +142,7 @@ async def system(context: PageContext) -> Response[bytes]:
         rebuilds=rebuilds,
         ownership=ownership,
         sources=sources,
+        lags=lags_of(samples),
     )
 
 

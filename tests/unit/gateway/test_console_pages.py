@@ -15,7 +15,14 @@ from litestar.testing import TestClient
 from headwater.gateway.api.admin import DeadLetterPosition, ReplayAnswer
 from headwater.gateway.api.authentication import Caller
 from headwater.gateway.api.console.api_client import ConsoleKeys
-from headwater.gateway.api.console.overview import attention_of, glance_of, projections_of
+from headwater.gateway.api.console.glance import (
+    Lag,
+    furthest_behind,
+    glance_of,
+    lags_of,
+    samples_of,
+)
+from headwater.gateway.api.console.overview import attention_of, projections_of
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.console.sessions import SignIn
 from headwater.gateway.api.console.workflow_views import actions_of, awaited_event
@@ -424,10 +431,25 @@ headwater_webhook_append_seconds_bucket{le="0.005"} 1250.0
 headwater_webhook_append_seconds_bucket{le="+Inf"} 1254.0 # {trace_id="a"} 0.004
 # EOF
 """
-    shown = dict(glance_of(text))
+    shown = dict(glance_of([*samples_of(text)]))
     assert shown["Requests to sources"] == "1,300"
     assert shown["Append to Kafka, 95 %"] == "at most 5 ms"
     assert "Event loop late, 95 %" not in shown
+
+
+def test_how_far_consumers_are_behind():
+    text = """
+headwater_lag_records{group="intake",topic="webhooks",partition="0"} 0.0
+headwater_lag_records{group="projector",topic="days",partition="0"} 3.0
+headwater_lag_records{group="projector",topic="days",partition="1"} 4.0
+headwater_lag_seconds{group="projector",topic="days",partition="0"} 1.5
+headwater_lag_seconds{group="projector",topic="days",partition="1"} 0.5
+headwater_lag_records{group="projector",topic="we}ird\\"",partition="0"} 1.0
+"""
+    lags = lags_of([*samples_of(text)])
+    assert lags[0] == Lag("projector", "days", 7, 1.5)
+    assert furthest_behind(lags) == [Lag("projector", "", 8, 1.5), Lag("intake", "", 0, 0.0)]
+    assert lags_of([]) == []
 
 
 def test_what_brings_an_instance_on_comes_first():
