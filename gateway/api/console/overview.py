@@ -11,7 +11,6 @@ from litestar import Response
 from headwater.gateway.api.console.api_client import ApiResponse
 from headwater.gateway.api.console.glance import furthest_behind, glance_of, lags_of, samples_of
 from headwater.gateway.api.console.page_context import PageContext
-from headwater.gateway.api.console.rendering import moment
 
 #: Newest deliveries on the overview, and how many are read for it: refused sign-ins are left out.
 _NEWEST: Final = 8
@@ -93,7 +92,6 @@ async def overview(context: PageContext) -> Response[bytes]:
         instance_counts=_counts(authors, "status", "instances"),
         built_in=sum(row["instances"] for row in _rows(instances, "instances") if row["built_in"]),
         progress=progress,
-        projections=projections_of(_rows(progress, "positions")),
         newest=newest,
         newest_rows=shown[:_NEWEST],
         since=since,
@@ -126,15 +124,3 @@ def _counts(rows: Iterable[Mapping[str, Any]], name: str, number: str) -> Counte
     for row in rows:
         counts[row[name]] += row[number]
     return counts
-
-
-def projections_of(positions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the progress of projections: records read, and when some were last applied."""
-    projections: dict[str, dict[str, Any]] = {}
-    for position in positions:
-        name = position["projection"]
-        projection = projections.setdefault(name, {"name": name, "records": 0, "applied_at": None})
-        projection["records"] += position["next_offset"]
-        times = [at for at in (projection["applied_at"], position["applied_at"]) if at]
-        projection["applied_at"] = max(times, key=moment, default=None)
-    return list(projections.values())

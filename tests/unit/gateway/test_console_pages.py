@@ -22,9 +22,10 @@ from headwater.gateway.api.console.glance import (
     lags_of,
     samples_of,
 )
-from headwater.gateway.api.console.overview import attention_of, projections_of
+from headwater.gateway.api.console.overview import attention_of
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.console.sessions import SignIn
+from headwater.gateway.api.console.views import projections_of
 from headwater.gateway.api.console.workflow_views import actions_of, awaited_event
 from headwater.gateway.api.request_scope import STATE_NAME
 from headwater.gateway.client.instance_texts import state_text
