@@ -339,6 +339,59 @@ from (
 ) i
 {current_step}order by i.created_at {order}, i.workflow_name {order}, i.instance_id {order}
 
+-- name: open_instances_with_labels
+-- How many instances of a workflow with labels have not ended; at most a limit.
+select count(*) as instances
+from (
+    select
+    from workflow_instance
+    where workflow_name = %(workflow_name)s
+      and labels @> %(labels)s::jsonb
+      and status in ('active', 'waiting')
+    limit %(limit)s
+) i
+
+-- name: stuck_instances
+-- Instances that should have continued before a time: with a timer that is late, an attempt that has
+-- outlived its timeout, or code that is neither running nor waiting. Reads all unfinished entries.
+with late as (
+    select workflow_name, instance_id, run_number,
+           coalesce(
+               next_retry_at, wake_at, last_attempt_at + timeout_ms * interval '1 millisecond'
+           ) as due_at
+    from workflow_step
+    where status in ('pending', 'waiting')
+    union all
+    select workflow_name, instance_id, run_number, coalesce(next_retry_at, wake_at)
+    from workflow_token
+    where completed_at is null
+    union all
+    select workflow_name, instance_id, run_number, updated_at
+    from workflow_instance i
+    where status = 'active'
+      and not exists (
+          select
+          from workflow_step s
+          where s.workflow_name = i.workflow_name and s.instance_id = i.instance_id
+            and s.run_number = i.run_number and s.status in ('pending', 'waiting')
+      )
+      and not exists (
+          select
+          from workflow_token t
+          where t.workflow_name = i.workflow_name and t.instance_id = i.instance_id
+            and t.run_number = i.run_number and t.completed_at is null
+      )
+)
+select workflow_name as workflow, instance_id, run_number as run,
+       (extract(epoch from min(l.due_at)) * 1000)::bigint as since_ms
+from late l
+join workflow_instance i using (workflow_name, instance_id, run_number)
+where l.due_at < to_timestamp(%(before_ms)s::double precision / 1000)
+  and i.status in ('active', 'waiting')
+group by workflow_name, instance_id, run_number
+order by since_ms
+limit %(limit)s
+
 -- name: workflow_is_known
 -- Whether a workflow exists: an owner has or had its code, it is deployed, it has instances, or it
 -- is built in.

@@ -3,7 +3,7 @@
 An instance is about the user that its params name in `user_id`, and so are its children.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -91,6 +91,42 @@ async def failed_runs(reader: PooledReader, since: datetime | None = None) -> li
     }
     rows = await reader.answers(filled("failed_runs", workflows=names), **parameters)
     return msgspec.convert(rows, list[FailedRuns])
+
+
+async def open_with_labels(
+    reader: PooledReader, workflow: str, labels: Mapping[str, str], limit: int
+) -> int:
+    """Return how many instances with labels have not ended; at most `limit`.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    (row,) = await reader.answers(
+        statement("open_instances_with_labels"),
+        workflow_name=workflow,
+        labels=msgspec.json.encode(labels).decode(),
+        limit=limit,
+    )
+    return int(row["instances"])
+
+
+class StuckInstance(NamedTuple):
+    """An instance, and since when it should have continued, in Unix milliseconds."""
+
+    workflow: str
+    instance_id: str
+    run: int
+    since_ms: int
+
+
+async def stuck_instances(reader: PooledReader, before_ms: int, limit: int) -> list[StuckInstance]:
+    """Return instances that should have continued before a time, the longest first.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await reader.answers(statement("stuck_instances"), before_ms=before_ms, limit=limit)
+    return [StuckInstance(**row) for row in rows]
 
 
 # -- past retention

@@ -25,6 +25,7 @@ from headwater.gateway.api.console.rendering import ASSETS, BASE, page, redirect
 from headwater.gateway.api.console.sessions import SESSION_S, Sessions, SignIn
 from headwater.gateway.api.problems import CODES, Problem, retry_headers
 from headwater.gateway.api.request_scope import AnyRequest, request_id_of
+from headwater.gateway.api.tokens.key_source import KeysUnavailable
 from headwater.gateway.client.requests import EmptyName
 from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS
 from headwater.processors.api_keys import Scope as KeyScope
@@ -81,7 +82,7 @@ class Console:
         self._keys = keys
         self._clock = clock
         self._sign_in = sign_in
-        self._sessions = Sessions(keys.admin, sign_in, clock, has_people=oidc is not None)
+        self._sessions = Sessions(sign_in, clock, people_s=oidc.session_s if oidc else 0)
         self._record_refusal = record_refusal
         self._bodies = bodies
         self._oidc = oidc
@@ -197,6 +198,9 @@ class Console:
             pending = self._sessions.read(request.cookies.get(PENDING_COOKIE, ""), Pending)
             try:
                 person = await oidc.finish(pending, dict(request.query_params))
+            except KeysUnavailable:
+                reason = "the keys of the provider could not be read; try again"
+                return self._login_page("", notice="provider", reason=reason, status=503)
             except SignInRefused as error:
                 _LOG.warning("sign-in refused: %s (%s)", error, error.subject or "unknown")
                 refuse(request, f"oidc:{error.subject or 'unknown'}")
@@ -210,7 +214,7 @@ class Console:
             answer = page("signed_in.html", target=target)
             answer.headers["refresh"] = f"0; url={target}"
             cookie = self._sessions.new_cookie(caller, person.role)
-            answer.set_cookie(_cookie(request, cookie, SESSION_S))
+            answer.set_cookie(_cookie(request, cookie, oidc.session_s))
             answer.set_cookie(_cookie(request, "", 0, PENDING_COOKIE, "lax"))
             return answer
 

@@ -222,6 +222,23 @@ def message_names(names: Sequence[str] | None) -> frozenset[str]:
     return frozenset(requested)
 
 
+#: Page of a listing under `/v1`. As many as comparable APIs return; a row of a listing is small.
+V1_PAGE_DEFAULT: Final = 50
+_V1_PAGE_MAX: Final = 1_000
+V1Limit: TypeAlias = Annotated[
+    int,
+    QueryParameter(name="limit", ge=1, le=_V1_PAGE_MAX, description="Maximum number of results."),
+]
+V1Cursor: TypeAlias = Annotated[
+    str | None,
+    QueryParameter(
+        name="cursor",
+        min_length=1,
+        max_length=CURSOR_MAX,
+        description="The cursor of the previous page.",
+    ),
+]
+
 #: A name in the path, and the positions that a request requires, as `routes` provides them.
 PathName: TypeAlias = NamedDependency[str]
 Position: TypeAlias = NamedDependency[Positions]

@@ -170,7 +170,11 @@ class WorkflowService:
             new_id=ports.new_id,
         )
         self._hooks = Hooks(
-            self._command_service, hook_keys, clock=ports.clock, new_id=ports.new_id
+            self._command_service,
+            hook_keys,
+            project=ports.run_ports.project_id,
+            clock=ports.clock,
+            new_id=ports.new_id,
         )
         self._jobs = JobService(
             ports.commands, ports.workflows, self._freshness, new_id=ports.new_id

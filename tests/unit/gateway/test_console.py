@@ -247,12 +247,16 @@ def sessions_of(key: str = KEY, *callers: Caller) -> Sessions:
 
 
 def sessions(
-    key: str, clock: Callable[[], int], caller_with_id: Callable[[str, str], Caller | None]
+    keys: str,
+    clock: Callable[[], int],
+    caller_with_id: Callable[[str, str], Caller | None],
+    people_s: int = 3600,
 ) -> Sessions:
     async def nobody(_: str) -> None:
         return None
 
-    return Sessions(key, SignIn(nobody, caller_with_id, "default"), clock, has_people=True)
+    sign_in = SignIn(nobody, caller_with_id, "default", keys.split(","))
+    return Sessions(sign_in, clock, people_s=people_s)
 
 
 def test_a_cookie_that_was_made_up_or_signed_with_another_key_is_no_session():
@@ -274,6 +278,22 @@ def test_a_cookie_that_was_made_up_or_signed_with_another_key_is_no_session():
         "\ud800.é",
     ):
         assert sessions.caller(made_up) is None, made_up
+
+
+def test_a_session_lasts_while_its_admin_key_is_one_of_several():
+    cookie = sessions_of("the old key").new_cookie(OPERATOR)
+    both = sessions_of("the new key,the old key")
+    assert both.caller(cookie) == OPERATOR
+    assert both.is_form_token(sessions_of("the old key").form_token(cookie), cookie)
+    assert sessions_of("the new key").caller(cookie) is None
+    assert sessions_of("the new key").caller(both.new_cookie(OPERATOR)) == OPERATOR
+
+
+def test_a_shorter_time_for_people_counts_for_sessions_that_began_before():
+    person = Caller("oidc:7", frozenset(), name="amara@example.org")
+    cookie = sessions(KEY, lambda: NOW_MS, lambda *_: None).new_cookie(person, role="viewer")
+    shorter = sessions(KEY, lambda: NOW_MS, lambda *_: None, people_s=60)
+    assert shorter.caller(cookie) is None
 
 
 def test_a_session_ends_with_its_key():

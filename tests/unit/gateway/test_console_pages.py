@@ -246,7 +246,7 @@ async def find(_key: str) -> Caller:
 def client(request: pytest.FixtureRequest) -> Iterator[TestClient[Any]]:
     console = Console(
         ConsoleKeys("the-key", "another"),
-        SignIn(find, lambda *_: OPERATOR, "default"),
+        SignIn(find, lambda *_: OPERATOR, "default", ["the-key"]),
         clock=lambda: int(AT.timestamp() * 1000),
         record_refusal=lambda _scope, _code: None,
         bodies=lambda app: app,
