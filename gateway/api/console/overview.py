@@ -16,14 +16,14 @@ from headwater.gateway.api.console.page_context import PageContext
 _NEWEST: Final = 8
 _NEWEST_READ: Final = 40
 #: States of failures, the most urgent first.
-_STATES: Final = ("errored", "silent", "retrying", "dead", "parked")
+_STATES: Final = ("errored", "stuck", "retrying", "dead", "parked")
 
 
 class Attention(NamedTuple):
     """Failures with the same state.
 
     Attributes:
-        state: errored, silent, retrying, dead or parked.
+        state: errored, stuck, retrying, dead or parked.
         number: How many there are, up to a limit.
         new: How many of them since they were last seen.
         reasons: Names of the errors, or reasons, the most frequent first.

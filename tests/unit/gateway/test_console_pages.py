@@ -32,7 +32,12 @@ from headwater.gateway.client.instance_texts import state_text
 from headwater.projections.deliveries.quality import ConnectionActivity, ConnectionCount, Quality
 from headwater.projections.deliveries.queries import DeadLetter, DeadLetterPage, DeadReason
 from headwater.projections.deliveries.users import Connection, SourceRows, UserWhole
-from headwater.projections.workflows.instances import FailedRuns, InstanceCount
+from headwater.projections.workflows.instances import (
+    FailedRuns,
+    InstanceCount,
+    StuckInstance,
+    of_stuck,
+)
 from headwater.schemas.answers import (
     Concurrency,
     CurrentStep,
@@ -413,11 +418,11 @@ def test_failures_are_added_up_by_state_the_most_urgent_first():
         {"state": "dead", "reason": "no_user", "deliveries": 4, "new": 2},
         runs("errored", "A", 2, new=1),
         runs("errored", "B", 5),
-        runs("silent", "", 1),
+        runs("stuck", "", 1),
     ]
     assert attention_of(groups) == [
         ("errored", 7, 1, ("B", "A")),
-        ("silent", 1, 0, ()),
+        ("stuck", 1, 0, ()),
         ("retrying", 1, 0, ("A",)),
         ("dead", 4, 2, ("no_user",)),
     ]
@@ -451,6 +456,20 @@ headwater_lag_records{group="projector",topic="we}ird\\"",partition="0"} 1.0
     assert lags[0] == Lag("projector", "days", 7, 1.5)
     assert furthest_behind(lags) == [Lag("projector", "", 8, 1.5), Lag("intake", "", 0, 0.0)]
     assert lags_of([]) == []
+
+
+def test_stuck_instances_are_a_group_of_each_workflow():
+    stuck = [
+        StuckInstance("order", "a", 0, 1_000),
+        StuckInstance("order", "b", 0, 3_000),
+        StuckInstance("day", "c", 0, 2_000),
+    ]
+    since = datetime.fromtimestamp(2, UTC)
+    order, day = of_stuck(stuck, since)
+    assert (order.workflow, order.state, order.runs, order.new) == ("order", "stuck", 2, 1)
+    assert (order.instance_id, order.last_at.timestamp()) == ("b", 3)
+    assert (day.runs, day.new) == (1, 1)
+    assert [group.new for group in of_stuck(stuck, None)] == [0, 0]
 
 
 def test_what_brings_an_instance_on_comes_first():
