@@ -39,7 +39,7 @@ limit %(limit)s
 
 -- name: failed_runs
 -- Runs that may need a person, by workflow, state and error. Errored: the newest of each workflow.
--- Retrying: an open step has failed at least twice. Silent: active, but without any change for long.
+-- Retrying: an open step has failed at least twice.
 with known as materialized (
     {workflows}
 ),
@@ -76,16 +76,6 @@ failed as (
     from retrying r
     join workflow_instance i using (workflow_name, instance_id, run_number)
     where i.status in ('active', 'waiting')
-    union all
-    select i.workflow_name, 'silent', null, null, i.instance_id, i.updated_at
-    from known
-    cross join lateral (
-        select *
-        from workflow_instance
-        where workflow_name = known.name and status = 'active'
-          and updated_at < now() - %(silent_s)s * interval '1 second'
-        limit %(limit)s
-    ) i
 )
 select
     workflow_name as workflow, state, coalesce(error_name, '') as error, count(*) as runs,
