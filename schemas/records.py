@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from headwater.schemas.api_keys import ApiKeyCreated, ApiKeyRevoked, ApiKeyRotated, ApiKeyUsed
+from headwater.schemas.auditor import AuditorFinding, AuditorReport
 from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
@@ -20,6 +21,12 @@ from headwater.schemas.deployments import (
     EnvironmentReported,
     GraphDeployed,
     LoadRequested,
+)
+from headwater.schemas.endpoints import (
+    EndpointCreated,
+    EndpointDeleted,
+    EndpointSecretSet,
+    EndpointStateSet,
 )
 from headwater.schemas.history import (
     CommandSent,
@@ -429,8 +436,14 @@ Record: TypeAlias = (
     | ApiKeyRotated
     | ApiKeyRevoked
     | ApiKeyUsed
+    | EndpointCreated
+    | EndpointSecretSet
+    | EndpointStateSet
+    | EndpointDeleted
     | DeploymentRetired
     | OperationAudited
+    | AuditorFinding
+    | AuditorReport
 )
 
 #: Record type by the stem of its Avro file.
@@ -458,6 +471,12 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "api_key_rotated": ApiKeyRotated,
     "api_key_revoked": ApiKeyRevoked,
     "api_key_used": ApiKeyUsed,
+    "endpoint_created": EndpointCreated,
+    "endpoint_secret_set": EndpointSecretSet,
+    "endpoint_state_set": EndpointStateSet,
+    "endpoint_deleted": EndpointDeleted,
     "deployment_retired": DeploymentRetired,
     "operation_audited": OperationAudited,
+    "auditor_finding": AuditorFinding,
+    "auditor_report": AuditorReport,
 }

@@ -126,7 +126,9 @@ GRAPH_DEFINITIONS: Final = "graph-definitions"
 DEPLOYMENTS: Final = "deployments"
 ARTIFACTS: Final = "artifacts"
 API_KEYS: Final = "api-keys"
+ENDPOINTS: Final = "endpoints"
 AUDIT: Final = "audit"
+AUDITOR: Final = "auditor"
 
 TOPICS: Final = (
     Topic(
@@ -301,12 +303,31 @@ TOPICS: Final = (
         key_form=re.compile(rb"key_[0-9a-f]+(#[0-9a-f]+)?"),
     ),
     Topic(
+        name=ENDPOINTS,
+        key="id of the endpoint, with .secret or .state for these; all in partition 0",
+        value="endpoint_created",
+        others=("endpoint_secret_set", "endpoint_state_set", "endpoint_deleted"),
+        # A record replaces the one with its key, so that secrets leave the log.
+        cleanup=Cleanup.COMPACT,
+        purpose="Endpoints of notifications, with their signing secrets.",
+        key_form=re.compile(rb"ep_[0-9a-f]+(\.secret|\.state)?"),
+    ),
+    Topic(
         name=AUDIT,
         key="the project; all in partition 0",
         value="operation_audited",
         # Without retention: nothing is removed or superseded. It does not name users.
         cleanup=Cleanup.DELETE,
         purpose="Operations and who requested them, in order.",
+    ),
+    Topic(
+        name=AUDITOR,
+        key="finding/ and what it is about, or report; all in partition 0",
+        value="auditor_report",
+        others=("auditor_finding",),
+        # The report, from which an auditor continues, is the last record.
+        cleanup=Cleanup.COMPACT,
+        purpose="What the auditor has verified, and its findings.",
     ),
 )
 

@@ -29,6 +29,7 @@ from headwater.processors.api_keys import Scope
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.queries import (
     DeadLetter,
+    DeadLetterFilter,
     DeadLetterPage,
     DeadLetterWhole,
     Outcome,
@@ -207,15 +208,23 @@ def _dead_letter_routes(reader: Reader, replays: DeadLetters) -> list[HTTPRouteH
         "letters are left out once their delivery was processed, however it was replayed.",
         responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
     )
-    async def dead_letters(
+    async def dead_letters(  # noqa: PLR0913, PLR0917 (one argument for each parameter)
         selected: Annotated[
             State, QueryParameter(name="state", description="Dead letters, parked, or both.")
         ] = State.DEAD,
+        reason: FromQuery[str | None] = None,
+        source: FromQuery[str | None] = None,
+        type: FromQuery[str | None] = None,  # noqa: A002 (as the parameter is named)
+        user_id: FromQuery[str | None] = None,
         limit: Limit = LIMIT_DEFAULT,
         after: Cursor = None,
     ) -> DeadLetterPage:
+        filters = {"reason": reason, "source": source, "type": type, "user_id": user_id}
+        check_texts(_REASON_CHARS, **filters)
         states = (State.DEAD, State.PARKED) if selected is State.ALL else (selected,)
-        return await reader.dead_letters(limit=limit, after=after, states=states)
+        return await reader.dead_letters(
+            limit=limit, after=after, states=states, selected=DeadLetterFilter(**filters)
+        )
 
     @get(
         "/dlq/{partition:int}/{offset:int}",

@@ -240,8 +240,8 @@ class Receiver:
             self._metrics.suppressed(self._source)
         else:
             seconds = perf_counter() - started
-            trace_id = delivery_context(delivery.event_id, delivery.trace).trace_id
-            self._metrics.appended(seconds, trace_id)
+            context = delivery_context(delivery.event_id, delivery.trace)
+            self._metrics.appended(seconds, context.trace_id)
             exporter = telemetry()
             if exporter is not None:
                 exporter.emit_all(receipt_spans(delivery, self._clock(), seconds))

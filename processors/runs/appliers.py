@@ -68,6 +68,8 @@ def begin(state: type[R], before: R | None, record: HistoryAppended) -> tuple[R,
         trace=event.trace,
         once=event.once,
         keys=before.keys if before else {},
+        # Hooks of a run with another seed have other event types.
+        calls=before.calls if before and retries else {},
     )
     return run, event
 

@@ -3,16 +3,19 @@
 An instance is about the user that its params name in `user_id`, and so are its children.
 """
 
-from collections.abc import AsyncIterator
-from datetime import datetime
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import UTC, datetime
+from math import inf
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from psycopg import sql
 
 from headwater.processors.trace_spans import TracedRun, TracedStep
 from headwater.processors.wipes import FORGET, ForgetResult, digest
 from headwater.projections.postgres.connections import PooledReader, Row, bounded
-from headwater.projections.postgres.statements import statement
+from headwater.projections.postgres.statements import filled, statement, template
+from headwater.projections.workflows.listings import OF_AUTHORS
 from headwater.schemas.errors import PARSE_ERRORS
 from headwater.schemas.statuses import RunStatus
 
@@ -23,6 +26,40 @@ class InstanceCount(msgspec.Struct, frozen=True, kw_only=True):
     workflow: str
     status: str
     instances: int
+    built_in: bool
+
+
+class FailedRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of a workflow that may need a person, with the same state and error.
+
+    Attributes:
+        workflow: The workflow.
+        state: errored, retrying (a step has failed at least twice), or stuck (it should have
+            continued long ago).
+        error: Name of the error; empty for stuck runs.
+        message: Message of the newest error.
+        runs: Number of runs, up to a limit.
+        new: How many of them since the requested time.
+        first_at: When the first of them failed, or should have continued.
+        last_at: When the last of them did.
+        instance_id: The newest of them.
+    """
+
+    workflow: str
+    state: str
+    error: str
+    message: str
+    runs: int
+    new: int
+    first_at: datetime
+    last_at: datetime
+    instance_id: str
+
+
+#: Runs that are counted of a workflow and state, and of all those that are tried again.
+FAILED_RUNS_MAX: Final = 1000
+#: Groups that are returned.
+GROUPS_MAX: Final = 100
 
 
 async def instance_counts(reader: PooledReader) -> list[InstanceCount]:
@@ -31,7 +68,91 @@ async def instance_counts(reader: PooledReader) -> list[InstanceCount]:
     Raises:
         StoreUnavailable: Postgres does not answer.
     """
-    return msgspec.convert(await reader.answers(statement("instance_counts")), list[InstanceCount])
+    query = filled("instance_counts", of_authors=OF_AUTHORS)
+    return msgspec.convert(await reader.answers(query), list[InstanceCount])
+
+
+async def failed_runs(reader: PooledReader, since: datetime | None = None) -> list[FailedRuns]:
+    """Return the errored and retrying runs, by workflow, state and error.
+
+    Args:
+        reader: Reads Postgres.
+        since: From when on runs count as new; None for none of them.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    names = template("workflow_names_of_instances").format(of_authors=sql.SQL("name is not null"))
+    parameters = {
+        "since": since or "infinity",
+        "limit": FAILED_RUNS_MAX,
+        "groups": GROUPS_MAX,
+    }
+    rows = await reader.answers(filled("failed_runs", workflows=names), **parameters)
+    return msgspec.convert(rows, list[FailedRuns])
+
+
+async def open_with_labels(
+    reader: PooledReader, workflow: str, labels: Mapping[str, str], limit: int
+) -> int:
+    """Return how many instances with labels have not ended; at most `limit`.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    (row,) = await reader.answers(
+        statement("open_instances_with_labels"),
+        workflow_name=workflow,
+        labels=msgspec.json.encode(labels).decode(),
+        limit=limit,
+    )
+    return int(row["instances"])
+
+
+class StuckInstance(NamedTuple):
+    """An instance, and since when it should have continued, in Unix milliseconds."""
+
+    workflow: str
+    instance_id: str
+    run: int
+    since_ms: int
+
+
+async def stuck_instances(reader: PooledReader, before_ms: int, limit: int) -> list[StuckInstance]:
+    """Return instances that should have continued before a time, the longest first.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await reader.answers(statement("stuck_instances"), before_ms=before_ms, limit=limit)
+    return [StuckInstance(**row) for row in rows]
+
+
+def of_stuck(stuck: Iterable[StuckInstance], since: datetime | None) -> list[FailedRuns]:
+    """Return stuck instances by workflow.
+
+    Args:
+        stuck: The instances.
+        since: From when on they count as new; None for none of them.
+    """
+    workflows: dict[str, list[StuckInstance]] = {}
+    for instance in stuck:
+        workflows.setdefault(instance.workflow, []).append(instance)
+    new_ms = inf if since is None else since.timestamp() * 1000
+    groups = []
+    for workflow, instances in workflows.items():
+        first = min(instances, key=lambda instance: instance.since_ms)
+        last = max(instances, key=lambda instance: instance.since_ms)
+        groups.append(
+            FailedRuns(
+                workflow=workflow, state="stuck", error="", message="", runs=len(instances),
+                new=sum(instance.since_ms >= new_ms for instance in instances),
+                first_at=datetime.fromtimestamp(first.since_ms / 1000, UTC),
+                last_at=datetime.fromtimestamp(last.since_ms / 1000, UTC),
+                instance_id=last.instance_id,
+            )
+        )  # fmt: skip
+    return groups
 
 
 # -- past retention

@@ -14,7 +14,7 @@ from litestar import Response
 from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.authentication import admitted_key
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
-from headwater.gateway.api.deployments.replay_gate import ReplayGate
+from headwater.gateway.api.deployments.load_check import ActivationCheck
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.runs.run_service import active_of, deployment_of
@@ -71,7 +71,7 @@ class DeploymentService:
     Args:
         log: The topic of deployments.
         artifact_check: Imports apps before they are deployed.
-        gate: Replays runs before a deployment is activated.
+        activation_check: Checks a deployment before it is activated.
         workflows: Rows of the runs on deployments.
         clock: Returns Unix milliseconds.
 
@@ -85,14 +85,14 @@ class DeploymentService:
         self,
         log: DeploymentLog,
         artifact_check: ArtifactCheck,
-        gate: ReplayGate,
+        activation_check: ActivationCheck,
         workflows: Workflows,
         *,
         clock: Callable[[], int],
     ) -> None:
         self._log = log
         self._artifact_check = artifact_check
-        self._gate = gate
+        self._activation_check = activation_check
         self._workflows = workflows
         self._clock = clock
 
@@ -175,7 +175,7 @@ class DeploymentService:
     async def check(self, name: str) -> Response[bytes]:
         """Return how runs fit a deployment, without activating it."""
         deployments = await self._log.catch_up()
-        return _response(await self._gate.check(deployment_of(deployments, name)))
+        return _response(await self._activation_check.check(deployment_of(deployments, name)))
 
     async def rollback(
         self, request: AnyRequest, name: str | None, after: str, forced: str = ""
@@ -266,7 +266,7 @@ class DeploymentService:
         note(request, forced=forced or None)
         # Pinned runs are not affected, and a rollback may be urgent.
         is_pinned = not any(workflow.latest for workflow in created.workflows)
-        report = await self._gate.check(
+        report = await self._activation_check.check(
             created, without_runs=bool(forced) or is_pinned or not moves
         )
         if report.not_loaded and not forced:
@@ -347,16 +347,15 @@ def _needs_check(deployments: Deployments, record: DeploymentActivated) -> bool:
 
 def _divergence(created: DeploymentCreated, report: ReplayReport) -> str:
     """Return why a deployment should not be activated; "" if no open run speaks against it."""
-    what = f"expected open runs that would continue on {created.id} to fit it"
-    advice = f"`headwater deployments check {created.id}` shows the report; fix the code, or force"
     moving = [run for run in report.diverged if run.moves]
-    if moving:
-        names = ", ".join(f"{run.workflow_name}/{run.instance_id}" for run in moving[:_NAMED])
-        problem = f"{len(moving)} that do not, such as {names}: {moving[0].reason}"
-        return f"{what}, found {problem}; {advice} the activation"
-    if report.error and any(workflow.latest for workflow in created.workflows):
-        return f"{what}, found that it cannot be loaded: {report.error}; {advice} the activation"
-    return ""
+    if not moving:
+        return ""
+    names = ", ".join(f"{run.workflow_name}/{run.instance_id}" for run in moving[:_NAMED])
+    return (
+        f"expected open runs that would continue on {created.id} to fit it, found {len(moving)} "
+        f"that do not, such as {names}: {moving[0].reason}; `headwater deployments check "
+        f"{created.id}` shows the report; fix the code, or force the activation"
+    )
 
 
 def _require_outcome(outcome: DeploymentOutcome, kind: type[Any]) -> Any:  # noqa: ANN401 (of that kind)

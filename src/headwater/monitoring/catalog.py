@@ -180,6 +180,32 @@ PROJECTION_AGE: Final = Gauge(
     ("projection",),
 )
 
+# -- the auditor
+
+AUDITOR_DELIVERIES: Final = Gauge(
+    "headwater_auditor_deliveries",
+    "Deliveries that the auditor has read: settled, waiting, parked, unproven or lost.",
+    ("state",),
+)
+AUDITOR_FINDINGS: Final = Gauge(
+    "headwater_auditor_findings", "Violations that the auditor sees now, by law.", ("law",)
+)
+AUDITOR_STEP_RESULTS: Final = Gauge(
+    "headwater_auditor_step_results",
+    "Results of steps and of tokens of graphs that the auditor has read.",
+)
+AUDITOR_ROWS: Final = Gauge(
+    "headwater_auditor_rows", "Rows that the auditor has compared with the log."
+)
+AUDITOR_IGNORED: Final = Gauge(
+    "headwater_auditor_ignored_records",
+    "Records of former owners that the auditor has read; every reader ignores them.",
+)
+AUDITOR_CAUGHT_UP: Final = Gauge(
+    "headwater_auditor_caught_up_timestamp_seconds",
+    "When the auditor last verified everything that there was, in Unix seconds.",
+)
+
 # -- the whole system, from Kafka and Postgres, in every gateway
 
 KAFKA_CONNECTED: Final = Gauge(
