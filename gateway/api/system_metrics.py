@@ -21,6 +21,7 @@ from headwater.monitoring.catalog import (
     DEAD_LETTERS_OPEN,
     LAG_RECORDS,
     LAG_SECONDS,
+    QUEUE_MESSAGES,
     WORKFLOW_INSTANCES,
 )
 from headwater.projections.deliveries.quality import ConnectionStates
@@ -28,7 +29,9 @@ from headwater.projections.deliveries.queries import DeadLetterCount, dead_lette
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.instances import InstanceCount, instance_counts
 from headwater.projections.workflows.queries import Workflows
+from headwater.projections.workflows.runs import Runs
 from headwater.schemas.errors import BrokerUnavailable, StoreUnavailable
+from headwater.schemas.v1_answers import QueueListed
 from headwater.streams.clock import monotonic
 from headwater.streams.kafka.lags import EndHistory, PartitionLag
 
@@ -46,6 +49,7 @@ class _Counts(NamedTuple):
 
     instances: Sequence[InstanceCount] = ()
     letters: Sequence[DeadLetterCount] = ()
+    queues: Sequence[QueueListed] = ()
 
 
 #: Returns the progress of all consumer groups.
@@ -97,6 +101,7 @@ class SystemMetrics:
         DEAD_LETTERS_OPEN.replace(
             {(count.stage, count.reason): count.dead_letters for count in counts.letters}
         )
+        QUEUE_MESSAGES.replace({(queue.name,): queue.waiting for queue in counts.queues})
         CONNECTIONS.replace(
             {(count.provider, count.state): count.connections for count in states.connections}
         )
@@ -111,7 +116,11 @@ class SystemMetrics:
 
     async def _count(self) -> "_Counts":
         """Count one after the other: there is one connection."""
-        return _Counts(await instance_counts(self._reader), await dead_letter_counts(self._reader))
+        return _Counts(
+            await instance_counts(self._reader),
+            await dead_letter_counts(self._reader),
+            await Runs(self._reader).queues(),
+        )
 
     async def _renew_lags(self) -> None:
         if self._read_lags is None:

@@ -248,6 +248,11 @@ DEAD_LETTERS_OPEN: Final = Gauge(
 WORKFLOW_INSTANCES: Final = Gauge(
     "headwater_workflow_instances", "Instances by workflow and status.", ("workflow", "status")
 )
+QUEUE_MESSAGES: Final = Gauge(
+    "headwater_queue_messages_waiting",
+    "Messages of a queue that are not delivered yet.",
+    ("queue",),
+)
 
 #: All metrics above.
 METRICS: Final = tuple(value for value in globals().values() if isinstance(value, Metric))

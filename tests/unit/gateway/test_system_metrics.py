@@ -12,6 +12,7 @@ from headwater.gateway.api.system_metrics import SystemMetrics
 from headwater.monitoring import catalog
 from headwater.projections.deliveries.quality import ConnectionCount, ConnectionStates
 from headwater.projections.postgres.connections import PooledReader, Row
+from headwater.projections.postgres.statements import statement
 from headwater.schemas.errors import BrokerUnavailable, StoreUnavailable
 from headwater.streams.kafka.lags import PartitionLag
 
@@ -38,6 +39,8 @@ class KnownRows(PooledReader):
             return [count]
         if b"count(*) as dead_letters" in query:
             return [{"stage": "intake", "reason": "no_user", "dead_letters": 3}]
+        if query == statement("queues"):
+            return [{"name": "order", "waiting": 7}]
         return []
 
 
@@ -74,6 +77,7 @@ def test_the_last_numbers_stay_while_kafka_or_postgres_is_away(monkeypatch: pyte
         assert catalog.LAG_RECORDS.values()[LABELS] == 4
         assert catalog.WORKFLOW_INSTANCES.values() == {("order", "errored"): 2}
         assert catalog.DEAD_LETTERS_OPEN.values() == {("intake", "no_user"): 3}
+        assert catalog.QUEUE_MESSAGES.values() == {("order",): 7}
         await system.measure()
         assert catalog.LAG_RECORDS.values()[LABELS] == 0
         assert catalog.LAG_SECONDS.values()[LABELS] == 0
