@@ -268,8 +268,9 @@ def _differences(
                 str(partitions),
                 str(state.partitions),
                 False,
-                f"HEADWATER_PARTITIONS={state.partitions}; topics keep theirs. "
-                "`headwater topics grow` copies them into ones with more partitions",
+                f"HEADWATER_PARTITIONS={state.partitions}; topics keep theirs, because keys would "
+                "move away from records already there. `headwater topics grow` copies all topics "
+                "into ones with more partitions",
             )
         )
     if replication is not None and replication != state.replication:
