@@ -7,6 +7,7 @@ from typing import Final
 
 import psycopg
 
+from headwater.monitoring.monitor import Monitor
 from headwater.processors.runs.durations import Retention
 from headwater.projections.api_keys import API_KEYS
 from headwater.projections.audit import AUDIT
@@ -16,7 +17,8 @@ from headwater.projections.errors import LogTruncated, SchemaTaken, store_edge
 from headwater.projections.postgres.connections import own_dsn, schemas_of
 from headwater.projections.postgres.statements import statement
 from headwater.projections.postgres.table_ddl import make_tables
-from headwater.projections.projector.projector import Cluster, Projector
+from headwater.projections.projector.consumers import Cluster
+from headwater.projections.projector.projector import Projector
 from headwater.projections.projector.store import Store
 from headwater.projections.projector.truncation import TruncationDetector, pause
 from headwater.projections.workflows.plan import WORKFLOWS, workflows_kept
@@ -41,6 +43,7 @@ async def run_projector(  # noqa: PLR0913, chosen by the composition root
     detector: TruncationDetector,
     stop: asyncio.Event,
     retention: Retention,
+    monitor: Monitor,
 ) -> None:
     """Run all projections concurrently until `stop` is set.
 
@@ -52,31 +55,30 @@ async def run_projector(  # noqa: PLR0913, chosen by the composition root
         detector: Detects that Kafka lost the end of a log.
         stop: Ends the projections.
         retention: How long ended workflow instances are kept.
+        monitor: Reports the state of every projection.
 
     Raises:
         SchemaTaken: The schema has tables of another program, or rows of another prefix.
         TableUnfit: A table of a provider does not fit its declaration.
     """
     await _prepare(dsn, topic_prefix, stop)
-    running = [
-        asyncio.create_task(
-            _run(
-                Projector(
-                    cluster=cluster,
-                    store=Store(dsn, projection=projection, clock=clock),
-                    clock=clock,
-                    detector=detector,
-                    log=_LOG if projection is DELIVERIES else _LOG.getChild(projection.name),
-                    projection=projection,
-                ),
-                stop,
-            )
+    projectors = [
+        Projector(
+            cluster=cluster,
+            store=Store(dsn, projection=projection, clock=clock),
+            clock=clock,
+            detector=detector,
+            log=_LOG if projection is DELIVERIES else _LOG.getChild(projection.name),
+            projection=projection,
         )
         for projection in (
             workflows_kept(retention) if projection is WORKFLOWS else projection
             for projection in PROJECTIONS
         )
     ]
+    for projector in projectors:
+        projector.progress.report_to(monitor)
+    running = [asyncio.create_task(_run(projector, stop)) for projector in projectors]
     try:
         await asyncio.gather(*running)
     finally:

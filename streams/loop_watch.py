@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple
 
+from headwater.monitoring.catalog import EVENT_LOOP_BLOCKED, EVENT_LOOP_LATE
 from headwater.streams.clock import cpu_of_thread, monotonic
 
 _LOG: Final = logging.getLogger("headwater.loop")
@@ -120,6 +121,16 @@ class LoopWatch:
                 # The only way to get another thread's stack; faulthandler and debuggers use it.
                 frame = sys._current_frames().get(self._thread_of_loop)  # noqa: SLF001
                 self._captured = "" if frame is None else _described(frame)
+
+
+def measured_loop_watch() -> LoopWatch:
+    """Return a watch that logs blocks, and counts them in the metrics of the process."""
+
+    def blocked(block: Blocked) -> None:
+        EVENT_LOOP_BLOCKED.add()
+        log_blocked(block)
+
+    return LoopWatch(EVENT_LOOP_LATE.observe, blocked)
 
 
 def log_blocked(block: Blocked) -> None:

@@ -51,6 +51,7 @@ from headwater.gateway.api.record_schemas import asyncapi_route, registry_routes
 from headwater.gateway.api.refusals import Refusals, record_unmatched, refusal_recorder
 from headwater.gateway.api.refused_keys import RefusedKeys, appending_refusals
 from headwater.gateway.api.request_scope import AnyConnection, peer_resolver, whole_parameters
+from headwater.gateway.api.system_metrics import ReadLags, SystemMetrics
 from headwater.gateway.api.users.lab_reports import UploadLimits
 from headwater.gateway.api.users.operator_routes import user_operation_routes
 from headwater.gateway.api.users.ports import UserPorts, UserServices
@@ -116,6 +117,7 @@ class Ports:
         draw: Returns as many random bytes, for API keys.
         clock: Unix milliseconds.
         metrics_folder: Where the processes of this gateway share metrics, if there are several.
+        read_lags: Returns how far all consumer groups are, if there is a Kafka.
         oidc: Sign-in to the console with an OpenID provider, if there is one.
     """
 
@@ -132,6 +134,7 @@ class Ports:
     clock: Callable[[], int]
     new_request_id: Callable[[], str]
     metrics_folder: MetricsFolder | None = None
+    read_lags: ReadLags | None = None
     oidc: OidcSignIn | None = None
 
 
@@ -149,6 +152,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     # For health checks and streams, which do not wait for other reads, nor these for them.
     watching, following = own_pools = [ports.reader.with_own_pool() for _ in range(2)]
     quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
+    system = SystemMetrics(ports.reader, ports.read_lags, quality.counted)
     watch, posted = _loop_watch(metrics), webhook_sources(sources)
     receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
     auditing = _auditing(settings, ports, peer_of, metrics)
@@ -164,9 +168,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _console(settings, ports, keys, report_refusal, limited),
             registry_routes(settings.topic_prefix),
             asyncapi_route(_VERSION, settings.topic_prefix),
-            health_routes(
-                ports.log, watching, metrics, ports.metrics_folder, quality.counted, ring
-            ),
+            health_routes(ports.log, watching, metrics, ports.metrics_folder, system.measure, ring),
             *service.routers(),
             *deployment_routes(settings, ports.workflows, service, keys, limited),
         ],
@@ -174,6 +176,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             lambda _app: ring.following(),
             lambda _app: _running(ports, service, own_pools, watch, metrics),
             lambda _app: quality.running(),
+            lambda _app: system.running(),
             lambda _app: appending_refusals(refused_keys, auditing),
             lambda _app: appending_checkpoints(_checkpoints(settings, ports, auditing)),
         ],

@@ -133,7 +133,10 @@ def total(texts: Iterable[str]) -> Counts:
 
 
 class WithOthers(Collector):
-    """Metrics of this process, to which counts of other processes are added."""
+    """Metrics of this process, to which counts of other processes are added.
+
+    Other processes may have counted what this one has not.
+    """
 
     def __init__(self, own: Collector, others: Counts) -> None:
         self._own = own
@@ -141,10 +144,13 @@ class WithOthers(Collector):
 
     @override
     def collect(self) -> Iterator[Metric]:
+        known = set()
         for family in self._own.collect():
+            known.add(family.name)
             if others := self._others.get(family.name):
                 family.samples = _sum(family.samples, others.samples)
             yield family
+        yield from (family for name, family in self._others.items() if name not in known)
 
 
 class _Known(Collector):

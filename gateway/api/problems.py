@@ -28,6 +28,8 @@ from headwater.gateway.api.request_scope import (
     request_id_of,
 )
 from headwater.gateway.settings.patterns import with_descriptions
+from headwater.monitoring.catalog import HTTP_PROBLEMS
+from headwater.monitoring.metrics import OTHER
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.failures import REFUSALS
 
@@ -192,6 +194,7 @@ def document(
     # A hook may return a status without a known title.
     unknown = (status or 500, responses.get(status or 500, "The request was refused"))
     known, title = CODES.get(code) or unknown
+    HTTP_PROBLEMS.add((code if code in CODES else OTHER,))
     status = status or known
     fields = {
         "type": f"urn:headwater:problem:{code}",

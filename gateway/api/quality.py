@@ -1,8 +1,7 @@
 """Quality of the data: its route, and the states of connections, which are counted meanwhile."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Annotated, Final
@@ -11,6 +10,7 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromQuery, QueryParameter
 
+from headwater.gateway.api.background_query import BackgroundQuery
 from headwater.gateway.api.json_bodies import check_texts
 from headwater.gateway.api.openapi import problem_responses
 from headwater.processors.api_keys import Scope
@@ -25,16 +25,10 @@ from headwater.projections.deliveries.quality import (
 from headwater.projections.postgres.connections import PooledReader
 from headwater.schemas.errors import StoreUnavailable
 
-log = logging.getLogger(__name__)
-
 #: Seconds for which a result is current: states change with days.
 _CURRENT_S: Final = 300.0
-#: Counting takes at most this share of the time, so that a slow Postgres is not busy with it.
-_SHARE: Final = 1 / 20
-#: After a failure.
+#: After a failure to store the limits of silence.
 _AGAIN_S: Final = 30.0
-#: Seconds that a caller waits for a result that is not there yet.
-_WITHIN_S: Final = 4.0
 #: Seconds for each statement about deliveries of weeks; analysts have as many.
 _STATEMENT_S: Final = 60.0
 #: Weeks without a parameter.
@@ -42,51 +36,9 @@ _WEEKS: Final = 4
 _SOURCE_CHARS: Final = 64
 
 
-class CountedConnections:
-    """States of all connections, counted in the background while they are requested.
-
-    Each connection costs Postgres some 100 µs, so 200,000 of them take 20 seconds: callers get the
-    latest result, also while they cannot be counted.
-    """
-
-    def __init__(self, count: Callable[[], Awaitable[ConnectionStates]]) -> None:
-        self._count = count
-        self._latest = ConnectionStates()
-        self._counting: asyncio.Task[None] | None = None
-        self._due_s = 0.0
-        self._failed = False
-
-    async def latest(self, within_s: float = _WITHIN_S) -> ConnectionStates:
-        """Return the latest result; wait a moment for a new one if it is due."""
-        loop = asyncio.get_running_loop()
-        if self._counting is None or (self._counting.done() and loop.time() >= self._due_s):
-            self._counting = loop.create_task(self._renew(), name="count connections")
-        if not self._counting.done():
-            await asyncio.wait([self._counting], timeout=within_s)
-        return self._latest
-
-    async def stop(self) -> None:
-        """Stop counting."""
-        if self._counting is not None:
-            self._counting.cancel()
-            await asyncio.wait([self._counting])
-
-    async def _renew(self) -> None:
-        loop = asyncio.get_running_loop()
-        began_s, pause_s = loop.time(), _AGAIN_S
-        try:
-            self._latest = await self._count()
-            pause_s = max(_CURRENT_S, (loop.time() - began_s) / _SHARE)
-            self._failed = False
-        except StoreUnavailable as error:
-            if not self._failed:
-                log.warning("connections are not counted, the last numbers stay: %s", error)
-            self._failed = True
-        finally:
-            self._due_s = loop.time() + pause_s
-
-
-def quality_route(reader: PooledReader, connections: CountedConnections) -> HTTPRouteHandler:
+def quality_route(
+    reader: PooledReader, connections: BackgroundQuery[ConnectionStates]
+) -> HTTPRouteHandler:
     """Return the route of the quality of the data.
 
     Args:
@@ -134,7 +86,13 @@ class DataQuality:
         self._limits = limits
         self._counting = reader.with_own_pool()
         self._analyzing = reader.with_own_pool(_STATEMENT_S)
-        self._connections = CountedConnections(partial(connection_states, self._counting))
+        # Each connection costs Postgres some 100 µs, so 200,000 of them take 20 seconds.
+        self._connections = BackgroundQuery(
+            partial(connection_states, self._counting),
+            ConnectionStates(),
+            what="connections",
+            current_s=_CURRENT_S,
+        )
         self.route = quality_route(self._analyzing, self._connections)
         #: Returns the latest states of connections.
         self.counted = self._connections.latest

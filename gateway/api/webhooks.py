@@ -229,7 +229,7 @@ class Receiver:
         if answer.duplicate and not answer.original:
             self._metrics.suppressed(self._source)
         else:
-            self._metrics.appended(perf_counter() - started)
+            self._metrics.appended(perf_counter() - started, delivery.event_id)
         return (ProbableCopy if answer.original else Accepted)(
             ok=True,
             duplicate=answer.duplicate,

@@ -178,6 +178,7 @@ def _system_checks(settings: "Settings", api: Api) -> Iterator[Finding]:
         yield _checked("rows", rows, "headwater rebuild --verify")
         yield _checked("keys", partial(_keys, settings, gateway, api))
         yield _checked("disk", lambda: _disk(settings.data_dir))
+        yield from _monitored(settings)
         yield certificates.result()
 
 
@@ -362,6 +363,28 @@ def _disk(folder: Path) -> Finding:
     )
     usage = shutil.disk_usage(existing)
     return findings.disk(str(existing), usage.free, usage.total)
+
+
+def _monitored(settings: "Settings") -> Iterator[Finding]:
+    """Check the readiness of the processes of `headwater up`, if it runs in this data folder."""
+    from headwater.gateway.cli.monitored import read_targets  # noqa: PLC0415 (loads slowly)
+
+    states = {}
+    for target in read_targets(settings):
+        (address,) = target.targets
+        name = target.labels.get("name", target.labels["process"])
+        states[f"{name} at {address}"] = _readiness(f"http://{address}")
+    if states:
+        yield findings.monitored(states)
+
+
+def _readiness(url: str) -> str:
+    try:
+        parts: dict[str, str] = json.loads(Api(url, {}).exchange("/health/ready").body)["parts"]
+    except (click.ClickException, ValueError, LookupError):
+        return "no answer"
+    waiting = [f"{name}: {state}" for name, state in parts.items() if state != "ok"]
+    return ", ".join(waiting) or "ready"
 
 
 def _certificates(settings: "Settings", api: Api) -> Finding:

@@ -251,6 +251,14 @@ def clock_offset_s(server_s: float, sent_s: float, received_s: float) -> float:
     return max(earliest, 0.0) + min(latest, 0.0)
 
 
+def monitored(states: Mapping[str, str]) -> Finding:
+    """Check the readiness of processes, by their names and addresses."""
+    summary = "; ".join(f"{name}: {state}" for name, state in states.items())
+    if all(state == "ready" for state in states.values()):
+        return Finding("metrics", "ok", summary)
+    return Finding("metrics", "warning", summary, "see the logs of those that are not ready")
+
+
 def clock(offsets: Mapping[str, float]) -> Finding:
     """Check the clocks of other machines against this one's; offsets are in seconds."""
     summary = ", ".join(f"{name} {seconds:+.1f} s" for name, seconds in offsets.items())

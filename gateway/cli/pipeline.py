@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
 
-from headwater.gateway.cli.starting import pipeline_rules, stores_of
+from headwater.gateway.cli.starting import measured_stores, pipeline_rules
 from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.process import begin_service, process_name
 from headwater.gateway.settings.settings import Settings
 from headwater.gateway.settings.sources import sources_of
+from headwater.monitoring.endpoint import monitoring
+from headwater.monitoring.monitor import Monitor
 from headwater.processors.providers.provider import Placement
 from headwater.processors.sources import providers_of
 from headwater.streams.evaluation.evaluator import (
@@ -26,6 +29,11 @@ from headwater.streams.pipeline.worker import run_worker
 def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Run the pipeline until SIGTERM or SIGINT."""
     begin_service(settings)
+    with monitoring(settings.monitored_at(), "pipeline", version("headwater")) as monitor:
+        _run(settings, clock, monitor)
+
+
+def _run(settings: Settings, clock: Callable[[], int], monitor: Monitor) -> None:
     cluster = cluster_of(settings)
     rules = pipeline_rules(settings)
     make_intake = partial(
@@ -43,8 +51,9 @@ def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
             cluster=cluster,
             app_id=settings.app_id,
             make_intake=make_intake,
-            stores=stores_of(settings, clock),
+            stores=measured_stores(settings, clock, monitor),
             joined=membership.joined,
             member=settings.member or None,
             clock=clock,
+            monitor=monitor,
         )

@@ -31,7 +31,6 @@ log = logging.getLogger("headwater")
 _FIRST_START_S: Final = 30.0
 #: Exit code if a process had to be killed to stop it.
 _KILLED: Final = 1
-_PORT_MAX: Final = 65_535
 _NOTHING: Final = GroupProcess()
 
 
@@ -128,9 +127,7 @@ def _own(settings: Settings, index: int) -> Settings:
     own: dict[str, Any] = {"processes": 1}
     if settings.member:
         own["member"] = f"{settings.member}-{index + 1}"
-    if settings.worker_metrics_port:
-        own["worker_metrics_port"] = settings.worker_metrics_port + index
-    return settings.model_copy(update=own)
+    return settings.model_copy(update=own | settings.monitored_from(index))
 
 
 def _check_addresses(settings: Settings, *, ticked: bool) -> None:
@@ -140,12 +137,13 @@ def _check_addresses(settings: Settings, *, ticked: bool) -> None:
             f"--tick: expected {count} URLs in HEADWATER_TICK_URL, one for each process, "
             f"found {urls}"
         )
-    first = settings.worker_metrics_port
-    if first and first + count - 1 > _PORT_MAX:
+    try:
+        settings.monitored_from(count - 1)
+    except ValueError as error:
         raise click.UsageError(
-            f"HEADWATER_WORKER_METRICS_PORT: expected at most {_PORT_MAX - count + 1}, because "
-            f"{count} processes use as many ports, found {first}"
-        )
+            f"{error} as the first port of {count} processes that answer monitors; set another "
+            "port with HEADWATER_METRICS_ADDRESS or HEADWATER_WORKER_METRICS_PORT"
+        ) from error
 
 
 def _run(settings: Settings, spec: ProcessSpec, shared: GroupProcess = _NOTHING) -> None:

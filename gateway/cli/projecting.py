@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Callable
+from importlib.metadata import version
 
 import uvloop
 
@@ -11,22 +12,26 @@ from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.process import begin_service, process_name
 from headwater.gateway.settings.settings import Settings
+from headwater.monitoring.endpoint import monitoring
+from headwater.monitoring.monitor import Monitor
 from headwater.projections.catalogue import run_projector
 from headwater.streams.kafka import truncation
 from headwater.streams.kafka.membership import system_membership
 from headwater.streams.kafka.skips import load_skips
 from headwater.streams.kafka.topics import check_topics
-from headwater.streams.loop_watch import LoopWatch
+from headwater.streams.loop_watch import measured_loop_watch
 from headwater.streams.process_tuning import collect_seldom
 
 
 def run_projection(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Run the projector until SIGTERM or SIGINT."""
     begin_service(settings)
-    uvloop.run(_project(settings, clock))
+    with monitoring(settings.monitored_at(), "projector", version("headwater")) as monitor:
+        uvloop.run(_project(settings, clock, monitor))
 
 
-async def _project(settings: Settings, clock: Callable[[], int]) -> None:
+async def _project(settings: Settings, clock: Callable[[], int], monitor: Monitor) -> None:
+    monitor.follow_loop()
     cluster = cluster_of(settings)
     await check_topics(cluster)
     await load_skips(cluster)
@@ -36,7 +41,7 @@ async def _project(settings: Settings, clock: Callable[[], int]) -> None:
         loop.add_signal_handler(number, stop.set)
     collect_seldom()
     name = f"projector {process_name()}"
-    with LoopWatch().watching(), system_membership(cluster, name) as membership:
+    with measured_loop_watch().watching(), system_membership(cluster, name) as membership:
         membership.start()
         rebuilding = asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))
         try:
@@ -48,6 +53,7 @@ async def _project(settings: Settings, clock: Callable[[], int]) -> None:
                 detector=truncation,
                 stop=stop,
                 retention=settings.kept,
+                monitor=monitor,
             )
         finally:
             stop.set()

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +37,28 @@ from headwater.gateway.settings.process import (
 )
 from headwater.gateway.settings.settings import Settings
 from headwater.gateway.settings.sources import sources_of, sources_with_secrets
+from headwater.monitoring.catalog import BUILD_INFO
 from headwater.processors.kafka_sources import KafkaSource
 from headwater.processors.providers.provider import Placement
 from headwater.processors.sources import AnySource, kafka_sources, providers_of
+from headwater.projections.catalogue import PROJECTIONS
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.projector.growth import topic_growths
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from headwater.projections.workflows.world import WorldEntries
+from headwater.schemas.topics import EFFECTS, WORKFLOW_COMMANDS
 from headwater.streams.clock import monotonic
 from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
 from headwater.streams.kafka.api_key_log import ApiKeyLog
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.lags import read_lags
 from headwater.streams.kafka.membership import running_workers, system_membership
+from headwater.streams.kafka.names import foreign_topic
 from headwater.streams.kafka.schema_registry import SchemaRegistry
 from headwater.streams.kafka.topics import check_topics
+from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
 from headwater.streams.pipeline.topic_consumer import TopicConsumer
@@ -61,11 +68,13 @@ from headwater.streams.process_tuning import run_as_batch
 from headwater.streams.workflows.client import WorkflowClient
 from headwater.streams.workflows.deployment_log import DefinitionLog, DeploymentLog
 from headwater.streams.workflows.history_topic import RunReader
+from headwater.streams.workflows.ownership import GROUP
 
 
 def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Accept webhooks and serve requests until SIGTERM or SIGINT."""
     begin_service(settings)
+    BUILD_INFO.replace({("gateway", version("headwater")): 1})
     run_as_batch()
     uvloop.run(_serve(settings, clock))
 
@@ -102,6 +111,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
         clock=clock,
         new_request_id=ulid_source(clock, buffered_random(os.urandom)),
         metrics_folder=_metrics_folder(group),
+        read_lags=partial(read_lags, cluster, _groups(settings, topics)),
         oidc=_oidc(settings, clock),
     )
     app = create_app(settings, sources, ports)
@@ -148,6 +158,20 @@ async def consuming(
             await registry.stop()
         if evaluator is not None:
             evaluator.close()
+
+
+def _groups(settings: Settings, sources: Sequence[KafkaSource]) -> dict[str, tuple[str, ...]]:
+    """Return the topics of all consumer groups."""
+    return {
+        settings.app_id: Intake.sources,
+        f"{settings.app_id}-effects": (EFFECTS,),
+        GROUP: (WORKFLOW_COMMANDS,),
+        **{projection.group: projection.topics for projection in PROJECTIONS},
+        **{
+            f"{settings.app_id}-source-{source.name}": (foreign_topic(source.topic),)
+            for source in sources
+        },
+    }
 
 
 def _oidc(settings: Settings, clock: Callable[[], int]) -> OidcSignIn | None:

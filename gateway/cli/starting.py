@@ -12,6 +12,7 @@ from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.privacy import make_private_folder
 from headwater.gateway.settings.settings import PREFIX, Settings
 from headwater.gateway.settings.sources import sources_of
+from headwater.monitoring.monitor import Monitor
 from headwater.processors.deployments import Deployments
 from headwater.processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
 from headwater.schemas.errors import ProcessUnavailable
@@ -40,6 +41,17 @@ def stores_of(settings: Settings, clock: Callable[[], int]) -> StateStores:
     if not writable:
         raise _unusable(settings, "a folder that this user cannot write")
     return StateStores(folder, settings.state_memory_mib * _MIB, clock)
+
+
+def measured_stores(settings: Settings, clock: Callable[[], int], monitor: Monitor) -> StateStores:
+    """Return the stores of a worker's partitions; monitors see their sizes.
+
+    Raises:
+        PartUnavailable: The folder cannot be used.
+    """
+    stores = stores_of(settings, clock)
+    monitor.measure(stores.measure)
+    return stores
 
 
 def _unusable(settings: Settings, found: str) -> ProcessUnavailable:

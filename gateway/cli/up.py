@@ -23,6 +23,11 @@ from pydantic import SecretStr
 
 from headwater.gateway.api.listening import listen
 from headwater.gateway.cli.demo import DEMO_APP, DayFailed, DayShow, WorkflowShow, key_for_example
+from headwater.gateway.cli.monitored import (
+    publish_targets,
+    targets_file,
+    with_monitored_processes,
+)
 from headwater.gateway.cli.output import counted, say
 from headwater.gateway.cli.process_group import command, several, sharing_port
 from headwater.gateway.cli.starting import pipeline_rules, rules_without_app
@@ -116,11 +121,13 @@ def run_up(
         _migrate(settings, embedded=not external_postgres)
         if show_day and not settings.app:
             settings = settings.model_copy(update={"app": DEMO_APP})
-        settings, stand_in = _with_terra(settings)
+        settings, stand_in = _with_terra(with_monitored_processes(settings))
         shared = GroupProcess()
         if settings.processes > 1:
             settings, shared = exits.enter_context(sharing_port(settings))
-        supervisor.start(*stand_in, *process_specs(settings, shared, reload=reload))
+        specs = process_specs(settings, shared, reload=reload)
+        exits.enter_context(publish_targets(settings, specs))
+        supervisor.start(*stand_in, *specs)
         if show_day:
             show = _Show(settings, clock, result, then_stop=then_stop)
             threading.Thread(target=show.run, name="demo day", daemon=True).start()
@@ -159,6 +166,7 @@ def _check_ports(settings: Settings) -> None:
 
 def _report_addresses(settings: Settings, *, embedded: bool) -> None:
     say(f"Logs are in {settings.data_dir / 'logs'}")
+    say(f"Addresses of all metrics, for Prometheus: {targets_file(settings)}")
     if embedded:  # Another database's address may contain a password.
         say(f"The rows, in SQL: {psql_program()} {shlex.quote(settings.postgres)}")
     key = key_for_example("admin_key", settings.admin_key.get_secret_value())
@@ -307,26 +315,36 @@ def process_specs(
     url = url_of(settings)
     app = ("--app", settings.app or BUILTIN_APP, *(["--reload"] if reload else []))
 
+    workers = max(1, settings.processes)
+
     def specs(
         name: str,
         *arguments: str,
         number: int = settings.processes,
+        first: int = 0,
         ready: Callable[[], bool] = lambda: True,
         shown: Callable[[str], bool] | None = None,
     ) -> list[ProcessSpec]:
         # With an app, the pipeline worker would be a workflow worker.
         own = settings.model_copy(
             update={"member": f"up-{name}", "app": "", "processes": max(1, number)}
+            | settings.monitored_from(first)
         )
         spec = dataclasses.replace(command(name, *arguments), ready=ready, shown=shown)
         return several(spec, own, shared if shared and name == "gateway" else GroupProcess())
 
     return (
         *specs("gateway", "serve", ready=lambda: _answers(f"{url}/health/ready")),
-        # They listen on no port; if one fails, the demo's rows do not arrive.
+        # If one of them fails, the demo's rows do not arrive.
         *specs("pipeline", "worker"),
-        *specs("projector", "project", number=1),
-        *specs("workflows", "worker", *app, shown=is_above_info if reload else None),
+        *specs("projector", "project", number=1, first=workers),
+        *specs(
+            "workflows",
+            "worker",
+            *app,
+            first=workers + 1,
+            shown=is_above_info if reload else None,
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""`headwater worker --app`: the workflow worker and its metrics, from start to the stop signal."""
+"""`headwater worker --app`: the workflow worker, from start to the stop signal."""
 
 import asyncio
 import contextlib
@@ -9,23 +9,19 @@ import secrets
 import signal
 import sys
 from collections import ChainMap
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from importlib.metadata import version
 from typing import Final
 
 import click
 import uvloop
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-from typing_extensions import override
 
 from headwater.gateway.cli.starting import (
+    measured_stores,
     rules_of,
     run_until_first_exit,
     start_workflows,
-    stores_of,
 )
 from headwater.gateway.client.requests import ulid_source
 from headwater.gateway.settings.addresses import public_url_of
@@ -36,6 +32,8 @@ from headwater.gateway.settings.privacy import close_environment
 from headwater.gateway.settings.process import log_to_stderr, process_name
 from headwater.gateway.settings.settings import Settings, revealed
 from headwater.gateway.settings.sources import secret_variables
+from headwater.monitoring.endpoint import monitoring
+from headwater.monitoring.monitor import Monitor
 from headwater.processors.code.engine import ReplayEngine
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
@@ -55,7 +53,7 @@ from headwater.streams.kafka.membership import WORKERS, system_membership
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.skips import load_skips
 from headwater.streams.kafka.topics import check_topics, warn_about_missing_topics
-from headwater.streams.loop_watch import LoopWatch
+from headwater.streams.loop_watch import measured_loop_watch
 from headwater.streams.ownership.watchdog import StandstillWatch
 from headwater.streams.process_tuning import collect_seldom, run_as_batch
 from headwater.streams.workflows.code_folders import CodeFolders
@@ -67,56 +65,6 @@ from headwater.streams.workflows.load_answers import LoadAnswers
 from headwater.streams.workflows.runnable_code import DeployedGraphs
 from headwater.streams.workflows.worker import WorkflowWorker
 from headwater.streams.workflows.worker_options import Bounds, WorkerCode, WorkerServices
-
-_HELD: Final = "headwater_step_threads_held"
-_MEANING: Final = "Threads that callbacks of abandoned steps still occupy."
-_ERRORS: Final = "headwater_workflow_errors_contained"
-_ERRORS_MEANING: Final = "Errors inside the worker; each affected only one command or run."
-_QUARANTINED: Final = "headwater_workflow_instances_quarantined"
-_QUARANTINED_MEANING: Final = "Instances that the worker cannot decide anything for."
-
-
-class _Families(Collector):
-    """Collects a worker's counts as metrics."""
-
-    def __init__(self, counts: WorkflowWorker) -> None:
-        self._counts = counts
-
-    @override
-    def collect(self) -> Iterator[Metric]:
-        held = GaugeMetricFamily(_HELD, _MEANING, labels=["app"])
-        for app, number in self._counts.threads_held().items():
-            held.add_metric([app], number)
-        errors = CounterMetricFamily(_ERRORS, _ERRORS_MEANING, labels=["kind"])
-        for kind, number in self._counts.errors_contained().items():
-            errors.add_metric([kind], number)
-        count = self._counts.quarantined()
-        yield from (held, errors, GaugeMetricFamily(_QUARANTINED, _QUARANTINED_MEANING, count))
-
-
-@contextmanager
-def metrics_server(port: int, counts: WorkflowWorker) -> Iterator[int]:
-    """Serve GET /metrics on loopback while the context is open.
-
-    Args:
-        port: Port; 0 takes a free one.
-        counts: The counts.
-
-    Yields:
-        The port.
-    """
-    registry = CollectorRegistry()
-    registry.register(_Families(counts))
-    server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-# -- the worker
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +104,10 @@ def run_workflows(
     run_as_batch()
     collect_seldom()
     try:
-        uvloop.run(_until_signalled(_work(settings, rules, clock, ticked=ticked, reload=reload)))
+        address = settings.monitored_at(workflows=True)
+        with monitoring(address, "workflows", version("headwater")) as monitor:
+            work = _work(settings, rules, clock, monitor, ticked=ticked, reload=reload)
+            uvloop.run(_until_signalled(work))
     except AppNotLoaded as error:
         raise AppInvalid(error.message) from error
     except (click.ClickException, ProcessUnavailable):
@@ -211,10 +162,12 @@ async def _work(
     settings: Settings,
     rules: Sequence[Rule],
     clock: Callable[[], int],
+    monitor: Monitor,
     *,
     ticked: bool,
     reload: bool,
 ) -> None:
+    monitor.follow_loop()
     new_id, cluster, name = ulid_source(clock, os.urandom), cluster_of(settings), process_name()
     evaluator, slots = started_evaluator(), SlotsEngine()
     graphs = GraphEngine(limits=settings.limits, evaluator=evaluator)
@@ -235,7 +188,7 @@ async def _work(
         await membership.joined()
 
     async with contextlib.AsyncExitStack() as exits:
-        exits.enter_context(LoopWatch().watching())
+        exits.enter_context(measured_loop_watch().watching())
         database = await _step_database(settings, exits)
         membership = exits.enter_context(system_membership(cluster, f"{WORKERS}{name}"))
         worker = WorkflowWorker(
@@ -249,17 +202,16 @@ async def _work(
                 clock=clock,
                 draw_seed=lambda: secrets.token_hex(_SEED_BYTES),
                 database=database,
-                stores=stores_of(settings, clock),
+                stores=measured_stores(settings, clock, monitor),
                 evaluator=evaluator,
                 joined=joined,
+                monitor=monitor,
             ),
             member=settings.member or None,
             bounds=_bounds(settings),
         )
         if ticked:
             await exits.enter_async_context(_tick_connections(settings, worker, new_id))
-        if settings.worker_metrics_port:
-            exits.enter_context(metrics_server(settings.worker_metrics_port, worker))
         starts = start_workflows(
             settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id,
             deployed=partial(_deployed, definitions, deployments), activated=code.activated,

@@ -44,6 +44,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "too_short": "text of at least {min_length} characters",
     "not_postgres": "postgresql://user:password@host/database",
     "not_networks": "networks such as 10.0.0.0/8, separated by commas",
+    "not_address": "host:port, such as 0.0.0.0:9600",
     "not_servers": "host:port, several separated by commas",
     "bool_parsing": "true or false",
     "not_bucket": "a folder, or s3://bucket and perhaps a prefix",

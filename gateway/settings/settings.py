@@ -20,6 +20,7 @@ from headwater.gateway.settings.exposure import (
     redacted,
     weakness_of,
 )
+from headwater.gateway.settings.monitoring import MonitoringSettings
 from headwater.gateway.settings.patterns import HOOKS, JWKS, LABEL, LABEL_OR_NONE, URL_OR_NONE
 from headwater.gateway.settings.projects import ProjectSettings
 from headwater.gateway.settings.replays import ReplaySettings
@@ -170,6 +171,7 @@ class Settings(
     UserSettings,
     WorkflowSettings,
     DeploymentSettings,
+    MonitoringSettings,
     OwnershipSettings,
     ProjectSettings,
     ReplaySettings,

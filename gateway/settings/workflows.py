@@ -174,12 +174,6 @@ class WorkflowSettings(BaseSettings):
         description="Threads of an app's host for callbacks that are not async; the host is "
         "restarted when abandoned callbacks occupy all of them.",
     )
-    worker_metrics_port: int = Field(
-        default=0,
-        ge=0,
-        le=65535,
-        description="Port on loopback where a workflow worker serves GET /metrics; 0 for none.",
-    )
     max_clock_skew_s: int = Field(
         default=10,
         ge=1,

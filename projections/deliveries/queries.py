@@ -24,6 +24,24 @@ class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: int
 
 
+class DeadLetterCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Number of dead letters of a stage with a reason."""
+
+    stage: str
+    reason: str
+    dead_letters: int
+
+
+async def dead_letter_counts(reader: PooledReader) -> list[DeadLetterCount]:
+    """Return the number of dead letters that were neither reprocessed nor expired.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await reader.answers(statement("dead_letter_counts"))
+    return msgspec.convert(rows, list[DeadLetterCount])
+
+
 class RejectedField(msgspec.Struct, frozen=True, kw_only=True):
     """A value of a delivery that was dropped, while the rest of its record was stored.
 

@@ -111,6 +111,8 @@ class Batch:
     claims: Mapping[Partition, Claims] = field(default_factory=dict)
     #: Leader epoch of the last record of each span, or a later one.
     leader_epochs: Mapping[Partition, int] = field(default_factory=dict)
+    #: Times of the first and the last record of each span, in Unix milliseconds.
+    times: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

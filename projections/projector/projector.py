@@ -16,13 +16,19 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
-from typing_extensions import override
 
 from headwater.projections.errors import BatchTooSlow
+from headwater.projections.projector.consumers import (
+    AssignmentListener,
+    Cluster,
+    projection_consumer,
+    started,
+)
+from headwater.projections.projector.progress import Progress
 from headwater.projections.projector.projection import (
     Batch,
     LogRecord,
@@ -46,28 +52,16 @@ if TYPE_CHECKING:
 #: Batches are as large as the lag, up to this: of the records of a key the last one is written, and
 #: a commit's 2 ms are spread over many rows. One of this size is applied in 0.5 s.
 _BATCH_RECORDS_MAX: Final = 10_000
-#: Compressed bytes as in the log; uncompressed, twenty times as many.
-_PARTITION_FETCH_BYTES: Final = 1024 * 1024
-_FETCH_BYTES: Final = 16 * 1024 * 1024
 _COMMIT_EVERY_MS: Final = 1_000
 #: Seconds between checks that Postgres still has the applied offsets.
 _CHECK_EVERY_S: Final = 5.0
 #: How long a poll waits if nothing arrives.
 _IDLE_POLL_MS: Final = int(_CHECK_EVERY_S * 1_000)
-#: How long the broker may hold a fetch, as for other consumers (`idle_fetches`).
-_FETCH_WAIT_MS: Final = 5_000
 _BACKOFF_FIRST_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
 
 T = TypeVar("T")
 _Fetched: TypeAlias = Mapping[TopicPartition, Sequence[LogRecord]]
-
-
-class Cluster(Protocol):
-    """The Kafka cluster to read from; its text is its address."""
-
-    def options(self) -> Mapping[str, Any]:
-        """Return the options of an aiokafka client for the cluster."""
 
 
 class Projector:
@@ -95,6 +89,8 @@ class Projector:
         self.batches = 0
         self.refused = 0
         self.positions: dict[Partition, int] = {}
+        #: What monitors see of it.
+        self.progress = Progress(projection.name, self.positions, lambda: self.lag, clock)
         #: Next offset to fetch: ahead of `positions` by the batch that is being applied.
         self._reading: dict[Partition, int] = {}
         #: Claims at that offset.
@@ -115,7 +111,6 @@ class Projector:
         self._committed_at_ms = 0
         self._committed: dict[Partition, int] = {}
         self._checked_at_s = 0.0
-        self._problem = ""
 
     @property
     def lag(self) -> dict[Partition, int]:
@@ -123,7 +118,7 @@ class Projector:
         if self._consumer is None:
             return {}
         ends = {p: self._consumer.highwater(TopicPartition(*p)) for p in self.positions}
-        return {p: max(0, (end or 0) - self.positions[p]) for p, end in ends.items()}
+        return {p: self.progress.lag(p, end or 0) for p, end in ends.items()}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Project until `stop` is set, then finish the current batch.
@@ -143,13 +138,13 @@ class Projector:
             await self._store.close()
 
     async def _consume(self, stop: asyncio.Event, backoff: "_Backoff") -> None:
-        consumer = _consumer(self._cluster, self._projection.group)
-        listener = _Listener(consumer, self._on_assigned)
+        consumer = projection_consumer(self._cluster, self._projection.group)
+        listener = AssignmentListener(consumer, self._on_assigned)
         consumer.subscribe(self._projection.topics, listener=listener)
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(self._end_fetch)
         try:
-            if await _started(consumer, stopping):
+            if await started(consumer, stopping):
                 self._consumer = consumer
                 backoff.reset()
                 await self._poll(consumer, stop)
@@ -157,6 +152,7 @@ class Projector:
             stopping.cancel()
             self._consumer = None
             self._on_assigned(())
+            self.progress.assign(None)
             with contextlib.suppress(KafkaError, OSError):
                 await consumer.stop()
 
@@ -219,6 +215,7 @@ class Projector:
         self._claims.clear()
         self._waiting.clear()
         self._to_seek = {(tp.topic, tp.partition) for tp in assigned}
+        self.progress.assign(self._to_seek)
         self._end_fetch()
 
     async def _seek(self, consumer: AIOKafkaConsumer, stop: asyncio.Event) -> None:
@@ -230,6 +227,7 @@ class Projector:
             return
         await check_ends(consumer, positions, self._detector, stop)
         begins = await self._beginning_offsets(consumer, positions)
+        ends = await consumer.end_offsets([TopicPartition(*tp) for tp in positions])
         for (topic, number), (offset, claims, leader_epoch) in positions.items():
             # A rebalance may have revoked it, or assigned it again, in the meantime.
             with contextlib.suppress(IllegalStateError):
@@ -241,6 +239,7 @@ class Projector:
                     self._reading[topic, number] = offset
                     self._claims[topic, number] = claims
                     self.positions[topic, number] = offset
+                    self.progress.begin((topic, number), begin, ends[tp])
         self._to_seek.difference_update(partitions)
 
     async def _beginning_offsets(
@@ -265,6 +264,7 @@ class Projector:
         spans: dict[Partition, Span] = {}
         claims: dict[Partition, Claims] = {}
         leader_epochs: dict[Partition, int] = {}
+        times: dict[Partition, tuple[int, int]] = {}
         for tp, records_of_partition in fetched.items():
             partition = (tp.topic, tp.partition)
             start = self._reading.get(partition)
@@ -280,6 +280,7 @@ class Projector:
                 partition_claims
             )  # the original advances while this batch is applied
             leader_epochs[partition] = self._detector.leader_epoch_of(consumer, tp)
+            times[partition] = readable_records[0].timestamp, readable_records[-1].timestamp
             self._reading[partition] = spans[partition].end
         return Batch(
             records=records,
@@ -287,6 +288,7 @@ class Projector:
             plan=self._plan(records),
             claims=claims,
             leader_epochs=leader_epochs,
+            times=times,
         )
 
     def _plan(self, records: Sequence[LogRecord]) -> Plan:
@@ -327,6 +329,7 @@ class Projector:
         return readable_records
 
     async def _apply(self, batch: Batch, stop: asyncio.Event) -> None:
+        began_s = asyncio.get_running_loop().time()
         try:
             applied = await self._retry_until_answered(lambda: self._store.apply(batch), stop)
         except BatchTooSlow as error:
@@ -344,9 +347,12 @@ class Projector:
             self._log.error(
                 "%d records could not be applied; they are in the table projection_errors", refused
             )
-        self.records += len(batch.records if admitted.records is None else admitted.records)
+        count = len(batch.records if admitted.records is None else admitted.records)
+        self.records += count
         self.batches += 1
         self.refused += refused
+        took_s = asyncio.get_running_loop().time() - began_s
+        self.progress.applied(batch, count, refused, took_s)
         if self._on_batch is not None:
             self._on_batch(self)
 
@@ -413,8 +419,8 @@ class Projector:
                 return result
 
     def _report(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
+        if problem != self.progress.problem:
+            self.progress.problem = problem
             if problem:
                 self._log.warning("%s; trying again", problem)
             else:
@@ -447,54 +453,3 @@ class _Backoff:
     async def pause(self, stop: asyncio.Event) -> None:
         await pause(stop, self._next_s)
         self._next_s = min(2 * self._next_s, _BACKOFF_MAX_S)
-
-
-class _Listener(ConsumerRebalanceListener):
-    def __init__(
-        self,
-        consumer: AIOKafkaConsumer,
-        on_assigned: Callable[[Iterable[TopicPartition]], None],
-    ) -> None:
-        self._consumer = consumer
-        self._on_assigned = on_assigned
-
-    @override
-    def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Do nothing: a batch in progress may still be applied, Postgres keeps the order."""
-
-    @override
-    def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        for tp in assigned:
-            # Postgres has the offset: fetch nothing before it is known, and do not ask Kafka.
-            self._consumer.pause(tp)
-            self._consumer.seek(tp, 0)
-        self._on_assigned(assigned)
-
-
-async def _started(consumer: AIOKafkaConsumer, stopping: "asyncio.Task[bool]") -> bool:
-    """Start a consumer, which waits for topics that are missing, unless it is to be stopped."""
-    starting = asyncio.create_task(consumer.start())
-    try:
-        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        starting.cancel()
-    await asyncio.wait([starting])
-    if starting.cancelled():
-        return False
-    starting.result()
-    return True
-
-
-def _consumer(cluster: Cluster, group: str) -> AIOKafkaConsumer:
-    return AIOKafkaConsumer(
-        **cluster.options(),
-        group_id=group,
-        client_id=group,
-        enable_auto_commit=False,
-        # Otherwise a truncated topic would silently be read from its beginning, and new records
-        # in it skipped as already applied.
-        auto_offset_reset="none",
-        max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
-        fetch_max_bytes=_FETCH_BYTES,
-        fetch_max_wait_ms=_FETCH_WAIT_MS,
-    )

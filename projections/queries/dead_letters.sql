@@ -6,6 +6,15 @@ select partition, "offset", event_id, request_id, original_topic, original_parti
 from dead_letters
 where partition = %(partition)s and "offset" = %(offset)s
 
+-- name: dead_letter_counts
+select coalesce(stage, '') as stage, reason, count(*) as dead_letters
+from dead_letters d
+where replayed_at is null
+  and expired_at is null
+  and not is_copy(d)
+  and not was_processed(d)
+group by 1, 2
+
 -- name: dead_letters
 select partition, "offset", event_id, request_id, original_topic, original_partition,
        original_offset, reason, message, stage, rule, dead_at, replayed_at, expired_at

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from headwater.monitoring.catalog import DEAD_LETTERS as DEAD_LETTERS_MADE
 from headwater.schemas.topics import DEAD_LETTERS
 from headwater.streams.kafka.records import Incoming, Outgoing, text_of
 
@@ -123,6 +124,7 @@ def dead_letter(
         request_id: Id of the request that brought it, if known.
     """
     stage, reason, detail, error, rule = failure
+    DEAD_LETTERS_MADE.add((stage, reason))
     kind = type(error) if error is not None else None
     stack = "".join(traceback.format_exception(error))[-_STACK_CHARS:] if error else ""
     fields = {

@@ -18,6 +18,7 @@ from typing import Final, NewType, TypeAlias, cast
 import msgspec
 from rocksdict import Rdict, WriteBatch
 
+from headwater.monitoring.catalog import STORE_FAILURES
 from headwater.schemas.errors import Disposition, HeadwaterError
 
 #: A key space of a store. Its name prefixes every key, so short ones are good.
@@ -266,6 +267,7 @@ class StateStore:
         if self._closed:
             return StoreCorrupted(f"expected {self._data} to be open, found that it was closed")
         self._closed = True
+        STORE_FAILURES.add()
         close_database(self._db)
         shutil.rmtree(self._data, ignore_errors=True)
         self._unlock()

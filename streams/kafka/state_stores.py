@@ -6,6 +6,7 @@ suspended process holds it, a spare folder is used, because that process may nev
 """
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
@@ -25,6 +26,7 @@ from rocksdict import (
     WriteBufferManager,
 )
 
+from headwater.monitoring.catalog import DISK_FREE, DISK_SIZE, STORE_BYTES, STORE_MEMORY
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.kafka.state_store import (
     StateStore,
@@ -81,7 +83,18 @@ class StateStores:
         # Separate limits: taken from a small cache, write buffers would fill some of its shards.
         self._cache = Cache(memory_bytes - write_bytes)
         self._buffers = WriteBufferManager(write_bytes, allow_stall=False)
+        #: Data of the stores that were opened last, by partition.
+        self._opened: dict[int, Path] = {}
         self._options = _options(self._cache, self._buffers, min(write_bytes, _WRITE_BUFFER_MAX))
+
+    def measure(self) -> None:
+        """Set the metrics of the stores and of their disk."""
+        usage = shutil.disk_usage(self._folder)
+        DISK_FREE.set(usage.free)
+        DISK_SIZE.set(usage.total)
+        STORE_MEMORY.set(self.memory_used())
+        sizes = {number: _size_of(data) for number, data in self._opened.copy().items()}
+        STORE_BYTES.replace({(str(number),): size for number, size in sizes.items() if size})
 
     def memory_used(self) -> int:
         """Return how many bytes of the limit are in use."""
@@ -153,6 +166,7 @@ class StateStores:
 
     def _open(self, folder: Path, lock: int, identity: StoreIdentity, since_ms: int) -> StateStore:
         data, unlock = folder / "data", partial(os.close, lock)
+        self._opened[identity.partition] = data
         if data.exists():
             database = self._open_existing(data, identity, since_ms)
             if isinstance(database, Rdict):
@@ -227,6 +241,15 @@ def _lock(path: Path) -> int | None:
     os.truncate(handle, 0)
     os.write(handle, str(os.getpid()).encode())
     return handle
+
+
+def _size_of(data: Path) -> int:
+    """Return the size of a store's files, which RocksDB may delete meanwhile."""
+    size = 0
+    with contextlib.suppress(FileNotFoundError):
+        for file in os.scandir(data):
+            size += file.stat().st_size
+    return size
 
 
 def _holder(path: Path) -> str:

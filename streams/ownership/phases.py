@@ -5,11 +5,14 @@ claims it, and restores its state up to the claim. Only then is it owned. Every 
 in one table, `TRANSITIONS`; any other change is a bug.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from headwater.monitoring.catalog import PARTITIONS, TAKEOVERS
+from headwater.monitoring.monitor import OK, Monitor
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.newer import Waiting
 from headwater.streams.ownership.watchdog import Watchdog
@@ -84,6 +87,8 @@ class OwnedPartitions:
         #: Of assigned partitions.
         self._phases: dict[int, Phase] = {}
         self.rebalances = 0
+        self._is_revoked = True
+        self._is_reported = False
         self.waiting = Waiting()
 
     def phase(self, number: int) -> Phase:
@@ -97,6 +102,7 @@ class OwnedPartitions:
     def assign(self, numbers: Collection[int]) -> None:
         """Record which partitions are assigned from now on."""
         self.rebalances += 1
+        self._is_revoked = False
         for number in self._phases.keys() - numbers:
             self.change(number, Change.RELEASED)
         for number in numbers:
@@ -105,6 +111,26 @@ class OwnedPartitions:
     def revoke(self) -> None:
         """Record that all partitions were revoked."""
         self.assign(())
+        self._is_revoked = True
+
+    def report_to(self, monitor: Monitor) -> None:
+        """Let the process be ready when it owns all partitions that are assigned to it."""
+        self._is_reported = True
+        monitor.ready_when(self._readiness)
+        monitor.measure(self._measure)
+
+    def _readiness(self) -> dict[str, str]:
+        if self._is_revoked:
+            return {"partitions": "waiting for an assignment"}
+        phases = self._phases.copy()
+        pending = [f"{n} {phase}" for n, phase in sorted(phases.items()) if phase != Phase.OWNED]
+        return {"partitions": ", ".join(pending) or OK}
+
+    def _measure(self) -> None:
+        counts = Counter(self._phases.copy().values())
+        PARTITIONS.replace(
+            {(phase.value,): counts[phase] for phase in Phase if phase is not Phase.UNASSIGNED}
+        )
 
     def progress(self, number: int, what: str) -> None:
         """Record progress of a partition, or that it has nothing to do, while it is assigned."""
@@ -131,6 +157,8 @@ class OwnedPartitions:
                 f"{phase}"
             )
         self._phases[number] = following
+        if change is Change.ACQUIRED and self._is_reported:
+            TAKEOVERS.add()
         if change is Change.ASSIGNED:
             self.progress(number, "it was assigned")
         if following is Phase.UNASSIGNED:

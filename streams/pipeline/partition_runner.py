@@ -22,6 +22,8 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Final
 
+from headwater.monitoring.catalog import OUTCOMES as OUTCOMES_RECORDED
+from headwater.monitoring.catalog import PIPELINE_RECORDS, STAGE_SECONDS
 from headwater.processors.runs.claims import epoch_after
 from headwater.schemas.codec import SchemaVersion, write_versions
 from headwater.schemas.errors import (
@@ -32,6 +34,7 @@ from headwater.schemas.errors import (
 )
 from headwater.schemas.newer import newer_schema_message, readable
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES
+from headwater.streams.clock import monotonic
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.readers import Offsets
 from headwater.streams.kafka.records import Incoming, Outgoing, position_of
@@ -110,9 +113,18 @@ class CommitUnit:
 
     def add(self, batch: Batch, seconds: float) -> None:
         """Add a batch that was processed, with the time that it took."""
+        STAGE_SECONDS.observe(seconds, ("pipeline process",))
         self.batches.append(batch)
         self._seconds += seconds
         self._last_s = seconds
+
+    def count(self, append_s: float) -> None:
+        """Count the records and outcomes of a unit that is durable, and the time of its append."""
+        STAGE_SECONDS.observe(append_s, ("pipeline append",))
+        for batch in self.batches:
+            PIPELINE_RECORDS.add((batch.topic,), len(batch.records))
+        for status, outcomes in self.processing.output.statuses.items():
+            OUTCOMES_RECORDED.add((status,), outcomes)
 
     def done(self, waiting: dict[Batch, None]) -> None:
         """Let the ends of all batches be committed; they wait no longer."""
@@ -235,9 +247,11 @@ class PartitionRunner:
             if rebalances != self._partitions.rebalances:
                 self._discard(partition)  # Another worker may have owned it meanwhile.
                 return
+            began_s = monotonic()
             await self._topics.append(lease, unit.processing.results())
             lease.write(self.intake.memory)
             unit.done(waiting)
+            unit.count(monotonic() - began_s)
             for batch in unit.batches:
                 self._partitions.progress(partition, f"{batch.topic} up to {batch.end}")
 
@@ -250,9 +264,11 @@ class PartitionRunner:
             if not before:
                 return False
             batch = batch.first(before)
-        began_s = self._clock.now().at_s
+        now = self._clock.now()
+        waited_s = max(0, now.ms - batch.records[0].timestamp) / 1_000
+        STAGE_SECONDS.observe(waited_s, ("pipeline wait",), len(batch.records))
         self.intake.step(unit.processing, batch.topic, known, self._clock.now_ms())
-        unit.add(batch, self._clock.now().at_s - began_s)
+        unit.add(batch, self._clock.now().at_s - now.at_s)
         return newer is None
 
     async def tick(self) -> None:

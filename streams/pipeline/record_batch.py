@@ -3,6 +3,7 @@
 All of them go to the partition that its batches were read from, except hops to other owners.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -40,6 +41,8 @@ class RecordBatch:
         self.partition = partition
         self.now_ms = now_ms
         self.records: list[Outgoing] = []
+        #: Number of outcomes by status.
+        self.statuses: defaultdict[str, int] = defaultdict(int)
 
     def add(self, record: Outgoing) -> None:
         """Add a record."""
@@ -79,6 +82,7 @@ class RecordBatch:
             dropped: Its values that were dropped.
         """
         rows, rejected = counts
+        self.statuses[status] += 1
         outcome = OutcomeRecorded(
             event_id=event.event_id,
             request_id=event.request_id,

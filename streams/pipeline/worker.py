@@ -15,6 +15,7 @@ from typing import Final, NoReturn, ParamSpec, TypeVar
 
 import uvloop
 
+from headwater.monitoring.monitor import Monitor
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WEBHOOKS
 from headwater.streams.clock import monotonic
@@ -160,12 +161,14 @@ def _build(  # noqa: PLR0913, PLR0917 (its collaborators)
     cluster: Cluster,
     clock: Callable[[], int],
     joined: Callable[[], Awaitable[None]],
+    monitor: Monitor,
 ) -> None:
     broker_clock = BrokerClock(clock, monotonic)
     appender = Appender(
         cluster=cluster, client_id=f"headwater-{intake.name}", broker_clock=broker_clock
     )
     offsets, partitions = Offsets(cluster, app.conf.id), OwnedPartitions(watchdog)
+    partitions.report_to(monitor)
     topics = FencedLog(
         cluster=cluster,
         appender=appender,
@@ -186,6 +189,7 @@ def _build(  # noqa: PLR0913, PLR0917 (its collaborators)
         consume(app, name=f"{intake.name}-{topic}", topic=topic, process=_or_die(runner.process))
 
     async def tick() -> None:
+        monitor.follow_loop()
         await joined()
         await runner.tick()
 
@@ -243,6 +247,7 @@ def run_worker(  # noqa: PLR0913 (its collaborators)
     joined: Callable[[], Awaitable[None]],
     member: str | None,
     clock: Callable[[], int],
+    monitor: Monitor,
 ) -> None:
     """Run the pipeline worker until SIGTERM or SIGINT; exits the process.
 
@@ -256,6 +261,7 @@ def run_worker(  # noqa: PLR0913 (its collaborators)
         joined: Returns once this process knows which schema versions to write.
         member: A name that the worker keeps over restarts, unique among workers.
         clock: Returns Unix milliseconds.
+        monitor: Reports the partitions.
     """
     uvloop.install()
     intake = make_intake(uvloop.run(_partitions(cluster)))
@@ -263,7 +269,7 @@ def run_worker(  # noqa: PLR0913 (its collaborators)
     deadlines = SessionDeadlines.create(session_s=LEASE_S)
     deadlines.confirm(monotonic())
     watchdog = Watchdog(patience_s=_PATIENCE_S, monotonic=monotonic)
-    _build(app, intake, deadlines, watchdog, stores, cluster, clock, joined)
+    _build(app, intake, deadlines, watchdog, stores, cluster, clock, joined, monitor)
     collect_seldom()
     pulse = threading.Thread(
         target=_pulse, args=(app, deadlines, watchdog), name="pulse", daemon=True

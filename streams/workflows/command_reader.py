@@ -4,14 +4,15 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, OffsetOutOfRangeError
 
+from headwater.monitoring.catalog import COMMANDS_WAITING_BYTES, STAGE_SECONDS
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import HeadwaterError, UndecodableRecord, UnknownSchema
 from headwater.schemas.history import NO_CAUSE, NO_LEADER_EPOCH, CommandSent, LeaderEpochNoted
@@ -47,6 +48,8 @@ _UNDECIDED_MAX: Final = 4_000
 _UNDECIDED_BYTES: Final = 32 * 1024 * 1024
 #: Longest wait for the end offsets of the commands. No commands are read meanwhile.
 _END_S: Final = 2.0
+#: Commands with their offsets.
+_Commands: TypeAlias = list[tuple[int, CommandSent]]
 #: Kafka's type of timestamps that are assigned by the broker, not by the producer.
 _LOG_APPEND_TIME: Final = 1
 
@@ -275,6 +278,16 @@ class CommandReader:
                 async with asyncio.timeout(self._until_due_s()):
                     await self._turned.wait()
 
+    def measure(self) -> None:
+        """Set the metric of the bytes that wait."""
+        COMMANDS_WAITING_BYTES.replace(
+            {
+                (str(number),): progress.waiting_bytes
+                for number, progress in self._progress.items()
+                if number in self._driver.partitions
+            }
+        )
+
     def note_turn(self) -> None:
         """Record that there was a turn: it may have set timers, and decided commands."""
         self._turned.set()
@@ -302,6 +315,7 @@ class CommandReader:
         ]
         if self._before_deciding is not None and read:
             await self._before_deciding([sent for _, commands, _ in read for _, sent in commands])
+        _observe_wait(read, self._clock.now_ms())
         for partition, commands, leader_epoch in read:
             # A partition that was released meanwhile is read again by its next owner.
             if self._driver.drives(partition):
@@ -330,10 +344,8 @@ class CommandReader:
     def _waits(self, number: int) -> bool:
         return self._partitions.phase(number) is Phase.WAITING
 
-    def _decoded(
-        self, partition: Partition, records: Sequence[Incoming]
-    ) -> list[tuple[int, CommandSent]]:
-        commands: list[tuple[int, CommandSent]] = []
+    def _decoded(self, partition: Partition, records: Sequence[Incoming]) -> _Commands:
+        commands: _Commands = []
         if self._waits(partition.number):
             return commands
         known, newer = readable(records)
@@ -428,6 +440,14 @@ class CommandReader:
         """Whether a partition has a leader. aiokafka would wait up to 40 s for one."""
         cluster = self._consumer._client.cluster  # noqa: SLF001 (there is no public way)
         return cluster.leader_for_partition(_commands(number)) not in {None, -1}
+
+
+def _observe_wait(read: Iterable[tuple[Partition, _Commands, int]], now_ms: int) -> None:
+    """Measure how long the oldest commands of every fetch have waited."""
+    for _, commands, _ in read:
+        if commands:
+            waited_s = max(0, now_ms - commands[0][1].sent_at_ms) / 1_000
+            STAGE_SECONDS.observe(waited_s, ("workflow wait",), len(commands))
 
 
 def _commands(number: int) -> TopicPartition:

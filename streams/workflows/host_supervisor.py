@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
+from headwater.monitoring.catalog import CODE_HOST_EXITS
 from headwater.processors.runs.host_messages import AllowAttempts
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
@@ -146,6 +147,7 @@ class HostSupervisor:
         self._restarting = asyncio.create_task(self._restart())
 
     def _lost(self, host_exit: HostExit) -> None:
+        CODE_HOST_EXITS.add((self.name,))
         log.warning("%s; restarting it for %s", host_exit.reason, self.name)
         self.process = None
         self._driver.host_lost(host_exit.reason, host_exit.turn, host=self.number)

@@ -13,6 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
+from headwater.monitoring.monitor import OK
 from headwater.processors.code.host_messages import Activate
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.slots import Concurrency
@@ -231,6 +232,20 @@ class Hosts:
         for host in self._all_hosts():
             if host.number == number:
                 host.allow(attempts)
+
+    def readiness(self) -> dict[str, str]:
+        """Return whether the code of all apps is loaded; deployments may wait for their code."""
+        if not self._started.is_set():
+            return {"code": "loading"}
+        missing = [host.app for host in self._all.copy() if host.process is None]
+        return {"code": f"loading {', '.join(missing)}" if missing else OK}
+
+    def states(self) -> dict[str, str]:
+        """Return the state of every host, by name of its app: loaded or starting."""
+        return {
+            host.name: "loaded" if host.process is not None else "starting"
+            for host in self._all_hosts()
+        }
 
     def threads_held(self) -> dict[str, int]:
         """Return the number of threads held by abandoned callbacks, by app."""

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from aiokafka.errors import IllegalStateError, KafkaError
 
+from headwater.monitoring.catalog import CHECKPOINTS
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import SnapshotTaken
 from headwater.streams.engine.driver import Driver
@@ -90,6 +91,13 @@ class Checkpoints:
         """Forget a partition that was released."""
         self._latest.pop(partition, None)
 
+    def age_s(self, partition: Partition) -> float:
+        """Return the age of the latest checkpoint; 0 if nothing was appended since."""
+        latest = self._latest.get(partition)
+        if latest is None or partition.position <= latest.position:
+            return 0
+        return asyncio.get_running_loop().time() - latest.at_s
+
     def is_due(self, partition: Partition, now_s: float) -> bool:
         """Whether a checkpoint of a partition is due."""
         # On the first call, the partition was restored from its latest checkpoint.
@@ -144,10 +152,12 @@ class Checkpoints:
             await self._log.write_snapshots({partition.number: [(CHECKPOINT, checkpoint)]})
         except Exception as error:  # noqa: BLE001, the next checkpoint includes everything
             self._postpone(taken, now_s)
+            CHECKPOINTS.add(("failed",))
             log.warning("states of partition %s cannot be written: %r", partition.number, error)
             return False
         if partition in self._latest:
             self._latest[partition] = _Latest(mark.position, now_s)
+            CHECKPOINTS.add(("written",))
             # Only now: restoring from the store must read everything that is in no checkpoint.
             partition.owner.instances.store.set_mark(mark)
         return True

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from typing import Any, Final
 
+from headwater.monitoring.catalog import ERRORS_CONTAINED
 from headwater.schemas.history import HistoryAppended
 from headwater.streams.clock import monotonic
 from headwater.streams.engine.driver import Driver
@@ -26,8 +26,6 @@ class Incidents:
     """The errors that a worker has contained."""
 
     def __init__(self) -> None:
-        #: Number of errors since the start of the worker, by what failed.
-        self.counts: Counter[str] = Counter()
         self._window_s = monotonic()
         self._logged = self._not_logged = 0
         #: Why decisions of instances cannot be stored in a record, by partition and key.
@@ -51,7 +49,7 @@ class Incidents:
     def note(self, incidents: Iterable[Incident]) -> None:
         """Count errors, and log a limited number per minute."""
         for incident in incidents:
-            self.counts[incident.kind] += 1
+            ERRORS_CONTAINED.add((incident.kind,))
             if not self._may_log():
                 continue
             if incident.quarantined:

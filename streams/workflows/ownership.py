@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, NoReturn
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
+from headwater.monitoring.monitor import Monitor
 from headwater.schemas.errors import (
     BrokerUnavailable,
     NewerSchema,
@@ -115,6 +116,11 @@ class Ownership:
             deadlines=deadlines,
             confirmed=driver.release_confirmed,
         )
+
+    def report_to(self, monitor: Monitor) -> None:
+        """Let the worker be ready when it owns its partitions."""
+        self._partitions.report_to(monitor)
+        monitor.measure(self._reader.measure)
 
     async def start(self) -> None:
         """Join the group, waiting for Kafka."""

@@ -11,6 +11,7 @@ from collections.abc import Collection, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from headwater.monitoring.catalog import STAGE_SECONDS
 from headwater.processors.code.host_messages import Activate
 from headwater.processors.runs.engine import Engines
 from headwater.schemas.history import instance_key, is_of_app
@@ -31,6 +32,7 @@ from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.workflows.app_environment import environment_of_apps
 from headwater.streams.workflows.command_reader import CommandHandling
 from headwater.streams.workflows.history_lease import Append, Outcome, OwnershipLost
+from headwater.streams.workflows.history_metrics import count_records
 from headwater.streams.workflows.host_process import HostOptions
 from headwater.streams.workflows.hosts import NAMED_OUTPUT, Hosts, Reloading
 from headwater.streams.workflows.housekeeping import Checkpoints, Housekeeping
@@ -38,6 +40,7 @@ from headwater.streams.workflows.incidents import Incidents, Restoring
 from headwater.streams.workflows.instance_stores import InstanceStores
 from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.manual_ticks import TickResult, Ticks
+from headwater.streams.workflows.measures import Measures
 from headwater.streams.workflows.outbox import Outbox, Replies
 from headwater.streams.workflows.ownership import Handover, Ownership
 from headwater.streams.workflows.runnable_code import RunnableCode
@@ -112,6 +115,10 @@ class WorkflowWorker:
         self._is_stopping, self._background = False, set[asyncio.Task[None]]()
         self._incidents = Incidents()
         self._restoring = self._make_restoring()
+        if services.monitor is not None:
+            self._ownership.report_to(services.monitor)
+            measures = Measures(self._driver, self._hosts, self._checkpoints, self._clock.now_ms)
+            measures.report_to(services.monitor)
 
     # -- running
 
@@ -258,14 +265,6 @@ class WorkflowWorker:
         """See `Hosts.threads_held`."""
         return self._hosts.threads_held()
 
-    def errors_contained(self) -> dict[str, int]:
-        """Return the number of errors that have cost one command or run, by what failed."""
-        return dict(self._incidents.counts)
-
-    def quarantined(self) -> int:
-        """Return how many instances of this worker's partitions are quarantined."""
-        return sum(len(owner.instances.quarantined) for owner in self._owners())
-
     async def declared(self) -> Declarations:
         """Return the declarations of apps, once `run` has loaded them."""
         await self._hosts.started()
@@ -321,7 +320,9 @@ class WorkflowWorker:
         if self._ticks is not None:
             limit, closed = self._ticks.left, closed | self._ticks.closed
             continuing = self._ticks.continuing
+        began_s = monotonic()
         turn = self._driver.turn(self._clock.now_ms(), limit, closed=closed, continuing=continuing)
+        STAGE_SECONDS.observe(monotonic() - began_s, ("workflow turn",))
         for step in turn.steps:
             self._in_background(self._sql.run(step))
         self._append(turn.flights)
@@ -335,21 +336,25 @@ class WorkflowWorker:
     def _append(self, flights: Iterable[Flight]) -> None:
         """Append what a turn has decided, of all partitions together."""
         appends: list[Append] = []
+        began_s = monotonic()
         for flight in flights:
             if records := flight.records():
-                done = partial(self._landed, flight)
+                done = partial(self._landed, flight, began_s)
                 appends.append(Append(flight.partition.number, records, done))
             else:
                 self._driver.appended(flight, 0)
         self._log.append(appends)
 
-    def _landed(self, flight: Flight, outcome: Outcome) -> None:
+    def _landed(self, flight: Flight, began_s: float, outcome: Outcome) -> None:
         """Pass the outcome of an append to the driver."""
+        STAGE_SECONDS.observe(monotonic() - began_s, ("workflow append",))
         first = outcome if isinstance(outcome, int) and not self._is_stopping else None
         try:
             if isinstance(outcome, Exception) and not self._is_stopping:
                 self._reacquire(flight, outcome)
             self._driver.appended(flight, first)
+            if first is not None:
+                count_records(flight.batch.records)
         except Exception as error:  # noqa: BLE001, it ends the worker
             self._fail(error)
 

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from headwater.monitoring.monitor import Monitor
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.runs.limits import RUN_BYTES_MAX, THREADS_MAX
 from headwater.streams.engine.steps_with_sql import StepDatabase
@@ -88,6 +89,7 @@ class WorkerServices(NamedTuple):
         stores: Keep resting instances on disk; by default they are in memory.
         evaluator: Evaluates expressions.
         joined: Returns when it is known what other processes read.
+        monitor: Reports readiness and gauges to monitors.
     """
 
     clock: Callable[[], int]
@@ -96,3 +98,4 @@ class WorkerServices(NamedTuple):
     stores: StateStores | None = None
     evaluator: Evaluator | None = None
     joined: Callable[[], Awaitable[None]] | None = None
+    monitor: Monitor | None = None

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.api.monitoring import Metrics
 from headwater.gateway.cli.main import cli
 from headwater.gateway.settings.environment import describe
 from headwater.gateway.settings.settings import Settings
@@ -68,13 +67,6 @@ def test_every_setting_is_named_by_a_page():
     assert [
         setting for setting in settings if setting not in named and not setting.endswith(ends)
     ] == []
-
-
-def test_every_metric_is_named_by_a_page():
-    counted = re.findall(r"^# HELP (\S+)", Metrics().render(True, {}).decode(), re.MULTILINE)
-    page = (ROOT / "docs" / "gateway.md").read_text("utf-8")
-    assert counted
-    assert [item for item in counted if item not in page] == []
 
 
 def test_the_readme_has_a_line_for_every_command():

@@ -33,7 +33,7 @@ Modules = list[tuple[str, str, ast.Module]]
 
 
 def _modules() -> list[Path]:
-    return sorted(FACE.glob("*.py")) + [
+    return sorted([*FACE.glob("*.py"), *FACE.glob("monitoring/*.py")]) + [
         path for package in sorted(PACKAGES) for path in sorted((ROOT / package).rglob("*.py"))
     ]
 

@@ -7,20 +7,25 @@ while one part is killed with kill -9 (or a worker joins and leaves) at moments 
 import itertools
 import os
 import random
+import shutil
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import httpx2
 import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
 import pytest
 
 from tests.e2e import dying_worker
 from tests.e2e.deliveries import mixed
-from tests.e2e.system import System, opened, under_load
+from tests.e2e.prometheus import Prometheus, need_prometheus, prometheus
+from tests.e2e.system import System, free_port, opened, under_load
+from tests.waiting import ANSWERED_WITHIN_S
 
 DELIVERIES = 1_500
 KILLS = 3
@@ -192,3 +197,114 @@ def stop_together(system: System) -> None:
         # On a busy machine some may take longer than they may.
         assert code == ("killed\n" in system.log(part)), system.log(part)
         assert not any(map(psutil.pid_exists, before[part]))
+
+
+#: Alerts while the parts run, and when a worker and the projector are gone.
+RUNNING_ALERTS = {"HeadwaterDeadLetters", "HeadwaterStepsFailing"}
+GONE_ALERTS = {"HeadwaterDown", "HeadwaterPartitionStuck", "HeadwaterProjectionLate"}
+
+
+#: Metrics of each process and stage.
+SHOWN = {
+    "headwater_code_hosts",
+    "headwater_committed_offset",
+    "headwater_dead_letters_total",
+    "headwater_delivery_outcomes_total",
+    "headwater_disk_free_bytes",
+    "headwater_event_loop_late_seconds",
+    "headwater_lag_records",
+    "headwater_lag_seconds",
+    "headwater_partition_takeovers_total",
+    "headwater_partitions",
+    "headwater_pipeline_records_total",
+    "headwater_projection_age_seconds",
+    "headwater_projection_records_total",
+    "headwater_stage_seconds",
+    "headwater_store_bytes",
+    "headwater_webhook_received_total",
+    "headwater_workflow_attempts_failed_total",
+    "headwater_workflow_commands_waiting_bytes",
+    "headwater_workflow_runs_started_total",
+    "headwater_workflow_timers_late_seconds",
+}
+
+
+#: Rules look back for half a minute, and count rows once a minute.
+@pytest.mark.timeout(900)
+def test_faults_raise_their_alerts(system: System):
+    """Dead letters, a failing step, a full disk, a partition without reader, a late projector."""
+    need_prometheus()
+    targets = {"gateway": f"127.0.0.1:{system.ports['gateway']}"}
+    disk = system.directory / "small disk"
+    with small_disk(disk) as is_small, ExitStack() as exits:
+        for name, app, data in (
+            ("worker", (), disk),
+            ("project", (), system.directory / "data"),
+            ("worker2", ("--app", "tests.apps.failing"), system.directory / "data"),
+        ):
+            if name in system.parts:
+                system.kill(name)
+            targets[name] = monitored(system, name, data, *app)
+        for address in targets.values():
+            system.wait(partial(is_ready, address), f"{address} to be ready")
+        url = f"{system.url()}/api/workflows/workflows/failing/instances"
+        key = {"x-api-key": "dev-workflow-key"}
+        assert httpx2.post(url, headers=key, json={}, timeout=ANSWERED_WITHIN_S).is_success
+        system.deliver(mixed(7, 50))
+        system.check()
+        system.wait(lambda: shown(targets) >= SHOWN, "metrics of all processes")
+        (disk / "filler").write_bytes(bytes(int(shutil.disk_usage(disk).free * 0.95)) * is_small)
+        directory = system.directory / "prometheus"
+        server = exits.enter_context(prometheus(directory, free_port(), targets))
+        full = {"HeadwaterDiskAlmostFull"} if is_small else set()
+        wait_for_alerts(system, server, RUNNING_ALERTS | full)
+        for part in ("worker", "project"):
+            system.kill(part)
+        system.deliver(mixed(8, 50))
+        wait_for_alerts(system, server, GONE_ALERTS)
+        system.kill("worker2")
+
+
+def monitored(system: System, name: str, data: Path, *arguments: str) -> str:
+    """Start a part that answers monitors, and return where."""
+    address = f"127.0.0.1:{free_port()}"
+    own = {"HEADWATER_METRICS_ADDRESS": address, "HEADWATER_DATA_DIR": str(data)}
+    system.settings.update(own)
+    system.start(name, *arguments)
+    for variable in own:
+        del system.settings[variable]
+    return address
+
+
+def shown(targets: Mapping[str, str]) -> set[str]:
+    """The metrics that processes have."""
+    pages = [httpx2.get(f"http://{address}/metrics").text for address in targets.values()]
+    return {line.split()[2] for page in pages for line in page.splitlines() if "# TYPE " in line}
+
+
+def is_ready(address: str) -> bool:
+    with suppress(httpx2.TransportError):
+        return httpx2.get(f"http://{address}/health/ready").is_success
+    return False
+
+
+def wait_for_alerts(system: System, server: Prometheus, expected: set[str]) -> None:
+    """Wait until all of these alerts fire at once, as their causes stay."""
+    try:
+        system.wait(lambda: expected <= server.firing(), "alerts", 2 * PATIENCE_S)
+    except AssertionError as waited:
+        firing = server.firing()
+        raise AssertionError(f"expected {expected}, found {firing}\n{waited}") from None
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """Mount a small file system on a folder; yield whether this process may."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200m,mode=0755", "tmpfs", str(folder)]
+    is_small = subprocess.run(mount, check=False, capture_output=True).returncode == 0
+    try:
+        yield is_small
+    finally:
+        if is_small:
+            subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -18,12 +18,14 @@ from click.testing import CliRunner
 
 from headwater.gateway.cli.output import counted
 from headwater.gateway.cli.topic_repair import accept_loss
+from headwater.monitoring.monitor import Monitor
 from headwater.processors.runs.durations import KEEP_FOREVER
 from headwater.projections import catalogue
 from headwater.projections.catalogue import run_projector
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.errors import LogTruncated
 from headwater.projections.postgres.migrate import migrate
+from headwater.projections.projector import consumers
 from headwater.projections.projector import projector as projecting
 from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import WORKFLOWS
@@ -223,6 +225,7 @@ def test_a_projection_whose_log_was_cut_waits_and_the_others_go_on_until_the_los
                 detector=truncation,
                 stop=stop,
                 retention=KEEP_FOREVER,
+                monitor=Monitor(),
             )
         )
 
@@ -390,6 +393,7 @@ def test_no_kafka_is_waited_for(migrated: str, caplog: pytest.LogCaptureFixture)
             detector=truncation,
             stop=stop,
             retention=KEEP_FOREVER,
+            monitor=Monitor(),
         )
         async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
             tasks.create_task(projecting)
@@ -414,7 +418,7 @@ def test_a_projector_that_waits_for_its_topics_ends_at_once(
                 waits.set()
                 await asyncio.Event().wait()
 
-        monkeypatch.setattr(projecting, "AIOKafkaConsumer", Waiting)
+        monkeypatch.setattr(consumers, "AIOKafkaConsumer", Waiting)
         projector = System("127.0.0.1:1", migrated).make_projector()
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             tasks.create_task(projector.run(stop))

@@ -25,6 +25,7 @@ from pathlib import Path
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import UnknownError
 from headwater.gateway.settings.providers import installed_providers
+from headwater.monitoring.monitor import Monitor
 from headwater.processors.providers.provider import Placement
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
@@ -41,7 +42,7 @@ worker.run_worker(
     cluster=Cluster(sys.argv[1]), app_id=sys.argv[3],
     make_intake=lambda count: Intake(count, placement=placement, park_for_ms=1_000),
     stores=StateStores(Path(sys.argv[2]), 1 << 24, lambda: 0), joined=joined,
-    member="one-name", clock=now_ms,
+    member="one-name", clock=now_ms, monitor=Monitor(),
 )
 """
 SEEKING = """

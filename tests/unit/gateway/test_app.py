@@ -208,6 +208,16 @@ def test_metrics_count_deliveries_by_what_they_were_answered() -> None:
         post(body)
         fresh.client.post("/terra", content=body)
         answer = fresh.client.get("/metrics")
+        accept = {"accept": "application/openmetrics-text; version=1.0.0, text/plain; q=0.5"}
+        open_metrics = fresh.client.get("/metrics", headers=accept)
+    assert open_metrics.headers["content-type"].startswith(
+        "application/openmetrics-text; version=1"
+    )
+    assert open_metrics.text.endswith("# EOF\n")
+    traced = (
+        r'^headwater_webhook_append_seconds_bucket\{le=".*"\} 1\.0 # \{trace_id="[0-9a-f]{32}"\}'
+    )
+    assert re.search(traced, open_metrics.text, re.MULTILINE)
     # Scrapers refuse a type that they cannot parse, and one with a parameter twice is none.
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     for line in (

@@ -7,12 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headwater.gateway.api import group_metrics
 from headwater.gateway.api.group_metrics import MetricsFolder
 from headwater.gateway.api.monitoring import Metrics
+from headwater.monitoring.exposition import Collected
+from headwater.monitoring.metrics import Counter
 from tests.waiting import until
+
+RECEIVED = "headwater_webhook_received_total"
 
 
 def samples(text: bytes) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -35,10 +40,10 @@ def counted(accepted: int, duplicates: int, seconds: float) -> Metrics:
 def test_counts_of_all_processes_are_added_and_gauges_are_of_the_one_that_answers(tmp_path: Path):
     answering, ended = MetricsFolder(tmp_path, 1, 0), MetricsFolder(tmp_path, 2, 0)
     own, other = counted(3, 0, 0.002), counted(4, 5, 0.3)
-    other.render(False, {})
+    other.render(False)
     ended.publish(other.render_own())
     answering.publish(own.render_own())  # Counted once all the same.
-    page = samples(own.render(True, {"order": (1, 2)}, answering.others()))
+    page = samples(own.render(True, answering.others())[0])
     received = "headwater_webhook_received_total"
     assert page[received, ("accepted", "terra")] == 7
     assert page[received, ("duplicate", "terra")] == 5
@@ -48,12 +53,21 @@ def test_counts_of_all_processes_are_added_and_gauges_are_of_the_one_that_answer
     assert page["headwater_webhook_append_seconds_bucket", ("0.5",)] == 2
     assert page["headwater_webhook_append_seconds_bucket", ("+Inf",)] == 2
     assert page["headwater_kafka_connected", ()] == 1
-    assert page["headwater_concurrency_runs", ("order", "waiting")] == 2
 
 
 def test_without_others_the_page_is_that_of_one_process():
     own = counted(3, 0, 0.002)
-    assert own.render(True, {}) == own.render(True, {}, {})
+    (alone, _), (together, _) = own.render(True), own.render(True, {})
+    assert samples(alone)[RECEIVED, ("accepted", "terra")] == 3
+    assert samples(alone).keys() == samples(together).keys()
+
+
+def test_what_only_another_process_has_counted_is_shown(tmp_path: Path):
+    other = Counter("headwater_only_there", "Things that this process does not count.")
+    other.add(amount=3)
+    MetricsFolder(tmp_path, 2, 0).publish(generate_latest(Collected((other,))))
+    page = samples(Metrics().render(True, MetricsFolder(tmp_path, 1, 0).others())[0])
+    assert page["headwater_only_there_total", ()] == 3
 
 
 def test_a_full_disk_ends_no_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -77,11 +91,8 @@ def test_a_process_publishes_at_once_and_at_its_end(tmp_path: Path):
             metrics.answered("terra", "accepted")
 
     asyncio.run(run())
-    page = samples(counted(0, 0, 0.1).render(True, {}, reader.others()))
+    page = samples(counted(0, 0, 0.1).render(True, reader.others())[0])
     assert page["headwater_webhook_received_total", ("accepted", "terra")] == 2
-
-
-RECEIVED = "headwater_webhook_received_total"
 
 
 def ended_process() -> int:
@@ -91,7 +102,7 @@ def ended_process() -> int:
 
 
 def received(folder: MetricsFolder) -> float:
-    page = samples(counted(0, 0, 0.1).render(True, {}, folder.others()))
+    page = samples(counted(0, 0, 0.1).render(True, folder.others())[0])
     return page.get((RECEIVED, ("accepted", "terra")), 0)
 
 
@@ -112,7 +123,7 @@ def test_counts_of_ended_processes_are_kept_in_one_file(tmp_path: Path):
     reader.add_up_ended()
     assert names(tmp_path) == sorted([str(running), "ended"])
     assert received(reader) == 31
-    page = samples(counted(0, 0, 0.1).render(True, {}, reader.others()))
+    page = samples(counted(0, 0, 0.1).render(True, reader.others())[0])
     assert page["headwater_webhook_append_seconds_count", ()] == 5
     assert page["headwater_webhook_append_seconds_bucket", ("0.5",)] == 5
 

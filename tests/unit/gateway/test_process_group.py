@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +12,11 @@ from click.testing import CliRunner
 from headwater.gateway.api.listening import listen, reserve
 from headwater.gateway.cli import process_group
 from headwater.gateway.cli.main import cli
+from headwater.gateway.cli.monitored import (
+    publish_targets,
+    read_targets,
+    with_monitored_processes,
+)
 from headwater.gateway.cli.up import _with_processes, process_specs
 from headwater.gateway.local.processes import ProcessSpec
 from headwater.gateway.local.supervisor import ProcessFailed
@@ -44,6 +50,35 @@ def test_what_is_not_set_stays_so():
     specs = workers(Settings(processes=2))
     assert {spec.env["HEADWATER_MEMBER"] for spec in specs} == {""}
     assert {spec.env["HEADWATER_WORKER_METRICS_PORT"] for spec in specs} == {"0"}
+
+
+def test_each_worker_answers_monitors_at_a_port_of_its_own():
+    specs = workers(Settings(processes=2, metrics_address="[::1]:9600"))
+    assert [spec.env["HEADWATER_METRICS_ADDRESS"] for spec in specs] == ["[::1]:9600", "[::1]:9601"]
+    free = workers(Settings(processes=2, metrics_address="0.0.0.0:0"))
+    assert {spec.env["HEADWATER_METRICS_ADDRESS"] for spec in free} == {"0.0.0.0:0"}
+
+
+def test_up_gives_every_process_a_free_port_and_publishes_them(tmp_path: Path):
+    settings = with_monitored_processes(Settings(processes=2, data_dir=tmp_path))
+    host, _, first = settings.metrics_address.rpartition(":")
+    assert host == "127.0.0.1"
+    with listen(host, int(first)):
+        assert with_monitored_processes(Settings(processes=2)).metrics_address not in (
+            settings.metrics_address,
+            "",
+        )
+    with publish_targets(settings, process_specs(settings)):
+        targets = read_targets(settings)
+        assert [target.targets for target in targets] == [
+            ["127.0.0.1:8080"],
+            *([f"{host}:{int(first) + index}"] for index in range(5)),
+        ]
+        assert [target.labels["process"] for target in targets] == [
+            *("gateway", "pipeline", "pipeline", "projector", "workflows", "workflows")
+        ]
+        assert targets[2].labels["name"] == "pipeline-2"
+    assert read_targets(settings) == []
 
 
 def refuse_others(port: int) -> None:
@@ -105,7 +140,7 @@ def test_a_process_learns_its_name_and_begins_its_lines_with_it(
         (Settings(processes=2, tick_url="http://127.0.0.1:8090"), "--tick: expected 2 URLs"),
         (
             Settings(processes=2, worker_metrics_port=65_535),
-            "HEADWATER_WORKER_METRICS_PORT: expected at most 65534",
+            "expected at most 65534, found 65535 as the first port of 2 processes",
         ),
     ],
 )

@@ -6,10 +6,8 @@ from typing import Any
 import click
 from click.testing import CliRunner, Result
 
-from headwater.gateway.api.monitoring import Metrics
 from headwater.gateway.cli.quality import quality
 from headwater.gateway.cli.users import user
-from headwater.projections.deliveries.quality import ConnectionCount, ConnectionStates
 from tests.fakes.json_server import answering
 
 SILENT = {
@@ -67,12 +65,3 @@ def test_what_came_of_an_import_is_shown() -> None:
     assert line.split("\t")[:7] == ["garmin", "daily", "taken", "3", "9", "8", "2"]
     none = run(user, {path: {"imports": []}}, "imports", "user_amara")
     assert "There is no import of user_amara." in none.output
-
-
-def test_connections_are_a_metric() -> None:
-    counts = [ConnectionCount(provider="garmin", state="silent", connections=3)]
-    metrics = Metrics()
-    states = ConnectionStates(connections=counts)
-    page = metrics.render(True, {}, None, states).decode()
-    assert 'headwater_connections{provider="garmin",state="silent"} 3.0' in page
-    assert "headwater_connections{" not in metrics.render(True, {}).decode()
