@@ -63,6 +63,7 @@ from headwater.gateway.api.webhooks import Accepted, Receiver
 from headwater.gateway.api.wiping import Wiping, wipe_routes
 from headwater.gateway.api.workflows.openapi import SECURITY
 from headwater.gateway.api.workflows.query_service import StepTypes
+from headwater.gateway.api.workflows.replay_gate import replay_gate
 from headwater.gateway.api.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.builtin.data_requests import IMPORT_NAMES
@@ -269,12 +270,10 @@ def _console(
     bodies: LimitedBodies,
 ) -> Router:
     """Return the console's pages."""
-    keys = ConsoleKeys(
-        settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value()
-    )
+    admin_keys = revealed(settings.admin_key)
     return Console(
-        keys,
-        SignIn(guard.find, guard.ring.caller_with_id, settings.project),
+        ConsoleKeys(admin_keys[0], revealed(settings.workflow_key)[0]),
+        SignIn(guard.find, guard.ring.caller_with_id, settings.project, admin_keys),
         clock=ports.clock,
         record_refusal=report_refusal,
         bodies=bodies.for_kind(_FORMS),
@@ -323,7 +322,7 @@ def _operators_routes(
             limited=limited.for_kind(ANY_JSON),
             more=further,
         ),
-        audit_router(reader, keys),
+        audit_router(reader, keys, settings.project),
         key_router(
             ApiKeyService(ports.api_keys, keys.ring, draw=ports.draw, clock=ports.clock),
             keys,
@@ -434,9 +433,11 @@ def _workflow_service(
     streams: EventStreams,
 ) -> WorkflowService:
     # Without a key that could request ticks, there are none.
-    ticks = settings.tick_urls if settings.tick_key.get_secret_value() else ()
+    ticks = settings.tick_urls if settings.tick_key else ()
+    deployments = workflows.run_ports.deployments
     return WorkflowService(
         workflows,
+        gate=replay_gate(settings, workflows.workflows, workflows.runs, deployments),
         keys=keys,
         hook_keys=revealed(settings.hook_keys),
         tick_urls=ticks,

@@ -19,8 +19,8 @@ from headwater.gateway.cli.options import (
     yes_option,
 )
 from headwater.gateway.cli.orders import Operation, Order
-from headwater.gateway.cli.output import moment
 from headwater.gateway.cli.results import Columns, Result, Table, fields, listing, prints
+from headwater.gateway.client.texts import moment
 from headwater.processors.notifications import NotificationType
 from headwater.processors.runs.durations import milliseconds
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
@@ -44,6 +44,7 @@ from headwater.processors.providers.provider import Placement
 from headwater.processors.sources import AnySource, kafka_sources, providers_of
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.gateway_state import IdempotencyKeys
+from headwater.projections.postgres.schema_prefix import check_prefix
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from headwater.projections.workflows.world import WorldEntries
@@ -118,7 +119,8 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
         listening = listening or listen(settings.host, settings.port, shared=True)
         serving = serve_app(front_of(app), listening, end_streams=lambda: end_streams(app))
         async with consuming(settings, topics, ports, cluster):
-            await _serve_while_topics_are_safe(cluster, serving)
+            prefix = check_prefix(dsn_of(settings), settings.topic_prefix)
+            await serve_while_safe([check_topics(cluster), prefix], serving)
 
 
 @asynccontextmanager
@@ -201,18 +203,26 @@ def _workflow_ports(
     )
 
 
-async def _serve_while_topics_are_safe(
-    cluster: Cluster, serving: Coroutine[Any, Any, None]
+async def serve_while_safe(
+    checks: Iterable[Coroutine[Any, Any, None]], serving: Coroutine[Any, Any, None]
 ) -> None:
-    """Serve, also while Kafka is unavailable; exit if its topics may lose data."""
+    """Serve, also while Kafka or Postgres is unavailable; exit when a check fails.
+
+    Args:
+        checks: Each raises an error if serving is not safe, such as with topics that lose data, or
+            with rows of another project.
+        serving: Serves until SIGTERM.
+    """
 
     def exit_if_unsafe(checking: asyncio.Task[None]) -> None:
         if not checking.cancelled() and checking.exception():
             signal.raise_signal(signal.SIGTERM)
 
-    checking = asyncio.create_task(check_topics(cluster))
-    checking.add_done_callback(exit_if_unsafe)
+    tasks = [asyncio.create_task(check) for check in checks]
+    for task in tasks:
+        task.add_done_callback(exit_if_unsafe)
     await serving
-    if checking.done():
-        checking.result()
-    checking.cancel()
+    for task in tasks:
+        if task.done():
+            task.result()
+        task.cancel()

@@ -3,7 +3,7 @@
 from typing import Final
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings
 
@@ -53,9 +53,6 @@ class OwnershipSettings(BaseSettings):
 
 
 # -- settings
-
-#: Least number of characters of a key.
-_KEY_LENGTH_MIN: Final = 8
 
 
 class WorkflowSettings(BaseSettings):
@@ -207,11 +204,6 @@ class WorkflowSettings(BaseSettings):
         "several are separated by commas, and each worker uses a free one; empty disables the "
         "route that sends ticks.",
     )
-    tick_key: SecretStr = Field(
-        default=SecretStr(""),
-        description="Key for sending ticks, as Authorization: Bearer or x-api-key; without one "
-        "they are refused.",
-    )
 
     @field_validator("retention")
     @classmethod
@@ -248,13 +240,6 @@ class WorkflowSettings(BaseSettings):
             if not (url.scheme == "http" and is_loopback(url.hostname or "")):
                 raise PydanticCustomError("not_here", "")
         return ",".join(urls)
-
-    @field_validator("tick_key")
-    @classmethod
-    def _long_enough(cls, value: SecretStr) -> SecretStr:
-        if 0 < len(value.get_secret_value()) < _KEY_LENGTH_MIN:
-            raise PydanticCustomError("string_too_short", "", {"min_length": _KEY_LENGTH_MIN})
-        return value
 
     @property
     def tick_urls(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ NOT_AUDITED: dict[str, str] = {
     "POST /webhooks/{source:str}": SIGNED,
     **dict.fromkeys(("GET /v1/sync", "GET /v1/me", "GET /v1/imports"), OWN),
     **dict.fromkeys(("GET /v1/runs", "GET /v1/runs/{runId:str}", "GET /api/*"), RUNS),
+    "GET /admin/instances/failures": RUNS,
     **dict.fromkeys(
         (f"GET /v1/world/{what}*" for what in ("runs", "steps", "hooks", "waits", "events")), RUNS
     ),
@@ -44,6 +45,7 @@ NOT_AUDITED: dict[str, str] = {
             "GET /v1/keys/{keyId:str}",
             "GET /admin/deliveries",
             "GET /admin/dlq",
+            "GET /admin/dlq/reasons",
             "GET /admin/instances",
             "GET /admin/outcomes",
             "GET /admin/outcomes/{event_id:str}",
