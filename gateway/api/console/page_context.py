@@ -40,6 +40,7 @@ SECTIONS: Final = (
     Section("system", "System", "s"),
     Section("endpoints", "Endpoints", "e"),
     Section("audit", "Audit", "a"),
+    Section("auditor", "Auditor", "r"),
     Section("keys", "Keys", "k"),
 )
 #: Confirmations by the value of the parameter `done` in the address of a page. The text itself is
