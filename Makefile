@@ -16,10 +16,10 @@ LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo check test soak bench bench-guard lint schemas dictionary docs notebook picture lock lock-jars clean
+.PHONY: help setup up demo check test test-pythons sbom soak bench bench-guard lint schemas dictionary docs notebook picture screenshots lock lock-jars clean
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 setup: ## Install everything into .venv (instant when nothing changed)
 	@command -v python3 >/dev/null || { echo "Headwater needs Python 3.11 or newer, and python3 is not on the PATH."; exit 1; }
@@ -37,6 +37,29 @@ check: lint ## Everyday use: lint, and the tests that need neither Kafka nor Pos
 
 test: setup .venv-notebook/stamp ## Run every test, with real Kafka and Postgres (ARGS="-k name")
 	@$(PYTEST) $(ARGS)
+
+# Of the package, and of the Dockerfile.
+PYTHONS := 3.11 3.12 3.13 3.14
+
+test-pythons: ## Run the tests of `check` with every supported Python that uv finds (PYTHONS="3.14")
+	@command -v $(UV) >/dev/null || { echo "make test-pythons needs uv: pip install uv"; exit 1; }
+	@for version in $(PYTHONS); do \
+		$(MAKE) --no-print-directory .venv-pythons/$$version || exit 1; \
+	done
+
+.venv-pythons/%: FORCE
+	@if ! $(UV) python find $* >/dev/null 2>&1; then echo "Python $* is skipped: uv does not find it"; exit 0; fi; \
+	echo "Testing with Python $*"; \
+	$(UV) venv --quiet --allow-existing --python $* $@ && \
+	$(UV) pip install --quiet --python $@/bin/python --require-hashes --requirement requirements-dev.txt && \
+	$(UV) pip install --quiet --python $@/bin/python --no-deps --no-build-isolation --editable . --editable headwater-github && \
+	$@/bin/python -m pytest --quiet --numprocesses $(CORES) --dist loadfile -p no:cacheprovider \
+		tests/architecture tests/unit tests/property tests/workflows $(ARGS)
+
+FORCE:
+
+sbom: ## Write dist/headwater.cdx.json, the bill of materials of what an installation contains
+	@python3 deploy/sbom.py --output dist/headwater.cdx.json
 
 soak: setup ## Run long fault-injection tests, with your own seeds (SEEDS="1 2 3")
 	@TEST_SEEDS="$(SEEDS)" $(BIN)/pytest -m soak --timeout 3600 $(ARGS)
@@ -61,6 +84,9 @@ notebook: setup .venv-notebook/stamp ## Open the notebook for analysts (ARGS="--
 
 picture: setup .venv-notebook/stamp ## Draw docs/data/month.svg, the picture in the README
 	@$(BIN)/python docs/data/draw_month.py
+
+screenshots: setup ## Draw docs/console/*.png with Chromium
+	@$(BIN)/python docs/console/draw.py
 
 .venv-notebook/stamp: requirements-notebook.txt
 	@echo "Installing the packages of the notebook, in .venv-notebook"
@@ -93,4 +119,4 @@ lock-jars: setup ## Update the pinned jars of Kafka
 	@$(BIN)/python -m headwater.streams.kafka.jars --lock
 
 clean: ## Remove .venv and build output, but not the data in .headwater
-	rm -rf .venv .venv-bench .venv-notebook build dist site *.egg-info headwater-github/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench .venv-notebook .venv-pythons build dist site *.egg-info headwater-github/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

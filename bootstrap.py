@@ -47,7 +47,7 @@ IMPORTED = (
 
 OLDEST = (3, 11)
 #: Newest first; the lock files are made for these. A later `python3` is tried last.
-CANDIDATES = ("python3.13", "python3.12", "python3.11", "python3")
+CANDIDATES = ("python3.14", "python3.13", "python3.12", "python3.11", "python3")
 
 #: Lines of a failed step that are shown.
 TAIL_LINES = 8

@@ -7,20 +7,25 @@ Callers send the next request as soon as the last workflow has ended, except in 
 then`, where a single caller pauses first, so that all waiting components are idle, as they mostly
 are. The same is requested in several ways, in turn: over HTTP, where the response follows when
 Postgres has the result; with `Prefer: respond-async`, where it does not wait for that; under an
-idempotency key of `/v1`, which costs two transactions more; and over Kafka, as the gateway itself
-sends commands, while the projector is suspended.
+idempotency key of `/v1`, of a queue and of `POST /v1/runs`, which costs two transactions more; and
+over Kafka, as the gateway itself sends commands, while the projector is suspended. Runs of `/v1`
+need a deployment, so the workflows are deployed and active, for all of these ways.
 
 The generator shares the machine with what it measures: `busy` is the share of a core it used.
 """
 
+import io
 import json
 import time
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
+from benchmarks import workflow_app
 from benchmarks.children import Child
 from benchmarks.results import Comparison, Round, Target, turns
 from benchmarks.system import System, free_port, log_progress, opened
@@ -30,12 +35,14 @@ APP: Final = "benchmarks.workflow_app"
 HEADWATER: Final = "headwater"
 ASYNC: Final = "respond-async"
 KEYED: Final = "under a key"
+RUNS: Final = "POST /v1/runs"
 KAFKA: Final = "over Kafka"
-_HOW: Final = {HEADWATER: "http", ASYNC: "async", KEYED: "keyed", KAFKA: "kafka"}
+_HOW: Final = {HEADWATER: "http", ASYNC: "async", KEYED: "keyed", RUNS: "runs", KAFKA: "kafka"}
 _WHAT: Final = {
     HEADWATER: "over HTTP, answered when Postgres has the result",
     ASYNC: "over HTTP, answered when the worker has decided",
-    KEYED: "under an idempotency key of /v1, which is reserved and answered in Postgres",
+    KEYED: "a message to a queue, under an idempotency key, which is reserved in Postgres",
+    RUNS: "a run of /v1/runs under such a key, answered with its status in Postgres",
     KAFKA: "WorkflowClient alone: no HTTP, and no projector meanwhile",
 }
 _RATES: Final = {"create": "creates_s", "send": "events_s"}
@@ -130,6 +137,7 @@ class ServiceBench:
             "projector": stack.enter_context(system.start_process("project")),
         }
         _wait_until_ready(self._parts["gateway"], port)
+        _deploy(port)
         self._load = stack.enter_context(
             system.child(
                 "service load", "benchmarks.service_load", system.bootstrap, str(port), key
@@ -212,7 +220,27 @@ def _compared(course: ServiceBench, case: Case, sizes: Sizes) -> Comparison:
 
 def _ways(case: Case) -> list[str]:
     """Return the ways of a case; events of the workflow service have no key in Postgres."""
-    return [name for name in _WHAT if case.what == "create" or name != KEYED]
+    return [name for name in _WHAT if case.what == "create" or name not in {KEYED, RUNS}]
+
+
+def _deploy(port: int) -> None:
+    """Deploy and activate the workflows."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as artifact:
+        artifact.write(Path(workflow_app.__file__), "workflow_app.py")
+    name = _posted(port, "?app=workflow_app", content.getvalue(), "application/zip")["id"]
+    _posted(port, f"/{name}/activate", b"{}", "application/json")
+
+
+def _posted(port: int, path: str, body: bytes, content_type: str) -> dict[str, Any]:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/deployments{path}",
+        data=body,
+        headers={"x-admin-key": DEVELOPMENT_SECRETS["admin_key"], "content-type": content_type},
+    )
+    with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:  # noqa: S310 (as above)
+        posted: dict[str, Any] = json.load(answer)
+    return posted
 
 
 def _wait_until_ready(gateway: Child, port: int) -> None:

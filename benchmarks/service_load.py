@@ -8,8 +8,9 @@ its standard input, a JSON object with `do`, and reports the result:
 - `settle`: waits until Postgres has all of the history; reports `settled`
 
 HOW is the path of commands: `http`, `async` (the same, with Prefer: respond-async), `kafka`, or,
-for `create`, `keyed`: a message under an idempotency key, which is reserved and answered in
-Postgres, as `POST /v1/runs` does. Its instance is recognized by the key in its history.
+for `create`, `keyed` and `runs`: a message to a queue, or `POST /v1/runs`, under an idempotency
+key, which is reserved and answered in Postgres. The gateway chooses the id of the instance, which
+is recognized by the key or the params in its history.
 A task sends a request, waits for the response and for the end of the workflow, pauses for GAP_S,
 and sends the next one.
 """
@@ -49,6 +50,8 @@ from headwater.streams.workflows.client import WorkflowClient
 
 #: A workflow of as many steps as its params state, and one that then waits for an event.
 _STEPS: Final = "many"
+#: A workflow of one step whose params are the name of the run.
+_ONE_STEP: Final = "one-step"
 _WAITS: Final = "many-then-wait"
 _EVENT: Final = "go-on"
 _PATIENCE_S: Final = 60.0
@@ -103,7 +106,7 @@ class Load:
         self._name = secrets.token_hex(4)
         self._numbers = itertools.count()
         self._watched: dict[bytes, InstanceTimes] = {}
-        #: By idempotency keys of instances that have not begun.
+        #: By idempotency keys, or params, of instances that have not begun.
         self._keyed: dict[str, InstanceTimes] = {}
 
     async def start(self) -> None:
@@ -130,8 +133,10 @@ class Load:
                         continue
                     appended = decode(record.value, HistoryAppended)
                     started = appended.events[0]
-                    if isinstance(started, RunStarted) and started.once is not None:
-                        watched[key] = self._keyed.pop(started.once.key)
+                    if isinstance(started, RunStarted) and self._keyed:
+                        once = started.once
+                        name = started.params.strip('"') if once is None else once.key
+                        watched[key] = self._keyed.pop(name)
                     if key in watched:
                         watched[key].apply(appended, at)
 
@@ -141,7 +146,7 @@ class Load:
         """Create workflows of one step and wait for their ends."""
         connections = await self._connections(how, concurrency)
         seen = {name: self._watch(_STEPS, name) for name in self._names(count)}
-        if how == "keyed":
+        if how in {"keyed", "runs"}:
             self._keyed.update(seen)
 
         def requests(connection: Connection | None) -> _Request:
@@ -149,12 +154,10 @@ class Load:
                 if connection is None:
                     await self._send(_STEPS, name, StartRun("1"))
                 elif how == "keyed":
-                    path = f"/v1/queues/{_STEPS}/messages"
-                    status = 503
-                    while status == 503:  # Safe to repeat, as its clients do.
-                        status = await connection.request("POST", path, _MESSAGE, key=name)
-                    if status != 200:
-                        raise RuntimeError(f"POST {path} was answered {status}")
+                    await _post_keyed(connection, f"/v1/queues/{_STEPS}/messages", _MESSAGE, name)
+                elif how == "runs":
+                    run = json.dumps({"workflowName": _ONE_STEP, "input": name}).encode()
+                    await _post_keyed(connection, "/v1/runs", run, name)
                 else:
                     body = json.dumps({"id": name, "params": 1}).encode()
                     await self._post(connection, how, f"{_STEPS}/instances", body)
@@ -270,6 +273,14 @@ class Load:
 
     def _names(self, count: int) -> list[str]:
         return [f"{self._name}-{next(self._numbers)}" for _ in range(count)]
+
+
+async def _post_keyed(connection: Connection, path: str, body: bytes, key: str) -> None:
+    status = 503
+    while status == 503:  # Safe to repeat, as its clients do.
+        status = await connection.request("POST", path, body, key=key)
+    if status not in {200, 201, 202}:
+        raise RuntimeError(f"POST {path} was answered {status}")
 
 
 async def _together(works: Iterable[Awaitable[None]]) -> None:

@@ -95,6 +95,12 @@ async def many(event: WorkflowEvent[int], step: Step) -> None:
         await step.do(f"step {number}", _nothing)
 
 
+@workflow("one-step")
+async def one_step(_event: WorkflowEvent[str], step: Step) -> None:
+    """One step, of a run that its params identify."""
+    await step.do("step 0", _nothing)
+
+
 @workflow("many-then-wait")
 async def many_then_wait(event: WorkflowEvent[int], step: Step) -> None:
     """As many steps as requested, then a wait that a replay has to reach."""

@@ -39,11 +39,15 @@ class Scope(StrEnum):
     DEPLOYMENTS_READ = "deployments:read"
     DEPLOYMENTS_WRITE = "deployments:write"
     DEPLOYMENTS_ACTIVATE = "deployments:activate"
+    WORLD_READ = "world:read"
     WORLD_WRITE = "world:write"
     TICKS_WRITE = "ticks:write"
     SYSTEM_READ = "system:read"
+    SYSTEM_WRITE = "system:write"
     PROJECTIONS_WRITE = "projections:write"
     AUDIT_READ = "audit:read"
+    ENDPOINTS_READ = "endpoints:read"
+    ENDPOINTS_WRITE = "endpoints:write"
     KEYS_READ = "keys:read"
     KEYS_WRITE = "keys:write"
 
@@ -74,6 +78,8 @@ SCOPES_OF_ROLE: Final = {
         Scope.DEPLOYMENTS_ACTIVATE,
         Scope.PROJECTIONS_WRITE,
         Scope.AUDIT_READ,
+        Scope.ENDPOINTS_READ,
+        Scope.ENDPOINTS_WRITE,
     },
     Role.ADMIN: frozenset(Scope),
 }
@@ -135,6 +141,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         secrets: The current text, then the previous one while the key is rotated.
+        rotated_by: Id of the key that drew the current text; empty if it was not rotated.
         revoked_at_ms: Unix milliseconds; 0 if it was not revoked.
         last_used_at_ms: Begin of the hour of the last use, Unix milliseconds; 0 if never.
     """
@@ -143,6 +150,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     secrets: tuple[Secret, ...]
     expires_at_ms: int
     rotated_at_ms: int = 0
+    rotated_by: str = ""
     revoked_at_ms: int = 0
     revoked_by: str = ""
     last_used_at_ms: int = 0
@@ -173,16 +181,34 @@ class ApiKeys:
     def apply(self, record: ApiKeyRecord) -> ApiKey | None:
         """Apply a record; return the key that it changed, or None if it has no effect.
 
-        A key that was revoked stays revoked, in whatever order requests arrived.
+        A key that was revoked stays revoked, in whatever order requests arrived. So do the keys
+        that it created, also one whose creation was recorded later.
         """
         key = self.by_id.get(record.id)
         if isinstance(record, ApiKeyCreated):
-            changed = _created(record) if key is None else None
+            changed = _created(record, self.by_id.get(record.by)) if key is None else None
         else:
             changed = None if key is None else _changed(key, record)
         if changed is not None:
             self.by_id[record.id] = changed
+            if isinstance(record, ApiKeyRevoked):
+                for created in self.created_by(record.id):
+                    self.by_id[created.created.id] = _revoked(created, record)
         return changed
+
+    def created_by(self, key_id: str) -> list[ApiKey]:
+        """Return the keys that a key created, and those that these created, and so on."""
+        found: dict[str, ApiKey] = {}
+        creators = {key_id}
+        while creators:
+            created = {
+                name: key
+                for name, key in self.by_id.items()
+                if key.created.by in creators and name not in {key_id, *found}
+            }
+            found |= created
+            creators = set(created)
+        return list(found.values())
 
     def find(self, text: str, project: str, now_ms: int) -> ApiKey | None:
         """Return the key with a text that is valid in a project now, if any."""
@@ -192,9 +218,13 @@ class ApiKeys:
         return key if key.accepts(digest_of(text), now_ms) else None
 
 
-def _created(record: ApiKeyCreated) -> ApiKey:
+def _created(record: ApiKeyCreated, creator: ApiKey | None) -> ApiKey:
     return ApiKey(
-        created=record, secrets=(Secret(record.digest),), expires_at_ms=record.expires_at_ms
+        created=record,
+        secrets=(Secret(record.digest),),
+        expires_at_ms=record.expires_at_ms,
+        revoked_at_ms=creator.revoked_at_ms if creator else 0,
+        revoked_by=creator.revoked_by if creator else "",
     )
 
 
@@ -208,7 +238,13 @@ def _changed(key: ApiKey, record: ApiKeyRotated | ApiKeyRevoked | ApiKeyUsed) ->
         case ApiKeyRotated():
             return _rotated(key, record)
         case ApiKeyRevoked():
-            return msgspec.structs.replace(key, revoked_at_ms=record.at_ms, revoked_by=record.by)
+            return _revoked(key, record)
+
+
+def _revoked(key: ApiKey, record: ApiKeyRevoked) -> ApiKey:
+    if key.revoked_at_ms:
+        return key
+    return msgspec.structs.replace(key, revoked_at_ms=record.at_ms, revoked_by=record.by)
 
 
 def _rotated(key: ApiKey, record: ApiKeyRotated) -> ApiKey:
@@ -218,4 +254,5 @@ def _rotated(key: ApiKey, record: ApiKeyRotated) -> ApiKey:
         secrets=(Secret(record.digest), previous),
         expires_at_ms=record.expires_at_ms,
         rotated_at_ms=record.at_ms,
+        rotated_by=record.by,
     )

@@ -158,9 +158,10 @@ class Deployments:
         #: Schedules and graphs of removed deployments that were active.
         self._former_schedules: set[str] = set()
         self._former_graphs: set[str] = set()
-        #: The latest requests to load a deployment, and the answers: errors by worker.
+        #: The latest requests to load a deployment, and the answers: errors by worker, None while
+        #: it installs packages.
         self.load_requests: dict[str, LoadRequested] = {}
-        self.loads: dict[str, dict[str, str]] = {}
+        self.loads: dict[str, dict[str, str | None]] = {}
 
     @property
     def active(self) -> DeploymentCreated | None:
@@ -308,7 +309,8 @@ class Deployments:
     def _note_load(self, record: LoadRequested | DeploymentLoaded) -> LoadNoted:
         if isinstance(record, DeploymentLoaded):
             if record.request in self.loads:
-                self.loads[record.request][record.worker] = record.error
+                error = None if record.installing else record.error
+                self.loads[record.request][record.worker] = error
             return LoadNoted(record.request)
         self.load_requests[record.request] = record
         self.loads[record.request] = {}
@@ -388,7 +390,7 @@ class Deployments:
         if record.stage == CLOSED:
             if record.id in self.in_use:
                 return ActivationRejected(DEPLOYMENT_ACTIVE, active_message(record.id))
-            if current is None:
+            if current is None or (current.temporary and closing and not record.temporary):
                 self.retired[record.id] = record
                 self.changes += 1
         elif record.closing == closing:

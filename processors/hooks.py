@@ -1,7 +1,8 @@
 """Tokens of hooks: each lets its bearer send one event to one run, which waits for it.
 
-A token is the target and a MAC of it. The MAC's key is derived from a key of the settings and the
-instance, so that the process that runs an author's code holds the key of one instance only.
+A token is the target and a MAC of it. The MAC's key is derived from a key of the settings, the
+project and the instance. So the process that runs an author's code holds the key of one instance
+only, and a token of another project with the same key of the settings is refused.
 """
 
 import hmac
@@ -17,6 +18,8 @@ from headwater.schemas.history import instance_key
 
 #: Prefix of the type of a hook's event.
 EVENT_PREFIX: Final = "hook-"
+#: Prefix of the idempotency key of a call; those of clients have no space after such a word.
+HOOK_CALL: Final = "hook "
 #: Characters of a token that may be valid.
 TOKEN_CHARS_MAX: Final = 1_024
 _MAC_BYTES: Final = 16
@@ -41,14 +44,16 @@ class HookOrigin(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class HookSigner(NamedTuple):
-    """The current key of hooks, and the public URL of the gateway."""
+    """The current key of hooks, the project, and the public URL of the gateway."""
 
     key: str
+    project: str
     url: str
 
     def origin(self, workflow: str, instance_id: str) -> HookOrigin:
         """Return what creates the hooks of an instance."""
-        return HookOrigin(_key_of(self.key, workflow, instance_id), f"{self.url}/v1/hooks/")
+        own = _key_of(self.key, self.project, workflow, instance_id)
+        return HookOrigin(own, f"{self.url}/v1/hooks/")
 
 
 def hook_event_type(seed: str, run_number: int, key: str) -> str:
@@ -69,8 +74,8 @@ def sign(key: bytes, target: HookTarget) -> str:
     return f"{_text(payload)}.{_text(_mac(key, payload))}"
 
 
-def verify(keys: Iterable[str], token: str) -> HookTarget | None:
-    """Return the target of a token that one of the keys has signed; None for any other text."""
+def verify(keys: Iterable[str], project: str, token: str) -> HookTarget | None:
+    """Return the target of a token that one of the keys has signed for a project, or None."""
     payload_text, _, mac_text = token.partition(".")
     if len(token) > TOKEN_CHARS_MAX:
         return None
@@ -80,14 +85,15 @@ def verify(keys: Iterable[str], token: str) -> HookTarget | None:
     except (Error, ValueError):
         return None
     for key in keys:
-        own = _key_of(key, target.workflow, target.instance_id)
+        own = _key_of(key, project, target.workflow, target.instance_id)
         if hmac.compare_digest(_mac(own, payload), mac):
             return target
     return None
 
 
-def _key_of(key: str, workflow: str, instance_id: str) -> bytes:
-    name = instance_key(workflow, instance_id).encode()
+def _key_of(key: str, project: str, workflow: str, instance_id: str) -> bytes:
+    # The name of a project has no space.
+    name = f"{project} {instance_key(workflow, instance_id)}".encode()
     return hmac.digest(key.encode(), _DOMAIN + name, "sha256")
 
 

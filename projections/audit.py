@@ -40,8 +40,8 @@ _NUL: Final = "\0"
 _REPLACEMENT: Final = "\ufffd"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry as in its row; `created_at` is RFC 3339 with milliseconds, in UTC."""
+class EntryFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An entry without its metadata; `created_at` is RFC 3339 with milliseconds, in UTC."""
 
     id: str
     key_id: str | None
@@ -51,9 +51,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     result: str
     ip: str | None
     user_agent: str | None
-    metadata_json: str | None
     created_at: str
     offset: int
+
+
+class Entry(EntryFields, frozen=True, kw_only=True):
+    """An entry as in its row."""
+
+    metadata_json: str | None
 
 
 def entry_of(record: OperationAudited, offset: int) -> Entry:
@@ -198,7 +203,7 @@ async def next_offset(reader: PooledReader) -> int:
 
 def _chained(row: Row) -> Chained:
     digest: bytes = row.pop("hash")
-    return Chained(msgspec.convert(row, Entry), digest)
+    return Chained(Entry(**row), digest)
 
 
 # -- verification

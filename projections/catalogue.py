@@ -5,17 +5,14 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-import psycopg
-
 from headwater.monitoring.monitor import Monitor
 from headwater.processors.runs.durations import Retention
 from headwater.projections.api_keys import API_KEYS
 from headwater.projections.audit import AUDIT
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deployments import DEPLOYMENTS, GRAPHS
-from headwater.projections.errors import LogTruncated, SchemaTaken, store_edge
-from headwater.projections.postgres.connections import own_dsn, schemas_of
-from headwater.projections.postgres.statements import statement
+from headwater.projections.errors import LogTruncated
+from headwater.projections.postgres.schema_prefix import bind_prefix
 from headwater.projections.postgres.table_ddl import make_tables
 from headwater.projections.projector.consumers import Cluster
 from headwater.projections.projector.projector import Projector
@@ -26,7 +23,6 @@ from headwater.schemas.errors import StoreUnavailable
 
 _LOG: Final = logging.getLogger("headwater.projector")
 _RETRY_S: Final = 1.0
-_CONNECT_TIMEOUT_S: Final = 5
 #: How long a projection waits when its topic was truncated, until an operator decides.
 _TRUNCATED_S: Final = 30.0
 
@@ -104,7 +100,7 @@ async def _prepare(dsn: str, topic_prefix: str, stop: asyncio.Event) -> None:
     while not stop.is_set():
         try:
             await asyncio.to_thread(make_tables, dsn, _LOG.info)
-            await asyncio.to_thread(bind_prefix, dsn, topic_prefix)
+            await bind_prefix(dsn, topic_prefix)
         except StoreUnavailable as error:
             if error.message != logged:
                 logged = error.message
@@ -112,26 +108,3 @@ async def _prepare(dsn: str, topic_prefix: str, stop: asyncio.Event) -> None:
             await pause(stop, _RETRY_S)
         else:
             return
-
-
-def bind_prefix(dsn: str, topic_prefix: str) -> None:
-    """Record which topics the rows of this schema come from.
-
-    Two projectors with different prefixes would mix rows of two projects in the same tables.
-
-    Raises:
-        SchemaTaken: They come from topics with another prefix.
-        StoreUnavailable: Postgres does not answer, or is not migrated.
-    """
-    with (
-        store_edge("read which topics the rows come from"),
-        psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
-    ):
-        query = statement("bind_topic_prefix")
-        (bound,) = connection.execute(query, {"prefix": topic_prefix}).fetchone() or ("",)
-    if bound != topic_prefix:
-        raise SchemaTaken(
-            f"expected the schema {schemas_of(dsn).tables} to have rows of topics with the prefix "
-            f"{topic_prefix!r}, found rows of those with {bound!r}; usual cause: two projects with "
-            "one HEADWATER_POSTGRES_SCHEMA. HEADWATER_PROJECT chooses both"
-        )

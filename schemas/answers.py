@@ -28,6 +28,7 @@ _DEPLOYMENT: Final = (
     "The deployment that its run is on, or `app` for the code of --app; none if it follows the "
     "newest code."
 )
+_NOT_REPLAYED: Final = "Of a move: why nothing was replayed before; none if it was."
 #: Any number of attempts is infinity, which JSON does not have: there it is null.
 _Attempts: TypeAlias = Annotated[
     int | float | None,
@@ -58,9 +59,7 @@ class Concurrency(Answer, frozen=True, kw_only=True):
     key: Annotated[str | None, means("The expression that returns the key.")] = None
     held: Annotated[int, means("How many runs have a slot, of all keys together.")] = 0
     waiting: Annotated[int, means("How many wait for one.")] = 0
-    slots: Annotated[
-        list[SlotsListed], means("The limits with the longest queues first, 20 at most.")
-    ] = []
+    slots: Annotated[list[SlotsListed], means("Those with the longest queues, 20 at most.")] = []
 
 
 class WorkflowListed(Answer, frozen=True, kw_only=True):
@@ -224,6 +223,7 @@ class Managed(Answer, frozen=True, kw_only=True):
     status: InstanceStatus
     run_number: int | None = None
     deployment_id: Annotated[str | None, means("Of the new or moved run.")] = None
+    not_replayed: Annotated[str | None, means(_NOT_REPLAYED)] = None
 
 
 class BulkChanged(Answer, frozen=True, kw_only=True):
@@ -241,6 +241,7 @@ class BulkPage(Answer, frozen=True, kw_only=True):
     instances: list[BulkChanged]
     has_next_page: bool
     cursor: str | None = None
+    not_replayed: Annotated[str | None, means(_NOT_REPLAYED)] = None
 
 
 class CommandAccepted(Answer, frozen=True, kw_only=True):

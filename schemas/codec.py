@@ -37,6 +37,13 @@ from headwater.schemas.deployments import (
     EnvironmentReported,
     LoadRequested,
 )
+from headwater.schemas.endpoints import (
+    EndpointCreated,
+    EndpointDeleted,
+    EndpointRecord,
+    EndpointSecretSet,
+    EndpointStateSet,
+)
 from headwater.schemas.errors import PARSE_ERRORS, NotYetReadable, UndecodableRecord, UnknownSchema
 from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
 from headwater.schemas.readers import Reader, fields_reader_of, reader_of
@@ -412,6 +419,23 @@ def read_api_key_record(value: bytes | None) -> ApiKeyRecord:
         UnknownSchema: The schema id is not in the catalog.
     """
     return decode(value, _KEY_RECORDS.get(record_name(value) or "", ApiKeyCreated))
+
+
+_ENDPOINT_RECORDS: Final[dict[str, type[EndpointRecord]]] = {
+    "endpoint_secret_set": EndpointSecretSet,
+    "endpoint_state_set": EndpointStateSet,
+    "endpoint_deleted": EndpointDeleted,
+}
+
+
+def read_endpoint_record(value: bytes | None) -> EndpointRecord:
+    """Decode a record of the topic of endpoints.
+
+    Raises:
+        UndecodableRecord: The bytes are not such a record.
+        UnknownSchema: The schema id is not in the catalog.
+    """
+    return decode(value, _ENDPOINT_RECORDS.get(record_name(value), EndpointCreated))
 
 
 def read_deployment_record(value: bytes | None) -> DeploymentRecord:

@@ -137,6 +137,8 @@ class DeploymentRetired(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by: str
     #: When, Unix milliseconds, by the clock of the process that did it.
     at_ms: int
+    #: Whether a closing ends as soon as a run of the deployment turns out to be open.
+    temporary: bool = False
     #: Its schedules, if it is removed and was active before.
     schedules: tuple[str, ...] = ()
     #: Its graphs, if it is removed and was active before.
@@ -179,7 +181,7 @@ class LoadRequested(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DeploymentLoaded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker has tried to load a deployment."""
+    """A worker has tried to load a deployment, or is still installing its packages."""
 
     #: The deployment.
     id: str
@@ -191,6 +193,8 @@ class DeploymentLoaded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str
     #: When, Unix milliseconds, by the worker's clock.
     at_ms: int
+    #: Whether it is still installing the packages; another answer follows.
+    installing: bool = False
 
 
 #: Records of the topic of deployments.

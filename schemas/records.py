@@ -22,6 +22,12 @@ from headwater.schemas.deployments import (
     GraphDeployed,
     LoadRequested,
 )
+from headwater.schemas.endpoints import (
+    EndpointCreated,
+    EndpointDeleted,
+    EndpointSecretSet,
+    EndpointStateSet,
+)
 from headwater.schemas.history import (
     CommandSent,
     HistoryAppended,
@@ -423,6 +429,10 @@ Record: TypeAlias = (
     | ApiKeyRotated
     | ApiKeyRevoked
     | ApiKeyUsed
+    | EndpointCreated
+    | EndpointSecretSet
+    | EndpointStateSet
+    | EndpointDeleted
     | DeploymentRetired
     | OperationAudited
     | AuditorFinding
@@ -454,6 +464,10 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "api_key_rotated": ApiKeyRotated,
     "api_key_revoked": ApiKeyRevoked,
     "api_key_used": ApiKeyUsed,
+    "endpoint_created": EndpointCreated,
+    "endpoint_secret_set": EndpointSecretSet,
+    "endpoint_state_set": EndpointStateSet,
+    "endpoint_deleted": EndpointDeleted,
     "deployment_retired": DeploymentRetired,
     "operation_audited": OperationAudited,
     "auditor_finding": AuditorFinding,

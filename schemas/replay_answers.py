@@ -112,11 +112,25 @@ def report_lines(report: ReplayReport) -> list[str]:
     lines += [
         f"{load.worker} cannot load it: {load.reason}"
         if load.answered
-        else f"{load.worker} has not answered whether it can load it."
+        else f"{load.worker} has not answered whether it can load it{_because(load.reason)}."
         for load in report.workers
         if not load.loaded
     ]
     return lines
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def difference_of(run: ReplayedRun) -> str:
+    """Return why a run does not fit as one sentence, recorded next to requested."""
+    points = [
+        f"{side}: {_point(point)}"
+        for side, point in (("recorded", run.recorded), ("requested", run.requested))
+        if point is not None
+    ]
+    return f"{run.reason} ({'; '.join(points)})" if points else run.reason
 
 
 def _point(point: ReplayPoint) -> str:

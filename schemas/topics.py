@@ -126,6 +126,7 @@ GRAPH_DEFINITIONS: Final = "graph-definitions"
 DEPLOYMENTS: Final = "deployments"
 ARTIFACTS: Final = "artifacts"
 API_KEYS: Final = "api-keys"
+ENDPOINTS: Final = "endpoints"
 AUDIT: Final = "audit"
 AUDITOR: Final = "auditor"
 
@@ -300,6 +301,16 @@ TOPICS: Final = (
         cleanup=Cleanup.COMPACT,
         purpose="API keys, with the SHA-256 of their secrets.",
         key_form=re.compile(rb"key_[0-9a-f]+(#[0-9a-f]+)?"),
+    ),
+    Topic(
+        name=ENDPOINTS,
+        key="id of the endpoint, with .secret or .state for these; all in partition 0",
+        value="endpoint_created",
+        others=("endpoint_secret_set", "endpoint_state_set", "endpoint_deleted"),
+        # A record replaces the one with its key, so that secrets leave the log.
+        cleanup=Cleanup.COMPACT,
+        purpose="Endpoints of notifications, with their signing secrets.",
+        key_form=re.compile(rb"ep_[0-9a-f]+(\.secret|\.state)?"),
     ),
     Topic(
         name=AUDIT,

@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, JSONBody, QueryParameter
 
-from headwater.gateway.api.audit import attempt
+from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.authentication import Caller, caller_in
 from headwater.gateway.api.json_bodies import LimitedBodies, OperatorRequest
 from headwater.gateway.api.key_guards import OPERATORS, KeyGuard, insufficient_scope
@@ -59,11 +59,17 @@ class NewKey(_Body, frozen=True, kw_only=True):
         list[Scope], msgspec.Meta(max_length=100, description="Scopes besides those of the role.")
     ] = []
     expires_at: Annotated[
-        str | None, msgspec.Meta(description="When it expires, in RFC 3339; never by default.")
+        str | None,
+        msgspec.Meta(
+            description="When it expires, in RFC 3339; by default with the key that creates it."
+        ),
     ] = None
     rate_limit: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=_RATE_MAX)] | None,
-        msgspec.Meta(description="Requests per minute; by default the limit of the settings."),
+        msgspec.Meta(
+            description="Requests per minute; by default the limit of the key that creates it, or "
+            "of the settings."
+        ),
     ] = None
 
 
@@ -97,6 +103,7 @@ class KeyListed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     #: Begin of the hour of the last use.
     last_used_at: datetime | None
     rotated_at: datetime | None
+    rotated_by: str | None
     #: Until when the text from before the last rotation is accepted.
     previous_until: datetime | None
     revoked_at: datetime | None
@@ -107,6 +114,15 @@ class KeyShown(KeyListed, frozen=True, kw_only=True):
     """A key with its text, which is shown only once."""
 
     key: str
+
+
+class KeyRevoked(KeyListed, frozen=True, kw_only=True):
+    """A revoked key."""
+
+    #: Keys that were revoked with it, because it or one of them had created them.
+    revoked_keys: list[str]
+    #: Keys that are accepted, and whose current text it had drawn.
+    rotated_keys: list[str]
 
 
 class KeyList(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +160,7 @@ class ApiKeyService:
         self._clock = clock
 
     async def create(self, request: AnyRequest, new: NewKey) -> KeyShown:
-        """Create a key. Its caller must have all of its scopes."""
+        """Create a key, with scopes, a life and a limit within those of its caller."""
         role = "" if new.role is None else new.role.value
         scopes = tuple(dict.fromkeys(scope.value for scope in new.scopes))
         granted = scopes_of(role, scopes)
@@ -152,7 +168,8 @@ class ApiKeyService:
             raise _invalid("scopes", f"expected a role, or some of {', '.join(Scope)}, found none")
         caller = _caller(request)
         _require_scopes(caller, granted)
-        expires_at_ms = self._expiry(new.expires_at)
+        expires_at_ms = self._expiry(new.expires_at) or caller.expires_at_ms
+        _require_life(caller, expires_at_ms)
         if len(await self._keys(ended=False)) >= KEYS_MAX:
             detail = f"expected at most {KEYS_MAX} keys, found as many; revoke those without use"
             raise Problem("too_many_keys", detail)
@@ -165,7 +182,7 @@ class ApiKeyService:
             scopes=scopes,
             digest=digest_of(text),
             expires_at_ms=expires_at_ms,
-            rate_limit=new.rate_limit or 0,
+            rate_limit=_rate_limit(caller, new.rate_limit),
             by=caller.key_id,
             at_ms=self._clock(),
         )
@@ -173,6 +190,8 @@ class ApiKeyService:
         key = await self._log.write(record)
         if key is None:
             raise Problem("key_ended", "Another key has this number; create the key again.")
+        if key.revoked_at_ms:
+            raise _ended(caller.key_id)
         return self._shown(key, text)
 
     async def list_keys(self, *, ended: bool) -> KeyList:
@@ -185,13 +204,14 @@ class ApiKeyService:
         return self._listed(await self._key(key_id))
 
     async def rotate(self, request: AnyRequest, key_id: str, rotation: Rotation) -> KeyShown:
-        """Give a key a new text. Its caller must have all scopes of the key."""
+        """Give a key a new text. Its caller must have all scopes of the key, and live as long."""
         key = await self._key(key_id)
         caller = _caller(request)
         _require_scopes(caller, key.scopes)
         if key.ended(self._clock()):
             raise _ended(key_id)
         expires_at_ms = self._expiry(rotation.expires_at) or key.expires_at_ms
+        _require_life(caller, expires_at_ms)
         text = renewed_text(key_id, self._draw(SECRET_BYTES))
         await attempt(request, key=key_id)
         now_ms = self._clock()
@@ -209,13 +229,28 @@ class ApiKeyService:
             raise _ended(key_id)
         return self._shown(rotated, text)
 
-    async def revoke(self, request: AnyRequest, key_id: str) -> KeyListed:
-        """Revoke a key. It may be revoked again; the first time counts."""
+    async def revoke(self, request: AnyRequest, key_id: str) -> KeyRevoked:
+        """Revoke a key, and those that it created. It may be repeated; the first time counts."""
         await self._key(key_id)
+        before = {
+            other.created.id for other in self._log.fold.created_by(key_id) if other.revoked_at_ms
+        }
         await attempt(request, key=key_id)
-        by = _caller(request).key_id
-        revoked = await self._log.write(ApiKeyRevoked(id=key_id, by=by, at_ms=self._clock()))
-        return self._listed(await self._key(key_id) if revoked is None else revoked)
+        now_ms = self._clock()
+        await self._log.write(ApiKeyRevoked(id=key_id, by=_caller(request).key_id, at_ms=now_ms))
+        key, fold = await self._key(key_id), self._log.fold
+        revoked = [
+            other.created.id for other in fold.created_by(key_id) if other.created.id not in before
+        ]
+        rotated = [
+            other.created.id
+            for other in fold.by_id.values()
+            if other.rotated_by in {key_id, *revoked} and not other.ended(now_ms)
+        ]
+        note(request, revoked_keys=revoked)
+        return KeyRevoked(
+            **msgspec.structs.asdict(self._listed(key)), revoked_keys=revoked, rotated_keys=rotated
+        )
 
     async def _keys(self, *, ended: bool) -> list[ApiKey]:
         by_id = (await self._log.catch_up()).by_id
@@ -262,6 +297,7 @@ class ApiKeyService:
             expires_at=_moment_or_none(key.expires_at_ms),
             last_used_at=_moment_or_none(key.last_used_at_ms),
             rotated_at=_moment_or_none(key.rotated_at_ms),
+            rotated_by=key.rotated_by or None,
             previous_until=_moment_or_none(previous_ms if previous_ms > now_ms else 0),
             revoked_at=_moment_or_none(key.revoked_at_ms),
             revoked_by=key.revoked_by or None,
@@ -280,6 +316,29 @@ def _require_scopes(caller: Caller, granted: frozenset[str]) -> None:
     missing = granted - caller.scopes
     if missing:
         raise insufficient_scope(caller, *missing)
+
+
+def _require_life(caller: Caller, expires_at_ms: int) -> None:
+    """Refuse to give a key a longer life than its caller has."""
+    latest_ms = caller.expires_at_ms
+    if latest_ms and not 0 < expires_at_ms <= latest_ms:
+        found = _moment(expires_at_ms).isoformat() if expires_at_ms else "never"
+        raise _invalid(
+            "expiresAt",
+            f"expected a time until {_moment(latest_ms).isoformat()}, when {caller.key_id} "
+            f"expires, found {found}",
+        )
+
+
+def _rate_limit(caller: Caller, requested: int | None) -> int:
+    """Return the limit of a new key: that of its caller, unless it gets a lower one."""
+    if caller.rate_limit and requested and requested > caller.rate_limit:
+        raise _invalid(
+            "rateLimit",
+            f"expected at most {caller.rate_limit}, the limit of {caller.key_id}, found "
+            f"{requested}",
+        )
+    return requested or caller.rate_limit
 
 
 def _invalid(field: str, detail: str) -> Problem:
@@ -332,7 +391,8 @@ def _create_route(service: ApiKeyService) -> HTTPRouteHandler:
         operation_id="createKey",
         summary="Create an API key",
         description="The response has the text of the key, which is not stored and not shown "
-        "again. The caller must have all scopes that the key gets.",
+        "again. The caller must have all scopes that the key gets, and the key expires no later "
+        "than its caller.",
         status_code=201,
         responses={
             201: ResponseSpec(KeyShown, False, "Created."),
@@ -404,14 +464,15 @@ def _revoke_route(service: ApiKeyService) -> HTTPRouteHandler:
         audits_attempt=True,
         operation_id="revokeKey",
         summary="Revoke an API key",
-        description="All gateways refuse it within seconds. It cannot be accepted again.",
+        description="All gateways refuse it, and the keys that it created, within seconds. They "
+        "cannot be accepted again.",
         status_code=200,
         responses=problem_responses("not_found", *_LOG_PROBLEMS),
     )
     async def revoke_key(
         request: AnyRequest,
         keyId: FromPath[str],  # noqa: N803 (as the path has it)
-    ) -> KeyListed:
+    ) -> KeyRevoked:
         return await service.revoke(request, keyId)
 
     return revoke_key

@@ -32,6 +32,9 @@ from headwater.gateway.api.console.oidc import OidcSignIn
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.console.sessions import SignIn
 from headwater.gateway.api.deployments.assembly import deployment_routes
+from headwater.gateway.api.endpoint_deliveries import EndpointDeliveries
+from headwater.gateway.api.endpoint_routes import endpoint_router
+from headwater.gateway.api.endpoints import EndpointService
 from headwater.gateway.api.event_streams import EventStreams
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
 from headwater.gateway.api.group_metrics import MetricsFolder
@@ -61,9 +64,11 @@ from headwater.gateway.api.webhooks import Accepted, Receiver
 from headwater.gateway.api.wiping import Wiping, wipe_routes
 from headwater.gateway.api.workflows.openapi import SECURITY
 from headwater.gateway.api.workflows.query_service import StepTypes
+from headwater.gateway.api.workflows.replay_gate import replay_gate
 from headwater.gateway.api.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.builtin.data_requests import IMPORT_NAMES
+from headwater.gateway.settings.exposure import is_loopback
 from headwater.gateway.settings.settings import Settings, revealed
 from headwater.processors.sources import (
     AnySource,
@@ -81,6 +86,7 @@ from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.streams.auditor.report_log import ReportLog
 from headwater.streams.kafka.api_key_log import ApiKeyLog
+from headwater.streams.kafka.endpoint_log import EndpointLog
 from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
@@ -133,6 +139,7 @@ class Ports:
     wiping: Wiping
     api_keys: ApiKeyLog
     auditor: ReportLog
+    endpoints: EndpointLog
     draw: Callable[[int], bytes]
     clock: Callable[[], int]
     new_request_id: Callable[[], str]
@@ -271,12 +278,10 @@ def _console(
     bodies: LimitedBodies,
 ) -> Router:
     """Return the console's pages."""
-    keys = ConsoleKeys(
-        settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value()
-    )
+    admin_keys = revealed(settings.admin_key)
     return Console(
-        keys,
-        SignIn(guard.find, guard.ring.caller_with_id, settings.project),
+        ConsoleKeys(admin_keys[0], revealed(settings.workflow_key)[0]),
+        SignIn(guard.find, guard.ring.caller_with_id, settings.project, admin_keys),
         clock=ports.clock,
         record_refusal=report_refusal,
         bodies=bodies.for_kind(_FORMS),
@@ -308,6 +313,13 @@ def _operators_routes(
         *prune_routes(reader, operations),
         *auditor_routes(ports.auditor.latest, reader, ports.log, _signing(settings, ports)),
     ]
+    endpoints = EndpointService(
+        ports.endpoints,
+        networks=settings.endpoint_networks,
+        loopback=is_loopback(settings.host),
+        draw=ports.draw,
+        clock=ports.clock,
+    )
     hits = UnexpectedHits(reader, settings.project, ports.clock)
     return [
         admin_routes(
@@ -319,12 +331,13 @@ def _operators_routes(
             limited=limited.for_kind(ANY_JSON),
             more=further,
         ),
-        audit_router(reader, keys),
+        audit_router(reader, keys, settings.project),
         key_router(
             ApiKeyService(ports.api_keys, keys.ring, draw=ports.draw, clock=ports.clock),
             keys,
             limited,
         ),
+        endpoint_router(endpoints, EndpointDeliveries(endpoints, operations), keys, limited),
         *ownership_routers(settings, hits, keys),
     ]
 
@@ -413,6 +426,7 @@ async def _running(
         exits.push_async_callback(ports.replays.stop)
         exits.push_async_callback(ports.wiping.log.stop)
         exits.push_async_callback(ports.auditor.stop)
+        exits.push_async_callback(ports.endpoints.stop)
         for reader in (ports.reader, *own_pools):
             await reader.open()
             exits.push_async_callback(reader.close)
@@ -429,9 +443,11 @@ def _workflow_service(
     streams: EventStreams,
 ) -> WorkflowService:
     # Without a key that could request ticks, there are none.
-    ticks = settings.tick_urls if settings.tick_key.get_secret_value() else ()
+    ticks = settings.tick_urls if settings.tick_key else ()
+    deployments = workflows.run_ports.deployments
     return WorkflowService(
         workflows,
+        gate=replay_gate(settings, workflows.workflows, workflows.runs, deployments),
         keys=keys,
         hook_keys=revealed(settings.hook_keys),
         tick_urls=ticks,

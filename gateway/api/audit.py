@@ -103,6 +103,8 @@ class Details(TypedDict, total=False):
         key: API key that is created, rotated or revoked.
         key_role: Its role.
         key_scopes: Its scopes besides those of the role.
+        revoked_keys: API keys that were revoked with it.
+        endpoint: Endpoint of notifications that is changed.
         dry_run: Whether this is a dry run.
         forced: Why an operator overrides a check.
         diverged: Runs that do not fit the code of a deployment.
@@ -133,6 +135,8 @@ class Details(TypedDict, total=False):
     key: str | None
     key_role: str | None
     key_scopes: Sequence[str] | None
+    revoked_keys: Sequence[str] | None
+    endpoint: str | None
     dry_run: bool
     forced: str | None
     diverged: Sequence[str] | None
@@ -162,11 +166,6 @@ async def attempt(request: ASGIConnection[Any, Any, Any, Any], **details: Unpack
     record: _RequestRecord | None = cast("dict[str, Any]", request.scope).get(_RECORD)
     if record is not None:
         await record.attempt()
-
-
-async def attempt_run(request: AnyRequest, run_id: str, workflow: str) -> None:
-    """Append the `attempted` entry of a request before it changes a run; see `attempt`."""
-    await attempt(request, run_id=run_id, workflow=workflow)
 
 
 async def attempt_operation(request: AnyRequest) -> None:

@@ -1,6 +1,6 @@
 """Read routes of the audit log, under /v1/audit, and its problems in the OpenAPI description."""
 
-from dataclasses import replace
+import dataclasses
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -16,9 +16,10 @@ from typing_extensions import override
 from headwater.gateway.api.audit import ACTION, ATTEMPTED, FAILURE, READ, SUCCESS
 from headwater.gateway.api.key_guards import OPERATORS, SCOPE, KeyGuard
 from headwater.gateway.api.openapi import ADMIN_KEY, API_KEY, problem_responses, responses_of
+from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import moment_of, with_checked_parameters
 from headwater.processors.api_keys import Scope
-from headwater.projections.audit import AuditFilter, Chained, newest
+from headwater.projections.audit import AuditFilter, Chained, EntryFields, newest
 from headwater.projections.postgres.connections import PooledReader
 
 _PAGE_DEFAULT: Final = 50
@@ -37,7 +38,8 @@ _Limit = Annotated[
     int, QueryParameter(ge=1, le=_PAGE_MAX, description="Maximum number of results.")
 ]
 _ProjectId = Annotated[
-    str | None, QueryParameter(name="projectId", description="Only entries of this project.")
+    str | None,
+    QueryParameter(name="projectId", description="The project of the gateway; others are refused."),
 ]
 _Action = Annotated[str | None, QueryParameter(description="Only entries of this action.")]
 _Result = Annotated[Result | None, QueryParameter(description="Only entries with this result.")]
@@ -52,23 +54,13 @@ _Until = Annotated[str | None, QueryParameter(description="Only entries before, 
 _Cursor = Annotated[str | None, QueryParameter(description="Cursor of the previous page.")]
 
 
-class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class AuditEntry(EntryFields, frozen=True, kw_only=True):
     """An entry.
 
     `hash` is the SHA-256 of the hash of the project's previous entry and of this entry.
     """
 
-    id: str
-    key_id: str | None
-    project_id: str | None
-    action: str
-    resource: str
-    result: str
-    ip: str | None
-    user_agent: str | None
     metadata: Any
-    created_at: str
-    offset: int
     hash: str
 
 
@@ -80,8 +72,8 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     has_more: bool
 
 
-def audit_router(reader: PooledReader, keys: KeyGuard) -> Router:
-    """Return the router for /v1/audit."""
+def audit_router(reader: PooledReader, keys: KeyGuard, project: str) -> Router:
+    """Return the router for /v1/audit, which lists the entries of one project."""
 
     @get(
         "/",
@@ -94,7 +86,11 @@ def audit_router(reader: PooledReader, keys: KeyGuard) -> Router:
     async def entries(
         filters: NamedDependency[AuditFilter], limit: _Limit = _PAGE_DEFAULT, cursor: _Cursor = None
     ) -> AuditPage:
-        page, more = await newest(reader, filters, limit=limit, cursor=cursor)
+        if filters.project_id not in {None, project}:
+            detail = f"projectId: expected {project}, the project of this gateway, found another"
+            raise Problem("invalid_parameter", detail, field="projectId")
+        own = msgspec.structs.replace(filters, project_id=project)
+        page, more = await newest(reader, own, limit=limit, cursor=cursor)
         return AuditPage(entries=list(map(_entry, page)), cursor=more, has_more=more is not None)
 
     return Router(
@@ -160,4 +156,4 @@ class RouteProblems(ReceiveRoutePlugin):
 def _joined(known: ResponseSpec | None, added: ResponseSpec) -> ResponseSpec:
     if known is None or added.description in known.description:
         return known or added
-    return replace(known, description=f"{known.description}; {added.description}")
+    return dataclasses.replace(known, description=f"{known.description}; {added.description}")

@@ -154,6 +154,7 @@ class Caller(NamedTuple):
             which may be replaced without a new scope.
         name: Name of the key for people; empty for the keys of the settings.
         rate_limit: Requests per minute; 0 for the limit of the settings.
+        expires_at_ms: When the key expires, Unix milliseconds; 0 for never.
     """
 
     key_id: str
@@ -161,6 +162,7 @@ class Caller(NamedTuple):
     keys_scope: str = ""
     name: str = ""
     rate_limit: int = 0
+    expires_at_ms: int = 0
 
 
 #: Keys of the scope under which the caller of a request is stored: after it was authenticated, and

@@ -4,7 +4,7 @@ Every route that takes keys names the scope that a key needs. A user with a toke
 data, a reader sees all data.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPMethod
 from typing import Final, NamedTuple, cast
 
@@ -44,11 +44,11 @@ class ExpectedKey(NamedTuple):
     text: str
 
 
-OPERATORS: Final = ExpectedKey("admin", "the operators' key in the header x-admin-key")
+OPERATORS: Final = ExpectedKey(
+    "admin", "the operators' key, as Authorization: Bearer or in the header x-admin-key"
+)
 OPERATORS_OR_WORKFLOWS: Final = ExpectedKey(
-    "admin",
-    "the operators' key in the header x-admin-key, or the key of the workflow service, as "
-    "Authorization: Bearer",
+    "admin", "the operators' key or the key of the workflow service, as Authorization: Bearer"
 )
 PROGRAMS: Final = ExpectedKey(
     "world", "the key of /v1/world, as Authorization: Bearer or in the header x-api-key"
@@ -117,7 +117,7 @@ class KeyGuard:
 
     def admits(self, connection: AnyConnection, needed: str) -> bool:
         """Whether a request presents a key that has a scope at this moment."""
-        return _with_scope(self._callers(connection), needed) is not None
+        return _with_scopes(self._callers(connection), {needed}) is not None
 
     async def find(self, text: str) -> Caller | None:
         """Return the caller with a key, if it is valid now.
@@ -133,9 +133,13 @@ class KeyGuard:
         return caller
 
     async def authenticate(
-        self, connection: AnyConnection, handler: BaseRouteHandler, expected: ExpectedKey
+        self,
+        connection: AnyConnection,
+        handler: BaseRouteHandler,
+        expected: ExpectedKey,
+        *further: str,
     ) -> None:
-        """Admit the caller of a request, if its key has the scope of the route.
+        """Admit the caller of a request, if its key has the scope of the route and further ones.
 
         Raises:
             Problem: There is no such key, its address presented too many wrong ones, or the key
@@ -143,19 +147,19 @@ class KeyGuard:
         """
         if lists_methods(connection):
             return
-        needed = scope_of(handler)
+        needed = {scope_of(handler), *further}
         presented = presented_keys(connection.headers)
         callers = self._callers(connection)
-        if _with_scope(callers, needed) is None and await self.ring.refresh_for(presented):
+        if _with_scopes(callers, needed) is None and await self.ring.refresh_for(presented):
             callers = self._callers(connection)
-        admitted = _with_scope(callers, needed)
+        admitted = _with_scopes(callers, needed)
         if admitted is None:
             self._require_loaded(presented)
             self._count_guesses(connection, presented, expected)
             if not callers:
                 raise Problem(
                     "unauthorized",
-                    f"expected {expected.text}, or an API key with the scope {needed}",
+                    f"expected {expected.text}, or an API key with the scope {_listed(needed)}",
                 )
         else:
             accept(connection, admitted.key_id)
@@ -163,7 +167,7 @@ class KeyGuard:
         admit(connection.scope, caller)
         self._limits.count(connection.scope, caller)
         if admitted is None:
-            raise insufficient_scope(caller, needed)
+            raise insufficient_scope(caller, *needed - caller.scopes)
 
     def _callers(self, connection: AnyConnection) -> list[Caller]:
         """Return the callers whose keys a request presents; or whom it acts for in this process."""
@@ -186,13 +190,17 @@ class KeyGuard:
             refuse(connection, key_id(expected.kind, guesses[0]))
 
 
-def _with_scope(callers: list[Caller], needed: str) -> Caller | None:
-    return next((caller for caller in callers if needed in caller.scopes), None)
+def _with_scopes(callers: list[Caller], needed: set[str]) -> Caller | None:
+    return next((caller for caller in callers if needed <= caller.scopes), None)
+
+
+def _listed(scopes: Iterable[str]) -> str:
+    return " ".join(sorted(scopes))
 
 
 def insufficient_scope(caller: Caller, *needed: str) -> Problem:
     """Return the problem of a key without scopes that a request needs."""
-    missing = " ".join(sorted(needed))
+    missing = _listed(needed)
     scopes = sorted(caller.scopes)
     return Problem(
         "insufficient_scope",

@@ -14,7 +14,7 @@ from hmac import compare_digest
 from typing import Final, NamedTuple
 
 from headwater.gateway.api.authentication import Caller, key_id
-from headwater.gateway.settings.settings import Settings
+from headwater.gateway.settings.settings import Settings, revealed
 from headwater.processors.api_keys import USE_PRECISION_MS, ApiKey, Scope, id_of
 from headwater.schemas.api_keys import ApiKeyUsed
 from headwater.schemas.errors import HeadwaterError
@@ -36,7 +36,7 @@ class ConfiguredKey(NamedTuple):
     caller: Caller
 
 
-#: Scopes of the keys of the settings by kind; the settings are `{kind}_key`.
+#: Scopes of the keys of the settings by kind; the settings are `{kind}_key`, each with several.
 CONFIGURED_SCOPES: Final[dict[str, frozenset[Scope]]] = {
     "admin": frozenset(Scope),
     "read": frozenset({Scope.ROWS_READ}),
@@ -49,18 +49,17 @@ CONFIGURED_SCOPES: Final[dict[str, frozenset[Scope]]] = {
             Scope.DEPLOYMENTS_READ,
         }
     ),
-    "world": frozenset({Scope.WORLD_WRITE}),
+    "world": frozenset({Scope.WORLD_READ, Scope.WORLD_WRITE}),
     "tick": frozenset({Scope.TICKS_WRITE}),
 }
 
 
 def configured_keys(settings: Settings) -> list[ConfiguredKey]:
-    """Return the keys of the settings; one that is empty is none."""
-    texts = {kind: getattr(settings, f"{kind}_key") for kind in CONFIGURED_SCOPES}
+    """Return the keys of the settings."""
     return [
-        ConfiguredKey(text.encode(), Caller(key_id(kind, text), CONFIGURED_SCOPES[kind]))
-        for kind, secret in texts.items()
-        if (text := secret.get_secret_value())
+        ConfiguredKey(text.encode(), Caller(key_id(kind, text), scopes))
+        for kind, scopes in CONFIGURED_SCOPES.items()
+        for text in revealed(getattr(settings, f"{kind}_key"))
     ]
 
 
@@ -209,4 +208,6 @@ def key_ring_of(settings: Settings, log: ApiKeyLog, clock: Callable[[], int]) ->
 def caller_of(key: ApiKey) -> Caller:
     """Return the caller of a key of the topic."""
     created = key.created
-    return Caller(created.id, key.scopes, created.id, created.name, created.rate_limit)
+    return Caller(
+        created.id, key.scopes, created.id, created.name, created.rate_limit, key.expires_at_ms
+    )

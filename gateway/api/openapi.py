@@ -30,7 +30,7 @@ SECURITY: Final = {
         type="apiKey",
         name="x-admin-key",
         security_scheme_in="header",
-        description="HEADWATER_ADMIN_KEY.",
+        description="HEADWATER_ADMIN_KEY; also as Authorization: Bearer.",
     ),
 }
 

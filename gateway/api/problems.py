@@ -87,6 +87,8 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "insufficient_scope": (403, "The key does not have the scope"),
     "key_ended": (409, "The key is no longer accepted"),
     "too_many_keys": (409, "There are too many keys"),
+    "too_many_endpoints": (409, "There are too many endpoints"),
+    "endpoint_disabled": (409, "The endpoint is disabled"),
     "keys_unavailable": (503, "The API keys are not available"),
     "invalid_body": (400, "The body is not valid for this route"),
     "forbidden": (403, "The caller may not do this"),

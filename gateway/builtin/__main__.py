@@ -8,6 +8,11 @@ from functools import cache, partial
 from pathlib import Path
 
 from headwater.gateway.builtin.dependencies import Dependencies
+from headwater.gateway.builtin.endpoint_replay import endpoint_replay_workflow
+from headwater.gateway.builtin.notification_workflows import (
+    notification_workflow,
+    reaction_workflow,
+)
 from headwater.gateway.builtin.terra_workflows import TerraWorkflows
 from headwater.gateway.builtin.verify_workflow import verify_schedules, verify_workflow
 from headwater.gateway.builtin.wipe_and_replay_workflows import (
@@ -38,13 +43,17 @@ def _builtin_app(schedules: Sequence[str]) -> App:
     terra = TerraWorkflows(dependencies, now_ms)
     own_schedules = (*terra.schedules, *verify_schedules(settings.verify_cron))
     names = [*schedules, *(schedule.declared.schedule for schedule in own_schedules)]
+    rules, evaluator = partial(_rules, settings.rules), EvaluatorProcess(DELIVERY_LIMITS)
     others = (
+        notification_workflow(dependencies.endpoint_sender),
+        reaction_workflow(dependencies.endpoint_sender, rules, evaluator),
+        endpoint_replay_workflow(dependencies.endpoint_replays),
         verify_workflow(dependencies.connections, list(TABLE_BY_NAME)),
         replay_workflow(dependencies.replays),
         forget_workflow(dependencies.instance_deletion),
         prune_workflow(dependencies.instance_deletion),
     )
-    delivery = QueueDelivery(partial(_rules, settings.rules), EvaluatorProcess(DELIVERY_LIMITS))
+    delivery = QueueDelivery(rules, evaluator)
     workflows = {workflow.name: workflow for workflow in (*terra.workflows, *others, delivery)}
     return App({**builtin_workflows(names), **workflows}, own_schedules)
 

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headwater.gateway.builtin.bulk_operations import DeliveryReplays, InstanceDeletion
+    from headwater.gateway.builtin.endpoint_replay import EndpointReplays
+    from headwater.gateway.builtin.endpoint_sender import EndpointSender
     from headwater.projections.deliveries.queries import Reader
     from headwater.projections.deliveries.users import Connection
+    from headwater.streams.kafka.endpoint_log import EndpointLog
+    from headwater.streams.pipeline.request_logs import AuditLog
     from headwater.streams.pipeline.webhook_log import WebhookLog
 
 #: Checks for the connection to Kafka, and seconds between them.
@@ -41,6 +45,9 @@ class Dependencies:
         self._instance_deletion: InstanceDeletion | None = None
         self._blobs: Blobs | None = None
         self._log: WebhookLog | None = None
+        self._endpoints: EndpointLog | None = None
+        self._endpoint_sender: EndpointSender | None = None
+        self._endpoint_replays: EndpointReplays | None = None
 
     async def terra(self) -> Terra:
         """Return Terra's API."""
@@ -69,6 +76,52 @@ class Dependencies:
                 await self.connections(), self._settings, now_ms
             )
         return self._instance_deletion
+
+    async def endpoint_sender(self) -> "EndpointSender":
+        """Return the sender of notifications."""
+        if self._endpoint_sender is None:
+            from headwater.gateway.builtin.endpoint_requests import EndpointRequests  # noqa: PLC0415 (see above)
+            from headwater.gateway.builtin.endpoint_sender import EndpointSender  # noqa: PLC0415 (see above)
+            from headwater.gateway.client.requests import ulid_source  # noqa: PLC0415 (see above)
+
+            endpoints, audit = self._endpoint_log(), await self._audit_log()
+            self._endpoint_sender = EndpointSender(
+                endpoints=endpoints,
+                requests=EndpointRequests(self._settings.endpoint_networks),
+                reader=self.connections,
+                audit=audit.append,
+                project=self._settings.project,
+                clock=now_ms,
+                new_id=ulid_source(now_ms, secrets.token_bytes),
+            )
+        return self._endpoint_sender
+
+    async def endpoint_replays(self) -> "EndpointReplays":
+        """Return the replays to endpoints."""
+        if self._endpoint_replays is None:
+            from headwater.gateway.builtin.endpoint_replay import replays_of  # noqa: PLC0415 (see above)
+
+            self._endpoint_replays = replays_of(self._settings, self._endpoint_log())
+        return self._endpoint_replays
+
+    def _endpoint_log(self) -> "EndpointLog":
+        if self._endpoints is None:
+            from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (see above)
+            from headwater.streams.kafka.endpoint_log import EndpointLog  # noqa: PLC0415 (see above)
+
+            cluster = cluster_of(self._settings)
+            self._endpoints = EndpointLog(cluster=cluster, client_id="headwater-notifications")
+        return self._endpoints
+
+    async def _audit_log(self) -> "AuditLog":
+        from headwater.gateway.settings.cluster import cluster_of  # noqa: PLC0415 (see above)
+        from headwater.streams.pipeline.request_logs import AuditLog  # noqa: PLC0415 (see above)
+
+        audit = AuditLog(
+            cluster=cluster_of(self._settings), append_timeout_s=self._settings.append_timeout_s
+        )
+        await audit.start()
+        return audit
 
     async def connections(self) -> "Reader":
         """Return the Postgres reader."""

@@ -85,6 +85,25 @@ class PageProgress(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[str, ...] | None = ()
 
 
+# -- replays to endpoints
+
+#: The workflow that sends an endpoint what happened within a time.
+RESEND: Final = "headwater-endpoint-replay"
+
+
+class ResendParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Params of RESEND: what happened from `since_ms` to before `until_ms`, Unix milliseconds.
+
+    Attributes:
+        delivered: Whether also what the endpoint has accepted is sent again.
+    """
+
+    endpoint: str
+    since_ms: int
+    until_ms: int
+    delivered: bool
+
+
 # -- requests to Terra
 
 #: The last 7 days of every active connection; started by the schedule of the same name.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.gateway.cli.options import WORKFLOWS_PATH, admin_flags, settings_from
-from headwater.gateway.cli.output import from_unix_ms
 from headwater.gateway.client.requests import (
     EmptyName,
     HttpAnswer,
@@ -21,6 +20,7 @@ from headwater.gateway.client.requests import (
     encoded_query,
     path,
 )
+from headwater.gateway.client.texts import from_unix_ms
 from headwater.gateway.settings.addresses import url_of
 from headwater.schemas.failures import NEXT_STEPS, ClientError
 from headwater.streams.clock import now_ms
@@ -132,6 +132,11 @@ class Api:
         with readable_errors():
             return self._json(Request(method="POST", path=path, repeat=Repeat.UNSAFE, body=encoded))
 
+    def delete(self, path: str) -> Any:  # noqa: ANN401 (JSON)
+        """Delete; return the answer as JSON."""
+        with readable_errors():
+            return self._json(Request(method="DELETE", path=path, repeat=Repeat.UNSAFE))
+
     def exchange(self, path: str, **parameters: str | int | None) -> HttpAnswer:
         """Return the answer of a GET request, whatever its status."""
         with readable_errors():
@@ -159,8 +164,10 @@ def _get(path: str, parameters: Mapping[str, str | int | None]) -> Request:
 
 def admin_api(url: str | None, admin_key: str | None) -> Api:
     """Return the gateway, with the operators' key."""
+    from headwater.gateway.settings.settings import revealed  # noqa: PLC0415 (loads slowly)
+
     settings = settings_from(admin_key=admin_key)
-    return Api(url or url_of(settings), {"x-admin-key": settings.admin_key.get_secret_value()})
+    return Api(url or url_of(settings), {"x-admin-key": revealed(settings.admin_key)[0]})
 
 
 def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:

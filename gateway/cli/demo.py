@@ -28,7 +28,7 @@ from headwater.gateway.settings.addresses import url_of
 from headwater.gateway.settings.cluster import cluster_of
 from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.exposure import DEVELOPMENT_SECRETS
-from headwater.gateway.settings.settings import Settings
+from headwater.gateway.settings.settings import Settings, revealed
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.embedded import psql_program
 from headwater.projections.workflows.queries import RunKey, Workflows
@@ -67,10 +67,8 @@ class DayShow:
         self._settings = settings
         self._clock = clock
         self._url = url_of(settings)
-        self._admin = Api(self._url, {"x-admin-key": settings.admin_key.get_secret_value()})
-        self._reader = Api(
-            self._url, {"authorization": f"Bearer {settings.read_key.get_secret_value()}"}
-        )
+        self._admin = Api(self._url, {"x-admin-key": revealed(settings.admin_key)[0]})
+        self._reader = Api(self._url, {"authorization": f"Bearer {revealed(settings.read_key)[0]}"})
         self._waited: Posted | None = None
 
     def run(self) -> None:
@@ -100,8 +98,8 @@ class DayShow:
     def print_hints(self) -> None:
         """Print commands to try next."""
         settings = self._settings
-        read_key = key_for_example("read_key", settings.read_key.get_secret_value())
-        admin_key = key_for_example("admin_key", settings.admin_key.get_secret_value())
+        read_key = key_for_example("read_key", revealed(settings.read_key)[0])
+        admin_key = key_for_example("admin_key", revealed(settings.admin_key)[0])
         say(
             f"""
 Headwater is up at {self._url}; Ctrl-C stops it. Try, in another terminal:

@@ -8,9 +8,15 @@ from msgspec import structs
 
 from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
-from headwater.gateway.cli.options import collect_pages, combined, examples
-from headwater.gateway.cli.output import counted, moment, say
+from headwater.gateway.cli.options import (
+    check_forced,
+    collect_pages,
+    examples,
+    force_options,
+)
+from headwater.gateway.cli.output import counted, say
 from headwater.gateway.cli.results import Columns, Result, listing, prints
+from headwater.gateway.client.texts import moment
 from headwater.schemas.failures import DEPLOYMENT_IN_USE, CommandRefusedError
 
 if TYPE_CHECKING:
@@ -37,12 +43,6 @@ _replaces = click.option(
     default="",
     metavar="ID",
     help="Only if this deployment is active until then; `none` if none is.",
-)
-
-
-_force = combined(
-    click.option("--force", is_flag=True, help="Activate it even if open runs do not fit it."),
-    click.option("--reason", default="", metavar="TEXT", help="Why, with --force; it is audited."),
 )
 
 
@@ -87,21 +87,33 @@ def deployments() -> None:
     help="A requirements.txt with hashes, for a wheel, which has none.",
 )
 @click.option("--activate", "at_once", is_flag=True, help="Also activate it.")
+@force_options
 @admin_options
 @prints
-def deploy(artifact: Path, app: str, requirements: Path | None, at_once: bool, api: Api) -> Result:
+def deploy(  # noqa: PLR0913, PLR0917 (one parameter per option)
+    artifact: Path,
+    app: str,
+    requirements: Path | None,
+    at_once: bool,
+    force: bool,
+    reason: str,
+    api: Api,
+) -> Result:
     """Deploy an app: a folder, or a zip or wheel of one.
 
     A folder is sent without hidden files, Python's caches and virtual environments: at most
     10 MiB. Packages of its requirements.txt are installed, which has to have hashes. The gateway
     refuses an app that it cannot import. The same content is the same deployment. Nothing changes
-    before it is activated.
+    before it is activated. With --activate, --force and --reason are those of `activate`.
     """
+    check_forced(reason, force=force)
+    if force and not at_once:
+        raise click.UsageError("expected --activate with --force, found --force alone")
     deployments = api.client.deployments
     content = _content_of(artifact, requirements)
     deployed = api.client.run(deployments.deploy(content, app=app))
     if at_once:
-        deployed = api.client.run(deployments.activate(deployed.id))
+        return _activated(api.client.run(deployments.activate(deployed.id, force_reason=reason)))
     activation = f"`headwater deployments activate {deployed.id}`"
     hints = [] if deployed.active else [f"New runs begin on it after {activation}."]
     return Result(answer=deployed, tables=[_LISTED.table([_row(deployed)])], hints=hints)
@@ -184,7 +196,7 @@ def show(deployment_id: str, api: Api) -> Result:
     help="Only this percentage of the new runs; 0 ends the share.",
 )
 @_replaces
-@_force
+@force_options
 @admin_options
 @prints
 def activate(
@@ -198,23 +210,12 @@ def activate(
     With --percent, the other new runs start on the active deployment. The id of an instance decides
     on which; an instance in a share is in every greater one.
     """
-    forced = _forced(reason, force=force)
+    check_forced(reason, force=force)
     deployments = api.client.deployments
     activated = api.client.run(
-        deployments.activate(deployment_id, percent=percent, replaces=replaces, force_reason=forced)
+        deployments.activate(deployment_id, percent=percent, replaces=replaces, force_reason=reason)
     )
     return _activated(activated)
-
-
-def _forced(reason: str, *, force: bool) -> str:
-    """Return the reason of a forced activation, or "".
-
-    Raises:
-        click.UsageError: One of the options is missing.
-    """
-    if force is not bool(reason):
-        raise click.UsageError("expected --force and --reason together, found one of them")
-    return reason
 
 
 @deployments.command(epilog=examples("headwater deployments check dep_5d41402abc4b2a76b971"))
@@ -243,7 +244,7 @@ def check(deployment_id: str, api: Api) -> Result:
 )
 @click.argument("deployment_id", metavar="[ID]", required=False)
 @_replaces
-@_force
+@force_options
 @admin_options
 @prints
 def rollback(
@@ -255,9 +256,9 @@ def rollback(
     deployment has a share of the new runs, a rollback ends the share. Open
     runs are replayed as before an activation.
     """
-    forced = _forced(reason, force=force)
+    check_forced(reason, force=force)
     activated = api.client.run(
-        api.client.deployments.rollback(deployment_id, replaces=replaces, force_reason=forced)
+        api.client.deployments.rollback(deployment_id, replaces=replaces, force_reason=reason)
     )
     return _activated(activated)
 
@@ -384,11 +385,15 @@ def _activated(deployment: "DeploymentActive") -> Result:
     hints = [f"Runs that began on {former} stay on it."] if former else []
     if not deployment.active:
         hints = [f"{deployment.percent or 0} % of the new runs begin on {deployment.id}."]
-    if deployment.replay is not None and (differing := deployment.replay.diverged):
-        hints.append(
-            f"{counted(len(differing), 'run')} on other code would not fit it: "
-            f"`headwater deployments check {deployment.id}` names them."
-        )
+    differing = [] if deployment.replay is None else deployment.replay.diverged
+    moving = sum(run.moves for run in differing)
+    names = f"`headwater deployments check {deployment.id}` names them."
+    if moving:
+        verbs = ("continues", "does") if moving == 1 else ("continue", "do")
+        what = f"{counted(moving, 'run')} that {verbs[0]} on it {verbs[1]} not fit it"
+        hints.append(f"{what}: {names}")
+    if others := len(differing) - moving:
+        hints.append(f"{counted(others, 'run')} on other code would not fit it: {names}")
     return Result(answer=deployment, tables=[_LISTED.table([_row(deployment)])], hints=hints)
 
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from typing_extensions import override
 
-from headwater.gateway.cli.options import JsonArgument, JsonValue, examples, yes_option
+from headwater.gateway.cli.options import (
+    JsonArgument,
+    JsonValue,
+    check_forced,
+    examples,
+    force_options,
+    yes_option,
+)
 from headwater.gateway.cli.orders import Operation, PagedOrder
 from headwater.gateway.cli.results import Columns, Result, Table, prints
 from headwater.gateway.cli.workflow_service import (
@@ -19,6 +26,7 @@ from headwater.gateway.cli.workflow_service import (
     workflow_option,
 )
 from headwater.processors.runs.lifecycle import ACTIONS, CANCEL, MOVE, PAUSE, RESUME, RETRY, Action
+from headwater.schemas.history import APP
 from headwater.schemas.statuses import RunStatus
 
 if TYPE_CHECKING:
@@ -69,11 +77,14 @@ def one_or_all(action: Action) -> Callable[[Callable[..., Any]], Callable[..., A
                 result: Result = one(**values)
                 return result
             workflow, client = values.pop("workflow"), values.pop("client")
-            changes = {"status": status, "labels": labels}
+            changes: dict[str, Any] = {"status": status, "labels": labels}
             if "reason" in action.arguments:
                 changes["reason"] = values.pop("reason") or ""
             if "deployment" in action.arguments:
                 changes["deployment"] = values.pop("deployment")
+            if action is MOVE:
+                changes |= {name: values.pop(name) for name in ("force", "reason")}
+                check_forced(changes["reason"], force=changes["force"])
             if workflow is None or any(values.values()):
                 raise click.UsageError(
                     "expected -w WORKFLOW with --status or --label, and no option of a single "
@@ -97,12 +108,28 @@ class _BulkChange(PagedOrder):
         self._client = client
         self._workflow = workflow
         self._changes = changes
+        #: Why runs were not replayed before their move.
+        self._not_replayed: str | None = None
 
     @override
     def pages(self, *, dry_run: bool) -> "Iterator[tuple[Sequence[BulkChanged], bool]]":
         workflow = self._client.workflow(self._workflow)
         pages = workflow.change_all(self.name, dry_run=dry_run, **self._changes)
-        return ((page.instances, page.has_next_page) for page in self._client.iterate(pages))
+        for page in self._client.iterate(pages):
+            self._not_replayed = page.not_replayed or self._not_replayed
+            yield page.instances, page.has_next_page
+
+    @override
+    def effect(self, state: Operation) -> str:
+        refused = f" {state['refused']} would be refused." if state["refused"] else ""
+        return f"{super().effect(state)}{refused}{self._replay_note()}"
+
+    @override
+    def summary(self, state: Operation) -> str:
+        return f"{super().summary(state)}{self._replay_note()}"
+
+    def _replay_note(self) -> str:
+        return f" Not replayed: {self._not_replayed}." if self._not_replayed else ""
 
     @override
     def is_refused(self, row: "BulkChanged") -> bool:
@@ -114,15 +141,17 @@ class _BulkChange(PagedOrder):
 
     @override
     def tables(self, state: Operation) -> "Sequence[Table]":
-        columns, shown = _MATCHED, state["rows"]
-        if not state["dry_run"]:
-            columns, shown = _REFUSED, [*filter(self.is_refused, shown)]
         rows = [
             {"instance": f"{self._workflow}/{row.id}", "status": row.status, "code": row.code,
              "why": row.detail}
-            for row in shown
+            for row in state["rows"]
         ]  # fmt: skip
-        return [columns.table(rows)] if rows or state["dry_run"] else ()
+        refused = [row for row in rows if row["code"] is not None]
+        tables = [_REFUSED.table(refused)] if refused else []
+        if state["dry_run"]:
+            matched = [row for row in rows if row["code"] is None]
+            tables.insert(0, _MATCHED.table(matched))
+        return tables
 
 
 # -- commands
@@ -241,11 +270,14 @@ def _status_text(action: Action, status: "InstanceStatus", arguments: "Mapping[s
 
 @click.command(
     "move",
-    help=f"{MOVE.summary}.\n\n{MOVE.effect}",
+    help=f"{MOVE.summary}.\n\n{MOVE.effect}\n\nBefore, the history of the run is replayed against "
+    "the code of the deployment; a run that does not fit is refused, with the first difference, "
+    "unless the move is forced. What --app has is not replayed.",
     epilog=examples(
         "headwater instances move order/order-1 --to dep_5d41402abc4b2a76b971 --dry-run",
         "headwater instances move order/order-1 --to active",
         "headwater instances move -w order --status waiting --to dep_5d41402abc4b2a76b971",
+        'headwater instances move order/order-1 --to active --force --reason "step removed"',
     )
     + ENVIRONMENT,
 )
@@ -256,16 +288,30 @@ def _status_text(action: Action, status: "InstanceStatus", arguments: "Mapping[s
     metavar="WHERE",
     help="Where it continues: active, app, or the id of a deployment.",
 )
+@force_options
 @prints
 @service_options
 @one_or_all(MOVE)
 def move(
-    client: "SyncClient", *, instance: InstanceName, deployment: str, dry_run: bool = False
+    client: "SyncClient",
+    *,
+    instance: InstanceName,
+    deployment: str,
+    force: bool,
+    reason: str,
+    dry_run: bool = False,
 ) -> Result:
     """Move a run to other code."""
-    status = client.run(instance.handle(client).move(deployment, dry_run=dry_run))
+    check_forced(reason, force=force)
+    moving = instance.handle(client).move(deployment, dry_run=dry_run, force=force, reason=reason)
+    status = client.run(moving)
     done = "would be" if dry_run else "was"
-    return Result(answer=status, hints=[f"{instance} {done} moved to {deployment}."])
+    hints = [f"{instance} {done} moved to {deployment}."]
+    if deployment == APP.name:
+        hints.insert(
+            0, f"{instance} was not replayed: the gateway does not have the code of --app."
+        )
+    return Result(answer=status, hints=hints)
 
 
 @click.command(

@@ -3,32 +3,35 @@
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from headwater.gateway.cli.output import (
+from headwater.gateway.cli.results import Columns
+from headwater.gateway.client.instance_texts import (
+    attempts_text,
+    child_text,
+    current_state_text,
+    error_text,
+    state_text,
+    waiting_for,
+)
+from headwater.gateway.client.texts import (
     absolute_and_relative,
     json_text,
     moment,
     relative,
-    shortened,
     span,
     span_ms,
 )
-from headwater.gateway.cli.results import Columns
-from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus, RunStatus
+from headwater.schemas.statuses import OPEN, EntryStatus, RunStatus
 
 if TYPE_CHECKING:
     from headwater.schemas.answers import (
-        CurrentStep,
         Event,
         Failure,
         GraphEvent,
         Instance,
         InstanceFound,
-        InstanceStatus,
         LogLine,
-        SlotAwaited,
         Step,
         Token,
-        TokensAt,
     )
 
 
@@ -50,22 +53,6 @@ TOKENS: Final = Columns(
     drops=("attempts", "began", "branch", "token", "took"),
     styles={"state": dict(_TOKEN_STATES.values())},
 )
-
-
-def tokens_at(tokens: "list[TokensAt]", now: datetime) -> str | None:
-    """Return the position of a graph's run as text."""
-    return "; ".join(_token_position(group, now) for group in tokens) or None
-
-
-def _token_position(group: "TokensAt", now: datetime) -> str:
-    status = group.status.replace("_", " ")
-    retry_at = group.next_retry_at
-    if retry_at is not None:
-        status = f"{status}, tried again {relative(retry_at, now)}"
-    elif group.wake_at is not None and group.status.startswith("waiting"):
-        status = f"{status}, until {absolute_and_relative(group.wake_at, now)}"
-    many = f"{group.tokens} " if group.tokens > 1 else ""
-    return f"{group.node_ref}: {many}{status}"
 
 
 def token_rows(
@@ -160,16 +147,7 @@ def listed_rows(instances: "list[InstanceFound]", now: datetime, longest: int | 
             "age": span(span_ms(instance.created_at, now)),
             "updated": relative(instance.updated_at, now),
             "deployment": instance.deployment_id,
-            "what": _outcome(instance.details, longest)
-            or position_text(
-                instance.details,
-                None if instance.awaited_slot else instance.current_step,
-                now,
-                _position_text(
-                    instance.workflow_name, instance.awaited_slot, instance.current_tokens, now
-                ),
-                name=True,
-            ),
+            "what": state_text(instance, now, longest),
         }
         for instance in instances
     ]
@@ -182,13 +160,8 @@ def summary(instance: "Instance", now: datetime, *, full: bool) -> dict[str, obj
         "instance": f"{meta.workflow_name}/{instance.id}",
         "status": details.status,
         "step": f"{step.step_key} ({step.type})" if step else None,
-        "state": position_text(
-            details,
-            None if meta.awaited_slot else step,
-            now,
-            _position_text(meta.workflow_name, meta.awaited_slot, meta.current_tokens, now),
-        ),
-        "error": _error(details.error),
+        "state": current_state_text(meta, details, now),
+        "error": error_text(details.error),
         "labels": ", ".join(f"{name}={value}" for name, value in instance.labels.items()) or None,
         "run": meta.run_number,
         "deployment": meta.deployment_id,
@@ -199,19 +172,6 @@ def summary(instance: "Instance", now: datetime, *, full: bool) -> dict[str, obj
     if full:
         fields |= _full_fields(instance, now)
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _position_text(
-    workflow: str, slot: "SlotAwaited | None", tokens: "list[TokensAt]", now: datetime
-) -> str | None:
-    """Return the position of a run without a current step: it waits for a slot, or is a graph."""
-    if slot is None:
-        return tokens_at(tokens, now)
-    key = slot.key if isinstance(slot.key, str) else json_text(slot.key)
-    scope = workflow if slot.key is None else f"{workflow}/{key}"
-    limit = "" if slot.limit is None else f"limit {slot.limit}, "
-    since = absolute_and_relative(slot.since, now)
-    return f"waiting for a slot of {scope} ({limit}{slot.before} before it), since {since}"
 
 
 def _full_fields(instance: "Instance", now: datetime) -> dict[str, object]:
@@ -227,9 +187,9 @@ def _full_fields(instance: "Instance", now: datetime) -> dict[str, object]:
         fields |= {
             "step name": step.name,
             "step status": step.status,
-            "step attempts": _attempts(step) or None,
+            "step attempts": attempts_text(step) or None,
             "step timeout": span(step.timeout_ms) if step.timeout_ms else None,
-            "step error": _error(step.error),
+            "step error": error_text(step.error),
         }
     if parent := meta.parent:
         at_step = f"{parent.step_key}, run {parent.run_number}"
@@ -238,74 +198,6 @@ def _full_fields(instance: "Instance", now: datetime) -> dict[str, object]:
     if instance.details.status is RunStatus.COMPLETE:
         fields["output"] = json_text(instance.details.output)
     return fields
-
-
-def position_text(
-    details: "InstanceStatus",
-    step: "CurrentStep | None",
-    now: datetime,
-    tokens: str | None = None,
-    *,
-    name: bool = False,
-) -> str | None:
-    """Return an instance's position as text.
-
-    Args:
-        details: Its status.
-        step: Its current step.
-        now: Current time.
-        tokens: Text of a graph's tokens.
-        name: Whether to name the step.
-    """
-    if details.ended:
-        return tokens
-    reason = waiting_for(step, now) if step else tokens
-    if details.status is RunStatus.PAUSED:
-        position = f"{step.step_key}: {reason}" if step else tokens
-        return f"paused until it is resumed{f'; it is at {position}' if position else ''}"
-    if name and step:
-        return f"{step.step_key}: {reason}"
-    return reason or ("its code is running" if details.status is RunStatus.ACTIVE else None)
-
-
-def waiting_for(step: "CurrentStep", now: datetime) -> str:
-    """Return what an unfinished step waits for, as text."""
-    until = f", until {absolute_and_relative(step.wake_at, now)}" if step.wake_at else ""
-    match step.type:
-        case EntryKind.DO:
-            reason = _attempt_text(step, now)
-        case EntryKind.SLEEP:
-            reason = f"sleeping{until}"
-        case EntryKind.WAIT:
-            types = step.wait_event_type or []
-            names = [types] if isinstance(types, str) else types
-            reason = f"waiting for event {' or '.join(names)}{until}"
-        case EntryKind.CHILD:
-            reason = f"waiting for its child instance{_child(step)}{until}"
-        case EntryKind.JOIN:
-            reason = "waiting for all of its branches"
-        case EntryKind.RACE:
-            reason = "waiting for the first of its branches"
-        case EntryKind.LOOP:
-            reason = "going through its iterations"
-        case other:
-            reason = f"{step.status} in {other}{until}"
-    return reason
-
-
-def _attempt_text(step: "CurrentStep", now: datetime) -> str:
-    if step.next_retry_at is None:
-        number = _of(step.attempts + 1, step.max_attempts)
-        failed = f", after {_error(step.error)}" if step.error else ""
-        since = (
-            f", since {absolute_and_relative(step.last_attempt_at, now)}"
-            if step.last_attempt_at
-            else ""
-        )
-        return f"running, attempt {number}{since}{failed}"
-    failed = f": {_error(step.error)}" if step.error else ""
-    when = relative(step.next_retry_at, now)
-    return f"waiting to be tried again {when}, attempt {_attempts(step)} failed{failed}"
 
 
 def step_rows(steps: "list[Step]", now: datetime, longest: int | None, *, frames: bool) -> Rows:
@@ -324,7 +216,7 @@ def step_rows(steps: "list[Step]", now: datetime, longest: int | None, *, frames
             "state": _STATES.get(step.status, (f"? {step.status}", ""))[0],
             "step": step.step_key,
             "type": step.type,
-            "attempts": _attempts(step),
+            "attempts": attempts_text(step),
             "took": _took(step, now),
             "what": _what(step, now, longest, frames=frames),
         }
@@ -341,12 +233,12 @@ def _what(step: "Step", now: datetime, longest: int | None, *, frames: bool) -> 
     if step.status in OPEN:
         return waiting_for(step, now)
     if step.error and step.status is not EntryStatus.COMPLETED:
-        return _in_full(step.error) if frames else _error(step.error)
+        return _in_full(step.error) if frames else error_text(step.error)
     undone = f"rolled back at {moment(step.rolled_back_at)}" if step.rolled_back_at else ""
     if step.rollback_failed_at:
         undone = f"rollback given up at {moment(step.rollback_failed_at)}"
     result = "" if step.result is None else json_text(step.result, longest)
-    return "; ".join(part for part in (undone, _child(step).strip(), result) if part) or None
+    return "; ".join(part for part in (undone, child_text(step).strip(), result) if part) or None
 
 
 def event_rows(events: "list[Event]", longest: int | None) -> Rows:
@@ -392,37 +284,9 @@ def graph_event_row(event: "GraphEvent") -> dict[str, Any]:
     }
 
 
-def _child(step: "CurrentStep | Step") -> str:
-    """Return the name of a step's child; only a history has it."""
-    workflow, instance = (
-        getattr(step, name, None) for name in ("child_workflow_name", "child_instance_id")
-    )
-    return f" {workflow}/{instance}" if instance else ""
-
-
-def _attempts(step: "CurrentStep") -> str:
-    if step.type is not EntryKind.DO or not step.attempts:
-        return ""
-    return _of(step.attempts, step.max_attempts)
-
-
-def _of(number: int, at_most: float | None) -> str:
-    return f"{number} of {at_most}" if at_most else str(number)
-
-
-def _outcome(details: "InstanceStatus", longest: int | None) -> str | None:
-    if details.error:
-        return shortened(_error(details.error) or "", None if longest is None else longest * 2)
-    return json_text(details.output, longest) if details.status is RunStatus.COMPLETE else None
-
-
-def _error(error: "Failure | None") -> str | None:
-    return f"{error.name}: {error.message}" if error else None
-
-
 def _in_full(error: "Failure | None") -> str | None:
     """Return an error with the frames of the author's code, which include its text."""
-    return error.traceback.rstrip() if error and error.traceback else _error(error)
+    return error.traceback.rstrip() if error and error.traceback else error_text(error)
 
 
 def _between(since: datetime | None, until: datetime | None) -> str | None:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from headwater.gateway.cli.options import JsonArgument, JsonValue, examples
-from headwater.gateway.cli.output import moment
 from headwater.gateway.cli.results import Columns, Result, fields, prints
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
@@ -13,6 +12,7 @@ from headwater.gateway.cli.workflow_service import (
     instance_named,
     service_options,
 )
+from headwater.gateway.client.texts import moment
 
 if TYPE_CHECKING:
     from headwater.gateway.client.sync_client import SyncClient

@@ -16,9 +16,9 @@ from headwater.gateway.cli.options import (
     examples,
     limit_option,
 )
-from headwater.gateway.cli.output import absolute_and_relative
 from headwater.gateway.cli.results import Columns, Result, listing, prints
 from headwater.gateway.cli.workflow_service import ENVIRONMENT, service_options
+from headwater.gateway.client.texts import absolute_and_relative
 from headwater.processors.runs.durations import milliseconds
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import click
 from headwater.gateway.cli.api import Api, admin_options, now, path_of
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import confirm, examples, yes_option
-from headwater.gateway.cli.output import moment
 from headwater.gateway.cli.results import Columns, Result, listing, prints
+from headwater.gateway.client.texts import moment
 from headwater.processors.api_keys import Role, Scope
 from headwater.processors.runs.durations import milliseconds
 
@@ -162,12 +162,42 @@ def rotate(key_id: str, overlap_ms: int, expires_ms: int | None, api: Api) -> Re
 @admin_options
 @prints
 def revoke(key_id: str, yes: bool, api: Api) -> Result:
-    """Revoke a key: all gateways refuse it within seconds. It cannot be accepted again."""
+    """Revoke a key, and the keys that it created: all gateways refuse them within seconds.
+
+    They cannot be accepted again. To keep the keys that it created, rotate it with --overlap 0s
+    instead, and discard the new text.
+    """
     key = api.get(path_of("v1", "keys", key_id))
-    used = f"last used {_at(key['lastUsedAt'])}" if key["lastUsedAt"] else "never used"
-    confirm(f"{key_id} ({key['name']}, {used}) will be refused.", "Revoke it?", yes=yes)
+    created = _created_by(key_id, api.get(_KEYS)["keys"])
+    lines = [f"{_named(key)} will be refused."]
+    if created:
+        lines.append(f"So will the keys that it created: {', '.join(map(_named, created))}.")
+    confirm("\n".join(lines), "Revoke it?", yes=yes)
     revoked = api.post(path_of("v1", "keys", key_id) + "/revoke", {})
-    return Result(answer=revoked, tables=[_LISTED.table([_row(revoked)])])
+    hints = []
+    if revoked["revokedKeys"]:
+        hints.append(f"Revoked with it: {', '.join(revoked['revokedKeys'])}.")
+    if revoked["rotatedKeys"]:
+        hints.append(
+            f"It had drawn the texts of {', '.join(revoked['rotatedKeys'])}, which are accepted: "
+            "rotate these keys if it has leaked."
+        )
+    return Result(answer=revoked, tables=[_LISTED.table([_row(revoked)])], hints=hints)
+
+
+def _created_by(key_id: str, newest_first: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the keys that a key created, and those that these created, and so on."""
+    creators, created = {key_id}, []
+    for key in reversed(newest_first):
+        if key["createdBy"] in creators:
+            creators.add(key["id"])
+            created.append(key)
+    return created
+
+
+def _named(key: dict[str, Any]) -> str:
+    used = f"last used {_at(key['lastUsedAt'])}" if key["lastUsedAt"] else "never used"
+    return f"{key['id']} ({key['name']}, {used})"
 
 
 def _time_in(span_ms: int | None) -> str | None:
@@ -179,6 +209,8 @@ def _shown(key: dict[str, Any]) -> Result:
     hints = [f"{key['id']} ({key['name']}): {', '.join(key['scopes'])}"]
     if key["expiresAt"] is None:
         hints.append("It does not expire: --expires 90d sets a time.")
+    else:
+        hints.append(f"It expires {_at(key['expiresAt'])}.")
     if key["previousUntil"] is not None:
         hints.append(f"The previous text is accepted until {_at(key['previousUntil'])}.")
     return Result(answer=key, text=f"{key['key']}\n", hints=hints)

@@ -62,6 +62,8 @@ def mcp(url: str | None, key: str | None, allow_writes: bool) -> None:
 
 def _headers(key: str | None, settings: "Settings") -> dict[str, dict[str, str]]:
     """Return the headers for every security scheme for which there is a key."""
+    from headwater.gateway.settings.settings import revealed  # noqa: PLC0415 (loads slowly)
+
     if key:
         return {"apiKey": {"authorization": f"Bearer {key}"}}
     keys = {
@@ -70,12 +72,13 @@ def _headers(key: str | None, settings: "Settings") -> dict[str, dict[str, str]]
         "worldKey": settings.world_key,
         "tickKey": settings.tick_key,
     }
+    # Of several keys the first is current.
     bearers = {
-        scheme: {"authorization": f"Bearer {secret.get_secret_value()}"}
-        for scheme, secret in keys.items()
-        if secret.get_secret_value()
+        scheme: {"authorization": f"Bearer {revealed(several)[0]}"}
+        for scheme, several in keys.items()
+        if several
     }
-    return {"adminKey": {"x-admin-key": settings.admin_key.get_secret_value()}, **bearers}
+    return {"adminKey": {"x-admin-key": revealed(settings.admin_key)[0]}, **bearers}
 
 
 async def _serve(url: str, keys: Mapping[str, Mapping[str, str]], *, writes: bool) -> None:

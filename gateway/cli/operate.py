@@ -1,7 +1,6 @@
 """Commands for operators, over HTTP: dead letters, their replay, and traces of deliveries."""
 
 import base64
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,11 +11,9 @@ from headwater.gateway.cli.api import Api, admin_options
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import examples, limit_option, yes_option
 from headwater.gateway.cli.orders import Operation, PagedOrder
-from headwater.gateway.cli.output import rfc3339
 from headwater.gateway.cli.results import Columns, Result, Table, fields, listing, prints
-from headwater.schemas.codec import decode
-from headwater.schemas.errors import UndecodableRecord, UnknownSchema
-from headwater.schemas.records import WebhookAdmitted, WebhookReceived
+from headwater.gateway.client.dead_letters import body_of
+from headwater.gateway.client.texts import rfc3339
 
 _LETTERS = Columns(
     (
@@ -102,12 +99,10 @@ def _body(value: str | None) -> str:
     """Return a dead letter's delivery as text, or its bytes in base64 if there is none."""
     if value is None:
         return ""
-    data = base64.b64decode(value)
-    with contextlib.suppress(UndecodableRecord, UnknownSchema):
-        return decode(data, WebhookReceived).body.decode(errors="replace")
-    with contextlib.suppress(UndecodableRecord, UnknownSchema):
-        return decode(data, WebhookAdmitted).body.decode(errors="replace")
-    return f"{len(data)} bytes in base64: {value}"
+    body = body_of(value)
+    if body is not None:
+        return body.decode(errors="replace")
+    return f"{len(base64.b64decode(value))} bytes in base64: {value}"
 
 
 @dlq.command(

@@ -210,6 +210,22 @@ admin_flags: Final = combined(
     click.option("--admin-key", help="The operators' key. Default: HEADWATER_ADMIN_KEY."),
 )
 
+force_options: Final = combined(
+    click.option("--force", is_flag=True, help="Continue even if open runs do not fit the code."),
+    click.option("--reason", default="", metavar="TEXT", help="Why, with --force; it is audited."),
+)
+
+
+def check_forced(reason: str, *, force: bool) -> None:
+    """Check that a reason is given with --force, and not without.
+
+    Raises:
+        click.UsageError: One of the options is missing.
+    """
+    if force is not bool(reason):
+        raise click.UsageError("expected --force and --reason together, found one of them")
+
+
 yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 detach_option: Final = click.option("--detach", is_flag=True, help="Do not wait for its end.")

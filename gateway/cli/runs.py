@@ -14,9 +14,9 @@ from headwater.gateway.cli.options import (
     examples,
     limit_option,
 )
-from headwater.gateway.cli.output import absolute_and_relative, moment
 from headwater.gateway.cli.results import Columns, Result, fields, listing, prints
 from headwater.gateway.cli.workflow_service import ENVIRONMENT, service_options
+from headwater.gateway.client.texts import absolute_and_relative, moment
 from headwater.schemas.statuses import RunState
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
@@ -24,6 +24,7 @@ from headwater.gateway.api.workflows.authorization import load_hooks
 from headwater.gateway.api.workflows.routes import OUTCOME_TIMEOUT_S, WorkflowPorts
 from headwater.gateway.api.workflows.runs.run_service import RunPorts
 from headwater.gateway.builtin.blobs.folder import blobs_at
+from headwater.gateway.cli.lag_groups import consumer_groups
 from headwater.gateway.cli.starting import rules_of
 from headwater.gateway.cli.user_tokens import for_users
 from headwater.gateway.client.requests import buffered_random, ulid_source
@@ -41,24 +42,22 @@ from headwater.monitoring.catalog import BUILD_INFO
 from headwater.processors.kafka_sources import KafkaSource
 from headwater.processors.providers.provider import Placement
 from headwater.processors.sources import AnySource, kafka_sources, providers_of
-from headwater.projections.catalogue import PROJECTIONS
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.gateway_state import IdempotencyKeys
+from headwater.projections.postgres.schema_prefix import check_prefix
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from headwater.projections.workflows.world import WorldEntries
-from headwater.schemas.topics import EFFECTS, WORKFLOW_COMMANDS
 from headwater.streams.auditor.report_log import ReportLog
 from headwater.streams.clock import monotonic
 from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
 from headwater.streams.kafka.api_key_log import ApiKeyLog
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.endpoint_log import EndpointLog
 from headwater.streams.kafka.lags import read_lags
 from headwater.streams.kafka.membership import running_workers, system_membership
-from headwater.streams.kafka.names import foreign_topic
 from headwater.streams.kafka.schema_registry import SchemaRegistry
 from headwater.streams.kafka.topics import check_topics
-from headwater.streams.pipeline.deduplication import Intake
 from headwater.streams.pipeline.reprocessing import DeadLetters
 from headwater.streams.pipeline.request_logs import AnswerLog, AuditLog
 from headwater.streams.pipeline.topic_consumer import TopicConsumer
@@ -68,7 +67,6 @@ from headwater.streams.process_tuning import run_as_batch
 from headwater.streams.workflows.client import WorkflowClient
 from headwater.streams.workflows.deployment_log import DefinitionLog, DeploymentLog
 from headwater.streams.workflows.history_topic import RunReader
-from headwater.streams.workflows.ownership import GROUP
 
 
 def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
@@ -107,11 +105,12 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
         ),
         api_keys=ApiKeyLog(cluster=cluster, client_id="headwater-gateway-keys"),
         auditor=ReportLog(cluster, "headwater-gateway-auditor"),
+        endpoints=EndpointLog(cluster=cluster, client_id="headwater-gateway-endpoints"),
         draw=os.urandom,
         clock=clock,
         new_request_id=ulid_source(clock, buffered_random(os.urandom)),
         metrics_folder=_metrics_folder(group),
-        read_lags=partial(read_lags, cluster, _groups(settings, topics)),
+        read_lags=partial(read_lags, cluster, consumer_groups(settings, topics)),
         oidc=_oidc(settings, clock),
     )
     app = create_app(settings, sources, ports)
@@ -122,7 +121,8 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
         listening = listening or listen(settings.host, settings.port, shared=True)
         serving = serve_app(front_of(app), listening, end_streams=lambda: end_streams(app))
         async with consuming(settings, topics, ports, cluster):
-            await _serve_while_topics_are_safe(cluster, serving)
+            prefix = check_prefix(dsn_of(settings), settings.topic_prefix)
+            await serve_while_safe([check_topics(cluster), prefix], serving)
 
 
 @asynccontextmanager
@@ -158,20 +158,6 @@ async def consuming(
             await registry.stop()
         if evaluator is not None:
             evaluator.close()
-
-
-def _groups(settings: Settings, sources: Sequence[KafkaSource]) -> dict[str, tuple[str, ...]]:
-    """Return the topics of all consumer groups."""
-    return {
-        settings.app_id: Intake.sources,
-        f"{settings.app_id}-effects": (EFFECTS,),
-        GROUP: (WORKFLOW_COMMANDS,),
-        **{projection.group: projection.topics for projection in PROJECTIONS},
-        **{
-            f"{settings.app_id}-source-{source.name}": (foreign_topic(source.topic),)
-            for source in sources
-        },
-    }
 
 
 def _oidc(settings: Settings, clock: Callable[[], int]) -> OidcSignIn | None:
@@ -219,18 +205,26 @@ def _workflow_ports(
     )
 
 
-async def _serve_while_topics_are_safe(
-    cluster: Cluster, serving: Coroutine[Any, Any, None]
+async def serve_while_safe(
+    checks: Iterable[Coroutine[Any, Any, None]], serving: Coroutine[Any, Any, None]
 ) -> None:
-    """Serve, also while Kafka is unavailable; exit if its topics may lose data."""
+    """Serve, also while Kafka or Postgres is unavailable; exit when a check fails.
+
+    Args:
+        checks: Each raises an error if serving is not safe, such as with topics that lose data, or
+            with rows of another project.
+        serving: Serves until SIGTERM.
+    """
 
     def exit_if_unsafe(checking: asyncio.Task[None]) -> None:
         if not checking.cancelled() and checking.exception():
             signal.raise_signal(signal.SIGTERM)
 
-    checking = asyncio.create_task(check_topics(cluster))
-    checking.add_done_callback(exit_if_unsafe)
+    tasks = [asyncio.create_task(check) for check in checks]
+    for task in tasks:
+        task.add_done_callback(exit_if_unsafe)
     await serving
-    if checking.done():
-        checking.result()
-    checking.cancel()
+    for task in tasks:
+        if task.done():
+            task.result()
+        task.cancel()

@@ -3,8 +3,9 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -14,14 +15,22 @@ from headwater.gateway.settings.settings import PREFIX, Settings
 from headwater.gateway.settings.sources import sources_of
 from headwater.monitoring.monitor import Monitor
 from headwater.processors.deployments import Deployments
+from headwater.processors.sources import kafka_sources
+from headwater.processors.triggers.reactions import reaction_rules
 from headwater.processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
 from headwater.schemas.errors import ProcessUnavailable
 from headwater.streams.code_host.apps import Declarations
+from headwater.streams.kafka.endpoint_log import EndpointLog
 from headwater.streams.kafka.skips import load_skips
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.starters.effects import Starter
+from headwater.streams.starters.notifier import Notifier
 from headwater.streams.starters.schedule_declarer import REDECLARE_S, declare, declare_activated
 from headwater.streams.workflows.client import WorkflowClient
+
+if TYPE_CHECKING:
+    from headwater.gateway.builtin.watch import Watch
+    from headwater.processors.notifications import Notification
 
 _MIB = 1024 * 1024
 
@@ -168,15 +177,55 @@ async def start_workflows(  # noqa: PLR0913 (its dependencies)
         member=settings.member or None,
         clock=clock,
     )
+    notifier = Notifier(
+        client,
+        EndpointLog(cluster=cluster, client_id=f"{name}-endpoints"),
+        reaction_rules(rules),
+        _Watching(settings, clock).check,
+        cluster=cluster,
+        app_id=settings.app_id,
+        member=settings.member or None,
+        retries_ms=settings.endpoint_retries_ms,
+        clock=clock,
+    )
     await client.start()
     try:
         await run_until_first_exit(
             declare(client, declared.schedules, new_id=new_id, repeat_s=REDECLARE_S),
             declare_activated(client, activated, new_id=new_id),
             starter.run(),
+            notifier.run(),
         )
     finally:
         await client.stop()
+
+
+class _Watching:
+    """Looks for what is stuck or lags; imports and connects at first use, which is seldom."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], int]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._watch: Watch | None = None
+
+    async def check(self) -> "list[Notification]":
+        """Return the notifications that begin now."""
+        if self._watch is None:
+            self._watch = self._make()
+        return await self._watch.check()
+
+    def _make(self) -> "Watch":
+        from headwater.gateway.builtin.dependencies import Dependencies  # noqa: PLC0415 (see above)
+        from headwater.gateway.builtin.watch import Watch  # noqa: PLC0415 (see above)
+        from headwater.gateway.cli.lag_groups import consumer_groups  # noqa: PLC0415 (see above)
+        from headwater.streams.kafka.lags import read_lags  # noqa: PLC0415 (see above)
+
+        groups = consumer_groups(self._settings, kafka_sources(sources_of(self._settings)))
+        return Watch(
+            partial(read_lags, cluster_of(self._settings), groups),
+            Dependencies(self._settings).connections,
+            self._clock,
+        )
 
 
 async def run_until_first_exit(*awaitables: Awaitable[None]) -> None:

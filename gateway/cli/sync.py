@@ -374,10 +374,12 @@ def sync(  # noqa: PLR0913, PLR0917 (one argument for each option)
 
     With --follow it does not end. After a lost connection it continues where it was.
     """
+    from headwater.gateway.settings.settings import revealed  # noqa: PLC0415 (loads slowly)
+
     if key and token:
         raise click.UsageError("expected --key or --token, found both")
     settings = settings_from(read_key=key)
-    bearer = f"Bearer {token or settings.read_key.get_secret_value()}"
+    bearer = f"Bearer {token or revealed(settings.read_key)[0]}"
     api = Api(url or url_of(settings), {"authorization": bearer})
     mirror = Mirror(database, api.exchange, report=say, sleep=time.sleep, table=table)
     with readable_errors():

@@ -43,7 +43,7 @@ from headwater.gateway.settings.database import dsn_of
 from headwater.gateway.settings.environment import environment
 from headwater.gateway.settings.privacy import close_environment
 from headwater.gateway.settings.process import GroupProcess
-from headwater.gateway.settings.settings import BUILTIN_APP, Settings
+from headwater.gateway.settings.settings import BUILTIN_APP, Settings, revealed
 from headwater.gateway.settings.sources import sources_with_secrets, with_development_sources
 from headwater.projections.errors import MigrationChanged
 from headwater.projections.postgres.embedded import EmbeddedPostgres, psql_program
@@ -169,7 +169,7 @@ def _report_addresses(settings: Settings, *, embedded: bool) -> None:
     say(f"Addresses of all metrics, for Prometheus: {targets_file(settings)}")
     if embedded:  # Another database's address may contain a password.
         say(f"The rows, in SQL: {psql_program()} {shlex.quote(settings.postgres)}")
-    key = key_for_example("admin_key", settings.admin_key.get_secret_value())
+    key = key_for_example("admin_key", revealed(settings.admin_key)[0])
     say(f"The console, in a browser: {url_of(settings)}/console; the key is {key}")
     say(f"Headwater is up at {url_of(settings)}; Ctrl-C stops it.")
 

@@ -14,8 +14,8 @@ import click
 
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import examples, settings_from
-from headwater.gateway.cli.output import span
 from headwater.gateway.cli.results import Columns, Result, fields, prints
+from headwater.gateway.client.texts import span
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:

@@ -43,6 +43,8 @@ from headwater.processors.runs.limits import name_problem
 from headwater.processors.runs.slots import Concurrency
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.processors.triggers.rules import Rule
+from headwater.projections.errors import SchemaTaken
+from headwater.projections.postgres.schema_prefix import check_prefix
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import ProcessUnavailable
 from headwater.schemas.history import Limits
@@ -93,7 +95,8 @@ def run_workflows(
         AppInvalid: An app cannot be loaded.
         RulesUnusable: The rules cannot be read.
         PartUnavailable: A service that it needs does not answer.
-        Exit: 70 after a crash, which is logged; 78 if another worker has taken its name.
+        Exit: 70 after a crash, which is logged; 78 if another worker has taken its name, or the
+            schema in Postgres has rows of another project.
     """
     close_environment()
     log_to_stderr(settings)
@@ -115,7 +118,7 @@ def run_workflows(
     except AppChanged as error:
         log.warning("%s", error.message)
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606, ourselves
-    except MemberFenced as error:
+    except (MemberFenced, SchemaTaken) as error:
         log.critical("the worker ends: %s", error)
         raise click.exceptions.Exit(os.EX_CONFIG) from error
     except Exception as error:
@@ -145,7 +148,7 @@ def _deployed_code(settings: Settings, deployments: DeploymentLog, name: str) ->
 
 def _replay(settings: Settings) -> ReplayEngine:
     keys = revealed(settings.hook_keys)
-    hooks = HookSigner(keys[0], public_url_of(settings)) if keys else None
+    hooks = HookSigner(keys[0], settings.project, public_url_of(settings)) if keys else None
     return ReplayEngine(settings.max_steps, settings.cleanup_s * 1_000, settings.limits, hooks)
 
 
@@ -217,7 +220,18 @@ async def _work(
             deployed=partial(_deployed, definitions, deployments), activated=code.activated,
         )  # fmt: skip
         exits.enter_context(StandstillWatch(worker.current_work).watching())
-        await run_until_first_exit(worker.run(), starts)
+        await run_until_first_exit(worker.run(), starts, _check_schema(settings))
+
+
+async def _check_schema(settings: Settings) -> None:
+    """Return when the rows in Postgres, if one is configured, are those of this project.
+
+    Raises:
+        SchemaTaken: They are those of another project.
+    """
+    dsn = steps_dsn_of(settings)
+    if dsn is not None:
+        await check_prefix(dsn, settings.topic_prefix)
 
 
 async def _step_database(

@@ -92,7 +92,8 @@ def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
         client = open_client(
             url,
             headers={**_headers_of_environment(), **dict(header)},
-            key=key or _development_key(url),
+            # Of several keys the first is current.
+            key=key.partition(",")[0] if key else _development_key(url),
             timeout=timeout * 1000,
             retries=retries,
         )

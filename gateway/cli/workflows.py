@@ -9,7 +9,7 @@ import click
 
 from headwater.gateway.cli.on_demand import Group
 from headwater.gateway.cli.options import examples
-from headwater.gateway.cli.output import moment, print_json
+from headwater.gateway.cli.output import print_json
 from headwater.gateway.cli.results import Columns, Result, listing, prints
 from headwater.gateway.cli.workflow_service import (
     ENVIRONMENT,
@@ -17,6 +17,7 @@ from headwater.gateway.cli.workflow_service import (
     instance_named,
     service_options,
 )
+from headwater.gateway.client.texts import moment
 
 if TYPE_CHECKING:
     from headwater.gateway.client.sync_client import SyncClient

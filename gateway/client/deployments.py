@@ -10,7 +10,13 @@ from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from headwater.gateway.client.requests import Query, Repeat, Request, encoded_query, json_object
+from headwater.gateway.client.requests import (
+    Query,
+    Repeat,
+    Request,
+    encoded_query,
+    json_object,
+)
 from headwater.schemas.failures import DeploymentRemovedError
 from headwater.schemas.replay_answers import ReplayReport
 from headwater.schemas.v1_answers import Deployment, DeploymentActive, DeploymentPage
@@ -125,14 +131,12 @@ def _files(folder: Path) -> Iterator[Path]:
 
 T = TypeVar("T")
 
-#: Seconds that a server may take to install the requirements of a deployment and to import it, on
-#: top of the usual timeout: HEADWATER_ENVIRONMENT_INSTALL_S and some more.
+#: Seconds that a server and its workers may take to install the requirements of a deployment and to
+#: import it, on top of the usual timeout: HEADWATER_ENVIRONMENT_INSTALL_S and some more.
 _IMPORT_TIMEOUT_S: Final = 690.0
 #: Seconds that a server may take to read all partitions before it removes a deployment.
 _REMOVAL_TIMEOUT_S: Final = 60.0
 _ALL: Final = 100
-#: Seconds that a check of runs may take, on top of the usual timeout; its setting may be larger.
-_REPLAY_TIMEOUT_S: Final = 120.0
 
 
 def _forced(reason: str) -> dict[str, str]:
@@ -247,7 +251,7 @@ class Deployments:
             path=self._session.gateway_path("v1", "deployments", deployment_id, "check"),
             repeat=Repeat.SAFE,
             headers=self._key,
-            waits_s=_REPLAY_TIMEOUT_S,
+            waits_s=_IMPORT_TIMEOUT_S,
         )
         return await self._session.send(request, ReplayReport)
 
@@ -319,6 +323,6 @@ class Deployments:
             repeat=repeat,
             body=body,
             headers={**tag, **self._key},
-            waits_s=_REPLAY_TIMEOUT_S,
+            waits_s=_IMPORT_TIMEOUT_S,
         )
         return await self._session.send(request, DeploymentActive)

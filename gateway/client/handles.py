@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from headwater.gateway.client.answers import StreamItem, accepted, status_in, value_of
 from headwater.gateway.client.listing import PAGE_SIZE, TRIMMED_PAGE_SIZE, Listing
-from headwater.gateway.client.requests import Query, Repeat, json_object, path
+from headwater.gateway.client.requests import REPLAY_TIMEOUT_S, Query, Repeat, json_object, path
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.lifecycle import CANCEL, TERMINATE, Action
 from headwater.processors.runs.limits import BATCH_MAX, VALUE_BYTES_TOP
@@ -116,18 +116,24 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
         )
 
     @override
-    async def move(self, to: str, *, dry_run: bool = False) -> InstanceStatus:
-        """Continue a live run on other code.
+    async def move(
+        self, to: str, *, dry_run: bool = False, force: bool = False, reason: str = ""
+    ) -> InstanceStatus:
+        """Continue a live run on other code, after its history was replayed against it.
 
         Args:
-            to: "active", "app" for the code of `--app`, or the id of a deployment.
-            dry_run: Only check that there is such code and that the run is live.
+            to: "active", the id of a deployment, or "app", for which nothing is replayed.
+            dry_run: Only check that there is such code, and that the run is live and fits it.
+            force: Move it even if it does not fit.
+            reason: Why, with `force`; the audit log keeps it.
 
         Raises:
-            CommandRefusedError: The workflow is not there, or has another definition there.
+            CommandRefusedError: The run does not fit, or the workflow is not there.
         """
-        body = json.dumps({"deployment": to} | ({"dryRun": True} if dry_run else {}))
-        return status_in(await self._command("move", Repeat.SAFE, body), Managed)
+        options = {"deployment": to, "dryRun": dry_run, "force": force, "reason": reason}
+        body = json.dumps({name: value for name, value in options.items() if value})
+        answer = await self._command("move", Repeat.SAFE, body, waits_s=REPLAY_TIMEOUT_S)
+        return status_in(answer, Managed)
 
     async def migrate(
         self,
@@ -330,10 +336,12 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
         return status
 
     async def _command(
-        self, name: str, repeat: Repeat, body: str, key: str | None = None
+        self, name: str, repeat: Repeat, body: str, key: str | None = None, waits_s: float = 0.0
     ) -> "HttpAnswer":
-        where = f"{self._path}/{name}"
-        return await self._session.write(where, body, repeat=repeat, instance=self._key, key=key)
+        where, instance = f"{self._path}/{name}", self._key
+        return await self._session.write(
+            where, body, repeat=repeat, instance=instance, key=key, waits_s=waits_s
+        )
 
     async def _history_pages(
         self, query: Query, *, logs_alone: bool = False
@@ -443,7 +451,7 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
             created += [self.get(instance.id) for instance in instances]
         return created
 
-    async def change_all(
+    async def change_all(  # noqa: PLR0913 (one parameter per option)
         self,
         action: str,
         *,
@@ -452,29 +460,29 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         dry_run: bool = False,
         reason: str = "",
         deployment: str | None = None,
+        force: bool = False,
     ) -> AsyncGenerator[BulkPage]:
-        """Retry, pause, resume, cancel or terminate all instances with a status, or labels.
+        """Retry, pause, resume, cancel, terminate or move all instances with a status, or labels.
 
-        Yields a page as soon as it is done, newest instances first. An instance that refuses has a
-        `.code`.
+        Yields a page as soon as it is done, newest instances first; a refused one has a `.code`.
 
         Args:
             action: The action.
             status: Status of the instances; None for any.
             labels: Labels that the instances must have.
             dry_run: Only list the instances.
-            reason: Reason that is recorded of instances that the action ends.
+            reason: Reason that is recorded of instances that the action ends, or of a forced move.
             deployment: Where the action continues the instances, as for `InstanceHandle.retry`.
+            force: Also move runs that do not fit the code.
         """
         request: dict[str, Any] = {"action": action, "status": status, "labels": dict(labels or {})}
-        request["dryRun"] = dry_run
-        if reason:
-            request["reason"] = reason
-        if deployment is not None:
-            request["deployment"] = deployment
+        options = {"reason": reason, "deployment": deployment, "force": force}
+        request |= {"dryRun": dry_run} | {name: value for name, value in options.items() if value}
         where = path("workflows", self.name, "bulk")
         while True:
-            answer = await self._session.write(where, json.dumps(request), repeat=Repeat.SAFE)
+            answer = await self._session.write(
+                where, json.dumps(request), repeat=Repeat.SAFE, waits_s=REPLAY_TIMEOUT_S
+            )
             page = value_of(answer, BulkPage)
             yield page
             if not page.has_next_page:

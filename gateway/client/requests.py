@@ -12,6 +12,9 @@ from urllib.parse import quote
 #: A server that names a longer delay is not retried.
 _RETRY_AFTER_MAX_S: Final = 60.0
 
+#: Seconds that a replay of runs may take, on top of the usual timeout; its setting may be larger.
+REPLAY_TIMEOUT_S: Final = 120.0
+
 #: Statuses of a failure that may be temporary.
 _LATER: Final = frozenset({408, 429, 502, 503, 504})
 #: Statuses, and codes of a 503, that mean that the server did not begin the request.

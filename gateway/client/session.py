@@ -227,7 +227,7 @@ class Session:
             return kind(answer.body, "utf-8")
         return value_of(answer, kind)
 
-    async def write(
+    async def write(  # noqa: PLR0913 (one parameter per part of a request)
         self,
         path: str,
         body: str,
@@ -236,6 +236,7 @@ class Session:
         instance: str | None = None,
         key: str | None = None,
         query: Query | None = None,
+        waits_s: float = 0.0,
     ) -> HttpAnswer:
         """Write; later reads wait for the outcome.
 
@@ -246,6 +247,7 @@ class Session:
             instance: workflow/id that is written to, if only one.
             key: Idempotency key, under which a repeated request is applied once.
             query: Query parameters.
+            waits_s: Seconds that the server may take on top of the usual timeout.
 
         Raises:
             ClientError: The request failed.
@@ -259,6 +261,7 @@ class Session:
             query=encoded_query(query or {}),
             body=body.encode(),
             headers=headers,
+            waits_s=waits_s,
         )
         try:
             answer = await self.transport.send(request)

@@ -48,6 +48,8 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "not_servers": "host:port, several separated by commas",
     "bool_parsing": "true or false",
     "not_bucket": "a folder, or s3://bucket and perhaps a prefix",
+    "not_pauses": "1 to 20 durations separated by commas, of at most 7 days each, such as "
+    "5 seconds, 5 minutes, 2 hours",
     "not_retention": "durations separated by commas, each workflow once, such as order=90 days, "
     "report=never, 30 days",
     "not_cron": "a cron expression of five fields, such as 0 2 * * *, or nothing",

@@ -137,7 +137,7 @@ def _split(value: object) -> object:
     return value
 
 
-#: Signing secrets, separated by commas.
+#: Keys or signing secrets, separated by commas.
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)]
 
 
@@ -159,10 +159,15 @@ Networks = Annotated[
 ]
 
 
-def _key(name: str, description: str) -> Any:  # noqa: ANN401 (a field, as pydantic has it)
-    """Return the field of a key, which defaults to its public development key."""
-    known = SecretStr(DEVELOPMENT_SECRETS[name])
-    return Field(default=known, min_length=8, description=description)
+#: Least number of characters of a key.
+_KEY_LENGTH_MIN: Final = 8
+_SEVERAL: Final = "Several are separated by commas: all are accepted, commands send the first."
+
+
+def _keys(name: str, description: str) -> Any:  # noqa: ANN401 (a field, as pydantic has it)
+    """Return the field of keys, which defaults to their public development key."""
+    known = (SecretStr(DEVELOPMENT_SECRETS[name]),)
+    return Field(default=known, min_length=1, description=f"{description} {_SEVERAL}")
 
 
 class Settings(
@@ -235,15 +240,22 @@ class Settings(
         description="URL of the Confluent-compatible schema registry for topics in Avro; user and "
         "password may be part of it.",
     )
-    admin_key: SecretStr = _key("admin_key", "Key of operators, in the header x-admin-key.")
-    read_key: SecretStr = _key("read_key", "Key of readers, as Authorization: Bearer.")
-    workflow_key: SecretStr = _key(
+    admin_key: Secrets = _keys(
+        "admin_key", "Key of operators, as Authorization: Bearer or x-admin-key."
+    )
+    read_key: Secrets = _keys("read_key", "Key of readers, as Authorization: Bearer or x-api-key.")
+    workflow_key: Secrets = _keys(
         "workflow_key", "Key of the workflow service, as Authorization: Bearer or x-api-key."
     )
-    world_key: SecretStr = _key(
+    world_key: Secrets = _keys(
         "world_key",
         "Key of remote programs whose runs are here, for /v1/world, as "
         "Authorization: Bearer or x-api-key.",
+    )
+    tick_key: Secrets = Field(
+        default=(),
+        description="Key for sending ticks, as Authorization: Bearer or x-api-key; without one "
+        "they are refused. Several are separated by commas.",
     )
     key_rate_limit: int = Field(
         default=0,
@@ -292,6 +304,11 @@ class Settings(
         default=(),
         description="Networks of proxies in front, as 10.0.0.0/8, separated by commas; the "
         "address that they name in X-Forwarded-For counts as the sender.",
+    )
+    endpoint_networks: Networks = Field(
+        default=(),
+        description="Networks that are not public and to which notifications may be sent, as "
+        "10.0.0.0/8, separated by commas; also with http://. For the gateway and the workers.",
     )
     audit_keys: Secrets = Field(
         default=(),
@@ -348,6 +365,13 @@ class Settings(
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severe level that is logged."
     )
+
+    @field_validator("admin_key", "read_key", "workflow_key", "world_key", "tick_key")
+    @classmethod
+    def _long_enough(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        if any(len(key.get_secret_value()) < _KEY_LENGTH_MIN for key in keys):
+            raise PydanticCustomError("string_too_short", "", {"min_length": _KEY_LENGTH_MIN})
+        return keys
 
     @field_validator("app")
     @classmethod

@@ -26,6 +26,7 @@ class OidcOptions(NamedTuple):
         scopes: Requested scopes, separated by spaces.
         claim: Claim of the id token with the groups of a person.
         roles: Role by group; `*` for everyone.
+        session_s: Seconds after which a person signs in again.
     """
 
     issuer: str
@@ -35,6 +36,7 @@ class OidcOptions(NamedTuple):
     scopes: str
     claim: str
     roles: Mapping[str, str]
+    session_s: int = 3600
 
 
 class SignInSettings(BaseSettings):
@@ -68,6 +70,13 @@ class SignInSettings(BaseSettings):
         description="Roles by group, as sre=operator,platform=admin,*=viewer; * is everyone. A "
         "person without a role is not signed in.",
     )
+    oidc_session_minutes: int = Field(
+        default=60,
+        ge=5,
+        le=720,
+        description="Minutes after which a person signs in again. A person who has left, or has "
+        "another role now, keeps the old role for that long.",
+    )
 
     @property
     def oidc(self) -> OidcOptions | None:
@@ -86,6 +95,7 @@ class SignInSettings(BaseSettings):
             scopes=self.oidc_scopes,
             claim=self.oidc_claim,
             roles=_roles(self.oidc_roles),
+            session_s=self.oidc_session_minutes * 60,
         )
 
     def oidc_problems(self) -> list[str]:

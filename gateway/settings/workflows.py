@@ -3,13 +3,13 @@
 from typing import Final
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings
 
 from headwater.gateway.settings.exposure import is_loopback
 from headwater.processors.cron import Cron, cron_problem
-from headwater.processors.runs.durations import Retention, read_retention
+from headwater.processors.runs.durations import Retention, milliseconds, read_retention
 from headwater.processors.runs.limits import (
     DEFAULT_LIMITS,
     EVENT_TYPE_TOP,
@@ -25,6 +25,10 @@ from headwater.schemas.history import Limits
 
 #: The World of app hosts while workers execute their runs.
 EXPECTED_WORLD: Final = "headwater/world-remote"
+
+#: Attempts of a notification, besides the first, and the longest pause between two.
+_PAUSES_MAX: Final = 20
+_PAUSE_MAX_MS: Final = 7 * 24 * 60 * 60 * 1_000
 
 
 class OwnershipSettings(BaseSettings):
@@ -49,9 +53,6 @@ class OwnershipSettings(BaseSettings):
 
 
 # -- settings
-
-#: Least number of characters of a key.
-_KEY_LENGTH_MIN: Final = 8
 
 
 class WorkflowSettings(BaseSettings):
@@ -192,16 +193,16 @@ class WorkflowSettings(BaseSettings):
         description="When tables in Postgres are compared with Kafka, as a cron expression in "
         "UTC; empty for never. `headwater doctor` shows the result.",
     )
+    endpoint_retries: str = Field(
+        default="5 seconds, 5 minutes, 30 minutes, 2 hours, 5 hours, 10 hours, 10 hours",
+        description="Pauses between attempts to send a notification, separated by commas; after "
+        "the last attempt it has failed.",
+    )
     tick_url: str = Field(
         default="",
         description="URL where workers with --tick listen, for example http://127.0.0.1:8090; "
         "several are separated by commas, and each worker uses a free one; empty disables the "
         "route that sends ticks.",
-    )
-    tick_key: SecretStr = Field(
-        default=SecretStr(""),
-        description="Key for sending ticks, as Authorization: Bearer or x-api-key; without one "
-        "they are refused.",
     )
 
     @field_validator("retention")
@@ -211,6 +212,17 @@ class WorkflowSettings(BaseSettings):
             read_retention(value)
         except ValueError as error:
             raise PydanticCustomError("not_retention", "") from error
+        return value
+
+    @field_validator("endpoint_retries")
+    @classmethod
+    def _of_pauses(cls, value: str) -> str:
+        try:
+            pauses = _pauses_ms(value)
+        except ValueError as error:
+            raise PydanticCustomError("not_pauses", "") from error
+        if not 0 < len(pauses) <= _PAUSES_MAX or max(pauses) > _PAUSE_MAX_MS:
+            raise PydanticCustomError("not_pauses", "")
         return value
 
     @field_validator("verify_cron")
@@ -229,13 +241,6 @@ class WorkflowSettings(BaseSettings):
                 raise PydanticCustomError("not_here", "")
         return ",".join(urls)
 
-    @field_validator("tick_key")
-    @classmethod
-    def _long_enough(cls, value: SecretStr) -> SecretStr:
-        if 0 < len(value.get_secret_value()) < _KEY_LENGTH_MIN:
-            raise PydanticCustomError("string_too_short", "", {"min_length": _KEY_LENGTH_MIN})
-        return value
-
     @property
     def tick_urls(self) -> tuple[str, ...]:
         """URLs where workers with --tick listen."""
@@ -247,6 +252,20 @@ class WorkflowSettings(BaseSettings):
         return Limits(*(getattr(self, name) for name in Limits.__struct_fields__))
 
     @property
+    def endpoint_retries_ms(self) -> tuple[int, ...]:
+        """Pauses between attempts to send a notification, in milliseconds."""
+        return _pauses_ms(self.endpoint_retries)
+
+    @property
     def kept(self) -> Retention:
         """How long ended instances are kept."""
         return read_retention(self.retention)
+
+
+def _pauses_ms(text: str) -> tuple[int, ...]:
+    """Parse durations that are separated by commas, in milliseconds.
+
+    Raises:
+        ValueError: One is not a duration.
+    """
+    return tuple(milliseconds(part.strip()) for part in text.split(",") if part.strip())

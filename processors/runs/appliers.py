@@ -67,6 +67,8 @@ def begin(state: type[R], before: R | None, record: HistoryAppended) -> tuple[R,
         depth=event.depth,
         once=event.once,
         keys=before.keys if before else {},
+        # Hooks of a run with another seed have other event types.
+        calls=before.calls if before and retries else {},
     )
     return run, event
 

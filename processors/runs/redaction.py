@@ -2,10 +2,12 @@
 
 A rule is a pattern for names of fields, such as `*email*`. Texts of matching fields are replaced by
 pseudonyms: equal texts by equal ones, so that a replay compares them as before. The same texts,
-unless they are short, are also replaced in fields of other names, and within other texts. Numbers
-of matching fields become 0. Log lines, which no replay needs, are emptied.
+unless they are short, are also replaced in fields of other names, and within other texts. A text
+that is a JSON object or array is redacted like one. Numbers of matching fields become 0. Log lines,
+which no replay needs, are emptied.
 """
 
+import json
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -14,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headwater.processors.input_texts import JsonInvalid, read_json
 from headwater.processors.runs.history_files import Rewriter, RunHistory, document_of
 from headwater.schemas.history import HistoryAppended, LogWritten
 
@@ -75,6 +78,8 @@ class Redaction:
             case str() if sensitive and value:
                 if value not in self._texts:
                     self._texts[value] = self._pseudonym(value)
+            case str():
+                self._collect(_json_in(value))
             case _:
                 pass
         return value
@@ -101,12 +106,22 @@ class Redaction:
                 self._count += 1
                 return self._texts[value]
             case str():
-                return self._replace_text(value)
+                return self._replace_json(value) or self._replace_text(value)
             case int() | float() if sensitive and not isinstance(value, bool):
                 self._count += 1
                 return 0
             case _:
                 return value
+
+    def _replace_json(self, text: str) -> str | None:
+        """Return the JSON that a text is without sensitive values; None if it has none."""
+        value, before = _json_in(text), self._count
+        replaced = None if value is None else self._replace(value)
+        if self._count == before:
+            return None
+        compact = ": " not in text
+        separators = (",", ":") if compact else (", ", ": ")
+        return json.dumps(replaced, ensure_ascii=False, separators=separators)
 
     def _replace_text(self, text: str) -> str:
         for sensitive, other in self._texts.items():
@@ -114,6 +129,17 @@ class Redaction:
                 self._count += 1
                 text = text.replace(sensitive, other)
         return text
+
+
+def _json_in(text: str) -> dict[str, Any] | list[Any] | None:
+    """Return the JSON object or array that a text is; None for any other text."""
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        value: dict[str, Any] | list[Any] = read_json(text)
+    except JsonInvalid:
+        return None
+    return value
 
 
 def _without_lines(record: HistoryAppended) -> HistoryAppended:

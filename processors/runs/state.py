@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from headwater.processors.hooks import HOOK_CALL
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import MAILBOX_MAX
 from headwater.schemas.failures import (
@@ -124,6 +125,7 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
         received: Highest post number received from every instance that sends events here.
         once: Idempotency key under which the instance was created.
         keys: Idempotency keys of events, the oldest first (see `remember`).
+        calls: Idempotency keys of calls of its hooks.
         limits: Limits of its code; None for the defaults.
         slot: Slot of its workflow's concurrency limit, if any (see `processors.runs.slots`).
         depth: Instances around it: 0 unless a parent waits for its end.
@@ -155,6 +157,7 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
     limits: Limits | None = None
     slot: Slot | None = None
     depth: int = 0
+    calls: dict[str, StoredKey] = {}
 
     @property
     def ended(self) -> bool:
@@ -250,7 +253,7 @@ def created_before(run: Run, once: Once | None) -> Rejection | None:
 
 def received_before(run: Run, once: Once | None) -> Rejection | None:
     """Return the response to an event with a key that is stored in the instance, else None."""
-    known = run.keys.get(once.key) if once else None
+    known = _keys_like(once.key, run).get(once.key) if once else None
     if once is None or known is None:
         return None
     if known.digest != once.digest:
@@ -278,14 +281,22 @@ def remember(run: Run, event: EventReceived, at_ms: int) -> None:
     client that retries, and a new owner after a crash all get the same result. The key of the
     creation is stored as long as the instance; keys of events for at least a day, at most as many
     as a mailbox holds. A client that sends more within a day and then repeats the first creates a
-    new event.
+    new event. Calls of hooks are stored as long as the run: a link in an e-mail may be opened
+    again at any time, and must not resume another wait. The run creates hooks by steps, so they
+    are not many.
     """
     if event.once is None:
         return
-    keys = run.keys
+    keys = _keys_like(event.once.key, run)
     keys[event.once.key] = StoredKey(event.once.digest, at_ms)
+    if keys is run.calls:
+        return
     while len(keys) > REMEMBERED_MAX or _oldest_ms(keys) <= at_ms - REMEMBERED_MS:
         del keys[next(iter(keys))]
+
+
+def _keys_like(key: str, run: Run) -> dict[str, StoredKey]:
+    return run.calls if key.startswith(HOOK_CALL) else run.keys
 
 
 def _oldest_ms(keys: dict[str, StoredKey]) -> int:

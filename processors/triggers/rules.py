@@ -15,6 +15,9 @@ For a signal, `event` is its type (default: the delivery's type), `payload` is C
 
 A rule may concern the messages of a queue instead of deliveries: `queue` in place of `source` and
 `type`. A trailing `*` matches any rest of a name. Without `id`, a start takes that of the message.
+
+The source `headwater` has notifications, too: `instance_errored` and `dead_letter` (`reactions`).
+Without `id`, a start takes that of the notification.
 """
 
 import tomllib
@@ -25,6 +28,7 @@ import msgspec
 
 from headwater.processors.cel_programs import ExpressionInvalid, ResultKind
 from headwater.processors.expressions import Expression
+from headwater.processors.notifications import SOURCE as NOTIFICATIONS
 from headwater.processors.queue_messages import queue_name_problem
 from headwater.processors.runs.limits import (
     EVENT_TYPE_MAX,
@@ -85,7 +89,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         source: Source of deliveries; empty for a rule about a queue.
         types: Types of deliveries; None for all.
         queue: Name of a queue, or the beginning of names before a `*`; empty for deliveries.
-        id: None for the id of the message.
+        id: None for the id of the message, or of the notification.
         event: Type of the signal; None for the delivery's type.
         params: None for the whole delivery.
         payload: None for the whole delivery.
@@ -176,7 +180,7 @@ def _read(
             problems.append(f"{field}, {error}\n  {source}")
     problems += _field_problems(fields)
     # No delivery could have another source.
-    if sources is not None and fields.get("source", "") not in {*sources, ""}:
+    if sources is not None and fields.get("source", "") not in {*sources, NOTIFICATIONS, ""}:
         problems.append(_unknown("source", fields["source"], sources))
     all_problems += [f"rule {table.get('name', number)}: {problem}" for problem in problems]
     if problems:
@@ -233,7 +237,9 @@ def _subject_problems(fields: Mapping[str, Any]) -> Iterable[str]:
         return
     without_id = fields.get("id") == ""
     if not fields.get("queue"):
-        if without_id:
+        # Notifications have ids for what they start.
+        starts_once = fields.get("source") == NOTIFICATIONS and fields.get("mode") == "start"
+        if without_id and not starts_once:
             yield "expected the field `id`, found none"
         return
     problem = queue_name_problem(fields["queue"])

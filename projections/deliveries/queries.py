@@ -128,6 +128,10 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", t
     dead_at: datetime
     replayed_at: datetime | None
     expired_at: datetime | None
+    source: str | None = None
+    type: str | None = None
+    subject: str | None = None
+    user_id: str | None = None
 
 
 class ParkedDelivery(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="parked"):
@@ -161,6 +165,43 @@ class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: tuple[DeadLetter | ParkedDelivery, ...]
     cursor: str | None
+
+
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Filter of dead letters and parked deliveries: all fields that are set must match."""
+
+    reason: str | None = None
+    source: str | None = None
+    type: str | None = None
+    user_id: str | None = None
+
+
+ALL_DEAD: Final = DeadLetterFilter()
+
+
+class DeadReason(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters, or parked deliveries, with the same reason.
+
+    Attributes:
+        state: dead or parked.
+        reason: The reason.
+        deliveries: Their number, up to a limit.
+        new: How many of them since the requested time.
+        first_at: When the first of them died or was parked.
+        last_at: When the last of them did.
+    """
+
+    state: str
+    reason: str
+    deliveries: int
+    new: int
+    first_at: datetime
+    last_at: datetime
+
+
+#: Dead letters, and parked deliveries, that are counted by reason.
+_COUNTED_MAX: Final = 1000
+_REASONS_MAX: Final = 100
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,7 +285,12 @@ class Reader(PooledReader):
         return msgspec.convert(rows, list[Trace])
 
     async def dead_letters(
-        self, *, limit: int, after: str | None = None, states: Collection[str] = ("dead",)
+        self,
+        *,
+        limit: int,
+        after: str | None = None,
+        states: Collection[str] = ("dead",),
+        selected: DeadLetterFilter = ALL_DEAD,
     ) -> DeadLetterPage:
         """Return dead letters, waiting deliveries (`parked`), or both, newest first.
 
@@ -253,7 +299,7 @@ class Reader(PooledReader):
         """
         limit = bounded(limit)
         start = _NEWEST if after is None else msgspec.structs.asdict(unpack(after, _Cursor))
-        parameters = {**start, "limit": limit + 1}
+        parameters = {**start, **msgspec.structs.asdict(selected), "limit": limit + 1}
         entries: list[DeadLetter | ParkedDelivery] = []
         with valid_cursor():
             if "dead" in states:
@@ -269,6 +315,17 @@ class Reader(PooledReader):
             end += 1
         last = _cursor_of(entries[end - 1]) if end < len(entries) else None
         return DeadLetterPage(rows=tuple(entries[:end]), cursor=pack(last) if last else None)
+
+    async def dead_reasons(self, since: datetime | None = None) -> list[DeadReason]:
+        """Return dead letters that were never put back, and parked deliveries, by reason.
+
+        Args:
+            since: From when on they count as new; None for none of them.
+        """
+        rows = await self._rows(
+            "dead_reasons", since=since or "infinity", limit=_COUNTED_MAX, groups=_REASONS_MAX
+        )
+        return msgspec.convert(rows, list[DeadReason])
 
     async def dead_letter(self, partition: int, offset: int) -> DeadLetterWhole | None:
         """Return a dead letter with its bytes; None if there is none at that position."""

@@ -165,6 +165,9 @@ create index workflow_step_history
 create index workflow_step_unfinished
     on workflow_step (workflow_name, instance_id, run_number, ordinal, sequence)
     where status in ('pending', 'waiting', 'errored');
+-- Few rows at a time: finds the runs whose step has failed and is tried again.
+create index workflow_step_retrying on workflow_step (next_retry_at)
+    where next_retry_at is not null;
 create index workflow_step_changed
     on workflow_step (workflow_name, instance_id, run_number, "offset");
 
@@ -248,6 +251,9 @@ create index workflow_token_job
 create index workflow_token_current
     on workflow_token (workflow_name, instance_id, run_number, id)
     where completed_at is null or status in ('failed', 'timed_out');
+-- Like workflow_step_retrying.
+create index workflow_token_retrying on workflow_token (next_retry_at)
+    where next_retry_at is not null;
 -- The condition is always true, but prevents Postgres from using this index for lookups by key:
 -- without statistics both look alike, and each change would read all tokens of its run.
 create index workflow_token_changed

@@ -1,10 +1,12 @@
 -- Dead letters, and the selection of deliveries to reprocess.
 
 -- name: dead_letter
-select partition, "offset", event_id, request_id, original_topic, original_partition,
-       original_offset, reason, message, stage, rule, dead_at, replayed_at, expired_at, key, value, headers
-from dead_letters
-where partition = %(partition)s and "offset" = %(offset)s
+select d.partition, d."offset", d.event_id, d.request_id, original_topic, original_partition,
+       original_offset, d.reason, message, d.stage, rule, dead_at, replayed_at, expired_at, key, value,
+       headers, o.source, o.type, o.subject, o.user_id
+from dead_letters d
+left join webhook_outcomes o on o.event_id = d.event_id
+where d.partition = %(partition)s and d."offset" = %(offset)s
 
 -- name: dead_letter_counts
 select coalesce(stage, '') as stage, reason, count(*) as dead_letters
@@ -16,15 +18,50 @@ where replayed_at is null
 group by 1, 2
 
 -- name: dead_letters
-select partition, "offset", event_id, request_id, original_topic, original_partition,
-       original_offset, reason, message, stage, rule, dead_at, replayed_at, expired_at
+-- Of a delivery that died before its user connected, the outcome has no user.
+select d.partition, d."offset", d.event_id, d.request_id, original_topic, original_partition,
+       original_offset, d.reason, message, d.stage, rule, dead_at, replayed_at, expired_at,
+       o.source, o.type, o.subject, o.user_id
 from dead_letters d
-where (dead_at, partition, "offset")
+left join webhook_outcomes o on o.event_id = d.event_id
+where (dead_at, d.partition, d."offset")
     < (%(at)s::timestamptz, %(partition)s::integer, %(offset)s::bigint)
+  and (%(reason)s::text is null or d.reason = %(reason)s)
+  and (%(source)s::text is null or o.source = %(source)s)
+  and (%(type)s::text is null or o.type = %(type)s)
+  and (%(user_id)s::text is null or o.user_id = %(user_id)s)
   and not is_copy(d)
   and not was_processed(d)
-order by dead_at desc, partition desc, "offset" desc
+order by dead_at desc, d.partition desc, d."offset" desc
 limit %(limit)s
+
+-- name: dead_reasons
+-- Dead letters that were never put back, and parked deliveries, by reason: of each the newest.
+with failed as (
+    (
+        select 'dead' as state, d.reason, d.dead_at as at
+        from dead_letters d
+        where d.replayed_at is null and d.expired_at is null and not is_copy(d) and not was_processed(d)
+        order by d.dead_at desc
+        limit %(limit)s
+    )
+    union all
+    (
+        select 'parked', reason, parked_at
+        from webhook_outcomes
+        where status = 'parked'
+        order by parked_at desc
+        limit %(limit)s
+    )
+)
+select
+    state, reason, count(*) as deliveries,
+    count(*) filter (where at >= %(since)s::timestamptz) as new,
+    min(at) as first_at, max(at) as last_at
+from failed
+group by state, reason
+order by state, deliveries desc, reason
+limit %(groups)s
 
 -- name: dead_letters_of
 select partition, "offset", event_id, request_id, original_topic, original_partition,

@@ -180,6 +180,10 @@ select event_id, request_id, source, type, subject, reason, 'webhooks' as origin
        partition as original_partition, "offset" as original_offset, parked_at, position
 from webhook_outcomes
 where status = 'parked'
+  and (%(reason)s::text is null or reason = %(reason)s)
+  and (%(source)s::text is null or source = %(source)s)
+  and (%(type)s::text is null or type = %(type)s)
+  and (%(user_id)s::text is null or user_id = %(user_id)s)
   and (parked_at, partition, "offset")
     < (%(at)s::timestamptz, %(partition)s::integer, %(offset)s::bigint)
 order by parked_at desc, partition desc, "offset" desc

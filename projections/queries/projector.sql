@@ -123,6 +123,10 @@ update projection_identity
 set topic_prefix = coalesce(topic_prefix, %(prefix)s)
 returning topic_prefix
 
+-- name: bound_topic_prefix
+-- Null before the first projector has run; then not the prefix of the query.
+select topic_prefix from projection_identity
+
 -- name: begin_epoch
 -- The first statement of a session, so that all its writes are later.
 insert into sync_epochs (began_at) values (to_timestamp(%(now_ms)s / 1000.0))

@@ -37,11 +37,75 @@ where retention_until <= %(until)s::timestamptz
 order by retention_until, workflow_name, instance_id
 limit %(limit)s
 
+-- name: failed_runs
+-- Runs that may need a person, by workflow, state and error. Errored: the newest of each workflow.
+-- Retrying: an open step has failed at least twice. Silent: active, but without any change for long.
+with known as materialized (
+    {workflows}
+),
+retrying as (
+    (
+        select workflow_name, instance_id, run_number, error_name, error_message, last_attempt_at as at
+        from workflow_step
+        where next_retry_at is not null and attempts > 1
+        order by next_retry_at
+        limit %(limit)s
+    )
+    union all
+    (
+        select workflow_name, instance_id, run_number, error_name, error_message, updated_at
+        from workflow_token
+        where next_retry_at is not null and attempts > 1
+        order by next_retry_at
+        limit %(limit)s
+    )
+),
+failed as (
+    select i.workflow_name, 'errored' as state, i.error_name, i.error_message, i.instance_id,
+           i.updated_at as at
+    from known
+    cross join lateral (
+        select *
+        from workflow_instance
+        where workflow_name = known.name and status = 'errored'
+        order by updated_at desc
+        limit %(limit)s
+    ) i
+    union all
+    select r.workflow_name, 'retrying', r.error_name, r.error_message, r.instance_id, r.at
+    from retrying r
+    join workflow_instance i using (workflow_name, instance_id, run_number)
+    where i.status in ('active', 'waiting')
+    union all
+    select i.workflow_name, 'silent', null, null, i.instance_id, i.updated_at
+    from known
+    cross join lateral (
+        select *
+        from workflow_instance
+        where workflow_name = known.name and status = 'active'
+          and updated_at < now() - %(silent_s)s * interval '1 second'
+        limit %(limit)s
+    ) i
+)
+select
+    workflow_name as workflow, state, coalesce(error_name, '') as error, count(*) as runs,
+    count(*) filter (where at >= %(since)s::timestamptz) as new,
+    min(at) as first_at, max(at) as last_at,
+    (array_agg(instance_id order by at desc))[1] as instance_id,
+    coalesce((array_agg(error_message order by at desc))[1], '') as message
+from failed
+group by 1, 2, 3
+order by state, last_at desc, workflow, error
+limit %(groups)s
+
 -- name: instance_counts
-select workflow_name as workflow, status, count(*) as instances
-from workflow_instance
-group by workflow_name, status
-order by workflow_name, status
+select name as workflow, status, instances, not ({of_authors}) as built_in
+from (
+    select workflow_name as name, status, count(*) as instances
+    from workflow_instance
+    group by workflow_name, status
+) i
+order by name, status
 
 -- name: instances_named
 -- Instances with params that contain user_id, ordered by key; the caller parses the params.
@@ -275,6 +339,59 @@ from (
 ) i
 {current_step}order by i.created_at {order}, i.workflow_name {order}, i.instance_id {order}
 
+-- name: open_instances_with_labels
+-- How many instances of a workflow with labels have not ended; at most a limit.
+select count(*) as instances
+from (
+    select
+    from workflow_instance
+    where workflow_name = %(workflow_name)s
+      and labels @> %(labels)s::jsonb
+      and status in ('active', 'waiting')
+    limit %(limit)s
+) i
+
+-- name: stuck_instances
+-- Instances that should have continued before a time: with a timer that is late, an attempt that has
+-- outlived its timeout, or code that is neither running nor waiting. Reads all unfinished entries.
+with late as (
+    select workflow_name, instance_id, run_number,
+           coalesce(
+               next_retry_at, wake_at, last_attempt_at + timeout_ms * interval '1 millisecond'
+           ) as due_at
+    from workflow_step
+    where status in ('pending', 'waiting')
+    union all
+    select workflow_name, instance_id, run_number, coalesce(next_retry_at, wake_at)
+    from workflow_token
+    where completed_at is null
+    union all
+    select workflow_name, instance_id, run_number, updated_at
+    from workflow_instance i
+    where status = 'active'
+      and not exists (
+          select
+          from workflow_step s
+          where s.workflow_name = i.workflow_name and s.instance_id = i.instance_id
+            and s.run_number = i.run_number and s.status in ('pending', 'waiting')
+      )
+      and not exists (
+          select
+          from workflow_token t
+          where t.workflow_name = i.workflow_name and t.instance_id = i.instance_id
+            and t.run_number = i.run_number and t.completed_at is null
+      )
+)
+select workflow_name as workflow, instance_id, run_number as run,
+       (extract(epoch from min(l.due_at)) * 1000)::bigint as since_ms
+from late l
+join workflow_instance i using (workflow_name, instance_id, run_number)
+where l.due_at < to_timestamp(%(before_ms)s::double precision / 1000)
+  and i.status in ('active', 'waiting')
+group by workflow_name, instance_id, run_number
+order by since_ms
+limit %(limit)s
+
 -- name: workflow_is_known
 -- Whether a workflow exists: an owner has or had its code, it is deployed, it has instances, or it
 -- is built in.
@@ -322,42 +439,49 @@ where workflow_name = any (%(workflows)s)
   and status in ('active', 'waiting', 'paused')
 group by workflow_name
 
--- name: runs_to_replay
--- Of each workflow the oldest and the newest open runs, and the newest ended ones, with where their
--- histories begin. Each status is a range of the index by status.
-with chosen as (
-    select known.name, one.instance_id
-    from unnest(%(workflows)s::text[]) as known (name)
-    cross join unnest(array['active', 'waiting', 'paused']) as open (status)
-    cross join lateral (
-        (
-            select instance_id
-            from workflow_instance
-            where workflow_name = known.name and status = open.status
-            order by created_at, instance_id
-            limit %(open)s
-        )
-        union
-        (
-            select instance_id
-            from workflow_instance
-            where workflow_name = known.name and status = open.status
-            order by created_at desc, instance_id desc
-            limit %(open)s
-        )
-    ) one
-    union all
-    select known.name, one.instance_id
-    from unnest(%(workflows)s::text[]) as known (name)
-    cross join unnest(array['complete', 'errored', 'terminated']) as ended (status)
-    cross join lateral (
+-- name: sampled_instances
+-- Of each workflow the oldest and the newest open instances, and the newest ended ones. Each status
+-- is a range of the index by status.
+select known.name, one.instance_id
+from unnest(%(workflows)s::text[]) as known (name)
+cross join unnest(array['active', 'waiting', 'paused']) as open (status)
+cross join lateral (
+    (
         select instance_id
         from workflow_instance
-        where workflow_name = known.name and status = ended.status
+        where workflow_name = known.name and status = open.status
+        order by created_at, instance_id
+        limit %(open)s
+    )
+    union
+    (
+        select instance_id
+        from workflow_instance
+        where workflow_name = known.name and status = open.status
         order by created_at desc, instance_id desc
-        limit %(ended)s
-    ) one
-)
+        limit %(open)s
+    )
+) one
+union all
+select known.name, one.instance_id
+from unnest(%(workflows)s::text[]) as known (name)
+cross join unnest(array['complete', 'errored', 'terminated']) as ended (status)
+cross join lateral (
+    select instance_id
+    from workflow_instance
+    where workflow_name = known.name and status = ended.status
+    order by created_at desc, instance_id desc
+    limit %(ended)s
+) one
+
+-- name: named_instances
+select %(workflow)s::text as name, instance_id
+from unnest(%(instances)s::text[]) as named (instance_id)
+
+-- name: runs_to_replay
+-- Runs of chosen instances with where their histories begin, the last updated first.
+with chosen as (
+{chosen})
 select i.workflow_name, i.instance_id, i.run_number, i.status, i.deployment_id, i.partition,
        exists (
            select from workflow_owner where i.workflow_name = any (workflow_owner.workflows)

@@ -3,15 +3,17 @@
 An instance is about the user that its params name in `user_id`, and so are its children.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from psycopg import sql
 
 from headwater.processors.wipes import FORGET, ForgetResult, digest
 from headwater.projections.postgres.connections import PooledReader
-from headwater.projections.postgres.statements import statement
+from headwater.projections.postgres.statements import filled, statement, template
+from headwater.projections.workflows.listings import OF_AUTHORS
 from headwater.schemas.errors import PARSE_ERRORS
 from headwater.schemas.statuses import RunStatus
 
@@ -22,6 +24,42 @@ class InstanceCount(msgspec.Struct, frozen=True, kw_only=True):
     workflow: str
     status: str
     instances: int
+    built_in: bool
+
+
+class FailedRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of a workflow that may need a person, with the same state and error.
+
+    Attributes:
+        workflow: The workflow.
+        state: errored, retrying (a step has failed at least twice), or silent (active, but without
+            any change for an hour).
+        error: Name of the error; empty for silent runs.
+        message: Message of the newest error.
+        runs: Number of runs, up to a limit.
+        new: How many of them since the requested time.
+        first_at: When the first of them failed, or changed last.
+        last_at: When the last of them did.
+        instance_id: The newest of them.
+    """
+
+    workflow: str
+    state: str
+    error: str
+    message: str
+    runs: int
+    new: int
+    first_at: datetime
+    last_at: datetime
+    instance_id: str
+
+
+#: Runs that are counted of a workflow and state, and of all those that are tried again.
+FAILED_RUNS_MAX: Final = 1000
+#: Groups that are returned.
+GROUPS_MAX: Final = 100
+#: Seconds without any change after which an active run counts as silent.
+_SILENT_S: Final = 3600
 
 
 async def instance_counts(reader: PooledReader) -> list[InstanceCount]:
@@ -30,7 +68,65 @@ async def instance_counts(reader: PooledReader) -> list[InstanceCount]:
     Raises:
         StoreUnavailable: Postgres does not answer.
     """
-    return msgspec.convert(await reader.answers(statement("instance_counts")), list[InstanceCount])
+    query = filled("instance_counts", of_authors=OF_AUTHORS)
+    return msgspec.convert(await reader.answers(query), list[InstanceCount])
+
+
+async def failed_runs(reader: PooledReader, since: datetime | None = None) -> list[FailedRuns]:
+    """Return the runs that may need a person, by workflow, state and error.
+
+    Args:
+        reader: Reads Postgres.
+        since: From when on runs count as new; None for none of them.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    names = template("workflow_names_of_instances").format(of_authors=sql.SQL("name is not null"))
+    parameters = {
+        "since": since or "infinity",
+        "limit": FAILED_RUNS_MAX,
+        "groups": GROUPS_MAX,
+        "silent_s": _SILENT_S,
+    }
+    rows = await reader.answers(filled("failed_runs", workflows=names), **parameters)
+    return msgspec.convert(rows, list[FailedRuns])
+
+
+async def open_with_labels(
+    reader: PooledReader, workflow: str, labels: Mapping[str, str], limit: int
+) -> int:
+    """Return how many instances with labels have not ended; at most `limit`.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    (row,) = await reader.answers(
+        statement("open_instances_with_labels"),
+        workflow_name=workflow,
+        labels=msgspec.json.encode(labels).decode(),
+        limit=limit,
+    )
+    return int(row["instances"])
+
+
+class StuckInstance(NamedTuple):
+    """An instance, and since when it should have continued, in Unix milliseconds."""
+
+    workflow: str
+    instance_id: str
+    run: int
+    since_ms: int
+
+
+async def stuck_instances(reader: PooledReader, before_ms: int, limit: int) -> list[StuckInstance]:
+    """Return instances that should have continued before a time, the longest first.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await reader.answers(statement("stuck_instances"), before_ms=before_ms, limit=limit)
+    return [StuckInstance(**row) for row in rows]
 
 
 # -- past retention

@@ -20,7 +20,7 @@ from headwater.processors.rows.answers import (
     with_iteration_counts,
 )
 from headwater.projections.postgres.connections import PooledReader, Row, bounded
-from headwater.projections.postgres.statements import filled, statement
+from headwater.projections.postgres.statements import filled, statement, template
 from headwater.projections.postgres.workflow_statements import selected
 from headwater.projections.projector.store import next_offsets
 from headwater.projections.workflows.answers import (
@@ -122,7 +122,7 @@ class Beginning(msgspec.Struct, frozen=True):
 
 
 class RunToReplay(msgspec.Struct, frozen=True):
-    """A run that is replayed before an activation, and where its history begins.
+    """A run that is replayed before code changes under it, and where its history begins.
 
     Attributes:
         has_app: Whether workers have the code of its workflow in an app.
@@ -157,6 +157,8 @@ _REGISTERED: Final = filled(
 _RUNS_OF_DEPLOYMENTS: Final = filled("runs_of_deployments")
 _IS_KNOWN: Final = filled("workflow_is_known", declared=DECLARED, of_authors=OF_AUTHORS)
 _LIMITS: Final = filled("workflow_limits", declared=DECLARED)
+_SAMPLE_TO_REPLAY: Final = filled("runs_to_replay", chosen=template("sampled_instances"))
+_NAMED_TO_REPLAY: Final = filled("runs_to_replay", chosen=template("named_instances"))
 
 
 class DeploymentRuns(NamedTuple):
@@ -244,11 +246,13 @@ class Workflows:
             ended_runs: How many of the newest ended runs of a workflow and status.
         """
         rows = await self._reader.answers(
-            statement("runs_to_replay"),
-            workflows=list(workflows),
-            open=open_runs,
-            ended=ended_runs,
+            _SAMPLE_TO_REPLAY, workflows=list(workflows), open=open_runs, ended=ended_runs
         )
+        return [RunToReplay(**{**row, "status": RunStatus(row["status"])}) for row in rows]
+
+    async def runs_of_instances(self, workflow: str, ids: Iterable[str]) -> list[RunToReplay]:
+        """Return the current runs of instances of a workflow, with where their histories begin."""
+        rows = await self._reader.answers(_NAMED_TO_REPLAY, workflow=workflow, instances=list(ids))
         return [RunToReplay(**{**row, "status": RunStatus(row["status"])}) for row in rows]
 
     async def slots(self) -> dict[str, tuple[int, int]]:
@@ -261,6 +265,7 @@ class Workflows:
         workflow_name: str | None,
         *,
         status: RunStatus | None = None,
+        error_name: str | None = None,
         labels: Mapping[str, str] | None = None,
         updated: TimeRange = ANY_TIME,
         order: Order = "desc",
@@ -272,6 +277,7 @@ class Workflows:
         Args:
             workflow_name: The workflow; None for all workflows of authors.
             status: Only instances with this status.
+            error_name: Only instances with an error of this name.
             labels: Only instances with all of these labels.
             updated: Only instances updated within this range.
             order: Order of creation.
@@ -280,6 +286,7 @@ class Workflows:
         """
         filters = {
             "status": status,
+            "error_name": error_name,
             "labels": msgspec.json.encode(labels).decode() if labels else None,
             "updated_since": updated.since,
             "updated_before": updated.before,

@@ -12,7 +12,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Final, Generic, TypeVar
 
-from headwater.schemas.errors import NotYetReadable, UndecodableRecord, UnknownSchema
+from headwater.schemas.errors import (
+    BrokerUnavailable,
+    NotYetReadable,
+    UndecodableRecord,
+    UnknownSchema,
+)
 from headwater.schemas.newer import newer_schema_message, readable
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
@@ -101,7 +106,7 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
         """Return the fold of all records appended before the call, and perhaps later ones.
 
         Raises:
-            BrokerUnavailable: No broker answered.
+            BrokerUnavailable: No broker answered, or the topic has lost records that were read.
             NotYetReadable: A newer release wrote a record.
         """
         await self._catch_up()
@@ -109,6 +114,13 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
 
     async def _read_to_end(self) -> None:
         end = (await self._offsets.ends([self._topic], PARTITION))[self._topic]
+        if end < self._next:
+            # Kafka deleted or truncated it. What was read stays true until an operator decides.
+            raise BrokerUnavailable(
+                f"expected at least {self._next} records in {self._topic}, found {end}: the topic "
+                "was deleted and created again, or has lost records. Restore it; or restart this "
+                "process, which then knows only what the topic has"
+            )
         if end > self._next:
             reading = read_partition(
                 self._cluster, [self._topic], PARTITION, start=self._next, end=end
@@ -133,15 +145,20 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
         if newer is not None:
             raise NotYetReadable(newer_schema_message(newer))
 
-    async def append(self, name: str, value: bytes) -> OutcomeT:
+    async def append(self, name: str, value: bytes, *, replaces: bool = False) -> OutcomeT:
         """Append a record about a name; return its outcome once it is durable.
+
+        Args:
+            name: What the record is about.
+            value: The record.
+            replaces: As for `append_to`.
 
         Raises:
             BrokerUnavailable: It may have been appended, so that a retry has to be safe.
         """
         self._appending += 1
         try:
-            offset = await self.append_to(self._topic, name, value)
+            offset = await self.append_to(self._topic, name, value, replaces=replaces)
             await self.catch_up()
             return self._outcomes[offset]
         finally:
@@ -150,14 +167,14 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
                 self._outcomes.clear()
 
     async def append_to(
-        self, topic: str, name: str, value: bytes, *, replaces: bool = False
+        self, topic: str, name: str, value: bytes | None, *, replaces: bool = False
     ) -> int:
         """Append a record to this topic or a related one; return its offset.
 
         Args:
             topic: The topic.
             name: What the record is about.
-            value: The record.
+            value: The record; None removes the one that it replaces.
             replaces: Whether it replaces earlier records of the name that do so; else it is kept.
 
         Raises:

@@ -223,6 +223,44 @@ class CodeFolders:
         self._artifacts = ArtifactFolders(deployments, state / "deployments")
         self._scratch = ScratchFolders(state / "scratch")
         self._environments = Environments(state / ENVIRONMENTS, policy)
+        self._deployments = deployments
+        #: Installations that failed, with the number of requests to install at that time. A package
+        #: that is missing stays so: only a request repeats the installation.
+        self._failed: dict[str, tuple[int, EnvironmentFailed]] = {}
+
+    def is_installed(self, deployment: DeploymentCreated) -> bool:
+        """Return whether the environment of a deployment need not be installed first."""
+        name = deployment.environment
+        return not name or deployment.id in self._failed or self._environments.has(name)
+
+    async def prepare(self, deployment: DeploymentCreated) -> tuple[Path, Path | None]:
+        """Unpack the code of a deployment, and install its environment.
+
+        An installation that failed is repeated when an operator requests it.
+
+        Returns:
+            The folder of the code, and the interpreter of the environment, if it has one.
+
+        Raises:
+            HeadwaterError: The code or its environment is not available; the message has the
+                reason.
+            OSError: The disk failed.
+        """
+        requests = self._deployments.fold.installs.get(deployment.id, 0)
+        failed = self._failed.get(deployment.id)
+        if failed is not None and failed[0] == requests:
+            raise failed[1]
+        folder = await self._artifacts.folder_of(deployment)
+        requirements = await asyncio.to_thread(check_metadata, folder)
+        if requirements is None:
+            return folder, None
+        try:
+            environment = await self._environments.install(requirements)
+        except EnvironmentFailed as error:
+            self._failed[deployment.id] = requests, error
+            raise
+        self._failed.pop(deployment.id, None)
+        return folder, environment.python
 
     async def code_of(self, deployment: DeploymentCreated, scratch: str = "") -> HostCode:
         """Return what a host of a deployment runs.
@@ -236,11 +274,7 @@ class CodeFolders:
                 reason.
             OSError: The disk failed.
         """
-        folder = await self._artifacts.folder_of(deployment)
-        requirements = await asyncio.to_thread(check_metadata, folder)
-        python = None
-        if requirements is not None:
-            python = (await self._environments.install(requirements)).python
+        folder, python = await self.prepare(deployment)
         path = await asyncio.to_thread(self._scratch.new_folder, scratch or deployment.id)
         return HostCode(folder, path, python)
 

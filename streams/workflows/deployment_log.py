@@ -79,7 +79,24 @@ class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
         Raises:
             BrokerUnavailable: It may have been appended. It is safe to append it again.
         """
-        return await self.append(record.id, encode(record))
+        match record:
+            case LoadRequested():
+                key = _load_key(record.id)
+            case DeploymentLoaded(worker=worker):
+                key = _load_key(record.id, worker)
+            case _:
+                return await self.append(record.id, encode(record))
+        return await self.append(key, encode(record), replaces=True)
+
+    async def discard_loads(self, deployment_id: str, workers: Iterable[str]) -> None:
+        """Delete the latest request to load a deployment, and the answers of workers.
+
+        Raises:
+            BrokerUnavailable: Some may have been deleted. They only take up space.
+        """
+        keys = [_load_key(deployment_id), *(_load_key(deployment_id, one) for one in workers)]
+        deleted = [Outgoing(DEPLOYMENTS, PARTITION, key.encode(), None) for key in keys]
+        await self._appender.append_or_stop(deleted)
 
     async def artifact(self, deployment: DeploymentCreated) -> bytes:
         """Return the artifact of a deployment, as it was uploaded.
@@ -124,6 +141,11 @@ class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
     ) -> list[Incoming]:
         batches = read_partition(self._cluster, [topic], PARTITION, start=start, end=end)
         return [record async for records in batches for record in records]
+
+
+def _load_key(deployment_id: str, worker: str = "") -> str:
+    """Return the key of the latest request to load a deployment, or of a worker's answer."""
+    return f"{deployment_id}#load/{worker}"
 
 
 def superseded(

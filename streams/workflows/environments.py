@@ -106,6 +106,10 @@ class Environments:
         self._folder = folder
         self._policy = policy
 
+    def has(self, digest: str) -> bool:
+        """Return whether the environment of requirements with this digest is installed."""
+        return _installed(self._path(digest), digest) is not None
+
     async def install(self, requirements: Requirements) -> Environment:
         """Return the environment of requirements, installing it if necessary.
 

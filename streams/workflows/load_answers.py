@@ -78,24 +78,29 @@ class LoadAnswers:
     async def _answer(
         self, request: LoadRequested, deployment: DeploymentCreated, is_loaded: IsLoaded
     ) -> None:
-        async with self._one_at_a_time:
-            try:
-                error = await self._error_of(deployment, is_loaded)
-            except (HeadwaterError, OSError) as raised:
-                error = str(raised)
+        if not await asyncio.to_thread(self._folders.is_installed, deployment):
+            await self._write(request, "", installing=True)
+        try:
+            error = await self._error_of(deployment, is_loaded)
+        except (HeadwaterError, OSError) as raised:
+            error = str(raised)
         if error:
             log.warning("%s cannot be loaded: %s", deployment.id, error)
+        await self._write(request, error)
+
+    async def _write(self, request: LoadRequested, error: str, *, installing: bool = False) -> None:
         answer = DeploymentLoaded(
             id=request.id,
             request=request.request,
             worker=self._worker,
             error=bounded(error, _ERROR_MAX),
             at_ms=now_ms(),
+            installing=installing,
         )
         try:
             await self._log.write(answer)
         except HeadwaterError as raised:
-            log.warning("the request to load %s is not answered: %s", deployment.id, raised)
+            log.warning("the request to load %s is not answered: %s", request.id, raised)
 
     async def _error_of(self, deployment: DeploymentCreated, is_loaded: IsLoaded) -> str:
         """Load a deployment. Return why that is not possible; "" if it is."""
@@ -104,9 +109,12 @@ class LoadAnswers:
         # Also if its host does not start: the reason is known here, and not there. That host may
         # start at any time, and works in the other scratch folder.
         scratch = f"{deployment.id}{_CHECK}"
-        try:
-            code = await self._folders.code_of(deployment, scratch)
-            await declarations_of(deployment.app, code=code, passed=self._passed)
-        finally:
-            await self._folders.remove_scratch(scratch)
+        # Imports wait for one another, but not for installations, which may take minutes.
+        await self._folders.prepare(deployment)
+        async with self._one_at_a_time:
+            try:
+                code = await self._folders.code_of(deployment, scratch)
+                await declarations_of(deployment.app, code=code, passed=self._passed)
+            finally:
+                await self._folders.remove_scratch(scratch)
         return ""

@@ -27,7 +27,7 @@ BANNED_NAMES = frozenset(
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 
 #: Beside the packages: folders that hold Python and are no part of what is installed.
-OTHER_FOLDERS = frozenset({"tests", "docs", "benchmarks"})
+OTHER_FOLDERS = frozenset({"tests", "deploy", "docs", "benchmarks"})
 
 Modules = list[tuple[str, str, ast.Module]]
 

@@ -492,8 +492,13 @@ def test_the_console_puts_dead_letters_back_one_or_all_of_a_reason(
     assert "no_user" in words(visitor.page("/console/dead-letters"))
     at = "/console/dead-letters/{partition}/{offset}".format(**letters[0])
     assert "no_user" in words(visitor.page(at))
-    assert "1 reprocessed, 0 failed." in words(visitor.press(at, "Reprocess").text)
-    requested = visitor.press("/console/dead-letters", "Reprocess …", reason="no_user")
+    done = words(visitor.press(at, "Reprocess").text)
+    assert "1 reprocessed, 0 failed." in done
+    assert "The delivery is now dead no_user" in done
+    listed = "/console/dead-letters?reason=no_user"
+    assert "terra" in words(visitor.page(listed))
+    assert "No dead letters." in words(visitor.page(f"{listed}&source=nobody"))
+    requested = visitor.press(listed, "Reprocess all …")
     assert re.search(
         r"[2-9] dead letters with the reason no_user would be published", words(requested.text)
     )

@@ -1,5 +1,7 @@
 """The log of deployments in memory: the fold is the real one."""
 
+from collections.abc import Iterable
+
 from headwater.processors.deployments import DeploymentOutcome, Deployments
 from headwater.schemas.deployments import (
     DeployedWorkflow,
@@ -18,7 +20,13 @@ class MemoryDeployments:
         self.deployments = Deployments()
         self.artifacts: list[bytes] = []
         self.discarded: list[str] = []
+        #: Workers of which answers were deleted.
+        self.discarded_loads: list[str] = []
         self._away = away
+
+    @property
+    def fold(self) -> Deployments:
+        return self.deployments
 
     async def catch_up(self) -> Deployments:
         self._check()
@@ -36,6 +44,10 @@ class MemoryDeployments:
     async def discard(self, removal: DeploymentRetired) -> None:
         self._check()
         self.discarded.append(removal.id)
+
+    async def discard_loads(self, _deployment_id: str, workers: Iterable[str]) -> None:
+        self._check()
+        self.discarded_loads += workers
 
     async def artifact(self, deployment: DeploymentCreated) -> bytes:
         self._check()

@@ -25,6 +25,7 @@ class Provider:
         claims: Claims of the next id tokens, besides the usual ones.
         error: Error that the provider answers instead of a code.
         methods: How clients authenticate at the token endpoint, if it says so.
+        keys_away: Whether its keys cannot be read.
         refused: Reasons why it refused requests for tokens.
     """
 
@@ -33,6 +34,7 @@ class Provider:
         self.claims: dict[str, Any] = {}
         self.error = ""
         self.methods: list[str] = []
+        self.keys_away = False
         self.refused: list[str] = []
         self.requests: list[str] = []
         self._codes: dict[str, dict[str, str]] = {}
@@ -104,7 +106,7 @@ def provider() -> Iterator[Provider]:
                 case "/authorize":
                     self._send(None, 302, running.authorize(query))
                 case "/jwks":
-                    self._send(json.loads(key_set()))
+                    self._send(json.loads(key_set()), 503 if running.keys_away else 200)
                 case _:
                     self._send(None, 404)
 

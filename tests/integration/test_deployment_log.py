@@ -14,7 +14,9 @@ from headwater.schemas.deployments import (
     DeployedWorkflow,
     DeploymentActivated,
     DeploymentCreated,
+    DeploymentLoaded,
     DeploymentRetired,
+    LoadRequested,
 )
 from headwater.schemas.topics import ARTIFACTS, DEPLOYMENTS
 from headwater.streams.clock import now_ms
@@ -146,6 +148,30 @@ def test_a_removed_deployment_leaves_no_artifact_and_no_record_but_its_removal(t
                 assert (await late.catch_up()).by_id[name] == again
             finally:
                 await late.stop()
+        finally:
+            await asyncio.gather(ours.stop(), theirs.stop())
+
+    asyncio.run(scenario())
+
+
+def test_requests_to_load_a_deployment_leave_no_records(topics: str):
+    async def scenario() -> None:
+        ours, theirs = gateway(topics), gateway(topics)
+        worker = "workflows one"
+        try:
+            name = (await deployed(ours, "loaded", b"code")).deployment.id
+            for number in range(3):
+                request = f"{name} {number}"
+                await ours.write(LoadRequested(id=name, request=request, at_ms=now_ms()))
+                answer = DeploymentLoaded(
+                    id=name, request=request, worker=worker, error="", at_ms=now_ms()
+                )
+                for installing, error in ((True, None), (False, "")):
+                    await theirs.write(msgspec.structs.replace(answer, installing=installing))
+                    assert (await ours.catch_up()).loads[request] == {worker: error}
+                assert len(await kept(topics, DEPLOYMENTS, name)) == 3
+                await ours.discard_loads(name, [worker])
+            assert len(await kept(topics, DEPLOYMENTS, name)) == 1, "the creation"
         finally:
             await asyncio.gather(ours.stop(), theirs.stop())
 

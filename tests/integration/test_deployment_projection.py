@@ -167,7 +167,7 @@ def test_what_is_deployed_is_listed_and_the_active_one_says_how_it_is(migrated: 
 KEY_IDS = st.sampled_from(["key_a", "key_b"])
 
 
-def key_created(key_id: str, expires_at_ms: int) -> ApiKeyCreated:
+def key_created(key_id: str, expires_at_ms: int, by: str = "admin:1") -> ApiKeyCreated:
     return ApiKeyCreated(
         id=key_id,
         project="shop",
@@ -177,7 +177,7 @@ def key_created(key_id: str, expires_at_ms: int) -> ApiKeyCreated:
         digest="digest",
         expires_at_ms=expires_at_ms,
         rate_limit=0,
-        by="admin:1",
+        by=by,
         at_ms=START_MS,
     )
 
@@ -203,7 +203,9 @@ def key_used(key_id: str, at_ms: int) -> ApiKeyUsed:
 
 MILLISECONDS = st.integers(1, 10).map(lambda number: number * 1000)
 KEY_RECORDS = st.one_of(
-    st.builds(key_created, KEY_IDS, st.sampled_from([0, START_MS + 5000])),
+    st.builds(
+        key_created, KEY_IDS, st.sampled_from([0, START_MS + 5000]), st.one_of(KEYS, KEY_IDS)
+    ),
     st.builds(key_rotated, KEY_IDS, MILLISECONDS),
     st.builds(key_revoked, KEY_IDS, KEYS),
     st.builds(key_used, KEY_IDS, MILLISECONDS),

@@ -26,6 +26,7 @@ from tests.commands import called
 from tests.databases import new_database
 from tests.e2e.system import ADMIN, System, opened
 from tests.visitor import visiting, words
+from tests.wheels import build_wheel
 
 ZIP = ADMIN | {"content-type": "application/zip"}
 USER = {"authorization": "Bearer dev-workflow-key"}
@@ -39,12 +40,16 @@ async def order(event, step):
 """
 
 
+WHEELS = "wheels"
+
+
 @pytest.fixture(scope="module")
 def system(scratch: Path, postgres: str) -> Iterator[System]:
     directory = scratch / "deployments"
     directory.mkdir()
     with new_database(postgres) as dsn:
-        system = System(directory, dsn, HEADWATER_APP="headwater")
+        wheels = str(directory / WHEELS)
+        system = System(directory, dsn, HEADWATER_APP="headwater", HEADWATER_WHEELS=wheels)
         with opened(system, ("gateway", "gateway2", "project")):
             yield system
 
@@ -461,17 +466,12 @@ def test_new_runs_begin_on_what_is_active_and_stay_there(system: System, app: Pa
     create("after")
     for name, output, deployment in (("before", 1, one), ("between", 2, two), ("after", 1, one)):
         httpx2.post(f"{api}/{name}/events", json={"type": "go"}, headers=USER, timeout=60)
-
-        def ended(name: str = name) -> dict[str, Any] | None:
-            result = httpx2.get(f"{api}/{name}", headers=USER, timeout=60).json()
-            return result if result["details"]["status"] == "complete" else None
-
-        system.wait(lambda: ended() is not None, f"{name} to end")
-        actual = ended()
-        assert actual is not None
+        actual = ended(system, f"{api}/{name}")
         assert actual["details"]["output"] == output
         assert actual["meta"]["deploymentId"] == deployment
     checks_runs_that_follow_the_code(system, app)
+    checks_moves(system, app)
+    checks_an_environment(system, app)
     system.stop("worker")
 
 
@@ -510,6 +510,80 @@ def checks_runs_that_follow_the_code(system: System, app: Path) -> None:
     assert [run["fits"] for run in report["runs"] if run.get("moves")] == [False]
     # What has ended stays as it is, whatever other code returns.
     assert any(run["workflowName"] == "shipping" for run in report["runs"])
+
+
+def create_in(system: System, workflow: str, name: str) -> str:
+    """Create an instance, and return its URL."""
+    api = f"{system.url()}/api/workflows/workflows/{workflow}/instances"
+    made = httpx2.post(api, json={"id": name}, headers=USER, timeout=60)
+    assert made.is_success, made.text
+    return f"{api}/{name}"
+
+
+def ended(system: System, instance: str) -> dict[str, Any]:
+    """Wait for the end of an instance."""
+    rows: list[dict[str, Any]] = []
+
+    def is_complete() -> bool:
+        rows[:] = [httpx2.get(instance, headers=USER, timeout=60).json()]
+        return bool(rows[0]["details"]["status"] == "complete")
+
+    system.wait(is_complete, f"{instance} to end", 120)
+    return rows[0]
+
+
+def checks_moves(system: System, app: Path) -> None:
+    """A run is moved only to code that it fits."""
+    held = create_in(system, "shipping", "held")
+    write(app, "version.py", "VERSION = 4")
+    write(app, "orders.py", SHIPPING, "FETCH = 'fetch'")
+    fits = deploy(system, zipped(app)).json()["id"]
+    write(app, "orders.py", SHIPPING.replace('"go", type', '"stop", type'), "FETCH = 'fetch'")
+    differs = deploy(system, zipped(app)).json()["id"]
+    for dry_run in (True, False):
+        body = {"deployment": differs, "dryRun": dry_run}
+        refused = httpx2.post(f"{held}/move", json=body, headers=USER, timeout=120)
+        assert (refused.status_code, refused.json()["code"]) == (409, "replay_diverged")
+        assert "go, event" in refused.json()["detail"]
+    url = {"HEADWATER_URL": system.url()}
+    moved = called("instances", "move", "shipping/held", "--to", fits, **url)
+    assert moved.returncode == 0, moved.stderr
+    httpx2.post(f"{held}/events", json={"type": "go"}, headers=USER, timeout=60)
+    row = ended(system, held)
+    assert (row["details"]["output"], row["meta"]["deploymentId"]) == (4, fits)
+
+
+GREETS = """
+import greeting
+from headwater import workflow
+
+@workflow("greets")
+async def greets(event, step):
+    return await step.do("greet", lambda: greeting.TEXT)
+"""
+
+
+def checks_an_environment(system: System, app: Path) -> None:
+    """A deployment brings its packages, which gateway and worker install from a folder."""
+    files = {"greeting.py": "TEXT = 'hello'\n"}
+    line = build_wheel(system.directory / WHEELS, "greeting", "1.0", files)
+    write(app, "orders.py", GREETS)
+    write(app, "requirements.txt", line)
+    done = headwater(system, "deploy", str(app), "--app", "orders", "--activate", "--json")
+    assert done.returncode == 0, done.stderr
+    deployed = json.loads(done.stdout)
+    assert [load["loaded"] for load in deployed["replay"]["workers"]] == [True]
+    assert ended(system, create_in(system, "greets", "g-1"))["details"]["output"] == "hello"
+
+    def is_installed() -> bool:
+        shown = get(system, f"deployments/{deployed['id']}").json()
+        return [machine["state"] for machine in shown["environment"]["machines"]] == ["installed"]
+
+    system.wait(is_installed, "the state of the environment", 60)
+    write(app, "requirements.txt", build_wheel(app.parent / "none", "greeting", "2.0", files))
+    missing = headwater(system, "deploy", str(app), "--app", "orders")
+    assert missing.returncode == 1
+    assert "greeting==2.0" in missing.stderr
 
 
 def checks_that_workers_can_load(system: System, app: Path) -> None:

@@ -5,6 +5,7 @@ share the topics; each has a database of its own, so each reads them from the be
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import psycopg
 import pytest
 
 from headwater.projections.deliveries.plan import DELIVERIES, TOPICS
-from headwater.projections.deliveries.queries import Reader
+from headwater.projections.deliveries.queries import DeadLetterFilter, Reader
 from headwater.projections.errors import InvalidCursor
 from headwater.projections.projector.store import Store
 from headwater.schemas.avro_schemas import IDS
@@ -287,6 +288,15 @@ def test_a_delivery_that_died_once_is_one_dead_letter(broker: ThrowawayKafka, mi
             assert await listed() == [4, 3, 2, 0]
             await system.until_applied(await system.write(dead(20), dead(21)))
             assert await listed() == [5, 4, 3, 2, 0]
+            pending = await reader.pending_dead_letters(limit=100)
+            groups = await reader.dead_reasons()
+            counted = {group.reason: group.deliveries for group in groups if group.state == "dead"}
+            assert counted == Counter(item.reason for item in pending)
+            (reason, *_) = counted
+            page = await reader.dead_letters(limit=100, selected=DeadLetterFilter(reason=reason))
+            assert {item.reason for item in page.rows} == {reason}
+            other = DeadLetterFilter(reason=reason, source="nobody")
+            assert (await reader.dead_letters(limit=100, selected=other)).rows == ()
 
     in_a_system(broker, migrated, scenario)
 

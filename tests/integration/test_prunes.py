@@ -24,8 +24,17 @@ from headwater.projections.workflows.instances import (
     PruneCursor,
     expired,
     expired_counts,
+    stuck_instances,
 )
-from headwater.schemas.history import DeleteInstance, RunCompleted, RunStarted
+from headwater.schemas.history import (
+    DeleteInstance,
+    EntryOpened,
+    RunCompleted,
+    RunPaused,
+    RunStarted,
+    RunSuspended,
+)
+from headwater.schemas.statuses import EntryKind
 from headwater.streams.workflows.client import Addressed
 from tests.integration.test_workflow_projection import project
 from tests.unit.projections.histories import START_MS, Log
@@ -129,3 +138,25 @@ def test_an_owner_deletes_what_has_not_changed_since_postgres_knew_it():
     assert _conditional_deletion_of(result) == Addressed(
         "order", "o", DeleteInstance(1_767_225_600_007)
     )
+
+
+def test_instances_that_should_have_continued_are_stuck(migrated: str):
+    """Of a late timer, and of code that neither runs nor waits."""
+    log = Log()
+    log.claim(workflows=("order",))
+    started = RunStarted("{}", "s")
+    later_ms = START_MS + 10 * 86_400_000
+    for name, wake_ms in (("late", START_MS + 60_000), ("asleep", later_ms)):
+        nap = EntryOpened("nap", "nap", EntryKind.SLEEP, 1, wake_at_ms=wake_ms)
+        log.write(name, started, nap, RunSuspended())
+    log.write("idle", started)
+    log.write("ended", started, RunCompleted("1"))
+    log.write("paused", started, RunPaused())
+    project(migrated, log)
+
+    async def search() -> list[str]:
+        async with PooledReader(migrated) as reader:
+            rows = await stuck_instances(reader, START_MS + 86_400_000, 10)
+            return sorted(row.instance_id for row in rows)
+
+    assert asyncio.run(search()) == ["idle", "late"]

@@ -10,14 +10,20 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from headwater.processors.runs.step_commits import StepCommit
-from headwater.projections.catalogue import bind_prefix
+from headwater.projections.api_keys import API_KEYS
+from headwater.projections.audit import AUDIT, AuditFilter, newest
 from headwater.projections.errors import SchemaTaken
-from headwater.projections.postgres.connections import in_schema, own_dsn
+from headwater.projections.postgres import schema_prefix
+from headwater.projections.postgres.connections import PooledReader, in_schema, own_dsn
 from headwater.projections.postgres.migrate import catalogue, migrate, unapplied
 from headwater.projections.postgres.roles import make_reader, make_roles
 from headwater.projections.rebuilds.rebuilds import RebuildWork
 from headwater.projections.workflows.step_commits import StepCommits
+from headwater.schemas.codec import encode
+from headwater.schemas.records import OperationAudited
 from tests.fakes.step_sql import returned
+from tests.integration.one_topic import project
+from tests.integration.test_deployment_projection import key_created
 
 ANALYST = "analyst_of_schemas"
 PASSWORD = "of the tests"
@@ -150,8 +156,42 @@ def test_a_schema_with_tables_of_another_program_is_refused(fresh_database: str)
     assert ask(fresh_database, "select count(*) from elsewhere.daily_summary") == [(0,)]
 
 
-def test_a_schema_has_the_rows_of_one_prefix(migrated: str):
-    for _ in range(2):
-        bind_prefix(migrated, "acme.")
-    with pytest.raises(SchemaTaken, match=r"prefix 'shop\.', found rows of those with 'acme\.'"):
-        bind_prefix(migrated, "shop.")
+def test_a_schema_has_the_rows_of_one_prefix(migrated: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(schema_prefix, "_RETRY_S", 0.01)
+    refused = r"prefix 'shop\.', found rows of those with 'acme\.'"
+
+    async def scenario() -> None:
+        # A gateway or worker may start before the first projector of its schema.
+        checking = asyncio.create_task(schema_prefix.check_prefix(migrated, "shop."))
+        await asyncio.sleep(0.1)
+        assert not checking.done()
+        for _ in range(2):
+            await schema_prefix.bind_prefix(migrated, "acme.")
+        with pytest.raises(SchemaTaken, match=refused):
+            await schema_prefix.bind_prefix(migrated, "shop.")
+        with pytest.raises(SchemaTaken, match=refused):
+            await checking
+        await schema_prefix.check_prefix(migrated, "acme.")
+
+    asyncio.run(scenario())
+
+
+def test_rows_of_a_project_are_written_to_and_read_from_its_schema(shared: str, acme: str):
+    async def listed(dsn: str) -> list[str]:
+        async with PooledReader(dsn) as reader:
+            entries, _ = await newest(reader, AuditFilter(), limit=10)
+        return [chained.entry.id for chained in entries]
+
+    for dsn, name in ((shared, "default"), (acme, "acme")):
+        project(AUDIT, dsn, [encode(audited(name))], [])
+        project(API_KEYS, dsn, [encode(key_created(f"key_{name}", 0))], [])
+    for dsn, name in ((shared, "default"), (acme, "acme")):
+        assert asyncio.run(listed(dsn)) == [f"entry of {name}"]
+        assert ask(own_dsn(dsn), "select id from api_keys") == [(f"key_{name}",)]
+
+
+def audited(project: str) -> OperationAudited:
+    return OperationAudited(
+        id=f"entry of {project}", key_id="admin:1", project_id=project, action="keys.create",
+        resource="/v1/keys", result="success", ip="", user_agent="", metadata="{}", at_ms=1,
+    )  # fmt: skip

@@ -9,12 +9,15 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
+from psycopg import sql
 
 from headwater.processors.runs.claims import claim_of
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.errors import InvalidCursor
 from headwater.projections.postgres.cursors import pack
 from headwater.projections.postgres.migrate import migrate
+from headwater.projections.postgres.statements import filled, template
+from headwater.projections.workflows.instances import failed_runs
 from headwater.projections.workflows.listings import MESSAGES, _filled, changes_of
 from headwater.projections.workflows.queries import (
     FIND_INSTANCE,
@@ -253,6 +256,60 @@ def test_what_failed_is_current_only_if_the_instance_failed(
         assert (step.step_key if step else None) == current
 
     asking(migrated, log, scenario)
+
+
+def test_runs_that_may_need_a_person_are_grouped_by_workflow_state_and_error(migrated: str):
+    def failed_attempt(number: int) -> StepFailed:
+        retry_at_ms = START_MS + 10_000
+        error = Failure("Away", f"attempt {number}")
+        return StepFailed("a", "", 0, START_MS, number, 9, 1, error, retry_at_ms)
+
+    log = Log()
+    log.claim()
+    for name, ends in {
+        "declined-1": [RunErrored(Failure("CardError", "first"))],
+        "declined-2": [RunErrored(Failure("CardError", "second"))],
+        "other": [RunErrored(Failure("E", ""))],
+        "tried-once": [failed_attempt(1), RunSuspended()],
+        "tried-again": [failed_attempt(1), failed_attempt(2), RunSuspended()],
+        "tried-and-done": [failed_attempt(1), failed_attempt(2), step("a", 0), RunCompleted("1")],
+        "silent": [],
+        "done": [RunCompleted("1")],
+    }.items():
+        log.write(name, RunStarted("{}", "s"), *ends)
+
+    async def scenario() -> None:
+        async with Reader(migrated) as reader:
+            groups = await failed_runs(reader, datetime.fromtimestamp(START_MS / 1_000, UTC))
+            found = {(group.state, group.error): group for group in groups}
+            assert found.keys() == {
+                ("errored", "CardError"), ("errored", "E"), ("retrying", "Away"), ("silent", ""),
+            }  # fmt: skip
+            declined = found["errored", "CardError"]
+            assert (declined.workflow, declined.runs, declined.new) == ("order", 2, 2)
+            assert (declined.instance_id, declined.message) == ("declined-2", "second")
+            assert declined.first_at < declined.last_at
+            assert found["retrying", "Away"].instance_id == "tried-again"
+            assert found["silent", ""].instance_id == "silent"
+            assert {group.new for group in await failed_runs(reader)} == {0}
+            page = await Workflows(reader).instances("order", error_name="CardError", limit=9)
+            assert [row.id for row in page.rows] == ["declined-2", "declined-1"]
+
+    project(migrated, log)
+    asyncio.run(scenario())
+
+
+def test_failed_runs_are_found_without_looking_at_the_others(crowded: str):
+    names = template("workflow_names_of_instances").format(of_authors=sql.SQL("name is not null"))
+    query = b"explain (costs off) " + filled("failed_runs", workflows=names)
+    bound = {"since": "infinity", "limit": 1000, "groups": 100, "silent_s": 3600}
+    with psycopg.connect(crowded) as connection:
+        result = connection.execute(query, bound).fetchall()
+    plan = "\n".join(line for (line,) in result)
+    assert "workflow_step_retrying" in plan
+    assert "workflow_token_retrying" in plan
+    assert "workflow_instance_ended" in plan
+    assert not re.search(r"Seq Scan on workflow_", plan), plan
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])

@@ -6,6 +6,7 @@ import pytest
 
 from headwater import EventTimeoutError, Step, WorkflowEvent, WorkflowTest, workflow
 from headwater.processors.hooks import HookSigner, HookTarget, sign, verify
+from headwater.schemas.history import Once, SendEvent
 
 
 @workflow("approve")
@@ -93,14 +94,50 @@ def test_a_retried_run_that_creates_its_hook_again_waits_for_a_new_call():
     asyncio.run(scenario())
 
 
+@workflow("approve-twice")
+async def approve_twice(event: WorkflowEvent, step: Step) -> object:
+    hook = await step.hook("approval", timeout="30 days")
+    await step.do("mail", lambda: MAILS.append(hook.url))
+    first = await step.wait_for_event("first", type=hook.type, timeout="30 days")
+    await step.sleep("rest", "2 days")
+    await step.wait_for_event("note", type="note", timeout="30 days")
+    try:
+        second = await step.wait_for_event("second", type=hook.type, timeout="1 hour")
+    except EventTimeoutError:
+        return [first.payload]
+    return [first.payload, second.payload]
+
+
+def test_a_call_that_is_repeated_after_a_day_resumes_no_other_wait():
+    async def scenario() -> None:
+        async with WorkflowTest([approve_twice]) as test:
+            MAILS.clear()
+            await test.create("approve-twice", id="a")
+            await test.run_until_idle()
+            await test.call_hook(MAILS[0], "yes")
+            await test.advance("2 days")
+            instance = test.get("approve-twice", "a")
+            # Another key, with which the older ones of clients are forgotten.
+            later = SendEvent(test.new_id("evt"), "note", "null", once=Once("later", "digest"))
+            await test.send("approve-twice", "a", later)
+            await test.run_until_idle()
+            await test.crash()
+            await test.call_hook(MAILS[0], "again")
+            await test.advance("1 hour")
+            assert (await instance.status()).output == ["yes"]
+
+    asyncio.run(scenario())
+
+
 def test_any_key_of_the_settings_verifies_and_no_other():
     target = HookTarget("order", "o-1", "hook-00", 7)
-    origin = HookSigner("old", "https://flows.example").origin("order", "o-1")
+    origin = HookSigner("old", "shop", "https://flows.example").origin("order", "o-1")
     token = sign(origin.key, target)
     assert origin.url == "https://flows.example/v1/hooks/"
-    assert verify(["new", "old"], token) == target
-    assert verify(["new"], token) is None
-    assert verify([], token) is None
+    assert verify(["new", "old"], "shop", token) == target
+    assert verify(["new"], "shop", token) is None
+    assert verify([], "shop", token) is None
+    assert verify(["new", "old"], "acme", token) is None, "a token is of one project"
 
 
 @pytest.mark.parametrize("change", ["workflow", "instance_id", "event_type", "expires_ms"])
@@ -108,13 +145,13 @@ def test_a_token_permits_nothing_else(change: str):
     import msgspec  # noqa: PLC0415
 
     target = HookTarget("order", "o-1", "hook-00", 7)
-    origin = HookSigner("key", "").origin("order", "o-1")
+    origin = HookSigner("key", "shop", "").origin("order", "o-1")
     other = msgspec.structs.replace(target, **{change: 8 if change == "expires_ms" else "other"})
     payload = sign(b"", other).partition(".")[0]
     mac = sign(origin.key, target).partition(".")[2]
-    assert verify(["key"], f"{payload}.{mac}") is None
+    assert verify(["key"], "shop", f"{payload}.{mac}") is None
 
 
 @pytest.mark.parametrize("token", ["", ".", "a.b", "\u00fc.x", "e30.AAAA", "x" * 5_000, "W10.W10"])
 def test_what_is_no_token_is_refused(token: str):
-    assert verify(["key"], token) is None
+    assert verify(["key"], "shop", token) is None

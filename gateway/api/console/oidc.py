@@ -129,6 +129,11 @@ class OidcSignIn:
             clock=clock,
         )
 
+    @property
+    def session_s(self) -> int:
+        """Seconds after which a person signs in again."""
+        return self._options.session_s
+
     async def begin(self, target: str) -> tuple[Pending, str]:
         """Return a new sign-in, and the provider's URL for it.
 

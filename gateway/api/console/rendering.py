@@ -1,25 +1,22 @@
-"""Render pages: templates with filters and headers, and the context of a page."""
+"""Render pages: templates with filters and headers."""
 
 import json
 import re
 import shlex
 from base64 import b64decode
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
 from itertools import pairwise
 from typing import Final
-from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from litestar import Response
+from markupsafe import Markup, escape
 
-from headwater.gateway.api.console.api_client import ApiClient, ApiResponse
-from headwater.gateway.api.request_scope import AnyRequest, request_id_of
 from headwater.gateway.client.requests import path
-from headwater.processors.runs.lifecycle import ACTIONS
 from headwater.schemas.errors import PARSE_ERRORS
 from headwater.schemas.failures import NEXT_STEPS
 
@@ -28,14 +25,22 @@ SHOWN_CHARS: Final = 20_000
 #: Control characters that pages replace. Avro records have them between their texts.
 _UNREADABLE: Final = re.compile(r"[\0-\x08\x0e-\x1f\x7f\ufffd]")
 _JSON: Final = msgspec.json.Encoder(decimal_format="number")
+#: Path of the console.
+BASE: Final = "/console"
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
-STYLE: Final = files(__package__).joinpath("console.css").read_bytes()
-STYLE_VERSION: Final = sha256(STYLE).hexdigest()[:12]
-#: Pages have no scripts, and send forms only to this gateway.
+#: Files of all pages by name, with their media types.
+ASSETS: Final[Mapping[str, tuple[str, bytes]]] = {
+    name: (media_type, files(__package__).joinpath(name).read_bytes())
+    for name, media_type in (("console.css", "text/css"), ("console.js", "text/javascript"))
+}
+#: Part of the addresses of the files: a browser that has them of another release loads them again.
+ASSETS_VERSION: Final = sha256(b"".join(content for _, content in ASSETS.values())).hexdigest()[:12]
+#: Pages have one script, which is a file; they send requests and forms only to this gateway.
 HEADERS: Final[Mapping[str, str]] = {
-    "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self' data:; "
-    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
     "cache-control": "no-store",
 }
 #: Headers of a picture. It has inline styles, and opened by itself it is a document with names that
@@ -91,13 +96,33 @@ def pretty(value: object) -> str:
 
 
 def readable(base64: str | None) -> str:
-    """Decode base64 for reading: JSON is indented, other text has dots for control characters."""
-    content = b64decode(base64 or "")
+    """Decode base64 for reading."""
+    return readable_bytes(b64decode(base64 or ""))
+
+
+def readable_bytes(content: bytes) -> str:
+    """Decode bytes for reading: JSON is indented, other text has dots for control characters."""
     try:
         return _short(msgspec.json.format(content, indent=2).decode())
     except PARSE_ERRORS:
         text = content.decode(errors="replace")
     return _short(_UNREADABLE.sub("·", text))
+
+
+#: Begin of a cell of a table.
+_CELL: Final = re.compile(r"<td(?=[ >])")
+
+
+def labelled(cells: str, heads: Sequence[str]) -> Markup:
+    """Give every cell of a row the name of its column, which a phone shows before the value."""
+    names = iter(heads)
+
+    def cell(_match: re.Match[str]) -> str:
+        name = next(names, "").partition("|")[0]
+        return f'<td data-label="{escape(name)}"' if name else "<td"
+
+    # The cells were escaped by the template that made them.
+    return Markup(_CELL.sub(cell, str(cells)))  # noqa: S704 (see above)
 
 
 def _short(text: str) -> str:
@@ -118,14 +143,16 @@ def _environment() -> Environment:
         "clock_time": clock_time,
         "from_ms": from_ms,
         "duration": duration,
+        "labelled": labelled,
         "pretty": pretty,
         "quoted": shlex.quote,
         "readable": readable,
+        "readable_bytes": readable_bytes,
     }
     environment.globals |= {
         "next_steps": NEXT_STEPS,
         "path": path,
-        "style_version": STYLE_VERSION,
+        "assets_version": ASSETS_VERSION,
     }
     return environment
 
@@ -150,114 +177,3 @@ def redirect(to: str) -> Response[bytes]:
     return Response(
         b"", status_code=303, media_type="text/html", headers={**HEADERS, "location": to}
     )
-
-
-# -- context of a page
-
-BASE: Final = "/console"
-#: Entries of the navigation bar.
-SECTIONS: Final[Mapping[str, str]] = {
-    BASE: "Overview",
-    f"{BASE}/deliveries": "Deliveries",
-    f"{BASE}/dead-letters": "Dead letters",
-    f"{BASE}/workflows": "Workflows",
-    f"{BASE}/deployments": "Deployments",
-    f"{BASE}/users": "Users",
-    f"{BASE}/quality": "Quality",
-    f"{BASE}/audit": "Audit",
-    f"{BASE}/auditor": "Auditor",
-    f"{BASE}/keys": "Keys",
-}
-#: Confirmations by the value of the parameter `done` in the address of a page. The text itself is
-#: never taken from the address: otherwise a link could make the console display any text.
-CONFIRMATIONS: Final[Mapping[str, str]] = {
-    **{action.name: action.done for action in ACTIONS},
-    "import": "The import has started; its data arrives as deliveries.",
-    "reconcile": "The connections are being compared with Terra's list.",
-    "disconnect": "The connections are being ended at Terra, and then here.",
-    "activate": "The deployment is active: new runs begin on it.",
-    "share": "The share of the new runs has changed.",
-    "remove": "The deployment is removed.",
-    "drain": "Parked deliveries are being checked again.",
-    "events": "The event was sent.",
-    "revoke": "The key is revoked: all gateways refuse it within seconds.",
-    "replay": "The delivery is being reprocessed.",
-    "rollback": "The previous deployment is active again.",
-}
-#: Parameters of pages that are not passed on to the API.
-_PAGE_PARAMETERS: Final = frozenset({"refresh", "done"})
-#: Seconds between two refreshes that a page allows; a page makes up to seven requests.
-_REFRESH_S: Final = range(2, 3601)
-_REFRESH_DEFAULT_S: Final = 5
-
-
-class PageContext:
-    """Passed to views and actions to read a request and render a page."""
-
-    def __init__(self, request: AnyRequest, api: ApiClient, *, token: str, now_ms: int) -> None:
-        self.request = request
-        self.api = api
-        self._token = token
-        self.now = datetime.fromtimestamp(now_ms / 1000, UTC)
-        query = request.scope["query_string"].decode("latin-1")
-        self._query = parse_qsl(query, keep_blank_values=True)
-
-    def query_value(self, name: str) -> str:
-        """Return a parameter of the query; "" if it is absent."""
-        return next((value for key, value in self._query if key == name), "")
-
-    def filters(self, without: Collection[str] = ()) -> list[tuple[str, str]]:
-        """Return the query parameters for the API, which refuses unknown ones."""
-        return [pair for pair in self._query if pair[0] not in {*_PAGE_PARAMETERS, *without}]
-
-    def path_value(self, name: str) -> str:
-        """Return a parameter of the path."""
-        return str(self.request.path_params[name])
-
-    def link(self, **changes: str | None) -> str:
-        """Return the address of this page with changed query parameters."""
-        kept = [pair for pair in self._query if pair[0] not in {"done", *changes} and pair[1]]
-        query = urlencode([*kept, *((name, value) for name, value in changes.items() if value)])
-        path = self.request.scope["raw_path"].partition(b"?")[0].decode("latin-1")
-        return f"{path}?{query}" if query else path
-
-    def render(
-        self, template: str, section: str, status: int = 200, **values: object
-    ) -> Response[bytes]:
-        """Render a page; a failed `response` among the values determines its status."""
-        responses = [value for value in values.values() if isinstance(value, ApiResponse)]
-        # One outage makes many requests fail; it is shown once.
-        problems = {
-            response.problem["code"]: response.problem for response in responses if not response.ok
-        }
-        main = values.get("response")
-        if isinstance(main, ApiResponse) and not main.ok:
-            status = main.answer.status
-        rendered = page(
-            template,
-            status,
-            confirmation=CONFIRMATIONS.get(self.query_value("done")),
-            curl_commands=self.api.curl_commands,
-            is_get=self.request.method == "GET",
-            link=self.link,
-            now=self.now,
-            origin=f"{self.request.url.scheme}://{self.request.url.netloc}",
-            problems=problems.values(),
-            query_value=self.query_value,
-            refresh=self._refresh(),
-            refresh_default=_REFRESH_DEFAULT_S,
-            request_id=request_id_of(self.request.scope),
-            section=f"{BASE}/{section}" if section else BASE,
-            sections=SECTIONS,
-            token=self._token,
-            **values,
-        )
-        if self._refresh():
-            rendered.headers["refresh"] = str(self._refresh())
-        return rendered
-
-    def _refresh(self) -> int:
-        """Return the seconds until the browser reloads the page; 0 for never."""
-        text = self.query_value("refresh")
-        seconds = int(text) if text.isdecimal() and len(text) < 5 else 0
-        return seconds if seconds in _REFRESH_S else 0

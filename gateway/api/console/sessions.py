@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from hmac import compare_digest
 from hmac import new as keyed
@@ -49,44 +49,39 @@ class SignIn(NamedTuple):
         caller_with_id: Returns the caller with the id of a key, if its text with the beginning of
             a SHA-256 is valid now.
         project: The project of this gateway.
+        admin_keys: The admin keys, the current one first; the signing keys derive from them.
     """
 
     find: Callable[[str], Awaitable[Caller | None]]
     caller_with_id: Callable[[str, str], Caller | None]
     project: str
+    admin_keys: Sequence[str]
 
 
 class Sessions:
     """Creates and verifies sessions.
 
-    The signing key is derived from the admin key and the project, and no state is stored. So
-    gateways of a project accept each other's sessions, and a changed key ends all sessions.
+    The signing keys are derived from the admin keys and the project, and no state is stored. So
+    gateways of a project accept each other's sessions, and a removed key ends its sessions.
     Signing out deletes the cookie.
 
     Args:
-        operators_key: The admin key.
         sign_in: Finds callers.
         clock: Returns Unix milliseconds.
-        has_people: Whether people can sign in; without that, their sessions have ended.
+        people_s: Seconds of a person's session; 0 if people cannot sign in, which also ends the
+            sessions that they have.
     """
 
-    def __init__(
-        self,
-        operators_key: str,
-        sign_in: SignIn,
-        clock: Callable[[], int],
-        *,
-        has_people: bool,
-    ) -> None:
-        purpose = f"headwater console session {sign_in.project}"
-        self._key = keyed(operators_key.encode(), purpose.encode(), sha256).digest()
+    def __init__(self, sign_in: SignIn, clock: Callable[[], int], *, people_s: int) -> None:
+        purpose = f"headwater console session {sign_in.project}".encode()
+        self._keys = [keyed(key.encode(), purpose, sha256).digest() for key in sign_in.admin_keys]
         self._clock = clock
         self._caller_with_id = sign_in.caller_with_id
-        self._has_people = has_people
+        self._people_ms = people_s * 1000
 
     def new_cookie(self, caller: Caller, role: str = "", text: str = "") -> str:
         """Return the cookie of a new session: of a person and a role, or of a key and its text."""
-        until_ms = self._clock() + SESSION_S * 1000
+        until_ms = self._clock() + (self._people_ms if role else SESSION_S * 1000)
         name = caller.name if role else ""
         digest = digest_of(text)[:DIGEST_CHARS] if text else ""
         return self.signed(Session(caller.key_id, until_ms, digest, name, role))
@@ -97,7 +92,8 @@ class Sessions:
         if session is None or session.until_ms <= self._clock():
             return None
         if session.role:
-            if not self._has_people:
+            # Also if the time was longer when the session began.
+            if session.until_ms > self._clock() + self._people_ms:
                 return None
             scopes = scopes_of(session.role, ())
             return Caller(session.key_id, scopes, session.key_id, session.name)
@@ -106,12 +102,12 @@ class Sessions:
     def signed(self, content: msgspec.Struct) -> str:
         """Return a text with a content, signed for its kind."""
         text = base64.urlsafe_b64encode(msgspec.json.encode(content)).rstrip(b"=").decode()
-        return f"{text}.{self._signature(type(content).__name__, text)}"
+        return f"{text}.{self._signatures(type(content).__name__, text)[0]}"
 
     def read(self, signed: str, kind: type[ContentT]) -> ContentT | None:
         """Return the content of a signed text; None if the signature is not that of its kind."""
         text, _, signature = signed.partition(".")
-        if not self._equal(signature, self._signature(kind.__name__, text)):
+        if not self._is_signature(signature, kind.__name__, text):
             return None
         try:
             return msgspec.json.decode(base64.urlsafe_b64decode(f"{text}==="), type=kind)
@@ -120,15 +116,19 @@ class Sessions:
 
     def form_token(self, cookie: str) -> str:
         """Return the CSRF token of a session's forms."""
-        return self._signature("form", cookie)
+        return self._signatures("form", cookie)[0]
 
     def is_form_token(self, token: str, cookie: str) -> bool:
         """Whether a token is that of a session's forms."""
-        return self._equal(token, self.form_token(cookie))
+        return self._is_signature(token, "form", cookie)
 
-    def _signature(self, kind: str, text: str) -> str:
-        return keyed(self._key, f"{kind}:{text}".encode(errors="replace"), sha256).hexdigest()
+    def _signatures(self, kind: str, text: str) -> list[str]:
+        """Return the signatures by all keys; that by the current key is the first."""
+        signed = f"{kind}:{text}".encode(errors="replace")
+        return [keyed(key, signed, sha256).hexdigest() for key in self._keys]
 
-    @staticmethod
-    def _equal(received: str, expected: str) -> bool:
-        return compare_digest(received.encode(errors="replace"), expected.encode())
+    def _is_signature(self, received: str, kind: str, text: str) -> bool:
+        sent = received.encode(errors="replace")
+        return any(
+            compare_digest(sent, signature.encode()) for signature in self._signatures(kind, text)
+        )

@@ -4,34 +4,8 @@ from typing import Annotated
 
 import msgspec
 
-from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.workflows.bodies import Body
+from headwater.gateway.api.workflows.bodies import Forced
 from headwater.processors.deployments import ALL
-from headwater.processors.runs.limits import REASON_MAX
-
-
-class Forced(Body, frozen=True, kw_only=True):
-    """Whether an activation is forced."""
-
-    force: Annotated[
-        bool, msgspec.Meta(description="Activate it even if open runs do not fit it.")
-    ] = False
-    reason: Annotated[
-        Annotated[str, msgspec.Meta(min_length=1, max_length=REASON_MAX)] | None,
-        msgspec.Meta(description="Why, with `force`; the audit log keeps it."),
-    ] = None
-
-    def forced(self) -> str:
-        """Return the reason of a forced activation; "" if it is not forced.
-
-        Raises:
-            Problem: It has `force` or `reason` alone.
-        """
-        if self.force is (self.reason is None):
-            raise Problem(
-                "invalid_body", "reason: expected it with `force`, and not without", field="reason"
-            )
-        return self.reason or ""
 
 
 class Activation(Forced, frozen=True, kw_only=True):

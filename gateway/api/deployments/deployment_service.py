@@ -14,7 +14,7 @@ from litestar import Response
 from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.authentication import admitted_key
 from headwater.gateway.api.deployments.artifact_check import ArtifactCheck, check_name
-from headwater.gateway.api.deployments.replay_gate import ReplayGate
+from headwater.gateway.api.deployments.load_check import ActivationCheck
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.runs.run_service import active_of, deployment_of
@@ -71,7 +71,7 @@ class DeploymentService:
     Args:
         log: The topic of deployments.
         artifact_check: Imports apps before they are deployed.
-        gate: Replays runs before a deployment is activated.
+        activation_check: Checks a deployment before it is activated.
         workflows: Rows of the runs on deployments.
         clock: Returns Unix milliseconds.
 
@@ -85,14 +85,14 @@ class DeploymentService:
         self,
         log: DeploymentLog,
         artifact_check: ArtifactCheck,
-        gate: ReplayGate,
+        activation_check: ActivationCheck,
         workflows: Workflows,
         *,
         clock: Callable[[], int],
     ) -> None:
         self._log = log
         self._artifact_check = artifact_check
-        self._gate = gate
+        self._activation_check = activation_check
         self._workflows = workflows
         self._clock = clock
 
@@ -175,7 +175,7 @@ class DeploymentService:
     async def check(self, name: str) -> Response[bytes]:
         """Return how runs fit a deployment, without activating it."""
         deployments = await self._log.catch_up()
-        return _response(await self._gate.check(deployment_of(deployments, name)))
+        return _response(await self._activation_check.check(deployment_of(deployments, name)))
 
     async def rollback(
         self, request: AnyRequest, name: str | None, after: str, forced: str = ""
@@ -266,7 +266,7 @@ class DeploymentService:
         note(request, forced=forced or None)
         # Pinned runs are not affected, and a rollback may be urgent.
         is_pinned = not any(workflow.latest for workflow in created.workflows)
-        report = await self._gate.check(
+        report = await self._activation_check.check(
             created, without_runs=bool(forced) or is_pinned or not moves
         )
         if report.not_loaded and not forced:

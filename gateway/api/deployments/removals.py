@@ -9,7 +9,8 @@ the removal is first is thus decided by the logs, whatever happens in between.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.authentication import admitted_key
@@ -31,6 +32,7 @@ from headwater.schemas.deployments import (
     DeploymentCreated,
     DeploymentRetired,
 )
+from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.failures import DEPLOYMENT_ACTIVE, DEPLOYMENT_IN_USE, DEPLOYMENT_REMOVED
 from headwater.streams.workflows.deployment_log import DeploymentLog
 
@@ -75,8 +77,8 @@ class Removals:
 
         Raises:
             Problem: It is unknown, removed or active, or runs of it are open.
-            HeadwaterError: Kafka, Postgres or the workers are not available. The deployment may be
-                closed; the request is safe to repeat.
+            HeadwaterError: Kafka, Postgres or the workers are not available. Without waiting, the
+                deployment is opened again, at the latest when the request is repeated.
         """
         by = admitted_key(request.scope) or ""
         deployments = await self._log.catch_up()
@@ -89,35 +91,54 @@ class Removals:
         note(request, deployment=name, app=deployment.app, digest=deployment.digest)
         if name in deployments.in_use:
             raise Problem(DEPLOYMENT_ACTIVE, active_message(name))
-        if not wait_s:
-            self._require_none(name, await self._open_runs(deployment))
-        await attempt(request)
-        own, closing = await self._close(name, by)
-        until_s = asyncio.get_running_loop().time() + wait_s
+        open_runs = 0 if wait_s else await self._open_runs(deployment)
+        if not open_runs:
+            await attempt(request)
+            try:
+                open_runs = await self._remove_drained(deployment, by, wait_s)
+            except (HeadwaterError, Problem):
+                with suppress(HeadwaterError, Problem):
+                    await self._reopen(request, name, by)
+                raise
+        if open_runs:
+            await self._reopen(request, name, by)
+            raise Problem(
+                DEPLOYMENT_IN_USE,
+                f"expected a deployment without open runs, found {open_runs} of {name}; wait until "
+                "they have ended, or move them to another deployment",
+                openRuns=open_runs,
+            )
+
+    async def _remove_drained(self, deployment: DeploymentCreated, by: str, wait_s: int) -> int:
+        """Close a deployment and remove it when its runs have ended; return those that are open."""
+        name, loop = deployment.id, asyncio.get_running_loop()
+        until_s = loop.time() + wait_s
         while True:
-            open_runs = await self._open_runs_after_closing(deployment)
-            if not open_runs:
-                if await self._finish(deployment, closing, by):
-                    return
-                own, closing = await self._close(name, by)
-            elif asyncio.get_running_loop().time() < until_s:
+            closing = await self._close(name, by, temporary=not wait_s)
+            while open_runs := await self._open_runs_after_closing(deployment):
+                if loop.time() >= until_s:
+                    return open_runs
                 await asyncio.sleep(_POLL_S)
-            else:
-                if not wait_s and closing == own:
-                    await self._write(name, REOPENED, closing, by)
-                self._require_none(name, open_runs)
+            if await self._finish(deployment, closing, by):
+                return 0
 
-    async def _close(self, name: str, by: str) -> tuple[str, str]:
-        """Let no new run begin on a deployment; return the id of this closing and of the valid one.
+    async def _close(self, name: str, by: str, *, temporary: bool) -> str:
+        """Let no new run begin on a deployment; return the id of the valid closing.
 
-        They differ if another request has closed it before. The id is a new one at each closing:
-        the other request may have counted runs before the deployment was reopened.
+        It is that of another request if that has closed the deployment before. The id is a new one
+        at each closing: the other request may have counted runs before the deployment was reopened.
         """
-        own = self._new_id()
-        outcome = await self._write(name, CLOSED, own, by)
+        outcome = await self._write(name, CLOSED, self._new_id(), by, temporary=temporary)
         if outcome.closing is None:  # Another request has removed it meanwhile.
             raise Problem(DEPLOYMENT_REMOVED, removal_message(name), field="deploymentId")
-        return own, outcome.closing
+        return outcome.closing
+
+    async def _reopen(self, request: AnyRequest, name: str, by: str) -> None:
+        """End a temporary closing, also that of a gateway that was killed."""
+        closed = (await self._log.catch_up()).retired.get(name)
+        if closed is not None and closed.stage == CLOSED and closed.temporary:
+            await attempt(request)
+            await self._write(name, REOPENED, closed.closing, by)
 
     async def _open_runs_after_closing(self, deployment: DeploymentCreated) -> int:
         """Return how many runs of a closed deployment are open, exactly if there are none."""
@@ -137,8 +158,8 @@ class Removals:
             REMOVED,
             closing,
             by,
-            tuple(schedule.name for schedule in deployment.schedules) if was_active else (),
-            tuple(graphs_of(deployment)) if was_active else (),
+            schedules=tuple(one.name for one in deployment.schedules) if was_active else (),
+            graphs=tuple(graphs_of(deployment)) if was_active else (),
         )
         removal = (await self._log.catch_up()).retired.get(name)
         if outcome.removed and removal is not None:
@@ -151,17 +172,10 @@ class Removals:
         stage: str,
         closing: str,
         by: str,
-        schedules: tuple[str, ...] = (),
-        graphs: tuple[str, ...] = (),
+        **details: Any,  # noqa: ANN401 (other fields of the record)
     ) -> Retired:
         record = DeploymentRetired(
-            id=name,
-            stage=stage,
-            closing=closing,
-            by=by,
-            at_ms=self._clock(),
-            schedules=schedules,
-            graphs=graphs,
+            id=name, stage=stage, closing=closing, by=by, at_ms=self._clock(), **details
         )
         outcome = await self._log.write(record)
         if isinstance(outcome, ActivationRejected):
@@ -173,13 +187,3 @@ class Removals:
         names = [workflow.name for workflow in deployment.workflows]
         runs = await self._workflows.runs_of_deployments({deployment.id: names})
         return runs[deployment.id].open
-
-    @staticmethod
-    def _require_none(name: str, open_runs: int) -> None:
-        if open_runs:
-            raise Problem(
-                DEPLOYMENT_IN_USE,
-                f"expected a deployment without open runs, found {open_runs} of {name}; wait until "
-                "they have ended, or move them to another deployment",
-                openRuns=open_runs,
-            )

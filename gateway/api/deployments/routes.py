@@ -412,7 +412,7 @@ def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler
 def _active_id_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @get(
         "/deployment-id",
-        scope=Scope.WORLD_WRITE,
+        scope=Scope.WORLD_READ,
         operation_id="getActiveDeploymentId",
         summary="Get the id of the active deployment",
         responses={

@@ -20,6 +20,7 @@ from headwater.processors.runs.limits import (
     DEFAULT_LIMITS,
     DEPLOYMENT_MAX,
     EVENT_TYPE_MAX,
+    FAILURE_NAME_MAX,
     INSTANCE_ID_MAX,
     REASON_MAX,
     STEP_KEY_MAX,
@@ -190,7 +191,27 @@ class Restart(Body, frozen=True, kw_only=True):
     deployment: _Deployment = None
 
 
-class Move(Body, frozen=True, kw_only=True):
+class Forced(Body, frozen=True, kw_only=True):
+    """Whether an operation is carried out although runs do not fit the code."""
+
+    force: Annotated[
+        bool, msgspec.Meta(description="Continue even if open runs do not fit the code.")
+    ] = False
+    reason: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=REASON_MAX)] | None,
+        msgspec.Meta(description="Why, with `force`; the audit log keeps it."),
+    ] = None
+
+    def forced(self) -> str:
+        """Return the reason of a forced operation; "" if it is not forced.
+
+        Raises:
+            Problem: It has `force` or `reason` alone.
+        """
+        return _forced(self.reason or "", force=self.force)
+
+
+class Move(Forced, frozen=True, kw_only=True):
     """The code to which a run is moved."""
 
     deployment: Annotated[
@@ -253,8 +274,16 @@ class BulkChange(Ending, frozen=True, kw_only=True):
         str, msgspec.Meta(description=f"One of {', '.join(_BULK)}.", extra={"one_of": list(_BULK)})
     ]
     status: RunStatus | None = None
+    error_name: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=FAILURE_NAME_MAX)] | None,
+        msgspec.Meta(description="Only instances with an error of this name."),
+    ] = None
     labels: _Labels = {}
     deployment: _Deployment = None
+    force: Annotated[
+        bool,
+        msgspec.Meta(description="With `move` and a `reason`: also runs that do not fit the code."),
+    ] = False
     dry_run: Annotated[
         bool, msgspec.Meta(description="Only list the instances; change nothing.")
     ] = False
@@ -268,9 +297,14 @@ class BulkChange(Ending, frozen=True, kw_only=True):
             raise invalid(f"{at}action", problem)
         if self.status is None and not self.labels:
             raise invalid(f"{at}status", "expected a status or labels, found neither")
+        if "\0" in (self.error_name or ""):
+            raise invalid(f"{at}errorName", "expected the name of an error without NUL")
         if self.action == MOVE.name and self.deployment is None:
             raise invalid(f"{at}deployment", "expected the code to move to, found none")
-        for name, text in self._arguments().items():
+        if self.force and self.action != MOVE.name:
+            raise invalid(f"{at}force", f"expected none with {self.action}: only move takes it")
+        forced = self.forced()
+        for name, text in self._arguments(forced).items():
             takers = [action.name for action in _BULK.values() if name in action.arguments]
             if text and self.action not in takers:
                 takes = f"{' and '.join(takers)} take{'' if len(takers) > 1 else 's'} it"
@@ -278,8 +312,16 @@ class BulkChange(Ending, frozen=True, kw_only=True):
                 raise invalid(f"{at}{name}", problem)
         _check_labels(f"{at}labels", self.labels)
 
-    def _arguments(self) -> dict[str, str | None]:
-        return {"reason": self.reason or None, "deployment": self.deployment}
+    def forced(self) -> str:
+        """Return the reason of a forced move; "" if it is none, or is not forced.
+
+        Raises:
+            Problem: A move has `force` or `reason` alone.
+        """
+        return _forced(self.reason, force=self.force) if self.action == MOVE.name else ""
+
+    def _arguments(self, forced: str = "") -> dict[str, str | None]:
+        return {"reason": None if forced else self.reason or None, "deployment": self.deployment}
 
     def command(self) -> Command:
         """Return the command of the action."""
@@ -364,6 +406,12 @@ def read_part(kind: type[B], part: msgspec.Raw, limits: Limits, at: str = "") ->
     parsed = decoded(kind, part, at)
     parsed.check(limits, at)
     return parsed
+
+
+def _forced(reason: str, *, force: bool) -> str:
+    if force is not bool(reason):
+        raise invalid("reason", "expected it with `force`, and not without")
+    return reason
 
 
 def text(value: msgspec.Raw) -> Json:

@@ -5,7 +5,7 @@ that prefers not to wait gets 202 with the outcome itself; so does every caller 
 or is unavailable.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
@@ -49,6 +49,7 @@ from headwater.schemas.failures import (
     INSTANCE_EXISTS,
     INSTANCE_NOT_FOUND,
     INVALID_INSTANCE_ID,
+    REPLAY_DIVERGED,
     WORKFLOW_NOT_FOUND,
     is_refused,
 )
@@ -80,6 +81,20 @@ class CommandResult(NamedTuple):
 
     replies: Sequence[ReplySent]
     applied: bool
+
+
+class CheckedMove(NamedTuple):
+    """A move of runs that were replayed before.
+
+    Attributes:
+        command: The move.
+        refused: Why runs are not moved, by instance id.
+        not_replayed: Why the runs were not replayed; None if they were.
+    """
+
+    command: MoveRun
+    refused: Mapping[str, str]
+    not_replayed: str | None
 
 
 class CommandService:
@@ -138,9 +153,14 @@ class CommandService:
 
     @accept_without_worker
     async def control_instance(
-        self, workflow: str, instance_id: str, command: Command, prefer: str
+        self,
+        workflow: str,
+        instance_id: str,
+        command: Command,
+        prefer: str,
+        not_replayed: str | None = None,
     ) -> Response[bytes]:
-        """Pause, resume, terminate, restart or retry an instance."""
+        """Pause, resume, terminate, restart, retry or move an instance."""
         result = await self.send_command(workflow, instance_id, command, prefer)
         status = await self._status(workflow, instance_id, result)
         (reply,) = result.replies
@@ -150,6 +170,7 @@ class CommandService:
             status=status,
             run_number=reply.run_number if starts_run else None,
             deployment_id=reply.deployment if starts_run or isinstance(command, MoveRun) else None,
+            not_replayed=not_replayed,
         )
         return command_response(managed, result, prefer)
 
@@ -328,6 +349,7 @@ class BulkService:
             workflow,
             self._query_service.applied(),
             status=change.status,
+            error_name=change.error_name,
             labels=change.labels,
             page_size=change.page_size,
             cursor=change.cursor,
@@ -335,29 +357,41 @@ class BulkService:
 
     @accept_without_worker
     async def change(
-        self, workflow: str, change: BulkChange, page: Page[InstanceFound], prefer: str
+        self,
+        workflow: str,
+        change: BulkChange,
+        page: Page[InstanceFound],
+        prefer: str,
+        move: CheckedMove | None = None,
     ) -> Response[bytes]:
         """Change a page of instances; refusals are listed in the response.
 
         Raises:
             Problem: The commands could not be sent.
         """
-        if change.dry_run or not page.rows:
-            rows = [BulkChanged(id=row.id, status=row.details.status) for row in page.rows]
-            return response_of(_bulk_page(page, rows), {})
-        command = change.command()
-        result = await self._command_service.send_commands(
-            [Addressed(workflow, row.id, command) for row in page.rows], prefer
+        command = change.command() if move is None else move.command
+        refused = {} if move is None else move.refused
+        rows = {row.id: _unchanged(row, refused.get(row.id)) for row in page.rows}
+        changing = [row for row in page.rows if row.id not in refused]
+        result = CommandResult((), applied=True)
+        if changing and not change.dry_run:
+            result = await self._command_service.send_commands(
+                [Addressed(workflow, row.id, command) for row in changing], prefer
+            )
+            pairs = zip(changing, result.replies, strict=True)
+            rows |= {row.id: _changed(row, reply) for row, reply in pairs}
+        body = BulkPage(
+            instances=list(rows.values()),
+            has_next_page=page.cursor is not None,
+            cursor=page.cursor,
+            not_replayed=None if move is None else move.not_replayed,
         )
-        pairs = zip(page.rows, result.replies, strict=True)
-        return command_response(
-            _bulk_page(page, [_changed(row, reply) for row, reply in pairs]), result, prefer
-        )
+        return command_response(body, result, prefer if result.replies else "")
 
 
-def _bulk_page(page: Page[InstanceFound], rows: list[BulkChanged]) -> BulkPage:
-    more = page.cursor is not None
-    return BulkPage(instances=rows, has_next_page=more, cursor=page.cursor)
+def _unchanged(row: InstanceFound, refusal: str | None) -> BulkChanged:
+    code = None if refusal is None else REPLAY_DIVERGED
+    return BulkChanged(id=row.id, status=row.details.status, code=code, detail=refusal)
 
 
 def _changed(row: InstanceFound, reply: ReplySent) -> BulkChanged:

@@ -24,7 +24,7 @@ from headwater.gateway.api.workflows.command_outcomes import CommandsPending
 from headwater.gateway.api.workflows.command_service import CommandService
 from headwater.gateway.api.workflows.openapi import BODY_PROBLEMS
 from headwater.gateway.api.workflows.query_service import response_of
-from headwater.processors.hooks import HookTarget, verify
+from headwater.processors.hooks import HOOK_CALL, HookTarget, verify
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, INSTANCE_TERMINAL, MAILBOX_FULL
 from headwater.schemas.history import Once, SendEvent
 from headwater.schemas.v1_answers import HookAccepted
@@ -86,6 +86,7 @@ class Hooks:
     Args:
         command_service: Sends the events.
         keys: Keys that sign tokens; any is accepted.
+        project: The project of this gateway; hooks of others do not exist here.
         clock: Returns Unix milliseconds.
         new_id: Returns new ids of events.
     """
@@ -95,11 +96,13 @@ class Hooks:
         command_service: CommandService,
         keys: Sequence[str],
         *,
+        project: str,
         clock: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
         self._command_service = command_service
         self._keys = keys
+        self._project = project
         self._clock = clock
         self._new_id = new_id
         self._calls = HookCalls(clock)
@@ -111,7 +114,7 @@ class Hooks:
             Problem: There is no such hook, it has expired, or it was called too often.
         """
         token = str(connection.path_params.get("hook_token", ""))
-        target = verify(self._keys, token)
+        target = verify(self._keys, self._project, token)
         if target is None:
             refuse(connection, key_id("hook", token))
             raise Problem("hook_not_found", "expected the URL of a hook, found another one")
@@ -130,7 +133,7 @@ class Hooks:
         Raises:
             Problem: The run has ended, or the event was refused.
         """
-        once = Once(f"hook {target.event_type}", _ANY_BODY)
+        once = Once(f"{HOOK_CALL}{target.event_type}", _ANY_BODY)
         command = SendEvent(self._new_id(), target.event_type, payload.decode(), once=once)
         try:
             # The run may continue as soon as the event is in its history.

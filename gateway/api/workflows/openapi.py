@@ -128,7 +128,7 @@ def world_read_spec(answer: type, example: Any, *problems: str) -> WorldRouteSpe
     return WorldRouteSpec(
         responses={200: _response(answer, example, _SUCCESS)}
         | problem_responses("store_unavailable", *problems),
-        scope=Scope.WORLD_WRITE,
+        scope=Scope.WORLD_READ,
         security=WORLD_KEYS,
         status_code=200,
     )

@@ -18,6 +18,7 @@ from headwater.gateway.api.workflows.positions import Positions, read_positions
 from headwater.gateway.settings.patterns import KEY, NAME
 from headwater.processors.canonical_json import canonical_hash
 from headwater.processors.runs.limits import (
+    FAILURE_NAME_MAX,
     INSTANCE_ID_MAX,
     LOG_CATEGORY_TOP,
     WORKFLOW_NAME_MAX,
@@ -84,6 +85,15 @@ IdempotencyKey: TypeAlias = Annotated[
 Status: TypeAlias = Annotated[
     RunStatus | None,
     QueryParameter(name="status", description="Only instances with this status."),
+]
+ErrorName: TypeAlias = Annotated[
+    str | None,
+    QueryParameter(
+        name="errorName",
+        min_length=1,
+        max_length=FAILURE_NAME_MAX,
+        description="Only instances with an error of this name, such as `ValueError`.",
+    ),
 ]
 WithLabels: TypeAlias = Annotated[
     list[str] | None,
@@ -212,6 +222,23 @@ def message_names(names: Sequence[str] | None) -> frozenset[str]:
     return frozenset(requested)
 
 
+#: Page of a listing under `/v1`. As many as comparable APIs return; a row of a listing is small.
+V1_PAGE_DEFAULT: Final = 50
+_V1_PAGE_MAX: Final = 1_000
+V1Limit: TypeAlias = Annotated[
+    int,
+    QueryParameter(name="limit", ge=1, le=_V1_PAGE_MAX, description="Maximum number of results."),
+]
+V1Cursor: TypeAlias = Annotated[
+    str | None,
+    QueryParameter(
+        name="cursor",
+        min_length=1,
+        max_length=CURSOR_MAX,
+        description="The cursor of the previous page.",
+    ),
+]
+
 #: A name in the path, and the positions that a request requires, as `routes` provides them.
 PathName: TypeAlias = NamedDependency[str]
 Position: TypeAlias = NamedDependency[Positions]
@@ -234,6 +261,7 @@ class InstancesQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Filters and page of a listing of instances."""
 
     status: Status = None
+    error_name: ErrorName = None
     label: WithLabels = None
     updated_since: UpdatedSince = None
     updated_before: UpdatedBefore = None

@@ -177,6 +177,7 @@ class QueryService:
             workflow,
             applied,
             status=query.status,
+            error_name=query.error_name,
             labels=labels,
             updated=updated,
             page_size=query.page_size,
@@ -193,12 +194,13 @@ class QueryService:
         applied: Positions,
         *,
         status: RunStatus | None,
+        error_name: str | None,
         labels: Mapping[str, str],
         updated: TimeRange = ANY_TIME,
         page_size: int,
         cursor: str | None,
     ) -> Page[InstanceFound]:
-        """Return a page of instances by workflow, status, labels and time of the last update.
+        """Return a page of instances by workflow, status, error, labels and last update.
 
         Raises:
             Problem: The cursor is invalid, or the workflow does not exist.
@@ -207,6 +209,7 @@ class QueryService:
             page = await self._workflows.instances(
                 workflow,
                 status=status,
+                error_name=error_name,
                 labels=labels,
                 updated=updated,
                 limit=page_size,

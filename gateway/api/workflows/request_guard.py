@@ -7,18 +7,19 @@ from typing import Any, ClassVar, Final
 from litestar.handlers import BaseRouteHandler
 from typing_extensions import override
 
-from headwater.gateway.api.audit import note
-from headwater.gateway.api.authentication import admit, in_process_caller
+from headwater.gateway.api.audit import attempt, note
+from headwater.gateway.api.authentication import admit, caller_in, in_process_caller
 from headwater.gateway.api.json_bodies import JsonRequest
 from headwater.gateway.api.key_guards import (
     TICKS,
     WORKFLOWS,
     KeyGuard,
+    insufficient_scope,
     lists_methods,
     scope_of,
 )
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.request_scope import AnyConnection
+from headwater.gateway.api.request_scope import AnyConnection, AnyRequest
 from headwater.gateway.api.workflows import bodies
 from headwater.gateway.api.workflows.authorization import (
     Authorizer,
@@ -27,18 +28,50 @@ from headwater.gateway.api.workflows.authorization import (
     caller_of_hook,
 )
 from headwater.gateway.api.workflows.parameters import INSTANCE, WORKFLOW
-from headwater.processors.runs.limits import DEFAULT_LIMITS
+from headwater.processors.api_keys import Scope
+from headwater.processors.queue_messages import DELIVERY
+from headwater.processors.runs.limits import BUILTIN_PREFIX, DEFAULT_LIMITS
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.programs import Runtime
+from headwater.streams.code_host.builtin_app import RUNNER
 
 #: Policies with hooks that get the body. The handler calls them once it has read the body.
 _WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT, Policy.WORK})
-
+#: Policies of routes that change instances that exist; others create no instance of Headwater's.
+_CHANGES: Final = frozenset({Policy.MANAGE, Policy.SEND_EVENT})
 
 #: Key of the principal in a request's state.
 _PRINCIPAL: Final = "headwater_principal"
 #: Option of a handler that authorizes the request itself, once it knows the workflow.
 AUTHORIZES_LATER: Final = "authorizes_later"
+
+
+def is_system_instance(workflow: str, instance_id: str | None) -> bool:
+    """Whether an instance carries out an operation of Headwater, such as a wipe or a replay.
+
+    Messages of queues and schedules of apps have built-in workflows, too, but are the callers' own.
+
+    Args:
+        workflow: The workflow.
+        instance_id: The instance; None for any.
+    """
+    if not workflow.startswith(BUILTIN_PREFIX) or workflow == DELIVERY:
+        return False
+    of_app = bool(instance_id) and not str(instance_id).startswith(BUILTIN_PREFIX)
+    return not (workflow == RUNNER and of_app)
+
+
+async def attempt_run(request: AnyRequest, run_id: str, workflow: str) -> None:
+    """Append the `attempted` entry of a request before it changes a run; see `attempt`.
+
+    Raises:
+        Problem: The caller may not change the run, or the entry was not stored.
+    """
+    caller = caller_in(request.scope)
+    is_system = is_system_instance(workflow, run_id)
+    if is_system and caller is not None and Scope.SYSTEM_WRITE not in caller.scopes:
+        raise insufficient_scope(caller, Scope.SYSTEM_WRITE)
+    await attempt(request, run_id=run_id, workflow=workflow)
 
 
 class BodyRequest(JsonRequest):
@@ -85,16 +118,18 @@ class RequestGuard:
     ) -> str | None:
         """Admit the caller, by the hook or by a key; return the principal of the hook, if any.
 
-        A tick always requires a key.
+        A tick and a change of a system instance always require a key.
         """
         ticks = context.policy is Policy.TICK
+        further = [Scope.SYSTEM_WRITE] if _changes_system(context, handler) else []
         by_hook = self._authorizer.authenticates and in_process_caller(connection.scope) is None
         principal = None
         if by_hook:
             principal = await self._authorizer.authenticate(context)
             admit(connection.scope, caller_of_hook(context.headers, principal))
-        if ticks or not by_hook:
-            await self._keys.authenticate(connection, handler, TICKS if ticks else WORKFLOWS)
+        if ticks or further or not by_hook:
+            expected = TICKS if ticks else WORKFLOWS
+            await self._keys.authenticate(connection, handler, expected, *further)
         return None if principal is None else principal.name
 
     def still_admits(self, connection: AnyConnection) -> bool:
@@ -146,3 +181,14 @@ class RequestGuard:
             runtime=self._runtime,
             principal=connection.scope["state"].get(_PRINCIPAL),
         )
+
+
+def _changes_system(context: RequestContext, handler: BaseRouteHandler) -> bool:
+    """Whether a request changes a system instance; definitions of graphs are no instances."""
+    workflow = context.workflow_name
+    return (
+        context.policy in _CHANGES
+        and scope_of(handler) == Scope.INSTANCES_WRITE
+        and workflow is not None
+        and is_system_instance(workflow, context.instance_id)
+    )

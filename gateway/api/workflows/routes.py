@@ -49,6 +49,7 @@ from headwater.gateway.api.workflows.read_routes import (
     listing_routes,
     tail_route,
 )
+from headwater.gateway.api.workflows.replay_gate import ReplayGate
 from headwater.gateway.api.workflows.request_guard import RequestGuard, requests_within
 from headwater.gateway.api.workflows.runs import routes as runs
 from headwater.gateway.api.workflows.runs.key_sweeps import sweep_keys
@@ -128,6 +129,7 @@ class WorkflowService:
         bodies: LimitedBodies,
         limits: Limits,
         streams: EventStreams,
+        gate: ReplayGate,
         redacted: Sequence[str] = (),
     ) -> None:
         self._ports = ports
@@ -152,7 +154,11 @@ class WorkflowService:
             ports.commands, Statuses(ports.workflows.statuses), self._freshness, limits
         )
         self._migrations = Migrations(ports.definitions, self._inspection, self._command_service)
-        self._moves = Moves(ports.run_ports.deployments, self._query_service, self._command_service)
+        #: Also checks deployments before they are activated.
+        self.gate = gate
+        self._moves = Moves(
+            ports.run_ports.deployments, gate, self._query_service, self._command_service
+        )
         self._keys = keys
         self._run_service = RunService(ports.run_ports, self._command_service, new_id=ports.new_id)
         self._queues = Queues(self._run_service, self._command_service, ports.rules)
@@ -164,13 +170,17 @@ class WorkflowService:
             new_id=ports.new_id,
         )
         self._hooks = Hooks(
-            self._command_service, hook_keys, clock=ports.clock, new_id=ports.new_id
+            self._command_service,
+            hook_keys,
+            project=ports.run_ports.project_id,
+            clock=ports.clock,
+            new_id=ports.new_id,
         )
         self._jobs = JobService(
             ports.commands, ports.workflows, self._freshness, new_id=ports.new_id
         )
 
-        self._shutdown_callbacks = [streams.close, self._jobs.close]
+        self._shutdown_callbacks = [streams.close, self._jobs.close, gate.close]
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:

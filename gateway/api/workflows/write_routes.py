@@ -266,7 +266,8 @@ def bulk_route(service: BulkService, moves: Moves) -> HTTPRouteHandler:
         summary="Change many instances",
         description="Applies an action to all instances with a status or labels, a page at a time: "
         "repeat the request with the cursor until there is no next page. An instance that refuses "
-        "the action does not affect the others.",
+        "the action does not affect the others. Before a move, the runs of a page are replayed "
+        "against the code of the deployment; those that do not fit are not moved.",
         **write_spec(
             Policy.MANAGE,
             answers.BulkPage,
@@ -278,21 +279,30 @@ def bulk_route(service: BulkService, moves: Moves) -> HTTPRouteHandler:
     async def change_instances(
         request: AnyRequest, workflow: PathName, data: JSONBody[BulkChange], prefer: Prefer = ""
     ) -> Response[bytes]:
+        target = None
         if data.action == MOVE.name and data.deployment is not None:
-            await moves.check(workflow, data.deployment)
+            target = await moves.target(workflow, data.deployment)
         page = await service.page(workflow, data)
+        ids = [row.id for row in page.rows]
         note(
             request,
             change=data.action,
-            selection={"status": data.status, "labels": dict(data.labels)},
-            run_ids=[row.id for row in page.rows],
+            selection={
+                "status": data.status,
+                "errorName": data.error_name,
+                "labels": dict(data.labels),
+            },
+            run_ids=ids,
             deployment=data.deployment,
-            count=len(page.rows),
+            count=len(ids),
             dry_run=data.dry_run,
         )
-        if page.rows and not data.dry_run:
+        move = None
+        if target is not None:
+            move, _ = await moves.check(request, target, workflow, ids, data.forced())
+        if ids and not data.dry_run:
             await attempt(request)
-        return await service.change(workflow, data, page, prefer)
+        return await service.change(workflow, data, page, prefer, move)
 
     return change_instances
 

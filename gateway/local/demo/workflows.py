@@ -46,7 +46,7 @@ async def read_steps(day: PersonDay) -> DaySteps:
 
     The key comes from the environment: the input of a task is recorded, and must not have secrets.
     """
-    key = os.environ.get("HEADWATER_READ_KEY", "dev-read-key")
+    key = os.environ.get("HEADWATER_READ_KEY", "dev-read-key").partition(",")[0]
     async with httpx2.AsyncClient(
         base_url=day["url"], headers={"authorization": f"Bearer {key}"}
     ) as client:
@@ -165,7 +165,7 @@ async def read_day(request: DayRequest) -> Day:
 
     The key comes from the environment: what a step receives is recorded, and must not have secrets.
     """
-    key = os.environ.get("HEADWATER_READ_KEY", "dev-read-key")
+    key = os.environ.get("HEADWATER_READ_KEY", "dev-read-key").partition(",")[0]
     async with httpx2.AsyncClient(
         base_url=request["url"], headers={"authorization": f"Bearer {key}"}
     ) as client:

@@ -57,7 +57,7 @@ def test_an_instance_shows_its_steps_on_a_line_of_time_its_events_and_its_log(
     assert page.count("<svg") == 8
     assert "step 3 do completed 1" in text
     assert 'Result { "number": 3 }' in text
-    assert "end waitForEvent completed" in text
+    assert "end wait_for_event completed" in text
     assert "info test begun" in text
     assert "warn" in text
     assert "/api/workflows/workflows/telling/instances/" in text
@@ -110,6 +110,42 @@ def test_one_that_has_failed_shows_why_and_is_retried(api: httpx2.Client, visito
     # Its button is gone; who has kept the page is told what the API says.
     with pytest.raises(AssertionError, match="one button 'Retry'"):
         visitor.press(at, "Retry")
+
+
+def test_failed_runs_are_grouped_by_their_error_and_retried_together(
+    api: httpx2.Client, visitor: Visitor
+) -> None:
+    names = [create(api, "flaky") for _ in range(2)]
+    for name in names:
+        until(api, "flaky", name, "errored")
+    page = visitor.page("/console/failures")
+    assert re.search(r"errored flaky \w+ no such card [2-9]", words(page))
+    (confirmed,) = re.findall(r'href="(/console/failures/retry\?workflow=flaky[^"]*)"', page)
+    confirmed = html.unescape(confirmed)
+    error = confirmed.rpartition("=")[2]
+    listed = f"/console/instances?workflow=flaky&status=errored&errorName={error}"
+    assert "no such card" in words(visitor.page(listed))
+    assert "No instances match." in words(visitor.page(f"{listed}x"))
+    done = words(visitor.press(confirmed, "Retry them").text)
+    assert re.search(r"[2-9] retried, 0 refused\.", done)
+    for name in names:
+        until(api, "flaky", name, "complete")
+    wait_until(
+        lambda: "errored flaky" not in words(visitor.page("/console/failures")),
+        "the failures to be gone",
+    )
+
+
+def test_a_run_is_started_with_a_form(visitor: Visitor) -> None:
+    at = "/console/workflows/echo/start"
+    refused = visitor.press(at, "Start", params="{nonsense", id="from-a-form")
+    assert refused.status_code == 400
+    assert "params: expected JSON" in words(refused.text)
+    started = visitor.press(at, "Start", params='{"a": 1}', id="from-a-form", labels="team=blue")
+    assert started.url.path == "/console/instances/echo/from-a-form"
+    assert "The instance was created." in words(started.text)
+    found = visitor.client.get("/console/search", params={"q": "from-a-form"})
+    assert found.url.path == "/console/instances/echo/from-a-form"
 
 
 def test_a_graph_is_drawn_with_its_tokens_and_says_what_it_waits_for(

@@ -27,6 +27,7 @@ from tests.fakes.auditor_reports import MemoryReports
 from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays, MemoryWipes
 from tests.fakes.deployments import MemoryDeployments
+from tests.fakes.endpoints import MemoryEndpoints
 from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns
 
 
@@ -50,6 +51,7 @@ def memory_app(settings: Settings | None = None, **ports: Any) -> Litestar:  # n
         "wiping": Wiping(log=MemoryWipes(), blobs=blobs, new_id=lambda: "wipe", polls=1),
         "api_keys": MemoryApiKeys(),
         "auditor": MemoryReports(),
+        "endpoints": MemoryEndpoints(),
         "draw": lambda size: next(drawn).to_bytes(size),
         "clock": lambda: 0,
         "new_request_id": lambda: f"request-{next(numbers)}",

@@ -42,6 +42,7 @@ KEYS = {
     "/v1/hooks": "",
     "/v1/world": "Bearer dev-world-key",
     "/v1/audit": "dev-admin-key",
+    "/v1/endpoints": "dev-admin-key",
     "/v1/keys": "dev-admin-key",
     "/v1/diagnostics": "dev-admin-key",
     "/v1": f"Bearer {token()}",

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from litestar.testing import TestClient
 
+from headwater.gateway.api import audit_routes
 from headwater.gateway.api.audit import Auditing
 from headwater.gateway.api.monitoring import Metrics
 from headwater.gateway.api.refused_keys import KEYS_MAX, RefusedKeys, append_refusals
+from headwater.projections.audit import AuditFilter
 from tests.fakes.audit_log import MemoryAudit
 from tests.unit.gateway.issuer import token
 from tests.unit.gateway.memory_app import memory_app
@@ -85,6 +87,23 @@ def test_a_read_of_personal_data_has_one_entry_which_names_no_user(
     (entry,) = audit.log
     assert (entry.key_id, "/bo" in entry.resource) == (OPERATOR, False)
     assert ("sha256:" in entry.resource) == ("bo" in path)
+
+
+def test_entries_are_those_of_the_project_alone(
+    client: TestClient[Any], monkeypatch: pytest.MonkeyPatch
+):
+    requested: list[AuditFilter] = []
+
+    async def newest(_reader: object, filters: AuditFilter, **_: object) -> tuple[list[Any], None]:
+        requested.append(filters)
+        return [], None
+
+    monkeypatch.setattr(audit_routes, "newest", newest)
+    for query in ("", "?projectId=default"):
+        assert client.get(f"/v1/audit{query}", headers=ADMIN).status_code == 200
+    assert {filters.project_id for filters in requested} == {"default"}
+    answer = client.get("/v1/audit?projectId=another", headers=ADMIN)
+    assert assert_problem(answer, 400, "invalid_parameter")["field"] == "projectId"
 
 
 def refusals(audit: MemoryAudit, *keys: str) -> RefusedKeys:

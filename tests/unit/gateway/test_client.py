@@ -178,6 +178,11 @@ def test_an_empty_batch_is_not_sent():
         (lambda i: i.retry(deployment="active"), "retry", {"deployment": "active"}),
         (lambda i: i.move("dep_1"), "move", {"deployment": "dep_1"}),
         (lambda i: i.move("app", dry_run=True), "move", {"deployment": "app", "dryRun": True}),
+        (
+            lambda i: i.move("dep_1", force=True, reason="fixed"),
+            "move",
+            {"deployment": "dep_1", "force": True, "reason": "fixed"},
+        ),
         (lambda i: i.restart(deployment="same"), "restart", {"deployment": "same"}),
         (lambda i: i.send_event("go"), "events", {"type": "go"}),
         (

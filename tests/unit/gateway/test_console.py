@@ -11,12 +11,15 @@ from typing import Any
 import httpx2
 import pytest
 from litestar.testing import TestClient
+from markupsafe import Markup
 
 from headwater.gateway.api.authentication import Caller
-from headwater.gateway.api.console.rendering import age, duration, pretty, readable
+from headwater.gateway.api.console.page_context import SECTIONS, SEEN_COOKIE
+from headwater.gateway.api.console.rendering import age, duration, labelled, pretty, readable
 from headwater.gateway.api.console.routes import COOKIE
 from headwater.gateway.api.console.sessions import SESSION_S, Sessions, SignIn
-from headwater.gateway.api.console.views import Bar, bars
+from headwater.gateway.api.console.timeline import Bar, bars
+from headwater.gateway.api.console.views import resource_address
 from headwater.gateway.api.front import front_of
 from headwater.gateway.api.workflows.authorization import Denied, RequestContext, WorkflowHooks
 from headwater.gateway.settings.settings import Settings
@@ -25,21 +28,28 @@ from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NOW_MS, Clock
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
 from tests.unit.gateway.workflow_fakes import MemoryCommands
+from tests.visitor import scripts
 
 KEY = "the-key-of-operators"
 PAGES = (
     "/console",
+    "/console/failures",
+    "/console/failures/retry?workflow=order&error=ValueError",
     "/console/deliveries",
     "/console/deliveries/abc",
     "/console/dead-letters",
     "/console/dead-letters/0/3",
     "/console/dead-letters/replay",
     "/console/workflows",
+    "/console/workflows/order/start",
     "/console/instances",
     "/console/instances/order/a%2Fb",
     "/console/instances/order/a/graph.svg",
     "/console/deployments",
     "/console/users?user_id=user_1",
+    "/console/rows?user_id=user_1",
+    "/console/system",
+    "/console/search?q=order%2Fa",
     "/console/why?table=daily_summary&key=user_1&key=garmin&key=2026-07-01",
     "/console/audit",
     "/console/keys",
@@ -53,6 +63,12 @@ FORMS = (
     "/console/deployments/dep_1/remove",
     "/console/deployments/rollback",
     "/console/drain",
+    "/console/failures/retry",
+    "/console/workflows/order/start",
+    "/console/rebuilds",
+    "/console/rebuilds/one/switch",
+    "/console/seen",
+    "/console/users/wipe",
     "/console/users/import",
     "/console/users/reconcile",
     "/console/users/disconnect",
@@ -231,12 +247,16 @@ def sessions_of(key: str = KEY, *callers: Caller) -> Sessions:
 
 
 def sessions(
-    key: str, clock: Callable[[], int], caller_with_id: Callable[[str, str], Caller | None]
+    keys: str,
+    clock: Callable[[], int],
+    caller_with_id: Callable[[str, str], Caller | None],
+    people_s: int = 3600,
 ) -> Sessions:
     async def nobody(_: str) -> None:
         return None
 
-    return Sessions(key, SignIn(nobody, caller_with_id, "default"), clock, has_people=True)
+    sign_in = SignIn(nobody, caller_with_id, "default", keys.split(","))
+    return Sessions(sign_in, clock, people_s=people_s)
 
 
 def test_a_cookie_that_was_made_up_or_signed_with_another_key_is_no_session():
@@ -258,6 +278,22 @@ def test_a_cookie_that_was_made_up_or_signed_with_another_key_is_no_session():
         "\ud800.é",
     ):
         assert sessions.caller(made_up) is None, made_up
+
+
+def test_a_session_lasts_while_its_admin_key_is_one_of_several():
+    cookie = sessions_of("the old key").new_cookie(OPERATOR)
+    both = sessions_of("the new key,the old key")
+    assert both.caller(cookie) == OPERATOR
+    assert both.is_form_token(sessions_of("the old key").form_token(cookie), cookie)
+    assert sessions_of("the new key").caller(cookie) is None
+    assert sessions_of("the new key").caller(both.new_cookie(OPERATOR)) == OPERATOR
+
+
+def test_a_shorter_time_for_people_counts_for_sessions_that_began_before():
+    person = Caller("oidc:7", frozenset(), name="amara@example.org")
+    cookie = sessions(KEY, lambda: NOW_MS, lambda *_: None).new_cookie(person, role="viewer")
+    shorter = sessions(KEY, lambda: NOW_MS, lambda *_: None, people_s=60)
+    assert shorter.caller(cookie) is None
 
 
 def test_a_session_ends_with_its_key():
@@ -363,15 +399,17 @@ def test_each_page_shows_what_it_could_not_get(signed_in: TestClient[Any], path:
     answer = signed_in.get(path)
     # They are in Kafka alone.
     is_there = path in {"/console/deployments", "/console/keys"}
-    assert answer.status_code == (200 if is_there or path == "/console" else 503), answer.text
+    is_composed = path == "/console" or path.startswith("/console/search")
+    assert answer.status_code == (200 if is_there or is_composed else 503), answer.text
     assert ("store_unavailable" in answer.text) is not is_there
     assert "<h1>" in answer.text
     policy = answer.headers.get_list("content-security-policy")
     assert len(policy) == 1
     assert "form-action 'self'" in policy[0]
-    assert "script" not in policy[0]
+    assert "script-src 'self';" in policy[0]
+    assert "unsafe" not in policy[0]
     assert answer.headers["cache-control"] == "no-store"
-    assert "<script" not in answer.text
+    assert scripts(answer.text) == 1
     assert " style=" not in answer.text
 
 
@@ -410,8 +448,10 @@ def test_a_parameter_that_the_api_does_not_have_is_refused_on_the_page(
 def test_a_page_may_be_asked_for_again_and_again(
     signed_in: TestClient[Any], given: str, expected: str | None
 ):
-    answer = signed_in.get("/console/users", params={"refresh": given})
-    assert answer.headers.get("refresh") == expected
+    text = signed_in.get("/console/users", params={"refresh": given}).text
+    without_script = f'<noscript><meta http-equiv="refresh" content="{expected}"></noscript>'
+    assert (without_script in text) is (expected is not None)
+    assert f'data-live="{expected or 5}"' in text
 
 
 def test_a_page_of_a_name_that_is_hostile_has_no_markup_of_it(signed_in: TestClient[Any]):
@@ -419,7 +459,7 @@ def test_a_page_of_a_name_that_is_hostile_has_no_markup_of_it(signed_in: TestCli
     for path in ("/console/users", "/console/instances", "/console/deliveries"):
         for name in ("user_id", "workflow", "status", "type", "reason"):
             text = signed_in.get(path, params={name: hostile}).text
-            assert "<script" not in text
+            assert scripts(text) == 1
 
 
 def test_an_address_that_names_nothing_is_not_there(signed_in: TestClient[Any]):
@@ -427,6 +467,57 @@ def test_an_address_that_names_nothing_is_not_there(signed_in: TestClient[Any]):
         answer = signed_in.get(path)
         assert answer.status_code == 404
         assert "found nothing" in answer.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/console/deliveries/abc",
+        "/console/dead-letters/0/3",
+        "/console/users?user_id=user_1",
+        "/console/rows?user_id=user_1",
+        "/console/why?table=daily_summary&key=user_1",
+        "/console/audit",
+    ],
+)
+def test_what_is_audited_when_it_is_read_is_not_read_again_and_again(
+    signed_in: TestClient[Any], path: str
+):
+    assert "data-live" not in signed_in.get(path).text
+    with_interval = signed_in.get(f"{path}{'&' if '?' in path else '?'}refresh=60").text
+    assert 'data-live="60"' in with_interval
+
+
+def test_an_unknown_address_is_a_page(client: TestClient[Any]):
+    answer = client.get("/console/no/such/page")
+    assert answer.headers["location"] == "/console/login?next=/console/no/such/page"
+    sign_in(client)
+    answer = client.get("/console/no/such/page")
+    assert answer.status_code == 404
+    assert "There is no such page" in answer.text
+    assert 'href="/console/deliveries"' in answer.text
+
+
+def test_each_section_has_a_page_and_a_key_of_its_own(signed_in: TestClient[Any]):
+    for section in SECTIONS:
+        text = signed_in.get(section.address).text
+        assert f'data-key="{section.key}" aria-current="page"' in text
+    assert len({section.key for section in SECTIONS}) == len(SECTIONS)
+
+
+def test_what_was_seen_is_remembered_by_the_browser(signed_in: TestClient[Any]):
+    answer = signed_in.post("/console/seen", data={"token": token(signed_in)})
+    assert answer.headers["location"] == "/console?done=seen"
+    assert "httponly" in answer.headers["set-cookie"].lower()
+    commands = html.unescape(signed_in.get("/console/failures").text)
+    assert "/admin/dlq/reasons?since=20" in commands
+
+
+def test_a_cookie_that_is_no_time_is_ignored(signed_in: TestClient[Any]):
+    cookies = "; ".join(f"{name}={value}" for name, value in signed_in.cookies.items())
+    headers = {"cookie": f"{cookies}; {SEEN_COOKIE}=nonsense"}
+    text = signed_in.get("/console/failures", headers=headers).text
+    assert "/admin/dlq/reasons</code>" in text
 
 
 def test_what_came_of_a_form_is_not_asked_for_again(signed_in: TestClient[Any]):
@@ -453,11 +544,20 @@ def test_what_a_hook_answers_in_its_own_words_is_shown():
     assert '{"left":"<0>"}' in html.unescape(answer.text)
 
 
-def test_the_style_sheet_needs_no_session_and_is_kept(client: TestClient[Any]):
+@pytest.mark.parametrize(
+    ("pattern", "kind"),
+    [
+        (r'rel="stylesheet" href="([^"]+)"', "text/css"),
+        (r'script src="([^"]+)"', "text/javascript"),
+    ],
+)
+def test_style_sheet_and_script_need_no_session_and_are_kept(
+    client: TestClient[Any], pattern: str, kind: str
+):
     page = client.get("/console/login").text
-    (link,) = re.findall(r'rel="stylesheet" href="([^"]+)"', page)
+    (link,) = re.findall(pattern, page)
     style = client.get(link)
-    assert style.headers["content-type"].startswith("text/css")
+    assert style.headers["content-type"].startswith(kind)
     assert style.headers["cache-control"] == "public, max-age=86400"
     assert COOKIE not in style.headers.get("set-cookie", "")
 
@@ -481,6 +581,33 @@ def test_the_style_sheet_needs_no_session_and_is_kept(client: TestClient[Any]):
 )
 def test_duration(seconds: float, shown: str):
     assert duration(seconds) == shown
+
+
+def test_cells_have_the_names_of_their_columns():
+    cells = Markup('<td>&lt;td&gt;</td><td class="x">2</td><td>button</td>')
+    assert labelled(cells, ["Name", "Number|number", ""]) == (
+        '<td data-label="Name">&lt;td&gt;</td><td data-label="Number" class="x">2</td>'
+        "<td>button</td>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("resource", "page"),
+    [
+        ("/api/workflows/workflows/order/instances/a%2Fb/retry", "/instances/order/a%2Fb"),
+        ("/api/workflows/workflows/order/bulk", "/instances?workflow=order"),
+        ("/admin/dlq/3/17", "/dead-letters/3/17"),
+        ("/admin/dlq/replay", "/dead-letters"),
+        ("/v1/deployments/rollback", "/deployments"),
+    ],
+)
+def test_a_resource_of_the_audit_log_leads_to_its_page(resource: str, page: str):
+    assert resource_address(resource) == f"/console{page}"
+
+
+@pytest.mark.parametrize("resource", ["/admin/user/sha256:ab/wipe", "/v1/audit", "/", ""])
+def test_a_resource_without_a_page_leads_nowhere(resource: str):
+    assert resource_address(resource) == ""
 
 
 def test_age_is_of_the_past_or_the_future():

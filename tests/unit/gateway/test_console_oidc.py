@@ -142,8 +142,11 @@ def test_actions_of_a_person_are_in_the_audit_log_and_need_the_token_of_the_sess
 
 
 def test_a_session_of_a_person_ends(client: Client, signing: Signing):
-    sign_in(client)
-    signing.clock.now_ms += 12 * 60 * 60 * 1000
+    answer = sign_in(client)
+    assert "Max-Age=3600" in str(answer.headers.get_list("set-cookie"))
+    signing.clock.now_ms += 60 * 60 * 1000 - 1
+    assert client.get("/console/deployments").status_code == 200
+    signing.clock.now_ms += 1
     assert client.get("/console/deployments").status_code == 303
 
 
@@ -275,9 +278,24 @@ def test_a_provider_that_is_away_is_named(client: Client, signing: Signing):
     assert "the provider did not answer" in answer.text
 
 
+def test_keys_of_the_provider_that_cannot_be_read_are_named_on_a_page():
+    with provider() as running:
+        running.keys_away = True
+        signing = Signing(running)
+        with TestClient(front_of(signing.app), base_url=URL) as client:
+            client.follow_redirects = False
+            answer = sign_in(client)
+            assert answer.status_code == 503
+            assert answer.headers["content-type"].startswith("text/html")
+            assert "the keys of the provider could not be read" in answer.text
+            assert "headwater_console=" not in str(answer.headers.get_list("set-cookie"))
+    # Nobody was refused.
+    assert signing.audit.log == []
+
+
 def test_without_a_provider_there_is_no_such_page(client: Client):
     with TestClient(memory_app(), base_url=URL) as without:
-        assert without.get("/console/oidc/login").status_code == 404
+        assert "Sign in" in without.get("/console/oidc/login").text
         assert "oidc" not in without.get("/console/login").text
 
 
@@ -300,6 +318,7 @@ def test_of_several_groups_the_role_with_the_most_rights_counts():
         ({"oidc_redirect_url": "https://here.example/callback"}, "/console/oidc/callback"),
         ({"oidc_issuer": "http://issuer.example"}, "expected https://"),
         ({"oidc_issuer": "issuer"}, "HEADWATER_OIDC_ISSUER"),
+        ({"oidc_session_minutes": "1"}, "HEADWATER_OIDC_SESSION_MINUTES: expected 5 or more"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, str], said: str):

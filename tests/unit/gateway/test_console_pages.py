@@ -1,5 +1,6 @@
 """The console's pages of all that the API may say: everything that it can leave out, or not."""
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import unescape
@@ -15,13 +16,16 @@ from headwater.gateway.api.admin import DeadLetterPosition, ReplayAnswer
 from headwater.gateway.api.auditor import status_of
 from headwater.gateway.api.authentication import Caller
 from headwater.gateway.api.console.api_client import ConsoleKeys
+from headwater.gateway.api.console.overview import attention_of, glance_of, projections_of
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.console.sessions import SignIn
-from headwater.gateway.api.console.views import projections_of
+from headwater.gateway.api.console.workflow_views import actions_of, awaited_event
 from headwater.gateway.api.request_scope import STATE_NAME
+from headwater.gateway.client.instance_texts import state_text
 from headwater.projections.deliveries.quality import ConnectionActivity, ConnectionCount, Quality
-from headwater.projections.deliveries.queries import DeadLetter, DeadLetterPage
+from headwater.projections.deliveries.queries import DeadLetter, DeadLetterPage, DeadReason
 from headwater.projections.deliveries.users import Connection, SourceRows, UserWhole
+from headwater.projections.workflows.instances import FailedRuns, InstanceCount
 from headwater.schemas.answers import (
     Concurrency,
     CurrentStep,
@@ -44,7 +48,7 @@ from headwater.schemas.answers import (
 )
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from tests.unit.gateway.test_auditor_commands import FINDING, REPORT
-from tests.visitor import Form, forms, words
+from tests.visitor import Form, forms, scripts, words
 
 AT = datetime(2026, 7, 1, 8, tzinfo=UTC)
 HOSTILE = "<script>alert(1)</script>"
@@ -99,6 +103,12 @@ LINE = LogLine(
     message=HOSTILE, data={"a": HOSTILE}, is_replay=False, created_at=AT,
 )  # fmt: skip
 
+COUNT = InstanceCount(workflow="order", status="errored", instances=3, built_in=False)
+ERRORED = FailedRuns(
+    workflow="order", state="errored", error=HOSTILE, message=HOSTILE, runs=3, new=1, first_at=AT,
+    last_at=AT, instance_id="a",
+)  # fmt: skip
+REASON = DeadReason(state="dead", reason="no_user", deliveries=2, new=0, first_at=AT, last_at=AT)
 #: Where a replay of all dead letters goes on.
 AFTER = DeadLetterPosition(partition=2, offset=7)
 LETTER = DeadLetter(
@@ -192,6 +202,9 @@ def api(full: bool, of: str) -> list[Any]:
         "/admin/auditor": status_of(
             msgspec.structs.replace(REPORT, findings=[FINDING] if full else [])
         ),
+        "/admin/instances": {"instances": [COUNT] if full else []},
+        "/admin/instances/failures": {"groups": [ERRORED] if full else []},
+        "/admin/dlq/reasons": {"groups": [REASON] if full else []},
         "/admin/dlq": DeadLetterPage(
             rows=(LETTER,) if full else (), cursor="more" if full else None
         ),
@@ -230,7 +243,7 @@ async def find(_key: str) -> Caller:
 def client(request: pytest.FixtureRequest) -> Iterator[TestClient[Any]]:
     console = Console(
         ConsoleKeys("the-key", "another"),
-        SignIn(find, lambda *_: OPERATOR, "default"),
+        SignIn(find, lambda *_: OPERATOR, "default", ["the-key"]),
         clock=lambda: int(AT.timestamp() * 1000),
         record_refusal=lambda _scope, _code: None,
         bodies=lambda app: app,
@@ -258,7 +271,7 @@ def test_pages_show_all_that_there_is_and_nothing_where_there_is_nothing(
     page = client.get(path)
     assert page.status_code == 200, page.text
     assert shown in words(page.text)
-    assert "<script" not in page.text
+    assert scripts(page.text) == 1
     assert " style=" not in page.text
 
 
@@ -291,13 +304,47 @@ def test_all_dead_letters_are_put_back_page_by_page(client: TestClient[Any]):
 @pytest.mark.parametrize(
     ("client", "said"),
     [
-        ((False, "code"), "No dead letters."),
-        ((True, "code"), "The newest 1 dead letters were reprocessed or have expired; there are"),
+        ((False, "code"), "Needs attention Nothing. No run is errored"),
+        ((True, "code"), f"Needs attention errored 3 1 new {HOSTILE} dead 2 no_user"),
     ],
     indirect=["client"],
 )
-def test_none_in_the_way_is_said_only_of_all_dead_letters(client: TestClient[Any], said: str):
+def test_the_overview_says_what_needs_attention(client: TestClient[Any], said: str):
     assert said in words(client.get("/console").text)
+
+
+@pytest.mark.parametrize("client", [(True, "code")], indirect=True)
+def test_failures_are_grouped_and_lead_to_what_repairs_them(client: TestClient[Any]):
+    page = unescape(client.get("/console/failures").text)
+    error = "%3Cscript%3Ealert%281%29%3C%2Fscript%3E"
+    assert f'href="/console/failures/retry?workflow=order&error={error}"' in page
+    assert f'href="/console/instances?workflow=order&status=errored&errorName={error}"' in page
+    assert 'href="/console/dead-letters/replay?reason=no_user"' in page
+
+
+@pytest.mark.parametrize("client", [(True, "code")], indirect=True)
+def test_the_list_of_instances_says_what_the_command_line_says(client: TestClient[Any]):
+    body = msgspec.json.encode(listed(full=True))
+    (row,) = msgspec.json.decode(body, type=InstancePage).instances
+    text = state_text(row, AT, 120)
+    assert text == f"ValueError: {HOSTILE}"
+    assert text in words(client.get("/console/instances?workflow=order").text)
+
+
+@pytest.mark.parametrize("client", [(False, "code"), (True, "code")], indirect=True)
+def test_a_form_that_is_refused_is_shown_again_with_what_was_entered(client: TestClient[Any]):
+    at = "/console/instances/order/a"
+    (form,) = (form for form in forms(client.get(at).text) if form.action == f"{at}/events")
+    answer = client.post(f"{at}/events", data=form.fields | {"type": "go", "payload": '{"a": <'})
+    assert answer.status_code == 400
+    text = unescape(answer.text)
+    assert 'aria-invalid="true">{"a": <</textarea>' in text
+    assert '<span class="mistake" role="alert">payload: expected JSON' in text
+    assert re.search(r'<details class="\w*" open>', text)
+    (again,) = (one for one in forms(answer.text) if one.action == f"{at}/events")
+    assert again.fields["type"] == "go"
+    assert again.fields["key"] == form.fields["key"]
+    assert f'href="{at}?order=desc"' in text
 
 
 @pytest.mark.parametrize("client", [(False, "code")], indirect=True)
@@ -353,3 +400,47 @@ def test_how_far_a_projection_is_is_said_of_all_of_its_partitions():
         {"name": "audit", "records": 0, "applied_at": None},
     ]
     assert projections_of([]) == []
+
+
+def test_failures_are_added_up_by_state_the_most_urgent_first():
+    def runs(state: str, error: str, number: int, new: int = 0) -> dict[str, Any]:
+        return {"state": state, "error": error, "runs": number, "new": new}
+
+    groups = [
+        runs("retrying", "A", 1),
+        {"state": "dead", "reason": "no_user", "deliveries": 4, "new": 2},
+        runs("errored", "A", 2, new=1),
+        runs("errored", "B", 5),
+        runs("silent", "", 1),
+    ]
+    assert attention_of(groups) == [
+        ("errored", 7, 1, ("B", "A")),
+        ("silent", 1, 0, ()),
+        ("retrying", 1, 0, ("A",)),
+        ("dead", 4, 2, ("no_user",)),
+    ]
+
+
+def test_metrics_at_a_glance():
+    text = """# HELP x y
+headwater_webhook_received_total{source="terra",outcome="accepted"} 1254.0
+headwater_webhook_received_total{source="shop",outcome="duplicate"} 46.0 1785000000
+headwater_webhook_append_seconds_bucket{le="0.0025"} 900.0
+headwater_webhook_append_seconds_bucket{le="0.005"} 1250.0
+headwater_webhook_append_seconds_bucket{le="+Inf"} 1254.0 # {trace_id="a"} 0.004
+# EOF
+"""
+    shown = dict(glance_of(text))
+    assert shown["Requests to sources"] == "1,300"
+    assert shown["Append to Kafka, 95 %"] == "at most 5 ms"
+    assert "Event loop late, 95 %" not in shown
+
+
+def test_what_brings_an_instance_on_comes_first():
+    assert [action.name for action in actions_of("errored")] == ["retry", "restart"]
+    assert actions_of("paused")[0].name == "resume"
+    assert actions_of("waiting")[-1].name == "terminate"
+    assert awaited_event({"currentStep": {"waitEventType": ["yes", "no"]}}) == "yes"
+    assert awaited_event({"currentStep": {"waitEventType": "go"}}) == "go"
+    assert awaited_event({"currentStep": None}) == ""
+    assert awaited_event({}) == ""

@@ -1,6 +1,7 @@
 """`headwater deployments list`, `show` and `diff`: what they print."""
 
 import json
+from pathlib import Path
 
 from tests.unit.gateway.test_workflow_commands import headwater
 from tests.unit.gateway.workflow_network import AT, Network, answer, problem
@@ -94,6 +95,26 @@ def test_a_share_is_set_by_a_command():
     assert result.stderr == "10 % of the new runs begin on dep_1.\n"
     (request,) = network.asked
     assert json.loads(request.content) == {"percent": 10}
+
+
+def test_a_deployment_is_activated_at_once_although_runs_do_not_fit(tmp_path: Path):
+    (tmp_path / "orders.py").write_text("")
+    runs = [
+        {"workflowName": "poll", "instanceId": f"p-{number}", "runNumber": 0, "fits": False,
+         "status": "waiting", "moves": number == 0}
+        for number in range(3)
+    ]  # fmt: skip
+    activated = SECOND | {"replay": {"runs": runs}}
+    network = Network(answer(FIRST, status=201), answer(activated))
+    deploy = ("deployments", "deploy", str(tmp_path), "--app", "orders", "--activate")
+    forced = ("--force", "--reason", "poll is fixed")
+    result = headwater(network, *deploy, *forced)
+    assert result.exit_code == 0, result.output
+    assert json.loads(network.asked[-1].content) == {"force": True, "reason": "poll is fixed"}
+    assert "1 run that continues on it does not fit it" in result.stderr
+    assert "2 runs on other code would not fit it" in result.stderr
+    for wrong in (deploy[:-1] + forced, (*deploy, "--force")):
+        assert headwater(Network(), *wrong).exit_code == 2
 
 
 def test_a_removal_waits_as_long_as_runs_are_open():

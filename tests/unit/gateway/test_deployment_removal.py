@@ -186,7 +186,31 @@ def test_without_postgres_or_workers_nothing_is_removed(
     monkeypatch.setattr("headwater.gateway.api.workflows.command_service._FENCE_TIMEOUT_S", 0.05)
     system.commands.answer = lambda _: reply(position=9)
     assert_problem(system.remove(), 503, "store_unavailable")
-    assert system.log.discarded == []
+    assert (system.is_open, system.log.discarded) == (True, [])
+    # Whoever waits keeps it closed: the request is repeated.
+    assert_problem(system.remove(wait=1), 503, "store_unavailable")
+    assert (system.is_open, system.log.discarded) == (False, [])
+
+
+@pytest.mark.parametrize("runs", [[1], [0, 0, 1]])
+def test_a_closing_of_a_gateway_that_was_killed_ends_with_the_next_request(
+    system: System, runs: list[int]
+):
+    left = DeploymentRetired(id=ONE, stage=CLOSED, closing="c", by="k", at_ms=1, temporary=True)
+    system.log.deployments.apply(left)
+    system.open = runs
+    assert_problem(system.remove(), 409, "deployment_in_use")
+    assert system.is_open
+
+
+def test_who_waits_keeps_it_closed_also_if_another_closing_was_temporary(system: System):
+    left = DeploymentRetired(id=ONE, stage=CLOSED, closing="c", by="k", at_ms=1, temporary=True)
+    system.log.deployments.apply(left)
+    system.open = [2]
+    assert_problem(system.remove(wait=1), 409, "deployment_in_use")
+    system.open = [3]
+    assert_problem(system.remove(), 409, "deployment_in_use")
+    assert not system.is_open
 
 
 @pytest.mark.parametrize("again", ["closed", "reopened"])

@@ -41,8 +41,8 @@ def served() -> Iterator[Served]:
         yield Served(client, commands, audit, now)
 
 
-def path(key: str = NEW) -> str:
-    origin = HookSigner(key, "").origin("order", "o-1")
+def path(key: str = NEW, project: str = "default") -> str:
+    origin = HookSigner(key, project, "").origin("order", "o-1")
     return f"{origin.url}{sign(origin.key, HookTarget('order', 'o-1', 'hook-1', EXPIRES_MS))}"
 
 
@@ -78,7 +78,7 @@ def test_what_is_no_hook_is_refused_and_its_address_is_blocked(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(authentication, "_FREE", 10)
-    for url in (f"{path()}x", path("x" * 40), "/v1/hooks/x"):
+    for url in (f"{path()}x", path("x" * 40), path(project="acme"), "/v1/hooks/x"):
         assert_problem(served.client.post(url), 404, "hook_not_found")
     assert served.client.get(path()).status_code == 405
     answers = [served.client.post("/v1/hooks/x") for _ in range(20)]

@@ -11,12 +11,11 @@ from headwater.gateway.cli.instance_formatting import (
     event_rows,
     listed_rows,
     log_row,
-    position_text,
     step_rows,
     summary,
-    waiting_for,
 )
-from headwater.gateway.cli.output import from_unix_ms
+from headwater.gateway.client.instance_texts import position_text, waiting_for
+from headwater.gateway.client.texts import from_unix_ms
 from headwater.schemas.answers import (
     Answer,
     CurrentStep,

@@ -14,6 +14,7 @@ from headwater.gateway.settings.environment import (
     environment,
     load_settings,
 )
+from headwater.gateway.settings.settings import revealed
 from headwater.streams.kafka.cluster import PasswordLogin, TokenLogin
 from headwater.streams.kafka.tokens import EndpointTokens, FileTokens
 
@@ -214,7 +215,7 @@ class TestSecretsFromFiles:
         monkeypatch.setenv("HEADWATER_ADMIN_KEY_FILE", str(tmp_path / "key"))
         for name, value in environment(load_settings()).items():
             monkeypatch.setenv(name, value)
-        assert load_settings().admin_key.get_secret_value() == "of a file"
+        assert revealed(load_settings().admin_key) == ("of a file",)
 
     @pytest.mark.parametrize(
         ("variables", "line"),

@@ -12,7 +12,8 @@ TEXT = "hw_00_11"
 KEY: dict[str, Any] = {
     "id": "key_00", "name": "ci", "project": "default", "state": "active", "role": None,
     "scopes": ["jobs:work"], "rateLimit": None, "createdAt": AT, "createdBy": "admin:1",
-    "expiresAt": None, "lastUsedAt": None, "rotatedAt": None, "previousUntil": None,
+    "expiresAt": None, "lastUsedAt": None, "rotatedAt": None, "rotatedBy": None,
+    "previousUntil": None,
     "revokedAt": None, "revokedBy": None,
 }  # fmt: skip
 SHOWN = KEY | {"key": TEXT}
@@ -51,7 +52,7 @@ def test_role_expiry_and_limit_are_sent():
     ],
 )
 def test_what_makes_no_sense_is_said(arguments: tuple[str, ...], said: str):
-    result = headwater(Network(answer(KEY)), "keys", *arguments)
+    result = headwater(Network(answer(KEY), answer({"keys": [KEY]})), "keys", *arguments)
     assert result.exit_code == 2
     assert said in result.stderr
 
@@ -75,11 +76,21 @@ def test_a_rotation_sends_the_overlap():
 
 
 def test_a_key_is_revoked_after_it_is_shown_when_it_was_used():
-    network = Network(answer(KEY), answer(KEY | {"state": "revoked"}))
+    child = KEY | {"id": "key_01", "createdBy": "key_00"}
+    grandchild = KEY | {"id": "key_02", "createdBy": "key_01"}
+    revoked = KEY | {
+        "state": "revoked", "revokedKeys": ["key_01", "key_02"], "rotatedKeys": ["key_03"]
+    }  # fmt: skip
+    network = Network(answer(KEY), answer({"keys": [grandchild, child, KEY]}), answer(revoked))
     result = headwater(network, "keys", "revoke", "key_00", "--yes")
     assert "key_00 (ci, never used) will be refused." in result.stderr
+    also = "the keys that it created: key_01 (ci, never used), key_02 (ci, never used)."
+    assert also in result.stderr
+    assert "Revoked with it: key_01, key_02." in result.stderr
+    assert "the texts of key_03, which are accepted" in result.stderr
     assert "revoked" in result.stdout
     assert [item.url.path for item in network.asked] == [
         "/v1/keys/key_00",
+        "/v1/keys",
         "/v1/keys/key_00/revoke",
     ]

@@ -197,6 +197,74 @@ def test_a_key_gives_no_more_rights_than_it_has(gateways: Gateways):
     assert create(gateways.first, headers, scopes=["audit:read"])["createdBy"] == weak["id"]
 
 
+def expiry(gateways: Gateways, seconds: int) -> str:
+    return datetime.fromtimestamp(gateways.clock.now_ms // 1000 + seconds, UTC).isoformat()
+
+
+def test_a_key_gives_no_longer_life_than_it_has(gateways: Gateways):
+    scopes = ["keys:write", "audit:read"]
+    short = create(gateways.first, scopes=scopes, expiresAt=expiry(gateways, 3600))
+    headers = bearer(short["key"])
+    assert create(gateways.first, headers)["expiresAt"] == short["expiresAt"]
+    sooner = expiry(gateways, 60)
+    made = create(gateways.first, headers, expiresAt=sooner)
+    assert made["expiresAt"] == sooner.replace("+00:00", "Z")
+    later = {"expiresAt": expiry(gateways, 7200)}
+    body = {"name": "ci", "scopes": ["audit:read"], **later}
+    answer = gateways.first.post("/v1/keys", json=body, headers=headers)
+    assert assert_problem(answer, 400, "invalid_parameter")["field"] == "expiresAt"
+    # Neither by a rotation, which gives the text of a key to the caller.
+    forever = create(gateways.first)
+    for key_id, rotation in ((forever["id"], {}), (made["id"], later), (short["id"], later)):
+        url = f"/v1/keys/{key_id}/rotate"
+        answer = gateways.first.post(url, json=rotation, headers=headers)
+        assert assert_problem(answer, 400, "invalid_parameter")["field"] == "expiresAt"
+    itself = f"/v1/keys/{short['id']}/rotate"
+    assert gateways.first.post(itself, headers=headers).status_code == 200
+
+
+def test_a_key_gives_no_higher_limit_than_it_has(gateways: Gateways):
+    limited = create(gateways.first, scopes=["keys:write", "audit:read"], rateLimit=50)
+    headers = bearer(limited["key"])
+    assert create(gateways.first, headers)["rateLimit"] == 50
+    assert create(gateways.first, headers, rateLimit=5)["rateLimit"] == 5
+    body = {"name": "ci", "scopes": ["audit:read"], "rateLimit": 51}
+    answer = gateways.first.post("/v1/keys", json=body, headers=headers)
+    assert assert_problem(answer, 400, "invalid_parameter")["field"] == "rateLimit"
+
+
+def test_a_revocation_includes_the_keys_that_the_key_created(gateways: Gateways):
+    scopes = ["keys:write", "audit:read"]
+    parent = create(gateways.first, scopes=scopes)
+    child = create(gateways.first, bearer(parent["key"]), scopes=scopes)
+    ended, grandchild = (create(gateways.first, bearer(child["key"])) for _ in range(2))
+    other = create(gateways.first)
+    gateways.first.post(f"/v1/keys/{ended['id']}/revoke", headers=ADMIN)
+    gateways.audit.clear()
+    revoked = gateways.first.post(f"/v1/keys/{parent['id']}/revoke", headers=ADMIN).json()
+    assert revoked["revokedKeys"] == [child["id"], grandchild["id"]]
+    assert metadata(gateways.audit.log[-1])["revokedKeys"] == revoked["revokedKeys"]
+    asyncio.run(gateways.logs[1].catch_up())
+    for client in (gateways.first, gateways.second):
+        assert [status(client, made["key"]) for made in (child, grandchild, other)] == [
+            401, 401, 400
+        ]  # fmt: skip
+    listed = gateways.first.get(f"/v1/keys/{grandchild['id']}", headers=ADMIN).json()
+    assert (listed["state"], listed["revokedAt"]) == ("revoked", revoked["revokedAt"])
+
+
+def test_a_revocation_names_the_keys_that_the_key_had_rotated(gateways: Gateways):
+    rotating = create(gateways.first, scopes=["keys:write", "audit:read"])
+    first, second = create(gateways.first), create(gateways.first)
+    for made in (first, second):
+        url = f"/v1/keys/{made['id']}/rotate"
+        assert gateways.first.post(url, headers=bearer(rotating["key"])).status_code == 200
+    again = gateways.first.post(f"/v1/keys/{second['id']}/rotate", headers=ADMIN).json()
+    assert again["rotatedBy"].startswith("admin:")
+    revoked = gateways.first.post(f"/v1/keys/{rotating['id']}/revoke", headers=ADMIN).json()
+    assert (revoked["revokedKeys"], revoked["rotatedKeys"]) == ([], [first["id"]])
+
+
 def test_keys_of_another_project_are_neither_listed_nor_changed(gateways: Gateways):
     made = create(gateways.first)
     assert gateways.elsewhere.get("/v1/keys", headers=ADMIN).json() == {"keys": []}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ from litestar.testing import TestClient
 from headwater import Step, WorkflowEvent, WorkflowTest, workflow
 from headwater.gateway.settings.settings import Settings
 from headwater.processors.deployments import Deployments
+from headwater.projections.workflows.answers import (
+    LocatedInstance,
+    Page,
+    instance_of,
+    paged_instance_of,
+)
 from headwater.projections.workflows.queries import RunToReplay, Workflows
+from headwater.schemas.answers import InstanceFound
 from headwater.schemas.deployments import (
     DeployedWorkflow,
     DeploymentCreated,
@@ -23,11 +31,13 @@ from headwater.schemas.deployments import (
 from headwater.schemas.failures import DEPLOYMENT_NOT_LOADED, REPLAY_DIVERGED
 from headwater.schemas.history import HistoryAppended, instance_key
 from headwater.schemas.statuses import ENDED, RunStatus
+from headwater.streams.workflows.code_folders import CodeFolders
 from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.deployments import MemoryDeployments
 from tests.unit.gateway.memory_app import memory_app, memory_workflows, without_postgres
 from tests.unit.gateway.test_deployment_routes import OPERATOR, artifact
-from tests.unit.gateway.workflow_fakes import MemoryRuns
+from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns, row
+from tests.visitor import Visitor, forms, words
 
 OLD = """
 from headwater import workflow
@@ -73,9 +83,33 @@ class Rows(Workflows):
         names = set(workflows)
         return [run for run in self.runs if run.workflow_name in names]
 
+    async def runs_of_instances(self, workflow: str, ids: Iterable[str]) -> list[RunToReplay]:
+        names = {instance_key(workflow, one) for one in ids}
+        return [
+            run for run in self.runs if instance_key(run.workflow_name, run.instance_id) in names
+        ]
+
+    async def instance(self, workflow_name: str, instance_id: str) -> LocatedInstance | None:
+        located = await self.runs_of_instances(workflow_name, [instance_id])
+        return instance_of(_row(located[0])) if located else None
+
+    async def instances(
+        self,
+        workflow_name: str | None,
+        **_: object,  # type: ignore[override]
+    ) -> Page[InstanceFound]:
+        runs = [run for run in self.runs if run.workflow_name == workflow_name]
+        return Page(rows=tuple(paged_instance_of(_row(run)) for run in runs), cursor=None)
+
     async def open_by_workflow(self, workflows: Iterable[str]) -> dict[str, int]:
         names = [run.workflow_name for run in self.runs if run.status not in ENDED]
         return {name: names.count(name) for name in set(names)}
+
+
+def _row(run: RunToReplay) -> dict[str, Any]:
+    return row(
+        workflow_name=run.workflow_name, instance_id=run.instance_id, status=run.status.value
+    )
 
 
 class Gate:
@@ -86,9 +120,13 @@ class Gate:
             return list(workers)
 
         self.log, self.rows, self.audit = MemoryDeployments(), Rows(), MemoryAudit()
-        self.runs = MemoryRuns()
+        self.runs, self.commands = MemoryRuns(), MemoryCommands()
         ports = memory_workflows(
-            deployments=self.log, workflows=self.rows, runs=self.runs, workers=running
+            deployments=self.log,
+            workflows=self.rows,
+            runs=self.runs,
+            workers=running,
+            commands=self.commands,
         )
         given = Settings(max_body_bytes=4096, **settings)
         self.app = memory_app(given, workflows=ports, audit=self.audit)
@@ -197,6 +235,21 @@ def test_force_needs_a_reason_and_is_audited_with_it(gate: Gate, path: str):
     assert '"diverged":["poll/p-1"]' in details
 
 
+def test_the_console_shows_why_an_activation_is_refused_and_forces_it(gate: Gate):
+    gate.record("p-1")
+    name = gate.deploy(code("load"))
+    visitor = Visitor(gate.client)
+    refused = visitor.press("/console/deployments", "Activate", about=name)
+    assert refused.status_code == 409
+    assert "requested: do load at orders.py:6" in words(refused.text)
+    assert gate.active is None
+    (form,) = [form for form in forms(refused.text) if "Activate anyway" in form.labels]
+    reason = {"reason": "it is fixed"}
+    forced = gate.client.post(form.action or str(refused.url), data=form.fields | reason)
+    assert "The deployment is active" in words(forced.text)
+    assert gate.active == name
+
+
 @pytest.mark.parametrize("why", ["pinned", "app", "ended"])
 def test_runs_that_stay_on_their_code_are_reported_only(gate: Gate, why: str):
     gate.record(
@@ -286,6 +339,28 @@ def test_a_check_leaves_no_scratch_folder(gate: Gate, tmp_path: Path):
     assert not list((tmp_path / "state" / "scratch").glob("*/*"))
 
 
+def test_an_installation_that_takes_longer_than_a_check_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    prepare, begun, installed = CodeFolders.prepare, count(), asyncio.Event()
+
+    async def prepare_later(folders: CodeFolders, deployment: DeploymentCreated) -> object:
+        if not next(begun):
+            await installed.wait()
+        return await prepare(folders, deployment)
+
+    monkeypatch.setattr(CodeFolders, "prepare", prepare_later)
+    gate = Gate(data_dir=tmp_path, replay_s=10)
+    for opened_gate in opened(gate):
+        opened_gate.record("p-1")
+        name = opened_gate.deploy(code())
+        report = opened_gate.post(f"{name}/check").json()
+        assert "still installing its packages (HEADWATER_REPLAY_S)" in report["error"]
+        assert next(begun) == 1
+        opened_gate.client.blocking_portal.call(installed.set)
+        assert opened_gate.post(f"{name}/check").json()["runs"][0]["fits"]
+
+
 # -- workers
 
 
@@ -335,3 +410,38 @@ def test_a_worker_that_does_not_answer_is_named_and_nothing_is_refused(tmp_path:
             {"worker": "one", "loaded": True},
             {"worker": "two", "loaded": False, "answered": False},
         ]
+
+
+def installing(gate: Gate, error: str) -> None:
+    """Let a worker answer that it installs packages, and two seconds later with an error."""
+    write, catch_up, looks = gate.log.write, gate.log.catch_up, count()
+
+    async def write_and_install(record: DeploymentRecord) -> object:
+        outcome = await write(record)
+        if isinstance(record, LoadRequested):
+            await write(loaded(record, installing=True))
+        return outcome
+
+    async def install_later() -> Deployments:
+        for request in list(gate.log.deployments.load_requests.values()):
+            if next(looks) == 8:
+                await write(loaded(request, error=error))
+        return await catch_up()
+
+    gate.log.write = write_and_install  # type: ignore[method-assign, assignment]
+    gate.log.catch_up = install_later  # type: ignore[method-assign]
+
+
+def test_a_worker_that_installs_packages_is_awaited(tmp_path: Path):
+    gate = Gate(data_dir=tmp_path, workers=["one"], load_check_s=1)
+    for opened_gate in opened(gate):
+        reason = "no module named needed"
+        installing(opened_gate, reason)
+        report = opened_gate.post(f"{opened_gate.deploy(code())}/check").json()
+        assert report["workers"] == [{"worker": "one", "loaded": False, "reason": reason}]
+        assert opened_gate.log.discarded_loads == ["one"]
+
+
+def loaded(request: LoadRequested, **changes: Any) -> DeploymentLoaded:  # noqa: ANN401, fields
+    fields: dict[str, Any] = {"worker": "one", "error": "", "at_ms": 1}
+    return DeploymentLoaded(id=request.id, request=request.request, **(fields | changes))

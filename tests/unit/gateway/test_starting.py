@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.gateway.cli import serving
 from headwater.gateway.cli.starting import (
     RulesUnusable,
     check_rules,
@@ -107,6 +108,29 @@ def test_the_first_error_ends_all_of_them():
     with pytest.raises(LookupError, match="gone"):
         asyncio.run(run_until_first_exit(works(), fails()))
     assert ended == ["works"]
+
+
+def test_a_gateway_ends_when_a_check_fails(monkeypatch: pytest.MonkeyPatch):
+    async def scenario() -> None:
+        signalled = asyncio.Event()
+        monkeypatch.setattr(serving.signal, "raise_signal", lambda _: signalled.set())
+
+        async def passes() -> None:
+            return
+
+        async def fails() -> None:
+            raise LookupError("rows of another project")
+
+        async def waits() -> None:
+            await asyncio.Event().wait()
+
+        async def serves() -> None:
+            await signalled.wait()
+
+        with pytest.raises(LookupError, match="rows of another project"):
+            await serving.serve_while_safe([waits(), passes(), fails()], serves())
+
+    asyncio.run(scenario())
 
 
 def test_what_has_nothing_to_do_ends_nobody():

@@ -4,7 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from headwater.gateway.cli.output import absolute_and_relative, from_unix_ms, moment, relative, span
+from headwater.gateway.client.texts import (
+    absolute_and_relative,
+    from_unix_ms,
+    moment,
+    relative,
+    span,
+)
 
 NOW = from_unix_ms(1_795_269_600_000)
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.cli.instance_formatting import position_text, token_rows, tokens_at
+from headwater.gateway.cli.instance_formatting import token_rows
+from headwater.gateway.client.instance_texts import position_text, tokens_at
 from headwater.schemas.answers import InstanceStatus, Token, TokensAt
 from headwater.schemas.statuses import RunStatus
 from tests.unit.gateway.test_instance_words import ERROR, NOW, ago, answered

@@ -15,8 +15,8 @@ from headwater.gateway.cli import output
 from headwater.gateway.cli.api import CliEnvironment, explained
 from headwater.gateway.cli.main import cli
 from headwater.gateway.cli.on_demand import OnDemand
-from headwater.gateway.cli.output import from_unix_ms
 from headwater.gateway.cli.workflow_service import header_of
+from headwater.gateway.client.texts import from_unix_ms
 from tests.unit.gateway.workflow_network import (
     BASE_URL,
     Network,
@@ -364,6 +364,12 @@ def test_no_lines_are_said_to_be_none():
             {"deployment": "app", "dryRun": True},
             "would be moved to app.",
         ),
+        (
+            ["move", "--to", "dep_1", "--force", "--reason", "fixed"],
+            "/move",
+            {"deployment": "dep_1", "force": True, "reason": "fixed"},
+            "was moved to dep_1.",
+        ),
         (["restart", "--deployment", "app"], "/restart", {"deployment": "app"}, "a new run."),
         (["send-event", "--type", "go"], "/events", {"type": "go"}, "has received the event go."),
         (
@@ -458,6 +464,28 @@ def test_before_the_same_is_done_to_all_it_can_be_seen_which_they_are():
     assert result.stderr == "1 instance would be terminated.\n"
     assert network.body()["labels"] == {"a": "b=c"}
     assert network.body()["dryRun"] is True
+
+
+def test_a_dry_run_of_moves_lists_those_that_do_not_fit():
+    fits = {"id": "a", "status": "waiting"}
+    differs = {"id": "b", "status": "waiting", "code": "replay_diverged", "detail": "it differs"}
+    network = Network(bulk(fits, differs))
+    every = ("move", "-w", "order", "--status", "waiting", "--to", "dep_1", "--dry-run")
+    result = headwater(network, "instances", *every)
+    assert "order/a\twaiting\n" in result.stdout
+    assert "order/b\treplay_diverged\tit differs\n" in result.stdout
+    assert result.stderr == "1 instance would be moved. 1 would be refused.\n"
+    assert result.exit_code == 1
+    assert "force" not in network.body()
+
+
+def test_a_forced_move_of_many_has_its_reason():
+    network = Network(bulk({"id": "a", "status": "waiting"}))
+    every = ("move", "-w", "order", "--status", "waiting", "--to", "dep_1", "--yes")
+    result = headwater(network, "instances", *every, "--force", "--reason", "fixed")
+    assert result.exit_code == 0, result.output
+    assert (network.body()["force"], network.body()["reason"]) == (True, "fixed")
+    assert headwater(network, "instances", *every, "--force").exit_code == 2
 
 
 def test_labels_are_given_and_asked_for():

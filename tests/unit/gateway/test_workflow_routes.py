@@ -249,7 +249,7 @@ def test_an_event_that_may_start_an_instance_is_asked_about_twice(commands: Memo
         (
             f"{BASE}/workflows/headwater-forget/instances/a/events",
             b'{"type":"go","startIfMissing":{}}',
-            *(403, "forbidden", None),
+            *(403, "insufficient_scope", None),
         ),
         (f"{ORDERS}/a%20b/pause", b"", 404, "INSTANCE_NOT_FOUND", None),
         (f"{ORDERS}/{'a' * 101}/terminate", b"", 404, "INSTANCE_NOT_FOUND", None),

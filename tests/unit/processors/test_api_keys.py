@@ -146,3 +146,20 @@ def test_roles_are_sets_of_scopes():
     assert "keys:write" not in operator
     assert scopes_of("viewer", ["jobs:work"]) == viewer | {"jobs:work"}
     assert scopes_of("of a later release", ["jobs:work"]) == {"jobs:work"}
+
+
+CHILD = msgspec.structs.replace(CREATED, id="key_of_the_first", by=ID, digest="of the child")
+
+
+def test_a_revocation_ends_the_keys_that_the_key_created():
+    grandchild = msgspec.structs.replace(CHILD, id="key_of_the_second", by=CHILD.id)
+    keys = folded(CREATED, CHILD, grandchild)
+    assert [key.created.id for key in keys.created_by(ID)] == [CHILD.id, grandchild.id]
+    keys.apply(REVOKED)
+    assert {key.revoked_at_ms for key in keys.by_id.values()} == {REVOKED.at_ms}
+
+
+def test_a_key_that_a_revoked_key_created_was_never_accepted():
+    keys = folded(CREATED, REVOKED, CHILD)
+    assert keys.by_id[CHILD.id].ended(0)
+    assert keys.by_id[CHILD.id].revoked_by == REVOKED.by

@@ -9,16 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from headwater.schemas.deployments import DeploymentCreated
+from headwater.processors.deployments import Deployments
+from headwater.schemas.deployments import REQUESTED, DeploymentCreated, EnvironmentReported
 from headwater.streams.code_host.artifact_metadata import check_metadata
 from headwater.streams.code_host.artifacts import ArtifactInvalid, unpack
+from headwater.streams.code_host.requirements import Requirements
 from headwater.streams.workflows.code_folders import (
     ArtifactFolders,
     CodeFolders,
     ScratchFolders,
     trial_problem,
 )
-from headwater.streams.workflows.environments import EnvironmentPolicy
+from headwater.streams.workflows.environments import (
+    EnvironmentFailed,
+    EnvironmentPolicy,
+    Environments,
+)
 from headwater.streams.workflows.host_process import declarations_of
 from tests.deployed_apps import content_of, zipped
 from tests.wheels import wheel_bytes
@@ -40,6 +46,7 @@ class Artifacts:
     def __init__(self, artifact: bytes) -> None:
         self.content = artifact
         self.fetched = 0
+        self.fold = Deployments()
         self.deployment = DeploymentCreated(
             id="dep_1",
             app="shop",
@@ -234,3 +241,28 @@ def test_a_wheel_of_another_python_is_refused(tmp_path: Path):
         tmp_path / "wheel", wheel_bytes("shop", "1.0", {"shop.py": ""}, requires_python="<3")
     )
     assert "expected Python <3, as shop-1.0.dist-info states" in refusal(wheel)
+
+
+def test_an_installation_that_failed_is_repeated_only_when_that_is_requested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lines = f"late==1.0 --hash=sha256:{'0' * 64}\n"
+    artifacts = Artifacts(zipped(code("one"), lines))
+    artifacts.fold.apply(artifacts.deployment)
+    installed: list[str] = []
+
+    async def install(_: Environments, requirements: Requirements) -> None:
+        installed.append(requirements.digest)
+        raise EnvironmentFailed("late==1.0 is not there")
+
+    monkeypatch.setattr(Environments, "install", install)
+    folders = CodeFolders(artifacts, tmp_path, EnvironmentPolicy())  # type: ignore[arg-type]
+
+    def prepare() -> int:
+        with pytest.raises(EnvironmentFailed, match="is not there"):
+            asyncio.run(folders.prepare(artifacts.deployment))
+        return len(installed)
+
+    assert [prepare(), prepare()] == [1, 1]
+    artifacts.fold.apply(EnvironmentReported(id="dep_1", state=REQUESTED, at_ms=1))
+    assert [prepare(), prepare()] == [2, 2]

@@ -27,6 +27,15 @@ class Folders:
     def __init__(self) -> None:
         self.used: list[str] = []
         self.removed: list[str] = []
+        self.installed, self.preparing = asyncio.Event(), asyncio.Event()
+        self.installed.set()
+
+    def is_installed(self, _: DeploymentCreated) -> bool:
+        return self.installed.is_set()
+
+    async def prepare(self, _: DeploymentCreated) -> None:
+        self.preparing.set()
+        await self.installed.wait()
 
     async def code_of(self, deployment: DeploymentCreated, scratch: str = "") -> HostCode:
         self.used.append(scratch or deployment.id)
@@ -42,7 +51,7 @@ def requested(log: MemoryDeployments, name: str = "dep_1") -> None:
 
 def answered(
     log: MemoryDeployments, folders: Folders, loaded: bool | None = None
-) -> dict[str, dict[str, str]]:
+) -> dict[str, dict[str, str | None]]:
     async def answer() -> None:
         answers = LoadAnswers(log, folders, "one", ())  # type: ignore[arg-type]
         answers.answer(log.deployments, lambda _: loaded)
@@ -101,3 +110,23 @@ def test_a_host_that_does_not_start_is_answered_at_once_with_the_reason(
     requested(log)
     answers = answered(log, Folders(), loaded)
     assert answers["load dep_1"] == {"one": "no module named needed"}
+
+
+def test_a_worker_that_installs_packages_answers_that_at_once_and_again_after_that(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    imports(monkeypatch)
+    log, folders = with_active_deployment("order"), Folders()
+    folders.installed.clear()
+    requested(log)
+
+    async def answer() -> None:
+        answers = LoadAnswers(log, folders, "one", ())  # type: ignore[arg-type]
+        answers.answer(log.deployments, lambda _: None)
+        await folders.preparing.wait()
+        assert log.deployments.loads == {"load dep_1": {"one": None}}
+        folders.installed.set()
+        await asyncio.gather(*answers._answering)
+        assert log.deployments.loads == {"load dep_1": {"one": ""}}
+
+    asyncio.run(asyncio.wait_for(answer(), 60))

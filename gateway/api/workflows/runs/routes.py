@@ -13,20 +13,26 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from headwater.gateway.api.audit import attempt, attempt_run, note
+from headwater.gateway.api.audit import note
 from headwater.gateway.api.authentication import scoped_key
 from headwater.gateway.api.json_bodies import BodySize
 from headwater.gateway.api.openapi import OptionalBody
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.authorization import Policy
-from headwater.gateway.api.workflows.bodies import CURSOR_MAX, Ending, generic
+from headwater.gateway.api.workflows.bodies import Ending, generic
 from headwater.gateway.api.workflows.command_service import CommandResult
 from headwater.gateway.api.workflows.openapi import create_spec, read_spec, write_spec
-from headwater.gateway.api.workflows.parameters import IdempotencyKey, Position
+from headwater.gateway.api.workflows.parameters import (
+    V1_PAGE_DEFAULT,
+    IdempotencyKey,
+    Position,
+    V1Cursor,
+    V1Limit,
+)
 from headwater.gateway.api.workflows.positions import HEADER, format_positions, furthest
 from headwater.gateway.api.workflows.query_service import QueryService, cursor_field, response_of
-from headwater.gateway.api.workflows.request_guard import RequestGuard
+from headwater.gateway.api.workflows.request_guard import RequestGuard, attempt_run
 from headwater.gateway.api.workflows.runs.bodies import NewRun
 from headwater.gateway.api.workflows.runs.run_service import RunResult, RunService
 from headwater.projections.workflows.runs import FoundRun, Runs
@@ -43,9 +49,6 @@ from headwater.schemas.statuses import RunState
 from headwater.schemas.v1_answers import Run, RunCreated, RunPage
 
 BASE: Final = "/v1/runs"
-LIMIT_DEFAULT: Final = 50
-#: As many as comparable APIs return on a page; a run in a listing is small.
-LIMIT_MAX: Final = 1_000
 
 _AT: Final = "2026-07-01T08:00:00Z"
 _CREATED: Final[dict[str, Any]] = {
@@ -86,18 +89,8 @@ class RunsQuery(msgspec.Struct, frozen=True, kw_only=True):
             name="deploymentId", min_length=1, description="Only runs on this deployment."
         ),
     ] = None
-    limit: Annotated[
-        int, QueryParameter(name="limit", ge=1, le=LIMIT_MAX, description="Maximum number of runs.")
-    ] = LIMIT_DEFAULT
-    cursor: Annotated[
-        str | None,
-        QueryParameter(
-            name="cursor",
-            min_length=1,
-            max_length=CURSOR_MAX,
-            description="The cursor of the previous page.",
-        ),
-    ] = None
+    limit: V1Limit = V1_PAGE_DEFAULT
+    cursor: V1Cursor = None
 
 
 def run_routes(
@@ -244,7 +237,7 @@ def _cancel_route(request_guard: RequestGuard, run_service: RunService) -> HTTPR
         if workflow_name is not None:
             await _authorize_named(request_guard, request, workflow_name, runId)
         row = await _find_authorized(request_guard, request, run_service, runId, workflow_name)
-        await attempt(request, workflow=row.run.workflow_name)
+        await attempt_run(request, runId, row.run.workflow_name)
         result = await run_service.cancel(row, data.reason)
         if result is None:
             return response_of(row.run, {row.partition: row.offset})

@@ -9,7 +9,7 @@ from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
-from headwater.gateway.api.audit import attempt_run, note
+from headwater.gateway.api.audit import note
 from headwater.gateway.api.authentication import scoped_key
 from headwater.gateway.api.json_bodies import BodySize, invalid
 from headwater.gateway.api.problems import Problem
@@ -19,6 +19,7 @@ from headwater.gateway.api.workflows.command_service import CommandService
 from headwater.gateway.api.workflows.openapi import world_spec
 from headwater.gateway.api.workflows.parameters import refuse_derived_id
 from headwater.gateway.api.workflows.query_service import response_of
+from headwater.gateway.api.workflows.request_guard import attempt_run
 from headwater.gateway.api.workflows.runs.bodies import (
     EventType,
     HookReceived,

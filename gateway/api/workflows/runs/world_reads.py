@@ -10,10 +10,10 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter, QueryParameter
 
 from headwater.gateway.api.problems import Problem
-from headwater.gateway.api.workflows.bodies import CURSOR_MAX
 from headwater.gateway.api.workflows.openapi import world_read_spec
+from headwater.gateway.api.workflows.parameters import V1_PAGE_DEFAULT, V1Cursor, V1Limit
 from headwater.gateway.api.workflows.query_service import cursor_field, response_of
-from headwater.gateway.api.workflows.runs.routes import LIMIT_DEFAULT, LIMIT_MAX, RunsQuery
+from headwater.gateway.api.workflows.runs.routes import RunsQuery
 from headwater.gateway.api.workflows.runs.run_service import RunService
 from headwater.projections.workflows.answers import Page
 from headwater.projections.workflows.runs import Runs
@@ -81,18 +81,8 @@ class PartsQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A page of parts of a run."""
 
     workflow_name: _Workflow = None
-    limit: Annotated[
-        int, QueryParameter(name="limit", ge=1, le=LIMIT_MAX, description="Maximum number of rows.")
-    ] = LIMIT_DEFAULT
-    cursor: Annotated[
-        str | None,
-        QueryParameter(
-            name="cursor",
-            min_length=1,
-            max_length=CURSOR_MAX,
-            description="The cursor of the previous page.",
-        ),
-    ] = None
+    limit: V1Limit = V1_PAGE_DEFAULT
+    cursor: V1Cursor = None
     resolve_data: _ResolveData = "all"
 
 

@@ -1,8 +1,10 @@
 """Files of histories: values of authors are known, and records are read as they were written."""
 
 import ast
+import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headwater.processors.runs.history_files import (
@@ -129,6 +131,25 @@ def test_equal_texts_have_equal_pseudonyms_and_numbers_become_0():
     pseudonyms = {part.split('"')[0] for part in line.split('"email":"')[1:]}
     assert len(pseudonyms) == 1
     assert '"phone":{"home":0,"old":[true,null]}' in line
+
+
+def test_json_within_texts_is_redacted_like_any_other():
+    inner = json.dumps({"email": "ann@b.cd", "phone": 123456, "sku": "x"})
+    twice = json.dumps({"inner": inner, "quoted": 'say "ann@b.cd"'})
+    text, count = redacted(
+        step(json.dumps({"body": inner, "again": [twice]})),
+        step('{"body": "{not JSON, ann@b.cd", "deep": "' + "[" * 1_000 + '"}', "other"),
+        step('{"body":"{\\"sku\\":  \\"y\\"}"}', "kept"),
+    )
+    assert "ann@b.cd" not in text
+    assert "123456" not in text
+    assert count == 6
+    (line,) = text.splitlines()[1:]
+    (first, _, kept) = msgspec.json.decode(line)["events"]
+    body = json.loads(first["result"]["body"])
+    assert body | {"email": ""} == {"email": "", "phone": 0, "sku": "x"}
+    assert body["email"] == json.loads(json.loads(first["result"]["again"][0])["inner"])["email"]
+    assert kept["result"]["body"] == '{"sku":  "y"}', "what has nothing sensitive stays as it was"
 
 
 def test_a_salt_changes_pseudonyms():

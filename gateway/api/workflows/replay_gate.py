@@ -1,8 +1,8 @@
-"""Check before an activation: open runs, and some ended ones, are replayed against the new code.
+"""Check before an activation or a move: runs are replayed against the code of a deployment.
 
 The histories are read from Kafka, and replayed in a separate process: no step is called. Runs that
-would continue on the deployment must fit it. For all others the report is information: they stay
-on their code, and differ only if they are moved, retried or restarted there.
+would continue on the deployment must fit it. Before an activation, for all others the report is
+information: they stay on their code, and are replayed again before they are moved there.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from headwater.gateway.api.deployments.load_check import LoadCheck
+from headwater.gateway.settings.settings import Settings
 from headwater.processors.runs.history_files import HistoryFileInvalid, RunHistory, history_of
+from headwater.processors.runs.limits import bounded
 from headwater.projections.workflows.queries import RunToReplay, Workflows
 from headwater.schemas.deployments import DeploymentCreated
-from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.history import HistoryAppended, InstanceDeleted, instance_key
-from headwater.schemas.replay_answers import NotReplayed, ReplayReport, sorted_report
+from headwater.schemas.replay_answers import NotReplayed, ReplayedRun, ReplayReport, sorted_report
 from headwater.schemas.statuses import ENDED
 from headwater.streams.code_host.artifacts import ArtifactInvalid
 from headwater.streams.workflows.app_environment import environment_of_apps
 from headwater.streams.workflows.code_folders import CodeFolders
-from headwater.streams.workflows.deployment_log import ArtifactLost
+from headwater.streams.workflows.deployment_log import ArtifactLost, DeploymentLog
 from headwater.streams.workflows.environments import EnvironmentFailed
 from headwater.streams.workflows.history_topic import RunReader
 from headwater.streams.workflows.replay_process import ReplayLimits, replay_runs
@@ -60,7 +60,6 @@ class ReplayGate:
         workflows: Rows of runs.
         runs: Reads histories.
         folders: The code of deployments on this machine.
-        load_check: Finds workers that cannot load a deployment.
         limits: Limits of a check.
         passed: Environment variables of apps, besides those that they always have.
     """
@@ -70,7 +69,6 @@ class ReplayGate:
         workflows: Workflows,
         runs: RunReader,
         folders: CodeFolders,
-        load_check: LoadCheck,
         *,
         limits: GateLimits,
         passed: Sequence[str],
@@ -78,38 +76,25 @@ class ReplayGate:
         self._workflows = workflows
         self._runs = runs
         self._folders = folders
-        self._load_check = load_check
         self._limits = limits
         self._passed = passed
         self._lock = asyncio.Semaphore(1)
+        #: Preparations of code that continue when a check ends, by deployment.
+        self._preparing: dict[str, asyncio.Task[object]] = {}
 
-    async def check(
-        self, deployment: DeploymentCreated, *, without_runs: bool = False
-    ) -> ReplayReport:
-        """Return how runs of a deployment's workflows fit it, and whether workers can load it.
+    def close(self) -> None:
+        """Cancel installations, and remove the folders of the processes that replay."""
+        for preparing in self._preparing.values():
+            preparing.cancel()
+        self._folders.close()
 
-        Args:
-            deployment: The deployment.
-            without_runs: Whether runs that cannot be found are only reported.
+    async def check(self, deployment: DeploymentCreated) -> ReplayReport:
+        """Return how runs of a deployment's workflows fit it.
 
         Raises:
             StoreUnavailable: Postgres, which knows the runs, is not available.
             BrokerUnavailable: Kafka is not available.
         """
-        loading = asyncio.create_task(self._load_check.check(deployment))
-        try:
-            report = await self._check_runs(deployment)
-        except StoreUnavailable as error:
-            if not without_runs:
-                loading.cancel()
-                raise
-            report = _unchecked(deployment, error)
-        except BaseException:
-            loading.cancel()
-            raise
-        return msgspec.structs.replace(report, workers=await loading)
-
-    async def _check_runs(self, deployment: DeploymentCreated) -> ReplayReport:
         async with self._lock:
             names = [workflow.name for workflow in deployment.workflows]
             limits = self._limits
@@ -125,6 +110,31 @@ class ReplayGate:
                 return ReplayReport(runs=[], not_replayed=skipped)
             report = await self._replay(deployment, histories)
             return msgspec.structs.replace(report, not_replayed=[*skipped, *report.not_replayed])
+
+    async def check_moves(
+        self, deployment: DeploymentCreated, workflow: str, instance_ids: Iterable[str]
+    ) -> ReplayReport:
+        """Return how open runs fit a deployment to which they are to be moved.
+
+        A run that cannot be replayed does not fit. Runs that are on the deployment, and those that
+        have ended, are left out.
+
+        Raises:
+            StoreUnavailable: Postgres, which knows the runs, is not available.
+            BrokerUnavailable: Kafka is not available.
+        """
+        located = await self._workflows.runs_of_instances(workflow, instance_ids)
+        open_runs = [run for run in located if run.status not in ENDED]
+        runs = [run for run in open_runs if run.deployment_id != deployment.id]
+        if not runs:
+            return ReplayReport(runs=[])
+        async with self._lock:
+            histories, unread = await self._read(runs)
+            moving = [msgspec.structs.replace(history, moves=True) for history in histories]
+            report = ReplayReport(runs=[])
+            if moving:
+                report = await self._replay(deployment, moving)
+        return sorted_report(_with_all(report, runs, unread))
 
     # -- reading
 
@@ -182,21 +192,45 @@ class ReplayGate:
             return await self._replay_on(deployment, histories)
         except (ArtifactInvalid, ArtifactLost, EnvironmentFailed) as error:
             return ReplayReport(runs=[], error=error.message)
+        except TimeoutError:
+            return ReplayReport(runs=[], error=_NOT_PREPARED)
         except OSError as error:
             # A full disk of the gateway must not prevent a rollback.
             return ReplayReport(runs=[], error=f"the gateway cannot replay runs: {error}")
         finally:
             await self._folders.remove_scratch(deployment.id)
 
+    async def _prepare(self, deployment: DeploymentCreated) -> None:
+        """Unpack the code, and install its packages. The next check awaits the same installation.
+
+        Raises:
+            HeadwaterError: The code or its environment is not available.
+        """
+        name = deployment.id
+        preparing = self._preparing.get(name)
+        if preparing is None:
+            preparing = asyncio.create_task(self._folders.prepare(deployment))
+            self._preparing[name] = preparing
+            preparing.add_done_callback(partial(self._prepared, name))
+        await asyncio.shield(preparing)
+
+    def _prepared(self, name: str, preparing: "asyncio.Task[object]") -> None:
+        del self._preparing[name]
+        if not preparing.cancelled():
+            preparing.exception()  # It may have failed after the check that began it.
+
     async def _replay_on(
         self, deployment: DeploymentCreated, histories: Sequence[RunHistory]
     ) -> ReplayReport:
-        limits = self._limits
+        limits, loop = self._limits, asyncio.get_running_loop()
+        deadline_s = loop.time() + (1 - _READING) * limits.seconds
+        async with asyncio.timeout_at(deadline_s):
+            await self._prepare(deployment)
         code = await self._folders.code_of(deployment)
         declared, runs, not_replayed = await replay_runs(
             deployment.app,
             histories,
-            limits=ReplayLimits((1 - _READING) * limits.seconds, memory_max=limits.memory_max),
+            limits=ReplayLimits(deadline_s - loop.time(), memory_max=limits.memory_max),
             environment=environment_of_apps(self._passed),
             code=code,
         )
@@ -204,16 +238,32 @@ class ReplayGate:
         return sorted_report(without_folder(report, code.folder))
 
 
-def _unchecked(deployment: DeploymentCreated, error: StoreUnavailable) -> ReplayReport:
-    """Return the report of a check that could not find the runs."""
-    reason = f"the runs are not known: {error.message}"
-    return ReplayReport(
-        runs=[],
-        not_replayed=[
-            NotReplayed(workflow_name=workflow.name, runs=0, reason=reason)
-            for workflow in deployment.workflows
-        ],
-    )
+#: Characters of the reason why a run could not be replayed, which a page of moves repeats.
+_REASON_MAX: Final = 1_000
+
+
+def _with_all(
+    report: ReplayReport, runs: Iterable[RunToReplay], unread: Sequence[NotReplayed]
+) -> ReplayReport:
+    """Add the runs that were not replayed to a report, as runs that do not fit."""
+    reasons = [report.error, *(skipped.reason for skipped in (*unread, *report.not_replayed))]
+    reason = bounded(next(filter(None, reasons), "its history is not complete"), _REASON_MAX)
+    replayed = {run.instance_id for run in report.runs}
+    missing = [
+        ReplayedRun(
+            workflow_name=run.workflow_name,
+            instance_id=run.instance_id,
+            run_number=run.run_number,
+            status=run.status,
+            deployment_id=run.deployment_id,
+            fits=False,
+            moves=True,
+            reason=f"it could not be replayed: {reason}",
+        )
+        for run in runs
+        if run.instance_id not in replayed
+    ]
+    return msgspec.structs.replace(report, runs=[*report.runs, *missing], not_replayed=[])
 
 
 def without_folder(report: ReplayReport, folder: Path) -> ReplayReport:
@@ -227,6 +277,9 @@ def without_folder(report: ReplayReport, folder: Path) -> ReplayReport:
 
 _NO_TIME: Final = "reading their histories took too long (HEADWATER_REPLAY_S)"
 _NO_BYTES: Final = "their histories are too large together (HEADWATER_REPLAY_MIB)"
+_NOT_PREPARED: Final = (
+    "the gateway is still installing its packages (HEADWATER_REPLAY_S); repeat it in a moment"
+)
 _NOT_CHOSEN: Final = "there are more open runs than are looked at (HEADWATER_REPLAY_RUNS)"
 
 
@@ -294,3 +347,25 @@ def _history(run: RunToReplay, records: Sequence[HistoryAppended]) -> RunHistory
     except HistoryFileInvalid:
         return None
     return msgspec.structs.replace(history, moves=run.follows_activation)
+
+
+# -- assembly
+
+
+def replay_gate(
+    settings: Settings, workflows: Workflows, runs: RunReader, deployments: DeploymentLog
+) -> ReplayGate:
+    """Return the gate of a gateway."""
+    return ReplayGate(
+        workflows,
+        runs,
+        CodeFolders(deployments, settings.state_dir, settings.environment_policy),
+        limits=GateLimits(
+            open_runs=settings.replay_runs,
+            ended_runs=settings.replay_ended_runs,
+            history_bytes=settings.replay_bytes,
+            seconds=settings.replay_s,
+            memory_max=settings.check_memory_mib * 1024 * 1024,
+        ),
+        passed=settings.app_environment,
+    )
