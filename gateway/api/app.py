@@ -36,6 +36,7 @@ from headwater.gateway.api.endpoint_deliveries import EndpointDeliveries
 from headwater.gateway.api.endpoint_routes import endpoint_router
 from headwater.gateway.api.endpoints import EndpointService
 from headwater.gateway.api.event_streams import EventStreams
+from headwater.gateway.api.failures import Failures
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
 from headwater.gateway.api.group_metrics import MetricsFolder
 from headwater.gateway.api.json_bodies import ANY_JSON, BodyKind, LimitedBodies
@@ -138,8 +139,8 @@ class Ports:
     users: UserServices
     wiping: Wiping
     api_keys: ApiKeyLog
-    auditor: ReportLog
     endpoints: EndpointLog
+    auditor: ReportLog
     draw: Callable[[int], bytes]
     clock: Callable[[], int]
     new_request_id: Callable[[], str]
@@ -163,6 +164,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     watching, following = own_pools = [ports.reader.with_own_pool() for _ in range(2)]
     quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
     system = SystemMetrics(ports.reader, ports.read_lags, quality.counted)
+    failures = Failures(ports.reader, ports.clock)
     watch, posted = _loop_watch(metrics), webhook_sources(sources)
     receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
     auditing = _auditing(settings, ports, peer_of, metrics)
@@ -174,7 +176,9 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _any_other_source(", ".join(source.name for source in posted)),
             read_routes(ports.reader, following, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
-            *_operators_routes(settings, ports, sources, keys, limited, quality.route),
+            *_operators_routes(
+                settings, ports, sources, keys, limited, [quality.route, *failures.routes]
+            ),
             _console(settings, ports, keys, report_refusal, limited),
             registry_routes(settings.topic_prefix),
             asyncapi_route(_VERSION, settings.topic_prefix),
@@ -187,6 +191,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             lambda _app: _running(ports, service, own_pools, watch, metrics),
             lambda _app: quality.running(),
             lambda _app: system.running(),
+            lambda _app: failures.running(),
             lambda _app: appending_refusals(refused_keys, auditing),
             lambda _app: appending_checkpoints(_checkpoints(settings, ports, auditing)),
         ],
@@ -295,7 +300,7 @@ def _operators_routes(
     sources: Sequence[AnySource],
     keys: KeyGuard,
     limited: LimitedBodies,
-    quality: HTTPRouteHandler,
+    more: Sequence[HTTPRouteHandler],
 ) -> list[Router]:
     reader, workflows = ports.reader, ports.workflows
     operations = Operations(
@@ -305,7 +310,7 @@ def _operators_routes(
         clock=workflows.clock,
     )
     further = [
-        quality,
+        *more,
         *user_operation_routes(_user_ports(ports)),
         *wipe_routes(reader, ports.wiping, ports.users.terra),
         *rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id),
@@ -425,8 +430,8 @@ async def _running(
             exits.push_async_callback(log.stop)
         exits.push_async_callback(ports.replays.stop)
         exits.push_async_callback(ports.wiping.log.stop)
-        exits.push_async_callback(ports.auditor.stop)
         exits.push_async_callback(ports.endpoints.stop)
+        exits.push_async_callback(ports.auditor.stop)
         for reader in (ports.reader, *own_pools):
             await reader.open()
             exits.push_async_callback(reader.close)

@@ -26,7 +26,7 @@ from headwater.streams.process_tuning import collect_seldom
 
 def run_projection(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Run the projector until SIGTERM or SIGINT."""
-    begin_service(settings)
+    begin_service(settings, "projector")
     with monitoring(settings.monitored_at(), "projector", version("headwater")) as monitor:
         uvloop.run(_project(settings, clock, monitor))
 
@@ -68,7 +68,7 @@ async def _project(settings: Settings, clock: Callable[[], int], monitor: Monito
 
 def run_auditing(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Run the auditor until SIGTERM or SIGINT."""
-    begin_service(settings)
+    begin_service(settings, "auditor")
     with monitoring(settings.monitored_at(), "auditor", version("headwater")) as monitor:
         uvloop.run(_audit(settings, clock, monitor))
 

@@ -71,7 +71,7 @@ from headwater.streams.workflows.history_topic import RunReader
 
 def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Accept webhooks and serve requests until SIGTERM or SIGINT."""
-    begin_service(settings)
+    begin_service(settings, "gateway")
     BUILD_INFO.replace({("gateway", version("headwater")): 1})
     run_as_batch()
     uvloop.run(_serve(settings, clock))
@@ -104,8 +104,8 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
             new_id=new_id,
         ),
         api_keys=ApiKeyLog(cluster=cluster, client_id="headwater-gateway-keys"),
-        auditor=ReportLog(cluster, "headwater-gateway-auditor"),
         endpoints=EndpointLog(cluster=cluster, client_id="headwater-gateway-endpoints"),
+        auditor=ReportLog(cluster, "headwater-gateway-auditor"),
         draw=os.urandom,
         clock=clock,
         new_request_id=ulid_source(clock, buffered_random(os.urandom)),

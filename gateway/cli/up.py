@@ -314,6 +314,8 @@ def process_specs(
     """
     url = url_of(settings)
     app = ("--app", settings.app or BUILTIN_APP, *(["--reload"] if reload else []))
+    # Their logs are files, which a developer reads.
+    readable = {"log_format": "human"} if settings.log_format == "auto" else {}
 
     workers = max(1, settings.processes)
 
@@ -334,6 +336,7 @@ def process_specs(
                 "auditor": name == "projector",
             }
             | settings.monitored_from(first)
+            | readable
         )
         spec = dataclasses.replace(command(name, *arguments), ready=ready, shown=shown)
         return several(spec, own, shared if shared and name == "gateway" else GroupProcess())

@@ -365,6 +365,10 @@ class Settings(
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severe level that is logged."
     )
+    log_format: Literal["auto", "human", "json"] = Field(
+        default="auto",
+        description="Format of log lines: human, json, or auto: human at a terminal, else json.",
+    )
 
     @field_validator("admin_key", "read_key", "workflow_key", "world_key", "tick_key")
     @classmethod
