@@ -9,6 +9,7 @@ from headwater.processors.endpoints import SKEW_MS, Endpoint
 from headwater.processors.notifications import NOTIFY, REACT, ToEndpoint, notification_id
 from headwater.processors.triggers.reactions import reaction_rules
 from headwater.processors.triggers.rules import read_rules
+from headwater.schemas.auditor import AuditorFinding
 from headwater.schemas.codec import encode, encode_row
 from headwater.schemas.endpoints import EndpointCreated, EndpointStateSet
 from headwater.schemas.history import (
@@ -20,12 +21,13 @@ from headwater.schemas.history import (
     record_key,
 )
 from headwater.schemas.tables import USERS, Row
-from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_HISTORY
+from headwater.schemas.topics import AUDITOR, DEAD_LETTERS, WORKFLOW_HISTORY
 from headwater.streams.kafka.dead_letters import ProcessingFailure, dead_letter
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.reprocessing import _replayed
 from headwater.streams.starters.notification_records import notifications_of, topics_of
 from headwater.streams.starters.notifier import Interests
+from tests.unit.gateway.test_auditor_commands import REPORT
 
 NOW_MS = 1_782_900_000_000
 RULES = reaction_rules(
@@ -156,6 +158,23 @@ def test_a_row_is_a_notification_and_a_tombstone_is_none():
     (notification,) = notifications_of([changed])
     assert (notification.type, notification.table) == ("row_changed", "users")
     assert not list(notifications_of([read(Outgoing(USERS.topic, 0, b"k", None))]))
+
+
+def test_a_finding_is_a_notification_when_it_begins_and_ends_and_the_report_is_none():
+    begun = AuditorFinding(
+        law="delivery_lost", subject="webhooks/0@1", detail="", first_seen_ms=5, last_seen_ms=5
+    )
+    changed = msgspec.structs.replace(begun, last_seen_ms=6)
+    ended = msgspec.structs.replace(changed, ended_ms=9)
+    records = [
+        read(Outgoing(AUDITOR, 0, b"k", encode(value)), offset)
+        for offset, value in enumerate((begun, changed, ended, REPORT))
+    ]
+    first, second = notifications_of(records)
+    assert (first.data["subject"], first.data["ended"]) == ("webhooks/0@1", None)
+    assert (second.data["ended"], second.at_ms) == ("1970-01-01T00:00:00.009Z", 9)
+    assert first.id != second.id
+    assert topics_of(["auditor_finding"]) == {AUDITOR}
 
 
 def test_what_cannot_be_decoded_is_no_notification():
