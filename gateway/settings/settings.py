@@ -296,16 +296,6 @@ class Settings(
         description="Keys of the hourly checkpoints of the audit log, separated by commas: the "
         "first signs, `headwater audit verify` accepts any; empty for unsigned checkpoints.",
     )
-    auditor: bool = Field(
-        default=False,
-        description="Whether the projector also runs the auditor; `headwater up` has it.",
-    )
-    auditor_rows: int = Field(
-        default=6,
-        ge=0,
-        le=100_000,
-        description="Rows that the auditor compares in a minute; 0 for none.",
-    )
     hook_keys: Secrets = Field(
         default=(),
         description="Keys of hooks, separated by commas: the first signs new URLs, the gateway "
