@@ -1,7 +1,7 @@
 """The HTTP application: its routes, and the lifecycle of its ports."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPMethod
@@ -161,8 +161,8 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     watching, following = own_pools = [ports.reader.with_own_pool() for _ in range(2)]
     quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
     system = SystemMetrics(ports.reader, ports.read_lags, quality.counted)
-    failures = Failures(ports.reader, ports.clock)
-    watch, posted = _loop_watch(metrics), webhook_sources(sources)
+    failures, watch = Failures(ports.reader, ports.clock), _loop_watch(metrics)
+    further, posted = [quality.route, *failures.routes], webhook_sources(sources)
     receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
     auditing = _auditing(settings, ports, peer_of, metrics)
     refused_keys, uploads = RefusedKeys(peer_of, ports.clock), _upload_limits(settings, ports)
@@ -173,9 +173,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _any_other_source(", ".join(source.name for source in posted)),
             read_routes(ports.reader, following, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
-            *_operators_routes(
-                settings, ports, sources, keys, limited, [quality.route, *failures.routes]
-            ),
+            *_operators_routes(settings, ports, sources, keys, limited, further),
             _console(settings, ports, keys, report_refusal, limited),
             registry_routes(settings.topic_prefix),
             asyncapi_route(_VERSION, settings.topic_prefix),
@@ -186,9 +184,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         lifespan=[
             lambda _app: ring.following(),
             lambda _app: _running(ports, service, own_pools, watch, metrics),
-            lambda _app: quality.running(),
-            lambda _app: system.running(),
-            lambda _app: failures.running(),
+            *(_while_open(counted) for counted in (quality, system, failures)),
             lambda _app: appending_refusals(refused_keys, auditing),
             lambda _app: appending_checkpoints(_checkpoints(settings, ports, auditing)),
         ],
@@ -211,6 +207,13 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     app.state.update({WRONG_KEYS: wrong_keys, RECORD_REFUSED: refused_keys.record})
     app.state.update({_SERVICE: service, LOOP_WATCH: watch})
     return app
+
+
+def _while_open(
+    counted: DataQuality | SystemMetrics | Failures,
+) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    """Return a lifespan, in which what is counted in the background is counted."""
+    return lambda _app: counted.running()
 
 
 def _receivers(

@@ -132,7 +132,7 @@ class WorkflowService:
         gate: ReplayGate,
         redacted: Sequence[str] = (),
     ) -> None:
-        self._ports = ports
+        self._ports, self._keys = ports, keys
         self._requests = requests_within(limits)
         self._freshness = Freshness(ports.workflows.next_offsets)
         self._ticks = Ticks(tick_urls)
@@ -159,7 +159,6 @@ class WorkflowService:
         self._moves = Moves(
             ports.run_ports.deployments, gate, self._query_service, self._command_service
         )
-        self._keys = keys
         self._run_service = RunService(ports.run_ports, self._command_service, new_id=ports.new_id)
         self._queues = Queues(self._run_service, self._command_service, ports.rules)
         self._world = WorldApi(
@@ -179,7 +178,6 @@ class WorkflowService:
         self._jobs = JobService(
             ports.commands, ports.workflows, self._freshness, new_id=ports.new_id
         )
-
         self._shutdown_callbacks = [streams.close, self._jobs.close, gate.close]
 
     @asynccontextmanager
