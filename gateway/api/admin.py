@@ -24,6 +24,7 @@ from headwater.gateway.api.request_parameters import (
     with_checked_parameters,
 )
 from headwater.gateway.api.request_scope import AnyRequest
+from headwater.gateway.api.trace_spans import span_routes
 from headwater.processors.api_keys import Scope
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.queries import (
@@ -289,7 +290,7 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
             raise Problem("not_found", f"No outcome of {event_id[:64]} is known (yet).")
         return row
 
-    return [traces, outcome]
+    return [traces, outcome, *span_routes(reader)]
 
 
 def _summary_routes(reader: Reader) -> list[HTTPRouteHandler]:

@@ -22,6 +22,7 @@ from headwater.gateway.api.api_keys import ApiKeyService, key_router
 from headwater.gateway.api.audit import Auditing, attempt_operation
 from headwater.gateway.api.audit_checkpoints import Checkpoints, appending_checkpoints
 from headwater.gateway.api.audit_routes import RouteProblems, audit_router
+from headwater.gateway.api.auditor import Signing, auditor_routes
 from headwater.gateway.api.authentication import RECORD_REFUSED, WrongKeys
 from headwater.gateway.api.authentication import STATE as WRONG_KEYS
 from headwater.gateway.api.body_limits import READ_S, BodyReader, Budget
@@ -84,6 +85,7 @@ from headwater.projections.deliveries.users import connections_of
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.schemas.installed_tables import TABLE_BY_NAME
+from headwater.streams.auditor.report_log import ReportLog
 from headwater.streams.kafka.api_key_log import ApiKeyLog
 from headwater.streams.kafka.endpoint_log import EndpointLog
 from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
@@ -138,6 +140,7 @@ class Ports:
     wiping: Wiping
     api_keys: ApiKeyLog
     endpoints: EndpointLog
+    auditor: ReportLog
     draw: Callable[[int], bytes]
     clock: Callable[[], int]
     new_request_id: Callable[[], str]
@@ -264,6 +267,11 @@ def _checkpoints(settings: Settings, ports: Ports, auditing: Auditing) -> Checkp
     )
 
 
+def _signing(settings: Settings, ports: Ports) -> Signing:
+    keys = [key.get_secret_value() for key in settings.audit_keys]
+    return Signing(settings.project, keys[0] if keys else "", ports.clock)
+
+
 def end_streams(app: Litestar) -> None:
     """End open event streams, before the server stops."""
     service: WorkflowService = app.state[_SERVICE]
@@ -311,6 +319,7 @@ def _operators_routes(
         *rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id),
         *replay_routes(reader, operations),
         *prune_routes(reader, operations),
+        *auditor_routes(ports.auditor.latest, reader, ports.log, _signing(settings, ports)),
     ]
     endpoints = EndpointService(
         ports.endpoints,
@@ -425,6 +434,7 @@ async def _running(
         exits.push_async_callback(ports.replays.stop)
         exits.push_async_callback(ports.wiping.log.stop)
         exits.push_async_callback(ports.endpoints.stop)
+        exits.push_async_callback(ports.auditor.stop)
         for reader in (ports.reader, *own_pools):
             await reader.open()
             exits.push_async_callback(reader.close)

@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from psycopg import sql
 
+from headwater.processors.trace_spans import TracedRun, TracedStep
 from headwater.processors.wipes import FORGET, ForgetResult, digest
-from headwater.projections.postgres.connections import PooledReader
+from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, statement, template
 from headwater.projections.workflows.listings import OF_AUTHORS
 from headwater.schemas.errors import PARSE_ERRORS
@@ -290,3 +291,59 @@ async def _with_children(reader: PooledReader, row: dict[str, Any]) -> AsyncIter
         is_ended = instance["status"] in _ENDED
         yield About(instance["workflow_name"], instance["instance_id"], is_ended)
         pending += await reader.answers(statement("children_of_instance"), **key)
+
+
+# -- spans
+
+
+class SpanKey(NamedTuple):
+    """Position of an export of spans: a run, and the key of an entry; by default, before all."""
+
+    workflow_name: str = ""
+    instance_id: str = ""
+    run_number: int = -1
+    key: str = ""
+
+
+async def traced_runs(
+    reader: PooledReader, since: datetime, until: datetime, after: SpanKey, limit: int
+) -> list[TracedRun]:
+    """Return runs that were active in a time, in the order of their keys.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await _traced(reader, "traced_runs", since, until, after, limit)
+    return msgspec.convert(rows, list[TracedRun])
+
+
+async def traced_steps(
+    reader: PooledReader, since: datetime, until: datetime, after: SpanKey, limit: int
+) -> list[TracedStep]:
+    """Return entries of code that changed in a time, in the order of their keys.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await _traced(reader, "traced_steps", since, until, after, limit)
+    return msgspec.convert(rows, list[TracedStep])
+
+
+async def traced_tokens(
+    reader: PooledReader, since: datetime, until: datetime, after: SpanKey, limit: int
+) -> list[TracedStep]:
+    """Return tokens of graphs that changed in a time, in the order of their keys.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    after = after._replace(key=after.key or "-1")
+    rows = await _traced(reader, "traced_tokens", since, until, after, limit)
+    return msgspec.convert(rows, list[TracedStep])
+
+
+async def _traced(
+    reader: PooledReader, query: str, since: datetime, until: datetime, after: SpanKey, limit: int
+) -> list[Row]:
+    begin = after._asdict() | {"since": since, "until": until, "limit": bounded(limit)}
+    return await reader.answers(statement(query), **begin)

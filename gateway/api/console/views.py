@@ -189,6 +189,12 @@ def resource_address(resource: str) -> str:
     return ""
 
 
+async def auditor(context: PageContext) -> Response[bytes]:
+    """What the auditor has verified, and its findings."""
+    response = await context.api.get("/admin/auditor")
+    return context.render("auditor.html", "auditor", response=response)
+
+
 async def keys(context: PageContext) -> Response[bytes]:
     """List of API keys."""
     response = await context.api.get("/v1/keys", context.filters())

@@ -13,6 +13,7 @@ from litestar.datastructures import State
 from litestar.testing import TestClient
 
 from headwater.gateway.api.admin import DeadLetterPosition, ReplayAnswer
+from headwater.gateway.api.auditor import status_of
 from headwater.gateway.api.authentication import Caller
 from headwater.gateway.api.console.api_client import ConsoleKeys
 from headwater.gateway.api.console.glance import (
@@ -59,6 +60,7 @@ from headwater.schemas.answers import (
     WorkflowListed,
 )
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
+from tests.unit.gateway.test_auditor_commands import FINDING, REPORT
 from tests.visitor import Form, forms, scripts, words
 
 AT = datetime(2026, 7, 1, 8, tzinfo=UTC)
@@ -213,6 +215,9 @@ def api(full: bool, of: str) -> list[Any]:
         "/admin/instances": {"instances": [COUNT] if full else []},
         "/admin/instances/failures": {"groups": [ERRORED] if full else []},
         "/admin/dlq/reasons": {"groups": [REASON] if full else []},
+        "/admin/auditor": status_of(
+            msgspec.structs.replace(REPORT, findings=[FINDING] if full else [])
+        ),
         "/admin/dlq": DeadLetterPage(
             rows=(LETTER,) if full else (), cursor="more" if full else None
         ),
@@ -267,6 +272,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[TestClient[Any]]:
     ("path", "shown"),
     [
         ("/console/workflows", "order"),
+        ("/console/auditor", "0 lost of 120 deliveries"),
         ("/console/instances?workflow=order", "order"),
         ("/console/instances/order/a", "Run 2"),
         ("/console/instances/order/a?runNumber=1&done=pause", "The instance is paused."),
