@@ -170,7 +170,7 @@ def test_every_command_that_shows_something_has_json_examples_and_one_name_for_t
         assert command.epilog, name
         assert "Examples:" in command.epilog, name
         assert ("--json" in flags) != (name in _WITHOUT_JSON), name
-        assert not {flag for flag in flags if "url" in flag} - {"--url"}, name
+        assert not {flag for flag in flags if "-url" in flag} - {"--url"}, name
 
 
 def test_a_pipe_gets_values_whole():
